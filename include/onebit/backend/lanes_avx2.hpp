@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <onebit/backend/lanes.hpp>
+
+/// Lanes for AVX2 with FMA: a word in four registers. See lanes_avx512.hpp for the attributes.
+namespace onebit {
+
+#define ONEBIT_TARGET [[gnu::target("avx2,fma")]]
+
+struct avx2_lanes : host_lanes {
+  // four members and no loops: at -O2 g++ would leave an array in memory
+  struct value {
+    __m256 p0, p1, p2, p3;
+  };
+  /// The sign bit of each lane; the others are whatever they are.
+  struct bits {
+    __m256 p0, p1, p2, p3;
+  };
+
+  ONEBIT_TARGET static bits load_bits(const std::uint32_t* p) { return spread(*p); }
+  ONEBIT_TARGET static void store_bits(std::uint32_t* p, const bits& b) {
+    *p = mask_of(b.p0) | mask_of(b.p1) << 8U | mask_of(b.p2) << 16U | mask_of(b.p3) << 24U;
+  }
+  ONEBIT_TARGET static value set(float x) {
+    const __m256 v = _mm256_set1_ps(x);
+    return {v, v, v, v};
+  }
+  ONEBIT_TARGET static value load(const float* p) {
+    return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), _mm256_loadu_ps(p + 16),
+            _mm256_loadu_ps(p + 24)};
+  }
+  ONEBIT_TARGET static value load(const float* p, std::uint32_t n) {
+    const bits b = spread(first(n));
+    return {_mm256_maskload_ps(p, _mm256_castps_si256(b.p0)),
+            _mm256_maskload_ps(p + 8, _mm256_castps_si256(b.p1)),
+            _mm256_maskload_ps(p + 16, _mm256_castps_si256(b.p2)),
+            _mm256_maskload_ps(p + 24, _mm256_castps_si256(b.p3))};
+  }
+  ONEBIT_TARGET static void store(float* p, const value& v) {
+    _mm256_storeu_ps(p, v.p0);
+    _mm256_storeu_ps(p + 8, v.p1);
+    _mm256_storeu_ps(p + 16, v.p2);
+    _mm256_storeu_ps(p + 24, v.p3);
+  }
+  ONEBIT_TARGET static void store(float* p, const value& v, std::uint32_t n) {
+    const bits b = spread(first(n));
+    _mm256_maskstore_ps(p, _mm256_castps_si256(b.p0), v.p0);
+    _mm256_maskstore_ps(p + 8, _mm256_castps_si256(b.p1), v.p1);
+    _mm256_maskstore_ps(p + 16, _mm256_castps_si256(b.p2), v.p2);
+    _mm256_maskstore_ps(p + 24, _mm256_castps_si256(b.p3), v.p3);
+  }
+  ONEBIT_TARGET static value add(const value& a, const value& b) {
+    return {_mm256_add_ps(a.p0, b.p0), _mm256_add_ps(a.p1, b.p1), _mm256_add_ps(a.p2, b.p2),
+            _mm256_add_ps(a.p3, b.p3)};
+  }
+  ONEBIT_TARGET static value sub(const value& a, const value& b) {
+    return {_mm256_sub_ps(a.p0, b.p0), _mm256_sub_ps(a.p1, b.p1), _mm256_sub_ps(a.p2, b.p2),
+            _mm256_sub_ps(a.p3, b.p3)};
+  }
+  ONEBIT_TARGET static value mul(const value& a, const value& b) {
+    value r{_mm256_mul_ps(a.p0, b.p0), _mm256_mul_ps(a.p1, b.p1), _mm256_mul_ps(a.p2, b.p2),
+            _mm256_mul_ps(a.p3, b.p3)};
+    // opaque: g++ contracts even intrinsics, and would make one fma of a product and a sum
+    __asm__("" : "+x"(r.p0), "+x"(r.p1), "+x"(r.p2), "+x"(r.p3));
+    return r;
+  }
+  ONEBIT_TARGET static value div(const value& a, const value& b) {
+    return {_mm256_div_ps(a.p0, b.p0), _mm256_div_ps(a.p1, b.p1), _mm256_div_ps(a.p2, b.p2),
+            _mm256_div_ps(a.p3, b.p3)};
+  }
+  ONEBIT_TARGET static value max(const value& a, const value& b) {
+    return {_mm256_max_ps(a.p0, b.p0), _mm256_max_ps(a.p1, b.p1), _mm256_max_ps(a.p2, b.p2),
+            _mm256_max_ps(a.p3, b.p3)};
+  }
+  ONEBIT_TARGET static value sqrt(const value& a) {
+    return {_mm256_sqrt_ps(a.p0), _mm256_sqrt_ps(a.p1), _mm256_sqrt_ps(a.p2), _mm256_sqrt_ps(a.p3)};
+  }
+  ONEBIT_TARGET static value abs(const value& a) {
+    const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
+    return {_mm256_and_ps(a.p0, mask), _mm256_and_ps(a.p1, mask), _mm256_and_ps(a.p2, mask),
+            _mm256_and_ps(a.p3, mask)};
+  }
+  ONEBIT_TARGET static value fma(const value& a, const value& b, const value& c) {
+    return {_mm256_fmadd_ps(a.p0, b.p0, c.p0), _mm256_fmadd_ps(a.p1, b.p1, c.p1),
+            _mm256_fmadd_ps(a.p2, b.p2, c.p2), _mm256_fmadd_ps(a.p3, b.p3, c.p3)};
+  }
+  ONEBIT_TARGET static bits not_negative(const value& v) {
+    const __m256 zero = _mm256_setzero_ps();
+    return {_mm256_cmp_ps(v.p0, zero, _CMP_GE_OQ), _mm256_cmp_ps(v.p1, zero, _CMP_GE_OQ),
+            _mm256_cmp_ps(v.p2, zero, _CMP_GE_OQ), _mm256_cmp_ps(v.p3, zero, _CMP_GE_OQ)};
+  }
+  ONEBIT_TARGET static bits positive(const value& v) {
+    const __m256 zero = _mm256_setzero_ps();
+    return {_mm256_cmp_ps(v.p0, zero, _CMP_GT_OQ), _mm256_cmp_ps(v.p1, zero, _CMP_GT_OQ),
+            _mm256_cmp_ps(v.p2, zero, _CMP_GT_OQ), _mm256_cmp_ps(v.p3, zero, _CMP_GT_OQ)};
+  }
+  ONEBIT_TARGET static value select(const bits& b, const value& yes, const value& no) {
+    return {_mm256_blendv_ps(no.p0, yes.p0, b.p0), _mm256_blendv_ps(no.p1, yes.p1, b.p1),
+            _mm256_blendv_ps(no.p2, yes.p2, b.p2), _mm256_blendv_ps(no.p3, yes.p3, b.p3)};
+  }
+  ONEBIT_TARGET static value with_sign(const bits& b, const value& s) {
+    const __m256 minus = _mm256_set1_ps(-0.0F);
+    return {_mm256_xor_ps(s.p0, _mm256_andnot_ps(b.p0, minus)),
+            _mm256_xor_ps(s.p1, _mm256_andnot_ps(b.p1, minus)),
+            _mm256_xor_ps(s.p2, _mm256_andnot_ps(b.p2, minus)),
+            _mm256_xor_ps(s.p3, _mm256_andnot_ps(b.p3, minus))};
+  }
+  ONEBIT_TARGET static value keep(const bits& b, const value& v) { return select(b, v, set(0.0F)); }
+  ONEBIT_TARGET static float fold(const value& v) {
+    const __m256 a = _mm256_add_ps(v.p0, v.p2);
+    const __m256 e = _mm256_add_ps(a, _mm256_add_ps(v.p1, v.p3));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+  }
+  ONEBIT_TARGET static float fold_max(const value& v) {
+    const __m256 a = _mm256_max_ps(v.p0, v.p2);
+    const __m256 e = _mm256_max_ps(a, _mm256_max_ps(v.p1, v.p3));
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+  }
+
+ private:
+  /// Bit l of the word to the sign bit of lane l.
+  ONEBIT_TARGET static bits spread(std::uint32_t word) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int>(word));
+    return {shifted(all, _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24)),
+            shifted(all, _mm256_setr_epi32(23, 22, 21, 20, 19, 18, 17, 16)),
+            shifted(all, _mm256_setr_epi32(15, 14, 13, 12, 11, 10, 9, 8)),
+            shifted(all, _mm256_setr_epi32(7, 6, 5, 4, 3, 2, 1, 0))};
+  }
+  ONEBIT_TARGET static __m256 shifted(const __m256i& v, const __m256i& by) {
+    return _mm256_castsi256_ps(_mm256_sllv_epi32(v, by));
+  }
+  ONEBIT_TARGET static std::uint32_t mask_of(const __m256& v) {
+    return static_cast<std::uint32_t>(_mm256_movemask_ps(v));
+  }
+};
+
+#undef ONEBIT_TARGET
+
+}  // namespace onebit

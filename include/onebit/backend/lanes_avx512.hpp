@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <onebit/backend/lanes.hpp>
+
+/// Lanes for AVX-512 (F, BW, DQ, VL): a word in two registers. The functions carry the target
+/// attribute, so users need no -march; they take packs by reference and are inlined only after the
+/// kernel around them was inlined into a runner with the same target.
+namespace onebit {
+
+#define ONEBIT_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]]
+
+struct avx512_lanes : host_lanes {
+  struct value {
+    __m512 lo, hi;
+  };
+
+  using bits = std::uint32_t;
+
+  static bits load_bits(const std::uint32_t* p) { return *p; }
+  static void store_bits(std::uint32_t* p, bits b) { *p = b; }
+
+  ONEBIT_TARGET static value set(float x) { return {_mm512_set1_ps(x), _mm512_set1_ps(x)}; }
+  ONEBIT_TARGET static value load(const float* p) {
+    return {_mm512_loadu_ps(p), _mm512_loadu_ps(p + 16)};
+  }
+  ONEBIT_TARGET static value load(const float* p, std::uint32_t n) {
+    const std::uint32_t b = first(n);
+    return {_mm512_maskz_loadu_ps(low(b), p), _mm512_maskz_loadu_ps(high(b), p + 16)};
+  }
+  ONEBIT_TARGET static void store(float* p, const value& v) {
+    _mm512_storeu_ps(p, v.lo);
+    _mm512_storeu_ps(p + 16, v.hi);
+  }
+  ONEBIT_TARGET static void store(float* p, const value& v, std::uint32_t n) {
+    const std::uint32_t b = first(n);
+    _mm512_mask_storeu_ps(p, low(b), v.lo);
+    _mm512_mask_storeu_ps(p + 16, high(b), v.hi);
+  }
+  ONEBIT_TARGET static value add(const value& a, const value& b) {
+    return {_mm512_add_ps(a.lo, b.lo), _mm512_add_ps(a.hi, b.hi)};
+  }
+  ONEBIT_TARGET static value sub(const value& a, const value& b) {
+    return {_mm512_sub_ps(a.lo, b.lo), _mm512_sub_ps(a.hi, b.hi)};
+  }
+  ONEBIT_TARGET static value mul(const value& a, const value& b) {
+    value r{_mm512_mul_ps(a.lo, b.lo), _mm512_mul_ps(a.hi, b.hi)};
+    // opaque: g++ contracts even intrinsics, and would make one fma of a product and a sum
+    __asm__("" : "+v"(r.lo), "+v"(r.hi));
+    return r;
+  }
+  ONEBIT_TARGET static value div(const value& a, const value& b) {
+    return {_mm512_div_ps(a.lo, b.lo), _mm512_div_ps(a.hi, b.hi)};
+  }
+  ONEBIT_TARGET static value max(const value& a, const value& b) {
+    return {_mm512_maskz_max_ps(all, a.lo, b.lo), _mm512_maskz_max_ps(all, a.hi, b.hi)};
+  }
+  // the maskz forms: g++ 12 warns of an uninitialised register inside its own plain ones
+  ONEBIT_TARGET static value sqrt(const value& a) {
+    return {_mm512_maskz_sqrt_ps(all, a.lo), _mm512_maskz_sqrt_ps(all, a.hi)};
+  }
+  ONEBIT_TARGET static value abs(const value& a) {
+    const __m512 mask = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FFFFFFF));
+    return {_mm512_and_ps(a.lo, mask), _mm512_and_ps(a.hi, mask)};
+  }
+  ONEBIT_TARGET static value fma(const value& a, const value& b, const value& c) {
+    return {_mm512_fmadd_ps(a.lo, b.lo, c.lo), _mm512_fmadd_ps(a.hi, b.hi, c.hi)};
+  }
+  ONEBIT_TARGET static bits not_negative(const value& v) {
+    const __m512 zero = _mm512_setzero_ps();
+    return join(_mm512_cmp_ps_mask(v.lo, zero, _CMP_GE_OQ),
+                _mm512_cmp_ps_mask(v.hi, zero, _CMP_GE_OQ));
+  }
+  ONEBIT_TARGET static bits positive(const value& v) {
+    const __m512 zero = _mm512_setzero_ps();
+    return join(_mm512_cmp_ps_mask(v.lo, zero, _CMP_GT_OQ),
+                _mm512_cmp_ps_mask(v.hi, zero, _CMP_GT_OQ));
+  }
+  ONEBIT_TARGET static value select(bits b, const value& yes, const value& no) {
+    return {_mm512_mask_blend_ps(low(b), no.lo, yes.lo),
+            _mm512_mask_blend_ps(high(b), no.hi, yes.hi)};
+  }
+  /// s where the bit is set, -s elsewhere.
+  ONEBIT_TARGET static value with_sign(bits b, const value& s) {
+    const __m512 minus = _mm512_set1_ps(-0.0F);
+    return {_mm512_mask_xor_ps(s.lo, low(~b), s.lo, minus),
+            _mm512_mask_xor_ps(s.hi, high(~b), s.hi, minus)};
+  }
+  ONEBIT_TARGET static value keep(bits b, const value& v) {
+    return {_mm512_maskz_mov_ps(low(b), v.lo), _mm512_maskz_mov_ps(high(b), v.hi)};
+  }
+  ONEBIT_TARGET static float fold(const value& v) {
+    const __m512 s = _mm512_add_ps(v.lo, v.hi);
+    const __m256 e = _mm256_add_ps(lower(s), upper(s));
+    __m128 q = _mm_add_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_add_ss(q, _mm_shuffle_ps(q, q, 1)));
+  }
+  ONEBIT_TARGET static float fold_max(const value& v) {
+    const __m512 s = _mm512_maskz_max_ps(all, v.lo, v.hi);
+    const __m256 e = _mm256_max_ps(lower(s), upper(s));
+    __m128 q = _mm_max_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));
+    q = _mm_max_ps(q, _mm_movehl_ps(q, q));
+    return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
+  }
+
+ private:
+  static constexpr __mmask16 all = 0xFFFF;
+  static __mmask16 low(bits b) { return static_cast<__mmask16>(b); }
+  static __mmask16 high(bits b) { return static_cast<__mmask16>(b >> 16); }
+  static bits join(__mmask16 lo, __mmask16 hi) {
+    return static_cast<bits>(lo) | (static_cast<bits>(hi) << 16);
+  }
+  ONEBIT_TARGET static __m256 lower(const __m512& v) {
+    return _mm512_maskz_extractf32x8_ps(0xFF, v, 0);
+  }
+  ONEBIT_TARGET static __m256 upper(const __m512& v) {
+    return _mm512_maskz_extractf32x8_ps(0xFF, v, 1);
+  }
+};
+
+#undef ONEBIT_TARGET
+
+}  // namespace onebit

@@ -1,0 +1,86 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+namespace onebit::detail {
+
+/// Fork and join over an index range: the caller works on its own share, n - 1 threads on the
+/// others. No allocation per call. Which thread runs which index has no influence on any result.
+class thread_team {
+ public:
+  using task = void (*)(const void* context, std::size_t begin, std::size_t end);
+
+  explicit thread_team(int n_threads) {
+    for (int i = 1; i < n_threads; ++i) {
+      threads_.emplace_back([this, i] { work(static_cast<std::size_t>(i)); });
+    }
+  }
+  thread_team(const thread_team&) = delete;
+  thread_team& operator=(const thread_team&) = delete;
+  ~thread_team() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    start_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
+
+  [[nodiscard]] int size() const { return static_cast<int>(threads_.size()) + 1; }
+
+  void run(std::size_t n, task f, const void* context) {
+    if (threads_.empty() || n < 2) {
+      f(context, 0, n);
+      return;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      n_ = n;
+      task_ = f;
+      context_ = context;
+      running_ = threads_.size();
+      ++round_;
+    }
+    start_.notify_all();
+    share(0, n, f, context);
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return running_ == 0; });
+  }
+
+ private:
+  void share(std::size_t part, std::size_t n, task f, const void* context) const {
+    const std::size_t parts = threads_.size() + 1;
+    f(context, n * part / parts, n * (part + 1) / parts);
+  }
+  void work(std::size_t part) {
+    std::size_t seen = 0;
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      start_.wait(lock, [&] { return stop_ || round_ != seen; });
+      if (stop_) return;
+      seen = round_;
+      const auto [n, f, context] = std::tuple(n_, task_, context_);
+      lock.unlock();
+      share(part, n, f, context);
+      lock.lock();
+      if (--running_ == 0) done_.notify_one();
+    }
+  }
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable start_, done_;
+  std::size_t round_ = 0, running_ = 0, n_ = 0;
+  task task_ = nullptr;
+  const void* context_ = nullptr;
+  bool stop_ = false;
+};
+
+}  // namespace onebit::detail

@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/gather_scatter.hpp>
+#include <onebit/collective/slot.hpp>
+#include <onebit/collective/worker.hpp>
+#include <onebit/compress/identity.hpp>
+#include <onebit/concepts.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+
+/// Every rank sends its compressed vector to all, and averages what it got.
+namespace onebit {
+
+/// One exchange in one phase. What is agreed is a mean of W messages, not one message, so there is
+/// no server residual and no second rounding; but the wire and the memory grow with W.
+///
+/// Cost: 1 collective, (W-1) slots of the whole vector on the wire per rank: n/8 (W-1) bytes for
+/// `sign`, W/2 times the gather-scatter's. Memory: worker_phase, W messages agreed, W of work
+/// space. Prefer it for 2 or 3 ranks, or vectors so small that a second round trip costs more than
+/// bytes.
+template <Compressor C, class T, class B>
+class one_phase {
+ public:
+  using worker = worker_phase<C, B>;
+  template <class U>
+  using buffer = typename worker::template buffer<U>;
+  using view = mean_view<C>;
+
+  one_phase(C codec, T& transport, B backend, std::span<const std::size_t> sizes)
+      : transport_(&transport), worker_(std::move(codec), std::move(backend), sizes, 1) {}
+
+  void prepare() {
+    if (pending_.size() > 0) return;
+    const std::size_t slot = worker_.format().slot_bytes;
+    const auto w = static_cast<std::size_t>(transport_->size());
+    own_ = worker_.backend().template make_buffer<std::byte>(slot);
+    pending_ = worker_.backend().template make_buffer<std::byte>(slot * w);
+    agreed_ = worker_.backend().template make_buffer<std::byte>(slot * w);
+  }
+
+  [[nodiscard]] worker& local() { return worker_; }
+  [[nodiscard]] view agreed() { return view_of(agreed_.data()); }
+  [[nodiscard]] view pending() { return view_of(pending_.data()); }
+
+  /// Collective; waits.
+  template <class Produce, class Undo>
+  outcome agree(const Produce& produce, const Undo& undo, std::uint64_t step) {
+    worker_.encode(produce, undo, step, own_.data());
+    transport_->all_gather(own_.data(), pending_.data(), worker_.format().slot_bytes);
+    return check_statuses(pending_.data(), worker_.format(), step, transport_->rank(),
+                          transport_->size());
+  }
+  void commit() {
+    worker_.commit();
+    std::swap(agreed_, pending_);
+  }
+  template <class Undo>
+  void rollback(const Undo& undo) {
+    worker_.rollback(undo);
+  }
+
+  /// As two_phase::adopt.
+  void adopt(buffer<float>&& momentum, float decay) {
+    static_assert(worker::carries, "onebit: all_gather needs a compressor with a residual");
+    prepare();
+    worker_.backend().launch(worker_.axis().n_words(),
+                             detail::scale_in_place_kernel{momentum.data(), decay});
+    worker_.carry(std::move(momentum));
+  }
+
+  [[nodiscard]] std::span<const float> server_residual() const { return {}; }
+  [[nodiscard]] std::size_t state_bytes() const { return worker_.state_bytes() + agreed_.bytes(); }
+  [[nodiscard]] std::size_t work_bytes() const {
+    return worker_.work_bytes() + pending_.bytes() + own_.bytes();
+  }
+
+  template <class Archive>
+  void archive(Archive& a) {
+    worker_.archive(a);
+    a.buffer(agreed_, worker_.backend());
+    if (Archive::reading && agreed_.size() > 0) {
+      auto agreed = std::move(agreed_);
+      prepare();
+      agreed_ = std::move(agreed);
+    }
+  }
+
+ private:
+  [[nodiscard]] view view_of(const std::byte* slots) {
+    const int w = transport_->size();
+    return {worker_.codec(), worker_.format(), slots, w, 1.0F / static_cast<float>(w),
+            worker_.live()};
+  }
+
+  T* transport_;
+  worker worker_;
+  buffer<std::byte> agreed_;
+  buffer<std::byte> pending_;
+  buffer<std::byte> own_;
+};
+
+/// Collective policy: compressed all-gather. With one rank the exchange is exact.
+template <Compressor C>
+struct all_gather {
+  C codec{};
+
+  [[nodiscard]] std::string name() const { return "all_gather of " + policy_name(codec); }
+
+  template <class T, class B>
+  class bound {
+   public:
+    bound(const all_gather& policy, T& transport, B backend, std::span<const std::size_t> sizes)
+        : exchange_(make(policy, transport, backend, sizes)) {}
+
+    template <class F>
+    decltype(auto) with(F&& f) {
+      return std::visit(std::forward<F>(f), exchange_);
+    }
+
+   private:
+    using compressed = one_phase<C, T, B>;
+    using exact = two_phase<identity, T, B>;
+    using either = std::variant<compressed, exact>;
+    static either make(const all_gather& policy, T& transport, B backend,
+                       std::span<const std::size_t> sizes) {
+      if (transport.size() > 1) return compressed(policy.codec, transport, backend, sizes);
+      return exact(identity{}, transport, backend, sizes);
+    }
+    either exchange_;
+  };
+};
+
+template <Compressor C>
+all_gather(C) -> all_gather<C>;
+
+}  // namespace onebit

@@ -1,0 +1,313 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/slot.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+
+/// The kernels of an exchange: per-tile function objects, written once for all lanes.
+namespace onebit {
+
+/// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
+/// the values are produced, word by word.
+template <class P, class G>
+struct undo_in_gradients {
+  const tensor_entry<P, G>* tensors = nullptr;
+
+  template <class L>
+  struct writer {
+    G* first;
+    std::uint32_t n;
+    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
+      detail::store_elements<L>(first, k, n, v);
+    }
+    ONEBIT_HD typename L::value load(std::uint32_t k) const {
+      return detail::load_elements<L>(first, k, n);
+    }
+  };
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile& t) const {
+    return {tensors[t.tensor].grads + t.offset, t.n};
+  }
+};
+
+/// Saves them in a buffer of the optimizer's own, for gradients that must not be written.
+struct undo_in_buffer {
+  float* flat = nullptr;
+
+  template <class L>
+  struct writer {
+    float* first;
+    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
+      L::store(first + 32 * k, v);
+    }
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
+  };
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile& t) const {
+    return {flat + t.word * 32};
+  }
+};
+
+/// Carries nothing: identity.
+struct no_carry {
+  template <class L>
+  struct access {
+    ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
+    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile&) const {
+    return {};
+  }
+};
+
+/// A residual that is only read while the step may still be called off (the server's).
+struct read_carry {
+  const float* flat = nullptr;
+  std::size_t first_word = 0;  ///< where `flat` starts on the flat axis
+
+  template <class L>
+  struct access {
+    const float* first;
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
+    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t) const {
+    return {flat + (t.word - first_word) * 32};
+  }
+};
+
+/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo`.
+template <class C, class Undo>
+struct worker_carry {
+  C codec;
+  float* flat = nullptr;
+  const float* scales = nullptr;  ///< of the last exchange, by group; null: carried is the residual
+  Undo undo;
+
+  template <class L>
+  struct access {
+    C codec;
+    float* first;
+    float scale;
+    typename Undo::template writer<L> undo;
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const {
+      if constexpr (WordCompressor<C>) {
+        return codec.template residual<L>(old, scale);
+      } else {
+        return old;
+      }
+    }
+    ONEBIT_HD void store(std::uint32_t k, const typename L::value& old,
+                         const typename L::value& now) const {
+      undo.save(k, old);
+      L::store(first + 32 * k, now);
+    }
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t) const {
+    return {codec, flat + t.word * 32, scales == nullptr ? 0.0F : scales[t.group],
+            undo.template at<L>(t)};
+  }
+};
+
+/// The residual that a carried buffer stands for: index -> value.
+template <class C>
+struct residual_field {
+  C codec;
+  const float* flat = nullptr;
+  const float* scales = nullptr;
+
+  template <class L>
+  struct reader {
+    C codec;
+    const float* first;
+    float scale;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      const auto y = L::load(first + 32 * k);
+      if constexpr (WordCompressor<C>) {
+        return codec.template residual<L>(y, scale);
+      } else {
+        return y;
+      }
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {codec, flat + t.word * 32, scales[t.group]};
+  }
+};
+
+/// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and for
+/// a worker the value (or, for a tile compressor, the new residual) into the carried buffer.
+template <class C, class Produce, class Carry>
+struct encode_kernel {
+  C codec;
+  Produce produce;
+  Carry carry;
+  live_mask live;
+  const tile* tiles;
+  std::size_t first_tile;
+  slot_format format;
+  std::byte* slots;
+  bool one_slot;  ///< all tiles go to the first slot (the server's own)
+  float* sums;    ///< by tile
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t index = first_tile + i;
+    const tile& t = tiles[index];
+    const auto message = produce.template at<L>(t, index);
+    const auto state = carry.template at<L>(t);
+    std::byte* out =
+        slots + (one_slot ? 0 : t.chunk * format.slot_bytes) + format.payload_at(t, index);
+    const std::uint32_t n_words = t.n_words();
+    typename L::value sum = L::set(0.0F);
+    if constexpr (WordCompressor<C>) {
+      for (std::uint32_t k = 0; k < n_words; ++k) {
+        const auto old = state.load(k);
+        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(old)));
+        state.store(k, old, y);
+        codec.template encode<L>(out + k * C::word_bytes, y);
+        sum = codec.template accumulate<L>(sum, y);
+      }
+    } else {
+      float values[tile_elements], decoded[tile_elements];
+      for (std::uint32_t k = 0; k < n_words; ++k) {
+        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(state.load(k))));
+        L::store(values + 32 * k, y);
+        sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
+      }
+      codec.encode(values, t.n, out);
+      codec.decode(out, t.n, decoded);
+      for (std::uint32_t i2 = t.n; i2 < n_words * 32; ++i2) decoded[i2] = 0;
+      for (std::uint32_t k = 0; k < n_words; ++k) {
+        const auto e = L::sub(L::load(values + 32 * k), L::load(decoded + 32 * k));
+        state.store(k, state.load(k), live.template keep<L>(t.word + k, e));
+      }
+    }
+    L::store_scalar(sums + index, L::fold(sum));
+  }
+};
+
+/// Puts the carried values back as they were before the encode pass.
+template <class Undo>
+struct rollback_kernel {
+  Undo undo;
+  const tile* tiles;
+  float* flat;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto saved = undo.template at<L>(t);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store(flat + (t.word + k) * 32, saved.load(k));
+    }
+  }
+};
+
+/// A scale and where it goes. `n_live` elements share it.
+struct scale_entry {
+  tile_range tiles;
+  std::uint32_t chunk = 0;
+  std::uint32_t place = 0;  ///< among the scales of its slot
+  std::uint32_t group = 0;
+  std::uint64_t n_live = 0;
+};
+
+/// The scale of entry i from the tiles' sums, in the fixed order; raises `bad` when not finite.
+template <class C>
+struct scale_kernel {
+  C codec;
+  const scale_entry* entries;
+  const float* sums;
+  float* scales;    ///< by entry, or null
+  std::byte* slot;  ///< where the scales are written, or null
+  std::size_t scales_at;
+  std::uint32_t* bad;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const scale_entry& e = entries[i];
+    const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
+    float s;
+    if constexpr (WordCompressor<C>) {
+      s = codec.scale(sum, e.n_live);
+    } else {
+      s = static_cast<float>(sum);
+    }
+    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(bad);
+    if (scales != nullptr) L::store_scalar(scales + i, s);
+    if (slot != nullptr) {
+      L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);
+    }
+  }
+};
+
+/// Copies the group's scale into the slot of every chunk that holds a part of the group.
+struct seal_kernel {
+  const scale_entry* segments;
+  const float* group_scales;
+  std::byte* slots;
+  slot_format format;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const scale_entry& e = segments[i];
+    std::byte* scales = slots + e.chunk * format.slot_bytes + format.scales_at;
+    L::store_scalar(reinterpret_cast<float*>(scales) + e.place, group_scales[e.group]);
+  }
+};
+
+/// The server's new residual: what it meant to say minus what was heard.
+template <class Produce, class View>
+struct server_residual_kernel {
+  Produce produce;
+  View heard;
+  live_mask live;
+  const tile* tiles;
+  std::size_t first_tile;
+  float* flat;
+  std::size_t first_word;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t index = first_tile + i;
+    const tile& t = tiles[index];
+    const auto message = produce.template at<L>(t, index);
+    const auto value = heard.template at<L>(t, index);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* e = flat + (t.word - first_word + k) * 32;
+      const auto y = live.template keep<L>(t.word + k, message(k, L::load(e)));
+      L::store(e, L::sub(y, value(k)));
+    }
+  }
+};
+
+/// Counts the live elements of each tile.
+struct count_live_kernel {
+  live_mask live;
+  const tile* tiles;
+  std::uint32_t* counts;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    std::uint32_t n = 0;
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      n += L::count(live.words[t.word + k]);
+    }
+    L::store_scalar(counts + i, n);
+  }
+};
+
+}  // namespace onebit

@@ -1,0 +1,227 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <vector>
+
+/// What travels: the bytes of a slot, and the views that read values out of them.
+///
+/// slot = payload (the chunk's words, or its tiles) | one fp32 scale per segment, if any | status
+/// status = 2 * step + (1 if this rank saw a non-finite value): it is how a skip, and ranks that
+/// are out of step, become known to all without a collective of their own.
+///
+/// A view (and everything else that kernels read values from) is a small trivially copyable object
+/// with `at<L>(tile)`, which gives a reader: word index within the tile -> 32 values.
+namespace onebit {
+
+/// Where things lie in a slot. Trivially copyable.
+struct slot_format {
+  std::size_t scales_at = 0;
+  std::size_t status_at = 0;
+  std::size_t slot_bytes = 0;
+  std::size_t chunk_words = 0;
+  std::size_t word_bytes = 0;  ///< of a WordCompressor, else 0
+  const std::uint64_t* tile_offsets =
+      nullptr;  ///< of a TileCompressor: by tile, within the payload
+
+  [[nodiscard]] ONEBIT_HD std::size_t payload_at(const tile& t, std::size_t index) const {
+    return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
+  }
+};
+
+/// The bytes that each tile takes in a slot, for any compressor.
+template <Compressor C>
+[[nodiscard]] std::size_t tile_payload_bytes(const C& codec, const tile& t) {
+  if constexpr (WordCompressor<C>) {
+    return t.n_words() * C::word_bytes;
+  } else {
+    return (codec.tile_bytes(t.n) + 3) / 4 * 4;  // slots, scales and tiles stay 4-byte aligned
+  }
+}
+
+/// The slot of a layout, and (for tile compressors) the offsets of its tiles.
+template <Compressor C>
+[[nodiscard]] slot_format make_slot_format(const C& codec, const layout& axis,
+                                           std::vector<std::uint64_t>& tile_offsets) {
+  slot_format f;
+  f.chunk_words = axis.chunk_words();
+  if constexpr (WordCompressor<C>) {
+    f.word_bytes = C::word_bytes;
+    f.scales_at = axis.chunk_words() * C::word_bytes;
+    f.status_at = f.scales_at + (C::scaled ? axis.slot_segments() * sizeof(float) : 0);
+  } else {
+    tile_offsets.resize(axis.tiles().size());
+    for (int j = 0; j < axis.n_chunks(); ++j) {
+      std::size_t offset = 0;
+      for (auto i = axis.chunk_tiles(j).begin; i < axis.chunk_tiles(j).end; ++i) {
+        tile_offsets[i] = offset;
+        offset += tile_payload_bytes(codec, axis.tiles()[i]);
+      }
+      if (offset > f.scales_at) f.scales_at = offset;
+    }
+    f.status_at = f.scales_at;
+  }
+  f.slot_bytes = f.status_at + sizeof(std::uint32_t);
+  return f;
+}
+
+/// One bit per element: clear in padding and in elements that never had variance. Those send 0,
+/// carry 0, receive 0 and count in no scale. Null pointer: all set.
+struct live_mask {
+  const std::uint32_t* words = nullptr;
+
+  template <class L>
+  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
+    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
+    return L::keep(L::load_bits(words + word), v);
+  }
+};
+
+namespace detail {
+
+template <class T>
+ONEBIT_HD T load_scalar(const std::byte* p) {
+  return *reinterpret_cast<const T*>(p);
+}
+
+/// Values of one tile out of one slot.
+template <class L, class C, bool ByWord = WordCompressor<C>>
+struct tile_reader {
+  C codec;
+  const std::byte* words;
+  float scale;
+
+  ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
+                        std::size_t index)
+      : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
+    if constexpr (C::scaled) {
+      scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
+    }
+  }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    return codec.template decode<L>(words + k * C::word_bytes, scale);
+  }
+};
+
+template <class L, class C>
+struct tile_reader<L, C, false> {
+  float values[tile_elements];
+
+  ONEBIT_HD tile_reader(const C& codec, const slot_format& f, const std::byte* slot, const tile& t,
+                        std::size_t index) {
+    codec.decode(slot + f.payload_at(t, index), t.n, values);
+    for (std::uint32_t i = t.n; i < t.n_words() * 32; ++i) values[i] = 0;
+  }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return L::load(values + 32 * k); }
+};
+
+/// Sum over the slots of all ranks, in rank order, of the values of one tile.
+template <class L, class C, bool ByWord = WordCompressor<C>>
+struct tile_sum {
+  C codec;
+  const std::byte* words;
+  const std::byte* scales;
+  std::size_t stride;
+  int n;
+
+  ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
+                     const tile& t, std::size_t index)
+      : codec(c),
+        words(slots + f.payload_at(t, index)),
+        scales(slots + f.scales_at + t.segment * sizeof(float)),
+        stride(f.slot_bytes),
+        n(n_slots) {}
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    typename L::value sum = from(0, k);
+    for (int r = 1; r < n; ++r) sum = L::add(sum, from(r, k));
+    return sum;
+  }
+
+ private:
+  ONEBIT_HD typename L::value from(int r, std::uint32_t k) const {
+    const std::size_t at = static_cast<std::size_t>(r) * stride;
+    float s = 0;
+    if constexpr (C::scaled) s = load_scalar<float>(scales + at);
+    return codec.template decode<L>(words + at + k * C::word_bytes, s);
+  }
+};
+
+template <class L, class C>
+struct tile_sum<L, C, false> {
+  float values[tile_elements];
+
+  ONEBIT_HD tile_sum(const C& codec, const slot_format& f, const std::byte* slots, int n_slots,
+                     const tile& t, std::size_t index) {
+    for (std::uint32_t i = 0; i < t.n_words() * 32; ++i) values[i] = 0;
+    for (int r = 0; r < n_slots; ++r) {
+      const tile_reader<L, C> one(codec, f, slots + static_cast<std::size_t>(r) * f.slot_bytes, t,
+                                  index);
+      for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+        L::store(values + 32 * k, L::add(L::load(values + 32 * k), one(k)));
+      }
+    }
+  }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return L::load(values + 32 * k); }
+};
+
+}  // namespace detail
+
+/// What all ranks agreed on, in the form in which it arrived: slot j holds chunk j.
+template <Compressor C>
+struct gathered_view {
+  C codec;
+  slot_format format;
+  const std::byte* slots = nullptr;
+  live_mask live;
+
+  template <class L>
+  struct reader {
+    detail::tile_reader<L, C> values;
+    live_mask live;
+    std::size_t word;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return live.template keep<L>(word + k, values(k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index),
+            live, t.word};
+  }
+};
+
+/// The mean over W slots, each from one rank.
+template <Compressor C>
+struct mean_view {
+  C codec;
+  slot_format format;
+  const std::byte* slots = nullptr;
+  int n_slots = 1;
+  float inverse = 1;  ///< 1 / n_slots
+  live_mask live;
+
+  template <class L>
+  struct reader {
+    detail::tile_sum<L, C> sum;
+    float inverse;
+    live_mask live;
+    std::size_t word;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return live.template keep<L>(word + k, L::mul(sum(k), L::set(inverse)));
+    }
+    /// base + mean, rounded once
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::fma(sum(k), L::set(inverse), base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {detail::tile_sum<L, C>(codec, format, slots, n_slots, t, index), inverse, live, t.word};
+  }
+};
+
+}  // namespace onebit

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <string>
+
+namespace onebit {
+
+/// No compression: C(y) = y in fp32, no residual. 128 bytes on the wire per word of 32 elements.
+/// Through gather-scatter it is the dense mean, bit for bit.
+struct identity {
+  static constexpr std::size_t word_bytes = 128;
+  static constexpr bool scaled = false;
+  static constexpr bool carries = false;
+
+  [[nodiscard]] static std::string name() { return "identity"; }
+  [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::vector(); }
+
+  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
+
+  /// 0, or NaN as soon as a value is not finite.
+  template <class L>
+  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
+                                         const typename L::value& y) const {
+    return L::fma(y, L::set(0.0F), sum);
+  }
+  template <class L>
+  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
+    L::store(reinterpret_cast<float*>(out), y);
+  }
+  template <class L>
+  ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
+    return L::load(reinterpret_cast<const float*>(in));
+  }
+  template <class L>
+  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
+    return L::set(0.0F);
+  }
+};
+
+static_assert(WordCompressor<identity>);
+
+}  // namespace onebit

@@ -1,0 +1,252 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+/// Tensors of any sizes on one flat axis; the axis cut into words, tiles, chunks and scale
+/// segments.
+namespace onebit {
+
+/// One tensor of the trainer: views of its memory, never a copy.
+///
+/// The gradients are consumed: a compressed step may use their memory as scratch, so what they hold
+/// afterwards is unspecified. With `G = const float` they stay untouched and the optimizer pays
+/// 4 bytes per parameter for its own scratch instead.
+template <class P = float, class G = P>
+struct tensor {
+  std::span<P> params;
+  std::span<G> grads;
+};
+
+/// Tensors that share hyperparameters. The effective learning rate is `lr * lr_factor`; the decay
+/// is decoupled (x -= lr * weight_decay * x), in every phase.
+template <class P = float, class G = P>
+struct param_group {
+  std::vector<tensor<P, G>> tensors{};
+  float lr_factor = 1.0F;
+  float weight_decay = 0.0F;
+};
+
+/// What shares one scale. In the worker phase of an exchange the scale is taken over the whole
+/// unit, in the server phase over the unit's part in one chunk.
+enum class scale_per : std::uint8_t { vector, layer, chunk, block };
+
+struct granularity {
+  scale_per unit = scale_per::layer;
+  std::size_t block_elements = 0;  ///< of scale_per::block: a multiple of 32
+
+  [[nodiscard]] static constexpr granularity vector() { return {scale_per::vector, 0}; }
+  [[nodiscard]] static constexpr granularity layer() { return {scale_per::layer, 0}; }
+  [[nodiscard]] static constexpr granularity chunk() { return {scale_per::chunk, 0}; }
+  [[nodiscard]] static constexpr granularity block(std::size_t n) { return {scale_per::block, n}; }
+  friend constexpr bool operator==(const granularity&, const granularity&) = default;
+};
+
+[[nodiscard]] inline std::string to_string(granularity g) {
+  switch (g.unit) {
+    case scale_per::vector:
+      return "vector";
+    case scale_per::layer:
+      return "layer";
+    case scale_per::chunk:
+      return "chunk";
+    case scale_per::block:
+      break;
+  }
+  return "block of " + std::to_string(g.block_elements);
+}
+
+/// At most 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels
+/// read it on any backend.
+struct tile {
+  std::uint64_t word = 0;    ///< its first word on the flat axis
+  std::uint64_t offset = 0;  ///< its first element within the tensor
+  std::uint32_t tensor = 0;
+  std::uint32_t n = 0;        ///< elements, 1 to 4096; only the last word may be partial
+  std::uint32_t chunk = 0;    ///< the rank that serves it
+  std::uint32_t segment = 0;  ///< its scale's place among the scales of the chunk
+  std::uint32_t group = 0;    ///< its scale in the worker phase
+
+  [[nodiscard]] ONEBIT_HD std::uint32_t n_words() const { return (n + 31) / 32; }
+};
+
+/// Tiles [begin, end) that share a scale.
+struct tile_range {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+};
+
+/// Tiles of one chunk that share a scale in the server phase, and a part of worker group `group`.
+struct segment {
+  tile_range tiles;
+  std::uint32_t chunk = 0;
+  std::uint32_t group = 0;
+};
+
+/// The flat axis. Each tensor starts at a word; empty tensors take no place; padding is at most 31
+/// elements a tensor. Built from sizes alone: costs about 40 bytes per tile (0.01 per element).
+class layout {
+ public:
+  /// Cuts tensors of `sizes` elements for `n_chunks` ranks. Throws invalid_input when n_chunks < 1
+  /// or a block is no positive multiple of 32.
+  layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales);
+
+  [[nodiscard]] std::size_t n_words() const { return n_words_; }
+  [[nodiscard]] std::size_t n_elements() const { return n_elements_; }
+  [[nodiscard]] int n_chunks() const { return n_chunks_; }
+  /// Words of every chunk but the last, which may be shorter or empty.
+  [[nodiscard]] std::size_t chunk_words() const { return chunk_words_; }
+  [[nodiscard]] const std::vector<tile>& tiles() const { return tiles_; }
+  /// The tiles of chunk j.
+  [[nodiscard]] tile_range chunk_tiles(int j) const { return chunks_[static_cast<std::size_t>(j)]; }
+  /// Ordered by chunk; those of one chunk in the order of their scales in a message.
+  [[nodiscard]] const std::vector<segment>& segments() const { return segments_; }
+  /// Worker-phase scale groups, each a contiguous range of tiles.
+  [[nodiscard]] const std::vector<tile_range>& groups() const { return groups_; }
+  /// The most segments that any chunk has: the number of scales in a slot.
+  [[nodiscard]] std::size_t slot_segments() const { return slot_segments_; }
+
+ private:
+  void cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales);
+  void add_tile(tile piece, bool new_segment, bool new_group);
+
+  std::size_t n_words_ = 0;
+  std::size_t n_elements_ = 0;
+  int n_chunks_ = 1;
+  std::size_t chunk_words_ = 0;
+  std::size_t slot_segments_ = 0;
+  std::vector<tile> tiles_;
+  std::vector<tile_range> chunks_;
+  std::vector<segment> segments_;
+  std::vector<tile_range> groups_;
+};
+
+inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales)
+    : n_chunks_(n_chunks) {
+  if (n_chunks < 1) {
+    throw invalid_input(detail::message("layout: n_chunks is ", n_chunks, ", must be at least 1"));
+  }
+  if (scales.unit == scale_per::block &&
+      (scales.block_elements == 0 || scales.block_elements % word_elements != 0)) {
+    throw invalid_input(detail::message("layout: a scale per block of ", scales.block_elements,
+                                        " elements; it must be a positive multiple of 32"));
+  }
+  for (const std::size_t n : sizes) {
+    n_elements_ += n;
+    n_words_ += (n + word_elements - 1) / word_elements;
+  }
+  const auto chunks = static_cast<std::size_t>(n_chunks);
+  chunk_words_ = (n_words_ + chunks - 1) / chunks;
+  chunks_.resize(chunks);
+  n_words_ = 0;  // counts up again while the tensors are laid
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
+  }
+  std::vector<std::size_t> per_chunk(chunks, 0);
+  for (const segment& s : segments_)
+    slot_segments_ = std::max(slot_segments_, ++per_chunk[s.chunk]);
+}
+
+inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales) {
+  const std::size_t first = n_words_;
+  const std::size_t end = first + (n_elements + word_elements - 1) / word_elements;
+  const std::size_t block_words = scales.block_elements / word_elements;
+  for (std::size_t word = first; word < end;) {
+    const std::size_t in_tensor = word - first;
+    const std::size_t chunk = word / chunk_words_;
+    std::size_t stop = std::min(end, (chunk + 1) * chunk_words_);
+    stop = std::min(stop, first + (in_tensor / tile_words + 1) * tile_words);
+    const bool by_block = scales.unit == scale_per::block;
+    if (by_block) stop = std::min(stop, first + (in_tensor / block_words + 1) * block_words);
+
+    tile piece;
+    piece.word = word;
+    piece.offset = in_tensor * word_elements;
+    piece.tensor = index;
+    piece.n = static_cast<std::uint32_t>(
+        std::min((stop - word) * word_elements, n_elements - in_tensor * word_elements));
+    piece.chunk = static_cast<std::uint32_t>(chunk);
+
+    const bool first_of_all = tiles_.empty();
+    const bool new_chunk = first_of_all || tiles_.back().chunk != piece.chunk;
+    const bool new_layer = first_of_all || tiles_.back().tensor != index;
+    const bool new_block = new_layer || (by_block && in_tensor % block_words == 0);
+    switch (scales.unit) {
+      case scale_per::vector:
+        add_tile(piece, new_chunk, first_of_all);
+        break;
+      case scale_per::layer:
+        add_tile(piece, new_chunk || new_layer, new_layer);
+        break;
+      case scale_per::chunk:
+        add_tile(piece, new_chunk, new_chunk);
+        break;
+      case scale_per::block:
+        add_tile(piece, new_chunk || new_block, new_chunk || new_block);
+        break;
+    }
+    word = stop;
+  }
+  n_words_ = end;
+}
+
+inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
+  const auto index = tiles_.size();
+  if (index >= std::numeric_limits<std::uint32_t>::max()) {
+    throw invalid_input(detail::message("layout: more than 2^32 tiles of ", tile_elements,
+                                        " elements; use several optimizers"));
+  }
+  const auto at = static_cast<std::uint32_t>(index);
+  if (new_group) groups_.push_back({at, at});
+  piece.group = static_cast<std::uint32_t>(groups_.size() - 1);
+  if (new_segment) segments_.push_back({{at, at}, piece.chunk, piece.group});
+  const bool first_of_chunk = tiles_.empty() || tiles_.back().chunk != piece.chunk;
+  piece.segment =
+      first_of_chunk ? 0 : tiles_.back().segment + static_cast<std::uint32_t>(new_segment);
+  tile_range& chunk = chunks_[piece.chunk];
+  if (first_of_chunk) chunk = {at, at};
+  groups_.back().end = segments_.back().tiles.end = chunk.end = at + 1;
+  tiles_.push_back(piece);
+}
+
+/// What a kernel knows of a tensor: raw pointers and its group's options.
+template <class P, class G>
+struct tensor_entry {
+  P* params = nullptr;
+  G* grads = nullptr;
+  float lr_factor = 1.0F;
+  float weight_decay = 0.0F;
+};
+
+namespace detail {
+
+/// Loads word k of a tile that lies at `first` in the trainer's memory, which ends after n
+/// elements.
+template <class L, class T>
+ONEBIT_HD typename L::value load_elements(const T* first, std::uint32_t k, std::uint32_t n) {
+  const std::uint32_t left = n - 32 * k;
+  return left >= 32 ? L::load(first + 32 * k) : L::load(first + 32 * k, left);
+}
+
+template <class L, class T>
+ONEBIT_HD void store_elements(T* first, std::uint32_t k, std::uint32_t n,
+                              const typename L::value& v) {
+  const std::uint32_t left = n - 32 * k;
+  if (left >= 32) {
+    L::store(first + 32 * k, v);
+  } else {
+    L::store(first + 32 * k, v, left);
+  }
+}
+
+}  // namespace detail
+}  // namespace onebit

@@ -1,0 +1,19 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Everything that runs on the host and among threads. MPI: <onebit/transport/mpi.hpp>.
+#include <onebit/algorithms.hpp>
+#include <onebit/backend/host.hpp>
+#include <onebit/collective/all_gather.hpp>
+#include <onebit/collective/dense.hpp>
+#include <onebit/collective/gather_scatter.hpp>
+#include <onebit/compress/identity.hpp>
+#include <onebit/compress/sign.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/optimizer.hpp>
+#include <onebit/rule/adam.hpp>
+#include <onebit/schedule/freeze.hpp>
+#include <onebit/transport/threads.hpp>
