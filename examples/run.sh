@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Builds the language model in build/examples, after installing what is missing for it, and trains
+# it with every optimizer. All arguments go to the program: see ./examples/run.sh --help
+set -euo pipefail
+
+source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build_dir="$source_dir/build/examples"
+
+# package, and the command or file that tells that it is there, however it was installed
+needed=(
+  "cmake cmake"
+  "g++ g++"
+  "make make"
+  "libeigen3-dev /usr/include/eigen3/Eigen/Core"
+  "libcli11-dev /usr/include/CLI/CLI.hpp"
+  "nlohmann-json3-dev /usr/include/nlohmann/json.hpp"
+  "bible-kjv bible"
+  "gnuplot-nox gnuplot"
+  "libopenmpi-dev mpicxx"
+  "openmpi-bin mpirun"
+)
+missing=()
+for line in "${needed[@]}"; do
+  read -r package sign <<<"$line"
+  if [[ $sign == /* ]]; then
+    [[ -e $sign ]] || missing+=("$package")
+  else
+    command -v "$sign" >/dev/null || missing+=("$package")
+  fi
+done
+
+if ((${#missing[@]} > 0)); then
+  as_root=()
+  if ((EUID != 0)); then
+    as_root=(sudo)
+    [[ -t 0 ]] || as_root+=(-n) # nobody is there to type a password
+  fi
+  if ! command -v apt-get >/dev/null || ! "${as_root[@]}" true 2>/dev/null; then
+    echo "run.sh: some packages are missing; install them with" >&2
+    echo "  sudo apt-get update &&" \
+      "sudo apt-get install -y --no-install-recommends ${missing[*]}" >&2
+    exit 1
+  fi
+  echo "installing ${missing[*]}" >&2
+  "${as_root[@]}" apt-get -qq update >/dev/null
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if ! command -v nvcc >/dev/null; then
+  echo "nvcc not found: building without CUDA, which this example does not use yet" >&2
+fi
+
+log="$build_dir/build.log"
+mkdir -p "$build_dir"
+if ! {
+  cmake -S "$source_dir" -B "$build_dir" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_EXAMPLES=ON \
+    -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=OFF &&
+    cmake --build "$build_dir" --target language_model --parallel
+} >"$log" 2>&1; then
+  cat "$log" >&2
+  echo "run.sh: the build failed; this was $log" >&2
+  exit 1
+fi
+
+# Later options win, so one given by the user overrides this one.
+exec "$build_dir/examples/language_model/language_model" --out "$build_dir" "$@"

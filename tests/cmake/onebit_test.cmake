@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+
+# onebit_test(NAME source... [LABELS label...] [LIBS target...] [MPI_RANKS n...] [TIMEOUT seconds])
+#
+# Builds the doctest program test_NAME and registers it as the test NAME, labelled NAME and LABELS.
+# Sources with a main of their own are built with OWN_MAIN. With MPI_RANKS the program runs once
+# for each count n, as the test NAME.n, and must be given exactly n ranks. TIMEOUT is 120 s unless
+# told. All these programs together are the target onebit_tests.
+
+add_custom_target(onebit_tests)
+add_library(onebit_test_main OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/../main.cpp")
+target_link_libraries(onebit_test_main PRIVATE doctest::doctest)
+target_compile_features(onebit_test_main PRIVATE cxx_std_20)
+
+# mpirun as tests need it: root allowed, more ranks than cores without spinning. By environment,
+# because the names of the options differ between MPI implementations and versions.
+set(onebit_mpi_environment
+    OMPI_ALLOW_RUN_AS_ROOT=1
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1
+    OMPI_MCA_hwloc_base_binding_policy=none
+    OMPI_MCA_mpi_yield_when_idle=1)
+
+# Sets the properties that every test run under mpirun needs.
+function(onebit_mpi_test_properties name n_ranks expected_ranks)
+  set_tests_properties(
+    ${name}
+    PROPERTIES PROCESSORS ${n_ranks}
+               ENVIRONMENT "${onebit_mpi_environment};ONEBIT_EXPECT_RANKS=${expected_ranks}"
+               # MPI leaks at exit by design; a colon separates the sanitizer's options.
+               ENVIRONMENT_MODIFICATION ASAN_OPTIONS=path_list_append:detect_leaks=0)
+endfunction()
+
+function(onebit_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN" "TIMEOUT" "LABELS;LIBS;MPI_RANKS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+
+  add_executable(test_${name} ${arg_UNPARSED_ARGUMENTS})
+  add_dependencies(onebit_tests test_${name})
+  target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(test_${name} PRIVATE onebit onebit_warnings doctest::doctest ${arg_LIBS})
+  if(NOT arg_OWN_MAIN)
+    target_link_libraries(test_${name} PRIVATE onebit_test_main)
+  endif()
+
+  set(names "")
+  if(arg_MPI_RANKS)
+    foreach(n IN LISTS arg_MPI_RANKS)
+      add_test(NAME ${name}.${n} COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} ${n}
+                                         $<TARGET_FILE:test_${name}>)
+      onebit_mpi_test_properties(${name}.${n} ${n} ${n})
+      list(APPEND names ${name}.${n})
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND test_${name})
+    set(names ${name})
+  endif()
+  set_tests_properties(${names} PROPERTIES LABELS "${name};${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()

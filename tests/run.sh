@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Builds the tests and runs them; installs what they need where it is missing (Debian, Ubuntu).
+#
+#   tests/run.sh [ctest argument...]            for example: tests/run.sh -L golden --verbose
+#
+# ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
+# ONEBIT_BUILD_DIR    where to build, instead of build/tests
+
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+install_missing() {
+  command -v dpkg-query >/dev/null || return 0 # not Debian: cmake names what it does not find
+  local wanted=(g++ cmake doctest-dev nlohmann-json3-dev libopenmpi-dev openmpi-bin libeigen3-dev
+    libcli11-dev)
+  command -v ninja >/dev/null || wanted+=(make)
+  local package missing=()
+  for package in "${wanted[@]}"; do
+    [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
+      missing+=("$package")
+  done
+  ((${#missing[@]})) || return 0
+
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get)
+  if ((EUID != 0)); then
+    if ! sudo -n true 2>/dev/null; then
+      echo "run this first: sudo apt-get update && sudo apt-get install -y ${missing[*]}" >&2
+      exit 1
+    fi
+    apt=(sudo "${apt[@]}")
+  fi
+  "${apt[@]}" update
+  "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
+}
+
+install_missing
+if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
+  echo "nvcc not found: building without CUDA"
+fi
+
+build="${ONEBIT_BUILD_DIR:-build/tests}"
+cores="$(nproc)"
+configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DONEBIT_BUILD_TESTS=ON
+  -DONEBIT_BUILD_EXAMPLES=ON -DONEBIT_BUILD_BENCH=OFF)
+if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then
+  configure+=(-G Ninja)
+fi
+read -r -a more <<<"${ONEBIT_CMAKE_ARGS:-}" || true
+"${configure[@]}" "${more[@]}"
+cmake --build "$build" --parallel "$cores"
+CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$cores}" \
+  ctest --test-dir "$build" --no-tests=error --output-on-failure "$@"
