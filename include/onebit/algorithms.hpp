@@ -11,6 +11,7 @@
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/rule/adam.hpp>
+#include <onebit/rule/lamb.hpp>
 #include <onebit/schedule/freeze.hpp>
 #include <sstream>
 #include <string>
@@ -48,6 +49,17 @@ template <class P, class G>
         << g.weight_decay << "]";
   }
   return std::move(out).str();
+}
+
+[[nodiscard]] inline std::string describe(const lamb_options& o) {
+  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ", o.min_coeff,
+                  "..", o.max_coeff, " coeff_beta ", o.coeff_beta, " factor ", o.factor_min, "..",
+                  o.factor_max, " threshold ", o.factor_threshold, " momentum_scaling ",
+                  o.momentum_scaling);
+}
+[[nodiscard]] inline std::string describe(const freeze_options& o) {
+  return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
+                  o.lr_warmup_steps);
 }
 
 }  // namespace detail
@@ -111,6 +123,53 @@ template <class P, class G, class T, class B = host,
                        options.eps, " bias_correction ", options.bias_correction, " freeze_after ",
                        options.freeze_after, " ratio ", options.freeze_ratio, " lr_warmup_steps ",
                        options.lr_warmup_steps, " ", policy_name(collective),
+                       detail::describe_groups(groups)),
+      groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
+      collective, options.warm_up_sum);
+}
+
+/// LAMB with exact averages: the uncompressed baseline. Collective over the transport. A layer is a
+/// tensor.
+template <class P, class G, class T, class B = host>
+[[nodiscard]] auto lamb(const std::vector<param_group<P, G>>& groups, T transport,
+                        lamb_options options = {}, B backend = B{},
+                        dense_sum sum = dense_sum::rank_order) {
+  detail::check_policies<T, B>();
+  using rule = lamb_rule<B>;
+  auto checked = detail::attend(transport, [&] { return rule(options, backend); });
+  return optimizer<rule, always_dense, gather_scatter<identity>, T, B, P, G>(
+      detail::describe("lamb ", detail::describe(options), detail::describe_groups(groups)), groups,
+      std::move(transport), std::move(backend), std::move(checked), always_dense{},
+      gather_scatter<identity>{}, sum);
+}
+
+struct one_bit_lamb_options {
+  lamb_options lamb{};
+  freeze_options freeze{};
+  dense_sum warm_up_sum = dense_sum::rank_order;
+};
+
+/// 1-bit LAMB: LAMB until v is stable; then layer-wise rates from the warm-up's coefficients and
+/// the drift of a second variance. Collective over the transport.
+///
+/// Cost per compressed step: as one_bit_adam on the wire; state 12.25 + 4/W bytes per parameter.
+/// `collective`: one scale for all layers unless said otherwise, since the momenta are brought to
+/// one scale first (lamb_options::momentum_scaling). Source: 1-bit LAMB (arXiv 2104.06069),
+/// algorithm 2.
+template <class P, class G, class T, class B = host,
+          class Collective = gather_scatter<sign<l2_scale>>>
+[[nodiscard]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups, T transport,
+                                one_bit_lamb_options options,
+                                Collective collective = {{granularity::vector()}},
+                                B backend = B{}) {
+  detail::check_policies<T, B>();
+  using rule = lamb_rule<B>;
+  auto [checked, schedule] = detail::attend(transport, [&] {
+    return std::pair(rule(options.lamb, backend), freeze(options.freeze, options.lamb.beta2));
+  });
+  return optimizer<rule, freeze, Collective, T, B, P, G>(
+      detail::describe("one_bit_lamb ", detail::describe(options.lamb), " ",
+                       detail::describe(options.freeze), " ", policy_name(collective),
                        detail::describe_groups(groups)),
       groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
       collective, options.warm_up_sum);

@@ -108,6 +108,8 @@ class layout {
   [[nodiscard]] const std::vector<tile>& tiles() const { return tiles_; }
   /// The tiles of chunk j.
   [[nodiscard]] tile_range chunk_tiles(int j) const { return chunks_[static_cast<std::size_t>(j)]; }
+  /// The tiles of tensor i; none when it is empty.
+  [[nodiscard]] const std::vector<tile_range>& tensor_tiles() const { return tensors_; }
   /// Ordered by chunk; those of one chunk in the order of their scales in a message.
   [[nodiscard]] const std::vector<segment>& segments() const { return segments_; }
   /// Worker-phase scale groups, each a contiguous range of tiles.
@@ -126,6 +128,7 @@ class layout {
   std::size_t slot_segments_ = 0;
   std::vector<tile> tiles_;
   std::vector<tile_range> chunks_;
+  std::vector<tile_range> tensors_;
   std::vector<segment> segments_;
   std::vector<tile_range> groups_;
 };
@@ -147,6 +150,7 @@ inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granular
   const auto chunks = static_cast<std::size_t>(n_chunks);
   chunk_words_ = (n_words_ + chunks - 1) / chunks;
   chunks_.resize(chunks);
+  tensors_.resize(sizes.size());
   n_words_ = 0;  // counts up again while the tensors are laid
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
@@ -157,6 +161,7 @@ inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granular
 }
 
 inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales) {
+  const auto first_tile = static_cast<std::uint32_t>(tiles_.size());
   const std::size_t first = n_words_;
   const std::size_t end = first + (n_elements + word_elements - 1) / word_elements;
   const std::size_t block_words = scales.block_elements / word_elements;
@@ -197,6 +202,7 @@ inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements, gran
     word = stop;
   }
   n_words_ = end;
+  tensors_[index] = {first_tile, static_cast<std::uint32_t>(tiles_.size())};
 }
 
 inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
@@ -225,6 +231,26 @@ struct tensor_entry {
   G* grads = nullptr;
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
+};
+
+/// One bit per element: clear in padding and in elements that never had variance. Those send 0,
+/// carry 0, receive 0 and count in no scale. Null pointer: all set.
+struct live_mask {
+  const std::uint32_t* words = nullptr;
+
+  template <class L>
+  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
+    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
+    return L::keep(L::load_bits(words + word), v);
+  }
+};
+
+/// What a rule gives a collective at the end of the warm-up.
+template <class Buffer>
+struct handover {
+  Buffer momentum;                 ///< on the flat axis
+  const float* factors = nullptr;  ///< by tensor: what is agreed is factor * momentum; null: 1
+  float decay = 1;                 ///< what the next message takes of what was agreed
 };
 
 namespace detail {

@@ -15,5 +15,6 @@
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/rule/adam.hpp>
+#include <onebit/rule/lamb.hpp>
 #include <onebit/schedule/freeze.hpp>
 #include <onebit/transport/threads.hpp>

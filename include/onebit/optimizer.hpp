@@ -81,7 +81,7 @@ class optimizer {
         collective_(collective, *transport_, backend_, tensors_.sizes),
         entries_(to_buffer(backend_, tensors_.entries)) {
     detail::roll_call(*transport_, detail::make_card(name_, tensors_.sizes, parameter_digest()));
-    rule_.prepare(dense_.local().axis().n_words());
+    rule_.prepare(dense_.local().axis());
   }
 
   /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
@@ -252,9 +252,9 @@ class optimizer {
     dense_.release();
     collective_.with([&](auto& exchange) {
       auto live = backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words());
-      auto momentum = rule_.freeze(live.data(), step_);
+      auto given = rule_.freeze(live.data(), dense_.local(), step_);
       exchange.local().set_live(std::move(live));
-      exchange.adopt(std::move(momentum), rule_.momentum_decay());
+      exchange.adopt(std::move(given));
     });
   }
 
@@ -278,14 +278,14 @@ class optimizer {
     return collective_.with([&](auto& exchange) {
       outcome o = outcome::skipped;
       try {
-        o = exchange.agree(rule_.message(exchange.agreed(), entries), undo, step_);
+        o = exchange.agree(rule_.message(exchange.agreed(), entries, lr), undo, step_);
       } catch (...) {
         exchange.rollback(undo);
         throw;
       }
       const auto agreed = clock::now();
       if (o == outcome::agreed) {
-        rule_.apply(exchange.pending(), exchange.local(), entries, lr);
+        rule_.apply(exchange.pending(), exchange.agreed(), exchange.local(), entries, lr);
         exchange.commit();
       } else {
         exchange.rollback(undo);

@@ -80,7 +80,7 @@ struct rank_card {
   std::uint64_t sizes_digest = 0;
   std::uint64_t parameter_digest = 0;
   std::uint32_t rejected = 0;  ///< the rank's own input was invalid
-  char name[228] = {};         ///< algorithm and options
+  char name[476] = {};         ///< algorithm and options
 
   friend bool operator==(const rank_card& a, const rank_card& b) {
     return a.n_tensors == b.n_tensors && a.n_elements == b.n_elements &&

@@ -45,6 +45,12 @@ struct host_lanes {
     }
     return lane[0];
   }
+  /// The largest of n values, at least `least`.
+  static float largest(const float* p, std::size_t n, float least) {
+    float m = least;
+    for (std::size_t i = 0; i < n; ++i) m = p[i] > m ? p[i] : m;
+    return m;
+  }
 };
 
 struct portable_lanes : host_lanes {

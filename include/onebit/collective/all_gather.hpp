@@ -66,12 +66,13 @@ class one_phase {
   }
 
   /// As two_phase::adopt.
-  void adopt(buffer<float>&& momentum, float decay) {
+  void adopt(handover<buffer<float>>&& given) {
     static_assert(worker::carries, "onebit: all_gather needs a compressor with a residual");
     prepare();
-    worker_.backend().launch(worker_.axis().n_words(),
-                             detail::scale_in_place_kernel{momentum.data(), decay});
-    worker_.carry(std::move(momentum));
+    worker_.backend().launch(worker_.axis().tiles().size(),
+                             detail::scale_in_place_kernel{given.momentum.data(), worker_.tiles(),
+                                                           given.factors, given.decay});
+    worker_.carry(std::move(given.momentum));
   }
 
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }

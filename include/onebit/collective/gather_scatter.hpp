@@ -40,12 +40,18 @@ struct store_field_kernel {
 
 struct scale_in_place_kernel {
   float* flat;
+  const tile* tiles;
+  const float* factors;  ///< by tensor, or null
   float factor;
 
   template <class L>
-  ONEBIT_HD void operator()(L, std::size_t word) const {
-    float* p = flat + word * 32;
-    L::store(p, L::mul(L::load(p), L::set(factor)));
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto all = L::set(factor * (factors == nullptr ? 1.0F : factors[t.tensor]));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* p = flat + (t.word + k) * 32;
+      L::store(p, L::mul(L::load(p), all));
+    }
   }
 };
 
@@ -177,20 +183,25 @@ class two_phase {
     worker_.rollback(undo);
   }
 
-  /// Starts from a momentum that was agreed without compression. `decay` is what the rule's next
-  /// message takes of it: a carrying compressor holds decay * momentum as the residual of a zero
-  /// message (the same bits as momentum and no residual, since messages start from the residual).
-  void adopt(buffer<float>&& momentum, float decay) {
+  /// Starts from a momentum that was agreed without compression. A carrying compressor holds what
+  /// the next message takes of it as the residual of a zero message: the same bits as that momentum
+  /// and no residual, since messages start from the residual.
+  void adopt(handover<buffer<float>>&& given) {
     keep_agreed();
     B& backend = worker_.backend();
     if constexpr (worker::carries) {
-      backend.launch(worker_.axis().n_words(),
-                     detail::scale_in_place_kernel{momentum.data(), decay});
-      worker_.carry(std::move(momentum));
+      backend.launch(worker_.axis().tiles().size(),
+                     detail::scale_in_place_kernel{given.momentum.data(), worker_.tiles(),
+                                                   given.factors, given.decay});
+      worker_.carry(std::move(given.momentum));
     } else {
       backend.launch(worker_.axis().tiles().size(),
-                     detail::store_field_kernel<detail::flat_field>{
-                         {momentum.data()}, worker_.tiles(), worker_.format(), agreed_.data()});
+                     detail::scale_in_place_kernel{given.momentum.data(), worker_.tiles(),
+                                                   given.factors, 1.0F});
+      backend.launch(
+          worker_.axis().tiles().size(),
+          detail::store_field_kernel<detail::flat_field>{
+              {given.momentum.data()}, worker_.tiles(), worker_.format(), agreed_.data()});
     }
   }
 

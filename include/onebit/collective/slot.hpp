@@ -69,18 +69,6 @@ template <Compressor C>
   return f;
 }
 
-/// One bit per element: clear in padding and in elements that never had variance. Those send 0,
-/// carry 0, receive 0 and count in no scale. Null pointer: all set.
-struct live_mask {
-  const std::uint32_t* words = nullptr;
-
-  template <class L>
-  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
-    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
-    return L::keep(L::load_bits(words + word), v);
-  }
-};
-
 namespace detail {
 
 template <class T>

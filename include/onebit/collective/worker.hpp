@@ -72,6 +72,7 @@ class worker_phase {
     offsets_ = to_buffer(backend_, offsets);
     format_.tile_offsets = offsets_.data();
     tiles_ = to_buffer(backend_, axis_.tiles());
+    tensor_tiles_ = to_buffer(backend_, axis_.tensor_tiles());
     sums_ = backend_.template make_buffer<float>(axis_.tiles().size());
     bad_ = backend_.template make_buffer<std::uint32_t>(1);
     std::vector<scale_entry> groups, segments;
@@ -93,6 +94,8 @@ class worker_phase {
   [[nodiscard]] const layout& axis() const { return axis_; }
   [[nodiscard]] const slot_format& format() const { return format_; }
   [[nodiscard]] const tile* tiles() const { return tiles_.data(); }
+  /// By tensor.
+  [[nodiscard]] const tile_range* tensor_tiles() const { return tensor_tiles_.data(); }
   [[nodiscard]] live_mask live() const { return {live_.data()}; }
   [[nodiscard]] float* sums() { return sums_.data(); }
   [[nodiscard]] std::uint32_t* bad() { return bad_.data(); }
@@ -160,8 +163,8 @@ class worker_phase {
     return carried_.bytes() + live_.bytes() + scales_.bytes();
   }
   [[nodiscard]] std::size_t work_bytes() const {
-    return new_scales_.bytes() + sums_.bytes() + tiles_.bytes() + groups_.bytes() +
-           segments_.bytes() + offsets_.bytes();
+    return new_scales_.bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
+           groups_.bytes() + segments_.bytes() + offsets_.bytes();
   }
 
   template <class Archive>
@@ -210,6 +213,7 @@ class worker_phase {
   slot_format format_;
   buffer<std::uint64_t> offsets_;
   buffer<tile> tiles_;
+  buffer<tile_range> tensor_tiles_;
   buffer<float> sums_;
   buffer<std::uint32_t> bad_;
   buffer<scale_entry> groups_, segments_;

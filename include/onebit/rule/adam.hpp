@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
-#include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/rule/moments.hpp>
 #include <utility>
 
 /// Adam's arithmetic: what is sent, and what is done with what was agreed.
@@ -22,35 +22,7 @@ struct adam_options {
 };
 
 /// Throws invalid_input when an option is out of range.
-inline void validate(const adam_options& o) {
-  const auto in = [](double beta) { return beta >= 0 && beta < 1; };
-  if (!in(o.beta1) || !in(o.beta2)) {
-    throw invalid_input(
-        detail::message("adam: betas are ", o.beta1, " and ", o.beta2, "; both must be in [0, 1)"));
-  }
-  if (!(o.eps > 0) || !std::isfinite(o.eps)) {
-    throw invalid_input(detail::message("adam: eps is ", o.eps, ", must be positive and finite"));
-  }
-}
-
-/// The local gradient as a message: base + g.
-template <class P, class G>
-struct gradient_message {
-  const tensor_entry<P, G>* tensors;
-
-  template <class L>
-  struct reader {
-    const G* first;
-    std::uint32_t n;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, detail::load_elements<L>(first, k, n));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {tensors[t.tensor].grads + t.offset, t.n};
-  }
-};
+inline void validate(const adam_options& o) { validate_moments("adam", o.beta1, o.beta2, o.eps); }
 
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
@@ -58,24 +30,22 @@ template <class View, class P, class G>
 struct momentum_message {
   View momentum;
   const tensor_entry<P, G>* tensors;
-  float beta1;
-  float one_minus_beta1;
+  moments_constants c;
 
   template <class L>
   struct reader {
     typename View::template reader<L> momentum;
     const G* first;
     std::uint32_t n;
-    float beta1, one_minus_beta1;
+    moments_constants c;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       const auto g = detail::load_elements<L>(first, k, n);
-      return L::fma(g, L::set(one_minus_beta1), L::fma(momentum(k), L::set(beta1), base));
+      return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {momentum.template at<L>(t, index), tensors[t.tensor].grads + t.offset, t.n, beta1,
-            one_minus_beta1};
+    return {momentum.template at<L>(t, index), tensors[t.tensor].grads + t.offset, t.n, c};
   }
 };
 
@@ -88,7 +58,8 @@ struct adam_dense_kernel {
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   float *m, *v, *sums;
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps, m_correction, v_correction, lr;
+  moments_constants c;
+  float m_correction, v_correction, lr;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -102,14 +73,13 @@ struct adam_dense_kernel {
       float* m_word = m + (t.word + k) * 32;
       float* v_word = v + (t.word + k) * 32;
       const auto g = gradient_at(k);
-      const auto m_new = L::fma(g, L::set(one_minus_beta1), L::mul(L::load(m_word), L::set(beta1)));
-      const auto v_new =
-          L::fma(L::mul(g, L::set(one_minus_beta2)), g, L::mul(L::load(v_word), L::set(beta2)));
+      const auto m_new = c.template next_momentum<L>(L::load(m_word), g);
+      const auto v_new = c.template next_variance<L>(L::load(v_word), g);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
       sum = L::add(sum, v_new);
-      const auto root = L::sqrt(L::mul(v_new, L::set(v_correction)));
-      const auto u = L::div(L::mul(m_new, L::set(m_correction)), L::add(root, L::set(eps)));
+      const auto d = c.template denominator<L>(L::mul(v_new, L::set(v_correction)));
+      const auto u = L::div(L::mul(m_new, L::set(m_correction)), d);
       const auto x = load_elements<L>(x_first, k, t.n);
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
       store_elements<L>(x_first, k, t.n, L::fma(L::set(step), decayed, x));
@@ -143,35 +113,6 @@ struct adam_update_kernel {
   }
 };
 
-/// v to its constant denominator (sqrt(v c) + eps) / c_m, and the bits of the elements with v > 0.
-/// Elements without variance get denominator 1: their momentum is 0 from here on.
-struct freeze_kernel {
-  float* v;
-  std::uint32_t* live;
-  float eps, inverse_m_correction, v_correction;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t word) const {
-    float* p = v + word * 32;
-    const auto variance = L::load(p);
-    const auto alive = L::positive(variance);
-    const auto root = L::sqrt(L::mul(variance, L::set(v_correction)));
-    const auto d = L::mul(L::add(root, L::set(eps)), L::set(inverse_m_correction));
-    L::store(p, L::select(alive, d, L::set(1.0F)));
-    L::store_bits(live + word, alive);
-  }
-};
-
-struct sum_kernel {
-  const float* values;
-  std::size_t n;
-  double* result;
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(result, L::sum(values, n));
-  }
-};
-
 }  // namespace detail
 
 /// Adam, and 1-bit Adam once v is frozen. The rule only ever computes: what travels is the
@@ -189,16 +130,13 @@ class adam_rule {
     validate(options);
   }
 
-  void prepare(std::size_t n_words) {
-    m_ = backend_.template make_buffer<float>(n_words * word_elements);
-    v_ = backend_.template make_buffer<float>(n_words * word_elements);
+  void prepare(const layout& axis) {
+    m_ = backend_.template make_buffer<float>(axis.n_words() * word_elements);
+    v_ = backend_.template make_buffer<float>(axis.n_words() * word_elements);
     norm_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  /// What the next message takes of the momentum that was agreed.
-  [[nodiscard]] float momentum_decay() const { return static_cast<float>(options_.beta1); }
-
   /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element.
   template <class View, class Worker, class P, class G>
   void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors, float lr,
@@ -207,11 +145,8 @@ class adam_rule {
     at.backend().launch(
         at.axis().tiles().size(),
         detail::adam_dense_kernel<View, P, G>{
-            gradient, at.tiles(), tensors, m_.data(), v_.data(), at.sums(),
-            static_cast<float>(options_.beta1), static_cast<float>(1 - options_.beta1),
-            static_cast<float>(options_.beta2), static_cast<float>(1 - options_.beta2),
-            static_cast<float>(options_.eps), static_cast<float>(m_correction),
-            static_cast<float>(v_correction), lr});
+            gradient, at.tiles(), tensors, m_.data(), v_.data(), at.sums(), constants(),
+            static_cast<float>(m_correction), static_cast<float>(v_correction), lr});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class Worker>
@@ -221,14 +156,15 @@ class adam_rule {
   }
 
   /// Freezes v after step `step`: fills `live`, hands m over.
-  [[nodiscard]] buffer<float> freeze(std::uint32_t* live, std::uint64_t step) {
+  template <class Worker>
+  [[nodiscard]] handover<buffer<float>> freeze(std::uint32_t* live, Worker&, std::uint64_t step) {
     const auto [m_correction, v_correction] = corrections(step + 1);
     backend_.launch(v_.size() / word_elements,
                     detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps),
                                           static_cast<float>(1 / m_correction),
                                           static_cast<float>(v_correction)});
     frozen_ = true;
-    return std::move(m_);
+    return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
   }
 
   /// What the dense phase averages.
@@ -239,14 +175,15 @@ class adam_rule {
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
   [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
-                                                     const tensor_entry<P, G>* tensors) const {
-    return {agreed, tensors, static_cast<float>(options_.beta1),
-            static_cast<float>(1 - options_.beta1)};
+                                                     const tensor_entry<P, G>* tensors,
+                                                     float) const {
+    return {agreed, tensors, constants()};
   }
 
   /// The update from the newly agreed momentum.
   template <class View, class Worker, class P, class G>
-  void apply(const View& momentum, Worker& at, const tensor_entry<P, G>* tensors, float lr) {
+  void apply(const View& momentum, const View&, Worker& at, const tensor_entry<P, G>* tensors,
+             float lr) {
     at.backend().launch(
         at.axis().tiles().size(),
         detail::adam_update_kernel<View, P, G>{momentum, at.tiles(), tensors, v_.data(), lr});
@@ -265,6 +202,9 @@ class adam_rule {
   }
 
  private:
+  [[nodiscard]] moments_constants constants() const {
+    return make_moments(options_.beta1, options_.beta2, options_.eps);
+  }
   [[nodiscard]] std::pair<double, double> corrections(std::uint64_t t) const {
     if (!options_.bias_correction) return {1.0, 1.0};
     const auto n = static_cast<double>(t);

@@ -1,0 +1,339 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/rule/moments.hpp>
+
+/// The passes of LAMB and 1-bit LAMB. Norms are sums of squares: per tile in float, over tiles in
+/// double, then one float.
+namespace onebit {
+
+struct lamb_options {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double min_coeff = 0.01;  ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
+  double max_coeff = 10;
+  double coeff_beta = 0.9;  ///< of the coefficient's average over the warm-up
+  double factor_min = 0.5;  ///< clips the factor of the compressed phase
+  double factor_max = 4;
+  double factor_threshold = 0.1;  ///< the factor's largest relative change per step
+  bool momentum_scaling = true;   ///< bring all layers' momentum to one RMS before compression
+};
+
+/// What LAMB keeps of a layer.
+struct lamb_layer {
+  double average = 0;      ///< of the coefficient over the warm-up, starting from 0
+  double last_factor = 1;  ///< of the compressed phase
+  float coefficient = 1;   ///< of the step in progress
+  float k = 1;             ///< momentum scaling
+  float inverse_k = 1;
+  float unused = 0;  ///< no padding: the bytes are part of checkpoints
+};
+
+namespace detail {
+
+ONEBIT_HD float norm_of(double sum_of_squares) { return static_cast<float>(sqrt(sum_of_squares)); }
+ONEBIT_HD double clamp_to(double x, double low, double high) {
+  if (x > high) x = high;
+  return x < low ? low : x;
+}
+
+/// u = m / (sqrt(v) + eps) + wd x
+template <class L>
+ONEBIT_HD typename L::value lamb_direction(const typename L::value& m,
+                                           const typename L::value& denominator,
+                                           const typename L::value& x, float weight_decay) {
+  return L::fma(L::set(weight_decay), x, L::div(m, denominator));
+}
+
+/// m and v from the mean gradient; per tile ||x||^2, ||u||^2 and ||v||_1.
+template <class View, class P, class G>
+struct lamb_moments_kernel {
+  View gradient;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  float *m, *v, *sum_v, *sum_x, *sum_u;
+  moments_constants c;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const auto g_at = gradient.template at<L>(t, i);
+    const P* x_first = tensor.params + t.offset;
+    auto vs = L::set(0.0F), xs = L::set(0.0F), us = L::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* m_word = m + (t.word + k) * 32;
+      float* v_word = v + (t.word + k) * 32;
+      const auto g = g_at(k);
+      const auto m_new = c.template next_momentum<L>(L::load(m_word), g);
+      const auto v_new = c.template next_variance<L>(L::load(v_word), g);
+      L::store(m_word, m_new);
+      L::store(v_word, v_new);
+      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto u =
+          lamb_direction<L>(m_new, c.template denominator<L>(v_new), x, tensor.weight_decay);
+      vs = L::add(vs, v_new);
+      xs = L::fma(x, x, xs);
+      us = L::fma(u, u, us);
+    }
+    L::store_scalar(sum_v + i, L::fold(vs));
+    L::store_scalar(sum_x + i, L::fold(xs));
+    L::store_scalar(sum_u + i, L::fold(us));
+  }
+};
+
+/// The layer's coefficient from the norms, and its average.
+struct lamb_coefficient_kernel {
+  const tile_range* tensor_tiles;
+  const float *sum_x, *sum_u;
+  lamb_layer* layers;
+  lamb_options o;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin));
+    const float u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
+    double c = 1;
+    if (x != 0 && u != 0) c = clamp_to(static_cast<double>(x / u), o.min_coeff, o.max_coeff);
+    lamb_layer layer = layers[i];
+    if (c != 1) layer.average = o.coeff_beta * layer.average + (1 - o.coeff_beta) * c;
+    layer.coefficient = static_cast<float>(c);
+    L::store_scalar(layers + i, layer);
+  }
+};
+
+template <class P, class G>
+struct lamb_dense_update_kernel {
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const float *m, *v;
+  const lamb_layer* layers;
+  moments_constants c;
+  float lr;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    P* x_first = tensor.params + t.offset;
+    const float step = -(lr * tensor.lr_factor * layers[t.tensor].coefficient);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto d = c.template denominator<L>(L::load(v + (t.word + k) * 32));
+      const auto u = lamb_direction<L>(L::load(m + (t.word + k) * 32), d, x, tensor.weight_decay);
+      store_elements<L>(x_first, k, t.n, L::fma(L::set(step), u, x));
+    }
+  }
+};
+
+struct square_sum_kernel {
+  const tile* tiles;
+  const float* flat;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    auto s = L::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto y = L::load(flat + (t.word + k) * 32);
+      s = L::fma(y, y, s);
+    }
+    L::store_scalar(sums + i, L::fold(s));
+  }
+};
+
+/// k_l = mean over layers of R / R_l, R_l the RMS of the layer's momentum; 1 where R_l is 0. Empty
+/// tensors are no layers. One call for all layers.
+struct lamb_scaling_kernel {
+  const tile_range* tensor_tiles;
+  const tile* tiles;
+  const float* sums;
+  std::size_t n_layers;
+  lamb_layer* layers;
+  float* factors;
+  bool scale;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    double total = 0;
+    std::size_t n = 0;
+    for (std::size_t i = 0; i < n_layers; ++i) {
+      if (tensor_tiles[i].begin == tensor_tiles[i].end) continue;
+      total += static_cast<double>(rms<L>(i));
+      ++n;
+    }
+    for (std::size_t i = 0; i < n_layers; ++i) {
+      const float r = rms<L>(i);
+      double k = 1;
+      if (scale && r > 0) k = total / static_cast<double>(n) / static_cast<double>(r);
+      lamb_layer layer = layers[i];
+      layer.k = static_cast<float>(k);
+      layer.inverse_k = static_cast<float>(1 / k);
+      L::store_scalar(layers + i, layer);
+      L::store_scalar(factors + i, layer.k);
+    }
+  }
+
+ private:
+  template <class L>
+  ONEBIT_HD float rms(std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    std::uint64_t n = 0;
+    for (auto t = r.begin; t < r.end; ++t) n += tiles[t].n;
+    if (n == 0) return 0;
+    return static_cast<float>(sqrt(L::sum(sums + r.begin, r.end - r.begin)) /
+                              sqrt(static_cast<double>(n)));
+  }
+};
+
+/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g).
+template <class View, class P, class G>
+struct lamb_message {
+  View agreed;
+  const tensor_entry<P, G>* tensors;
+  const lamb_layer* layers;
+  moments_constants c;
+
+  template <class L>
+  struct reader {
+    typename View::template reader<L> agreed;
+    const G* first;
+    std::uint32_t n;
+    float k, inverse_k;
+    moments_constants c;
+    ONEBIT_HD typename L::value operator()(std::uint32_t w, const typename L::value& base) const {
+      const auto m = L::mul(agreed(w), L::set(inverse_k));
+      const auto next = c.template next_momentum<L>(m, load_elements<L>(first, w, n));
+      return L::fma(next, L::set(k), base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    const lamb_layer& layer = layers[t.tensor];
+    return {agreed.template at<L>(t, index),
+            tensors[t.tensor].grads + t.offset,
+            t.n,
+            layer.k,
+            layer.inverse_k,
+            c};
+  }
+};
+
+/// The second variance, from the gradient that the agreed momenta imply; per tile ||m/d||^2,
+/// ||u||^2 and the largest d / (sqrt(fresh) + eps).
+template <class View, class P, class G>
+struct lamb_fresh_kernel {
+  View agreed, before;
+  const float*
+      first_momentum;  ///< of the warm-up: instead of `before` in the first compressed step
+  live_mask live;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const lamb_layer* layers;
+  const float* denominators;
+  float *fresh, *sum_m, *sum_u, *largest;
+  moments_constants c;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const P* x_first = tensor.params + t.offset;
+    const auto now_at = agreed.template at<L>(t, i);
+    const auto before_at = before.template at<L>(t, i);
+    const auto inverse_k = L::set(layers[t.tensor].inverse_k);
+    const auto inverse = L::set(1.0F / c.one_minus_beta1);
+    auto ms = L::set(0.0F), us = L::set(0.0F), most = L::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t word = t.word + k;
+      const auto m = L::mul(now_at(k), inverse_k);
+      const auto m_old = first_momentum != nullptr ? L::load(first_momentum + word * 32)
+                                                   : L::mul(before_at(k), inverse_k);
+      const auto g = L::mul(L::fma(L::set(-c.beta1), m_old, m), inverse);
+      const auto w = c.template next_variance<L>(L::load(fresh + word * 32), g);
+      L::store(fresh + word * 32, w);
+      const auto d = L::load(denominators + word * 32);
+      const auto prelim = L::div(m, d);
+      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto u = L::fma(L::set(tensor.weight_decay), x, prelim);
+      ms = L::fma(prelim, prelim, ms);
+      us = L::fma(u, u, us);
+      const auto ratio = L::div(d, c.template denominator<L>(w));
+      most = L::max(most, live.template keep<L>(word, ratio));
+    }
+    L::store_scalar(sum_m + i, L::fold(ms));
+    L::store_scalar(sum_u + i, L::fold(us));
+    L::store_scalar(largest + i, L::fold_max(most));
+  }
+};
+
+/// The layer's factor and coefficient.
+template <class P, class G>
+struct lamb_factor_kernel {
+  const tile_range* tensor_tiles;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const float *sum_m, *sum_u, *largest;
+  lamb_layer* layers;
+  lamb_options o;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    const std::size_t n = r.end - r.begin;
+    const float most = L::largest(largest + r.begin, n, 0.0F);
+    double f = most > 0 ? static_cast<double>(most) : 1.0;
+    if (tensors[i].weight_decay > 0) {
+      const float m = norm_of(L::sum(sum_m + r.begin, n));
+      const float u = norm_of(L::sum(sum_u + r.begin, n));
+      double rho = u > 0 ? static_cast<double>(m / u) : 1.0;
+      if (rho > 1) rho = 1;
+      f = f * rho + 1 - rho;
+    }
+    lamb_layer layer = layers[i];
+    f = clamp_to(f, o.factor_min, o.factor_max);
+    f = clamp_to(f, layer.last_factor * (1 - o.factor_threshold),
+                 layer.last_factor * (1 + o.factor_threshold));
+    layer.last_factor = f;
+    layer.coefficient = static_cast<float>(layer.average * f);
+    L::store_scalar(layers + i, layer);
+  }
+};
+
+template <class View, class P, class G>
+struct lamb_update_kernel {
+  View agreed;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const lamb_layer* layers;
+  const float* denominators;
+  float lr;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const lamb_layer& layer = layers[t.tensor];
+    const auto at = agreed.template at<L>(t, i);
+    P* x_first = tensor.params + t.offset;
+    const float step = -(lr * tensor.lr_factor * layer.coefficient);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto m = L::mul(at(k), L::set(layer.inverse_k));
+      const auto u =
+          lamb_direction<L>(m, L::load(denominators + (t.word + k) * 32), x, tensor.weight_decay);
+      store_elements<L>(x_first, k, t.n, L::fma(L::set(step), u, x));
+    }
+  }
+};
+
+}  // namespace detail
+}  // namespace onebit

@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <onebit/layout.hpp>
+
+/// What the rules that keep a first and a second moment share.
+namespace onebit {
+
+/// Throws invalid_input when a beta is outside [0, 1) or eps not positive.
+inline void validate_moments(const char* rule, double beta1, double beta2, double eps) {
+  const auto in = [](double beta) { return beta >= 0 && beta < 1; };
+  if (!in(beta1) || !in(beta2)) {
+    throw invalid_input(
+        detail::message(rule, ": betas are ", beta1, " and ", beta2, "; both must be in [0, 1)"));
+  }
+  if (!(eps > 0) || !std::isfinite(eps)) {
+    throw invalid_input(detail::message(rule, ": eps is ", eps, ", must be positive and finite"));
+  }
+}
+
+/// The constants of both moments: computed in double, rounded once.
+struct moments_constants {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+
+  /// v after a gradient.
+  template <class L>
+  ONEBIT_HD typename L::value next_variance(const typename L::value& v,
+                                            const typename L::value& g) const {
+    return L::fma(L::mul(g, L::set(one_minus_beta2)), g, L::mul(v, L::set(beta2)));
+  }
+  /// m after a gradient.
+  template <class L>
+  ONEBIT_HD typename L::value next_momentum(const typename L::value& m,
+                                            const typename L::value& g) const {
+    return L::fma(g, L::set(one_minus_beta1), L::mul(m, L::set(beta1)));
+  }
+  /// sqrt(v) + eps
+  template <class L>
+  ONEBIT_HD typename L::value denominator(const typename L::value& v) const {
+    return L::add(L::sqrt(v), L::set(eps));
+  }
+};
+
+[[nodiscard]] inline moments_constants make_moments(double beta1, double beta2, double eps) {
+  return {static_cast<float>(beta1), static_cast<float>(1 - beta1), static_cast<float>(beta2),
+          static_cast<float>(1 - beta2), static_cast<float>(eps)};
+}
+
+/// The local gradient as a message: base + g.
+template <class P, class G>
+struct gradient_message {
+  const tensor_entry<P, G>* tensors;
+
+  template <class L>
+  struct reader {
+    const G* first;
+    std::uint32_t n;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, detail::load_elements<L>(first, k, n));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {tensors[t.tensor].grads + t.offset, t.n};
+  }
+};
+
+namespace detail {
+
+/// v to its constant denominator (sqrt(v c) + eps) / c_m, and the bits of the elements with v > 0.
+/// Elements without variance get denominator 1: their momentum is 0 from here on.
+struct freeze_kernel {
+  float* v;
+  std::uint32_t* live;
+  float eps, inverse_m_correction, v_correction;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t word) const {
+    float* p = v + word * 32;
+    const auto variance = L::load(p);
+    const auto alive = L::positive(variance);
+    const auto root = L::sqrt(L::mul(variance, L::set(v_correction)));
+    const auto d = L::mul(L::add(root, L::set(eps)), L::set(inverse_m_correction));
+    L::store(p, L::select(alive, d, L::set(1.0F)));
+    L::store_bits(live + word, alive);
+  }
+};
+
+struct sum_kernel {
+  const float* values;
+  std::size_t n;
+  double* result;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(result, L::sum(values, n));
+  }
+};
+
+struct copy_words_kernel {
+  const float* from;
+  float* to;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t word) const {
+    L::store(to + word * 32, L::load(from + word * 32));
+  }
+};
+
+}  // namespace detail
+}  // namespace onebit
