@@ -12,7 +12,10 @@
 #include <onebit/optimizer.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
+#include <onebit/rule/zero_one.hpp>
+#include <onebit/rule/zero_one_variant.hpp>
 #include <onebit/schedule/freeze.hpp>
+#include <onebit/schedule/intervals.hpp>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -173,6 +176,70 @@ template <class P, class G, class T, class B = host,
                        detail::describe_groups(groups)),
       groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
       collective, options.warm_up_sum);
+}
+
+struct zero_one_adam_options {
+  zero_one_options adam{};
+  intervals_options schedule{};
+  dense_sum refresh_sum = dense_sum::rank_order;
+};
+
+/// 0/1 Adam: ever rarer refreshes of v, ever rarer one-bit exchanges, local steps between them.
+/// Collective over the transport in the steps that communicate.
+///
+/// After every exchange all ranks hold the same parameters, bit for bit; between two they differ.
+/// Cost per exchange: as one_bit_adam; per refresh: as adam; per local step: nothing travels. State
+/// 16.25 + 4/W bytes per parameter. A non-finite gradient in a step that communicates makes all
+/// skip; in a local step, which nobody hears of, the rank that has it leaves it out. Source: 0/1
+/// Adam (arXiv 2202.06009), algorithm 1.
+template <class P, class G, class T, class B = host,
+          class Collective = gather_scatter<sign<l2_scale>>>
+[[nodiscard]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups, T transport,
+                                 zero_one_adam_options options, Collective collective = {},
+                                 B backend = B{}) {
+  detail::check_policies<T, B>();
+  using rule = zero_one_rule<B>;
+  auto [checked, schedule] = detail::attend(transport, [&] {
+    return std::pair(rule(options.adam, backend), intervals(options.schedule));
+  });
+  return optimizer<rule, intervals, Collective, T, B, P, G>(
+      detail::describe("zero_one_adam beta1 ", options.adam.beta1, " beta2 ", options.adam.beta2,
+                       " eps ", options.adam.eps, " kappa ", options.schedule.kappa,
+                       " warmup_steps ", options.schedule.warmup_steps, " doubling_steps ",
+                       options.schedule.doubling_steps, " max_interval ",
+                       options.schedule.max_interval, " ", policy_name(collective),
+                       detail::describe_groups(groups)),
+      groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
+      collective, options.refresh_sum);
+}
+
+struct zero_one_adam_variant_options {
+  zero_one_options adam{};
+  variant_intervals_options schedule{};
+  dense_sum dense = dense_sum::rank_order;
+};
+
+/// 0/1 Adam as DeepSpeed's ZeroOneAdam has it: see rule/zero_one_variant.hpp for what differs. For
+/// migration and comparison.
+template <class P, class G, class T, class B = host,
+          class Collective = gather_scatter<sign<l2_scale>>>
+[[nodiscard]] auto zero_one_adam_variant(const std::vector<param_group<P, G>>& groups, T transport,
+                                         zero_one_adam_variant_options options,
+                                         Collective collective = {}, B backend = B{}) {
+  detail::check_policies<T, B>();
+  using rule = zero_one_variant_rule<B>;
+  auto [checked, schedule] = detail::attend(transport, [&] {
+    return std::pair(rule(options.adam, backend), variant_intervals(options.schedule));
+  });
+  const variant_intervals_options& s = options.schedule;
+  return optimizer<rule, variant_intervals, Collective, T, B, P, G>(
+      detail::describe(
+          "zero_one_adam_variant beta1 ", options.adam.beta1, " beta2 ", options.adam.beta2,
+          " eps ", options.adam.eps, " var_freeze_step ", s.var_freeze_step, " var_update_scaler ",
+          s.var_update_scaler, " local_step_scaler ", s.local_step_scaler, " local_step_clipper ",
+          s.local_step_clipper, " ", policy_name(collective), detail::describe_groups(groups)),
+      groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
+      collective, options.dense);
 }
 
 }  // namespace onebit

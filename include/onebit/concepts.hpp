@@ -61,6 +61,16 @@ struct any_kernel {
 
 }  // namespace detail
 
+/// What one step does. Every rank gets the same plan from the same numbers.
+struct step_plan {
+  bool average_gradient = true;  ///< exact mean of the gradients
+  bool exchange = false;         ///< compressed exchange of the rule's message
+                                 ///< neither: a local step, for rules that have one
+};
+
+/// Was a step called off by a rank that saw a non-finite value?
+enum class outcome : std::uint8_t { agreed, skipped };
+
 /// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being the
 /// backend's lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
 /// `make_buffer<T>(n)` gives n zeroed objects, 64-byte aligned, owned, movable: `.data()`,
@@ -96,6 +106,8 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
   { c.scale(statistic, n) } -> std::convertible_to<float>;
   c.template encode<detail::any_lanes>(out, v);
   { c.template decode<detail::any_lanes>(in, 1.0F) } -> std::same_as<detail::any_lanes::value>;
+  { c.template accumulate<detail::any_lanes>(v, v) } -> std::same_as<detail::any_lanes::value>;
+  { c.template residual<detail::any_lanes>(v, 1.0F) } -> std::same_as<detail::any_lanes::value>;
 };
 
 /// The short way to write a compressor: a codec for one tile of at most 4096 floats. Its message

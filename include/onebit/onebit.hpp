@@ -14,7 +14,12 @@
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
+#include <onebit/report.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
+#include <onebit/rule/zero_one.hpp>
+#include <onebit/rule/zero_one_variant.hpp>
+#include <onebit/schedule/dry_run.hpp>
 #include <onebit/schedule/freeze.hpp>
+#include <onebit/schedule/intervals.hpp>
 #include <onebit/transport/threads.hpp>

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <exception>
 #include <istream>
 #include <memory>
 #include <onebit/collective/dense.hpp>
@@ -14,6 +14,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/report.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/state.hpp>
 #include <onebit/transport/counting.hpp>
@@ -27,27 +28,6 @@
 
 /// The loop that all algorithms share.
 namespace onebit {
-
-enum class phase : std::uint8_t {
-  dense,      ///< exact averages: a baseline, or the warm-up of a compressed algorithm
-  compressed  ///< compressed exchange
-};
-
-[[nodiscard]] constexpr std::string_view to_string(phase p) {
-  return p == phase::dense ? "dense" : "compressed";
-}
-
-/// What one step did, on this rank.
-struct report {
-  std::uint64_t step = 0;  ///< its number, from 0; a skipped step's number is used again
-  onebit::phase phase = phase::dense;
-  bool skipped = false;  ///< a rank saw a non-finite gradient; no rank changed anything
-  std::uint64_t bytes_sent = 0;
-  std::uint32_t collectives = 0;
-  double encode_seconds = 0;
-  double communicate_seconds = 0;  ///< includes the wait for slower ranks
-  double update_seconds = 0;
-};
 
 /// A distributed optimizer: a rule, a schedule and a collective over a transport and a backend.
 ///
@@ -70,18 +50,32 @@ class optimizer {
   optimizer(std::string name, const std::vector<param_group<P, G>>& groups, T transport, B backend,
             Rule rule, Schedule schedule, const Collective& collective,
             dense_sum sum = dense_sum::rank_order)
-      : name_(std::move(name)),
+      : name_(std::move(name) + (sum == dense_sum::transport ? ", sums by the transport" : "")),
         transport_(std::make_unique<counting<T>>(std::move(transport))),
         backend_(std::move(backend)),
         tensors_(detail::attend(*transport_,
                                 [&] { return detail::flat_tensors<P, G>(groups, where()); })),
         rule_(std::move(rule)),
         schedule_(std::move(schedule)),
-        dense_(sum, *transport_, backend_, tensors_.sizes),
-        collective_(collective, *transport_, backend_, tensors_.sizes),
+        dense_(detail::attend(
+            *transport_,
+            [&] { return dense<counting<T>, B>(sum, *transport_, backend_, tensors_.sizes); })),
+        collective_(
+            detail::attend(*transport_,
+                           [&] {
+                             return collective.template bind<counting<T>, B, Rule::accumulates>(
+                                 *transport_, backend_, tensors_.sizes);
+                           })),
         entries_(to_buffer(backend_, tensors_.entries)) {
-    detail::roll_call(*transport_, detail::make_card(name_, tensors_.sizes, parameter_digest()));
+    detail::roll_call(*transport_, own_card(parameter_digest()).ranks);
     rule_.prepare(dense_.local().axis());
+    if constexpr (Rule::local_steps) {
+      collective_.with([&](auto& x) {
+        x.local().set_live(
+            backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words()));
+        x.start_empty();
+      });
+    }
   }
 
   /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
@@ -98,10 +92,28 @@ class optimizer {
       throw invalid_input(detail::message("optimizer: step ", step_, " with lr ", lr,
                                           "; it must be finite", where()));
     }
-    if constexpr (Schedule::compresses) {
-      if (schedule_.plan(step_, lr).exchange) return compressed_step(lr);
+    step_plan plan = schedule_.plan(step_, lr);
+    if constexpr (Rule::local_steps) {
+      rule_.check(plan, lr, step_, entries_.data(), dense_.local());
     }
-    return dense_step(lr);
+    step_meter time(*transport_, plan, step_);
+    if (plan.average_gradient &&
+        dense_.agree(rule_.gradient(entries_.data()), step_) == outcome::skipped) {
+      return time.finish(outcome::skipped, step_);
+    }
+    outcome o = outcome::agreed;
+    if constexpr (Schedule::compresses) {
+      if (plan.exchange) {
+        o = exchange(plan, lr, time);
+      } else {
+        o = update_locally(plan, lr, time);
+      }
+      if (o == outcome::agreed || !plan.exchange) advance(plan, lr);
+    } else {
+      time.agreed();
+      rule_.refresh(dense_.pending(), dense_.local(), entries_.data(), lr, step_);
+    }
+    return time.finish(o, step_, !plan.exchange);
   }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters, which are
@@ -109,7 +121,7 @@ class optimizer {
   void save(std::ostream& out) {
     const std::uint64_t parameters = parameter_digest();
     detail::write_checkpoint(out, [&](auto& a) {
-      checkpoint_card card = own_card(parameters);
+      detail::checkpoint_card card = own_card(parameters);
       a.scalar(card);
       archive(a);
     });
@@ -119,34 +131,18 @@ class optimizer {
   /// Collective: when one rank fails, all throw, and nothing has changed. Throws checkpoint_error.
   void load(std::istream& in) {
     std::optional<detail::memory_reader> payload;
-    checkpoint_card card = own_card(parameter_digest());
+    detail::checkpoint_card card = own_card(parameter_digest());
     std::string failure;
     try {
       payload = detail::read_checkpoint(in);
-      checkpoint_card found;
+      detail::checkpoint_card found;
       payload->scalar(found);
       failure = found.difference(card);
       card.step = found.step;
-    } catch (const checkpoint_error& e) {
+    } catch (const std::exception& e) {  // a stream may throw too; the other ranks wait
       failure = e.what();
     }
-    const std::uint64_t mine = failure.empty() ? card.step : ~std::uint64_t{0};
-    std::vector<std::uint64_t> steps(static_cast<std::size_t>(size()));
-    transport_->all_gather(&mine, steps.data(), sizeof mine);
-    if (!failure.empty()) throw checkpoint_error(failure + where());
-    for (std::size_t r = 0; r < steps.size(); ++r) {
-      if (steps[r] == ~std::uint64_t{0}) {
-        throw checkpoint_error(detail::message("load: rank ", r,
-                                               " could not read its checkpoint; "
-                                               "nothing was loaded on any rank",
-                                               where()));
-      }
-      if (steps[r] != mine) {
-        throw checkpoint_error(detail::message("load: rank ", r, " has a checkpoint of step ",
-                                               steps[r], ", this rank one of step ", mine,
-                                               "; nothing was loaded on any rank", where()));
-      }
-    }
+    detail::agree_on_checkpoint(*transport_, failure, card.step);
     archive(*payload);
   }
 
@@ -189,126 +185,125 @@ class optimizer {
 
  private:
   using clock = std::chrono::steady_clock;
-  using bound = typename Collective::template bound<counting<T>, B>;
+  using bound =
+      decltype(std::declval<const Collective&>().template bind<counting<T>, B, Rule::accumulates>(
+          std::declval<counting<T>&>(), std::declval<const B&>(), {}));
   template <class U>
   using buffer = decltype(std::declval<B&>().template make_buffer<U>(0));
 
-  /// What must fit before a checkpoint is used. Trivially copyable: part of the format.
-  struct checkpoint_card {
-    detail::rank_card ranks;
-    std::uint32_t rank = 0, size = 0;
-    std::uint64_t step = 0;
-
-    [[nodiscard]] std::string difference(const checkpoint_card& here) const {
-      const auto differ = [](const auto& what, const auto& a, const auto& b) {
-        return detail::message("checkpoint: it has ", what, a, ", this optimizer ", b);
-      };
-      if (std::strncmp(ranks.name, here.ranks.name, sizeof ranks.name) != 0) {
-        return differ("", std::string(ranks.name, strnlen(ranks.name, sizeof ranks.name)),
-                      here.ranks.name);
-      }
-      if (size != here.size) return differ("world size ", size, here.size);
-      if (rank != here.rank) return differ("rank ", rank, here.rank);
-      if (ranks.n_tensors != here.ranks.n_tensors) {
-        return differ("tensors: ", ranks.n_tensors, here.ranks.n_tensors);
-      }
-      if (ranks.n_elements != here.ranks.n_elements) {
-        return differ("parameters: ", ranks.n_elements, here.ranks.n_elements);
-      }
-      if (ranks.sizes_digest != here.ranks.sizes_digest) {
-        return detail::message("checkpoint: its tensors have other sizes or another order");
-      }
-      if (ranks.parameter_digest != here.ranks.parameter_digest) {
-        return detail::message("checkpoint: the parameters in memory are not those of step ", step,
-                               " at which it was saved; restore the parameters before load()");
-      }
-      return {};
-    }
-  };
-  [[nodiscard]] checkpoint_card own_card(std::uint64_t parameters) const {
-    return {detail::make_card(name_, tensors_.sizes, parameters),
+  [[nodiscard]] detail::checkpoint_card own_card(std::uint64_t parameters) {
+    const std::size_t slot_bytes =
+        collective_.with([](auto& x) { return x.local().format().slot_bytes; });
+    return {detail::make_card(name_, tensors_.sizes, parameters, slot_bytes),
             static_cast<std::uint32_t>(rank()), static_cast<std::uint32_t>(size()), step_};
   }
 
-  report dense_step(float lr) {
-    const traffic before = transport_->sent();
-    const auto start = clock::now();
+  /// A step without exchange: dense, or for rules that have them a local one.
+  outcome update_locally(const step_plan& plan, float lr, step_meter<counting<T>>& time) {
     const auto* entries = entries_.data();
-    const outcome o = dense_.agree(rule_.gradient(entries), step_);
-    const auto agreed = clock::now();
-    if (o == outcome::agreed) {
+    if constexpr (Rule::local_steps) {
+      return collective_.with([&](auto& x) {
+        if (!plan.average_gradient && !x.local().finite(rule_.gradient(entries))) {
+          return outcome::skipped;
+        }
+        time.agreed();
+        if (plan.average_gradient) {
+          preview_live(x);
+          rule_.refresh(dense_.pending(), dense_.local(), entries, lr, step_);
+        }
+        if (!Rule::refresh_is_step || !plan.average_gradient) {
+          rule_.local_step(x.local(), entries, lr);
+        }
+        return outcome::agreed;
+      });
+    } else {
+      time.agreed();
       rule_.refresh(dense_.pending(), dense_.local(), entries, lr, step_);
-      if constexpr (Schedule::compresses) {
-        const double norm =
-            schedule_.wants_variance_norm() ? rule_.variance_norm(dense_.local()) : 0;
-        if (schedule_.freezes_after(step_, norm)) freeze_now();
-      }
+      return outcome::agreed;
     }
-    return finish(phase::dense, o, before, start, agreed);
   }
 
-  /// The end of the warm-up: v becomes constant, m goes over to the collective.
-  void freeze_now() {
-    dense_.release();
-    collective_.with([&](auto& exchange) {
-      auto live = backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words());
-      auto given = rule_.freeze(live.data(), dense_.local(), step_);
-      exchange.local().set_live(std::move(live));
-      exchange.adopt(std::move(given));
-    });
-  }
-
-  report compressed_step(float lr) {
+  /// A step with a compressed exchange. Changes nothing unless all agree.
+  outcome exchange(const step_plan& plan, float lr, step_meter<counting<T>>& time) {
     if constexpr (std::is_const_v<G>) {
       if (undo_.size() == 0) {
         undo_ =
             backend_.template make_buffer<float>(dense_.local().axis().n_words() * word_elements);
       }
-      return compressed_step(lr, undo_in_buffer{undo_.data()});
+      return exchange(plan, lr, time, undo_in_buffer{undo_.data()});
     } else {
-      return compressed_step(lr, undo_in_gradients<P, G>{entries_.data()});
+      return exchange(plan, lr, time, undo_in_gradients<P, G>{entries_.data()});
     }
   }
-
   template <class Undo>
-  report compressed_step(float lr, const Undo& undo) {
-    const traffic before = transport_->sent();
-    const auto start = clock::now();
+  outcome exchange(const step_plan& plan, float lr, step_meter<counting<T>>& time,
+                   const Undo& undo) {
     const auto* entries = entries_.data();
-    return collective_.with([&](auto& exchange) {
+    return collective_.with([&](auto& x) {
+      if (plan.average_gradient) preview_live(x);
+      const auto take_back = [&] {
+        x.rollback(undo);
+        if (plan.average_gradient) x.local().swap_live(live_);
+      };
       outcome o = outcome::skipped;
       try {
-        o = exchange.agree(rule_.message(exchange.agreed(), entries, lr), undo, step_);
+        o = x.agree(rule_.message(x.agreed(), entries, lr), undo, step_);
       } catch (...) {
-        exchange.rollback(undo);
+        take_back();
         throw;
       }
-      const auto agreed = clock::now();
-      if (o == outcome::agreed) {
-        rule_.apply(exchange.pending(), exchange.agreed(), exchange.local(), entries, lr);
-        exchange.commit();
-      } else {
-        exchange.rollback(undo);
+      if (o == outcome::skipped) {
+        take_back();
+        return o;
       }
-      return finish(phase::compressed, o, before, start, agreed);
+      time.agreed();
+      if (plan.average_gradient) {
+        rule_.refresh(dense_.pending(), dense_.local(), entries, lr, step_);
+      }
+      rule_.apply(x.pending(), x.agreed(), x.local(), entries, lr);
+      x.commit();
+      return o;
     });
   }
 
-  report finish(onebit::phase p, outcome o, const traffic& before, clock::time_point start,
-                clock::time_point agreed) {
-    const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
-    const traffic sent = transport_->sent() - before;
-    report r;
-    r.step = step_;
-    r.phase = p;
-    r.skipped = o == outcome::skipped;
-    r.bytes_sent = sent.bytes_sent;
-    r.collectives = sent.collectives;
-    r.communicate_seconds = sent.seconds;
-    r.encode_seconds = seconds(agreed - start) - sent.seconds;
-    r.update_seconds = seconds(clock::now() - agreed);
-    if (!r.skipped) ++step_;
-    return r;
+  /// Puts the mask of the elements that will have variance in use; `live_` keeps the one of before.
+  template <class Exchange>
+  void preview_live(Exchange& x) {
+    if constexpr (Rule::local_steps) {
+      if (live_.size() == 0) {
+        live_ = backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words());
+      }
+      rule_.preview_live(dense_.pending(), dense_.local(), live_.data());
+      x.local().swap_live(live_);
+    }
+  }
+
+  /// Tells the schedule that a step was done; ends the warm-up where it says so.
+  void advance(const step_plan& plan, float lr) {
+    if constexpr (requires { schedule_.observe(step_, lr); }) schedule_.observe(step_, lr);
+    double norm = 0;
+    if constexpr (!Rule::local_steps) {
+      if (plan.average_gradient && schedule_.wants_variance_norm()) {
+        norm = rule_.variance_norm(dense_.local());
+      }
+    }
+    const bool freezes = schedule_.freezes_after(step_, norm);
+    if constexpr (requires { schedule_.averages_after(step_); }) {
+      if (!schedule_.averages_after(step_)) dense_.release();
+    }
+    if (!freezes) return;
+    dense_.release();
+    collective_.with([&](auto& x) {
+      if constexpr (Rule::local_steps) {
+        rule_.freeze();
+        x.clear_residuals();
+      } else {
+        auto live = backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words());
+        auto given = rule_.freeze(live.data(), dense_.local(), step_);
+        x.local().set_live(std::move(live));
+        x.adopt(std::move(given));
+      }
+    });
   }
 
   template <class Archive>
@@ -340,7 +335,8 @@ class optimizer {
   dense<counting<T>, B> dense_;
   bound collective_;
   buffer<tensor_entry<P, G>> entries_;
-  buffer<float> undo_;  ///< only where the gradients must not be written
+  buffer<std::uint32_t> live_;  ///< the mask in use before this step
+  buffer<float> undo_;          ///< only where the gradients must not be written
   std::uint64_t step_ = 0;
 };
 

@@ -28,7 +28,12 @@ struct flat_tensors {
   /// Throws invalid_input; `where` names the rank.
   flat_tensors(const std::vector<param_group<P, G>>& groups, const std::string& where) {
     for (std::size_t g = 0; g < groups.size(); ++g) add_group(groups[g], g, where);
-    check_overlap(where);
+    check_overlap([](const auto& e) { return static_cast<const float*>(e.params); }, "params",
+                  where);
+    if constexpr (!std::is_const_v<G>) {  // they are scratch: shared ones would mix
+      check_overlap([](const auto& e) { return static_cast<const float*>(e.grads); }, "grads",
+                    where);
+    }
   }
 
  private:
@@ -52,22 +57,21 @@ struct flat_tensors {
     }
   }
   /// The same parameters twice would be updated twice.
-  void check_overlap(const std::string& where) const {
+  template <class First>
+  void check_overlap(const First& first, const char* what, const std::string& where) const {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
       if (sizes[i] > 0) order.push_back(i);
     }
-    std::sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
-      return std::less<>{}(entries[a].params, entries[b].params);
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return std::less<>{}(first(entries[a]), first(entries[b]));
     });
     for (std::size_t i = 1; i < order.size(); ++i) {
       const std::size_t a = order[i - 1], b = order[i];
-      if (std::less<>{}(entries[b].params, entries[a].params + sizes[a])) {
-        throw invalid_input(message("optimizer: tensors ", a, " (", sizes[a], " params) and ", b,
-                                    " (", sizes[b],
-                                    " params) overlap in memory; list shared "
-                                    "parameters once",
-                                    where));
+      if (std::less<>{}(first(entries[b]), first(entries[a]) + sizes[a])) {
+        throw invalid_input(message("optimizer: tensors ", a, " (", sizes[a], " ", what, ") and ",
+                                    b, " (", sizes[b], " ", what,
+                                    ") overlap in memory; list shared parameters once", where));
       }
     }
   }
@@ -79,19 +83,20 @@ struct rank_card {
   std::uint64_t n_elements = 0;
   std::uint64_t sizes_digest = 0;
   std::uint64_t parameter_digest = 0;
-  std::uint32_t rejected = 0;  ///< the rank's own input was invalid
-  char name[476] = {};         ///< algorithm and options
+  std::uint64_t slot_bytes = 0;  ///< of the compressed exchange: tells compressors without a name
+  std::uint32_t rejected = 0;    ///< the rank's own input was invalid
+  char name[476] = {};           ///< algorithm and options
 
   friend bool operator==(const rank_card& a, const rank_card& b) {
     return a.n_tensors == b.n_tensors && a.n_elements == b.n_elements &&
            a.sizes_digest == b.sizes_digest && a.parameter_digest == b.parameter_digest &&
-           a.rejected == b.rejected && std::strcmp(a.name, b.name) == 0;
+           a.slot_bytes == b.slot_bytes && a.rejected == b.rejected &&
+           std::strcmp(a.name, b.name) == 0;
   }
 };
 
-[[nodiscard]] inline rank_card make_card(std::string_view name,
-                                         const std::vector<std::size_t>& sizes,
-                                         std::uint64_t parameter_digest) {
+[[nodiscard]] inline rank_card make_card(std::string name, const std::vector<std::size_t>& sizes,
+                                         std::uint64_t parameter_digest, std::size_t slot_bytes) {
   rank_card card;
   digest d;
   for (const std::size_t n : sizes) {
@@ -101,6 +106,12 @@ struct rank_card {
   card.n_tensors = sizes.size();
   card.sizes_digest = d.value();
   card.parameter_digest = parameter_digest;
+  card.slot_bytes = slot_bytes;
+  if (name.size() >= sizeof card.name) {  // what does not fit must still tell names apart
+    digest rest;
+    rest.add(name);
+    name = name.substr(0, sizeof card.name - 40) + "... digest " + std::to_string(rest.value());
+  }
   std::memcpy(card.name, name.data(), std::min(name.size(), sizeof card.name - 1));
   return card;
 }
@@ -123,9 +134,49 @@ struct rank_card {
   if (odd.sizes_digest != usual.sizes_digest) {
     return both("tensors of other sizes or in another order", "as many parameters in all");
   }
+  if (odd.slot_bytes != usual.slot_bytes) {
+    return both("messages of " + std::to_string(odd.slot_bytes) + " bytes",
+                std::to_string(usual.slot_bytes));
+  }
   return both("other initial parameter values",
               "its own; start all ranks from the same (seed or broadcast them)");
 }
+
+/// What must fit before a checkpoint is used. Trivially copyable: part of the format.
+struct checkpoint_card {
+  rank_card ranks;
+  std::uint32_t rank = 0, size = 0;
+  std::uint64_t step = 0;
+
+  [[nodiscard]] std::string difference(const checkpoint_card& here) const {
+    const auto differ = [](const auto& what, const auto& a, const auto& b) {
+      return message("checkpoint: it has ", what, a, ", this optimizer ", b);
+    };
+    if (std::strncmp(ranks.name, here.ranks.name, sizeof ranks.name) != 0) {
+      return differ("", std::string(ranks.name, strnlen(ranks.name, sizeof ranks.name)),
+                    here.ranks.name);
+    }
+    if (size != here.size) return differ("world size ", size, here.size);
+    if (rank != here.rank) return differ("rank ", rank, here.rank);
+    if (ranks.n_tensors != here.ranks.n_tensors) {
+      return differ("tensors: ", ranks.n_tensors, here.ranks.n_tensors);
+    }
+    if (ranks.n_elements != here.ranks.n_elements) {
+      return differ("parameters: ", ranks.n_elements, here.ranks.n_elements);
+    }
+    if (ranks.sizes_digest != here.ranks.sizes_digest) {
+      return message("checkpoint: its tensors have other sizes or another order");
+    }
+    if (ranks.slot_bytes != here.ranks.slot_bytes) {
+      return differ("messages of bytes: ", ranks.slot_bytes, here.ranks.slot_bytes);
+    }
+    if (ranks.parameter_digest != here.ranks.parameter_digest) {
+      return message("checkpoint: the parameters in memory are not those of step ", step,
+                     " at which it was saved; restore the parameters before load()");
+    }
+    return {};
+  }
+};
 
 /// Collective: compares the cards of all ranks. All throw rank_mismatch when one differs, naming
 /// the rank that is in the minority.
@@ -161,12 +212,36 @@ template <class T, class F>
 auto attend(T& transport, const F& f) {
   try {
     return f();
-  } catch (const error&) {
+  } catch (...) {
     rank_card card;
     card.rejected = 1;
     std::vector<rank_card> cards(static_cast<std::size_t>(transport.size()));
     transport.all_gather(&card, cards.data(), sizeof card);
     throw;
+  }
+}
+
+/// Collective, at a load: all throw checkpoint_error when a rank has a failure to tell or another
+/// step than the others.
+template <class T>
+void agree_on_checkpoint(T& transport, const std::string& failure, std::uint64_t step) {
+  const std::string where = rank_suffix(transport.rank(), transport.size());
+  constexpr auto failed = ~std::uint64_t{0};
+  const std::uint64_t mine = failure.empty() ? step : failed;
+  std::vector<std::uint64_t> steps(static_cast<std::size_t>(transport.size()));
+  transport.all_gather(&mine, steps.data(), sizeof mine);
+  if (!failure.empty()) throw checkpoint_error(failure + where);
+  for (std::size_t r = 0; r < steps.size(); ++r) {
+    if (steps[r] == failed) {
+      throw checkpoint_error(message("load: rank ", r,
+                                     " could not read its checkpoint; nothing was ",
+                                     "loaded on any rank", where));
+    }
+    if (steps[r] != mine) {
+      throw checkpoint_error(message("load: rank ", r, " has a checkpoint of step ", steps[r],
+                                     ", this rank one of step ", mine,
+                                     "; nothing was loaded on any rank", where));
+    }
   }
 }
 

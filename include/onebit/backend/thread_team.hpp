@@ -18,20 +18,18 @@ class thread_team {
   using task = void (*)(const void* context, std::size_t begin, std::size_t end);
 
   explicit thread_team(int n_threads) {
-    for (int i = 1; i < n_threads; ++i) {
-      threads_.emplace_back([this, i] { work(static_cast<std::size_t>(i)); });
+    try {
+      for (int i = 1; i < n_threads; ++i) {
+        threads_.emplace_back([this, i] { work(static_cast<std::size_t>(i)); });
+      }
+    } catch (...) {  // no more threads
+      stop();
+      throw;
     }
   }
   thread_team(const thread_team&) = delete;
   thread_team& operator=(const thread_team&) = delete;
-  ~thread_team() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    start_.notify_all();
-    for (std::thread& t : threads_) t.join();
-  }
+  ~thread_team() { stop(); }
 
   [[nodiscard]] int size() const { return static_cast<int>(threads_.size()) + 1; }
 
@@ -40,6 +38,7 @@ class thread_team {
       f(context, 0, n);
       return;
     }
+    const std::lock_guard one_caller(callers_);
     {
       const std::lock_guard lock(mutex_);
       n_ = n;
@@ -55,6 +54,14 @@ class thread_team {
   }
 
  private:
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    start_.notify_all();
+    for (std::thread& t : threads_) t.join();
+  }
   void share(std::size_t part, std::size_t n, task f, const void* context) const {
     const std::size_t parts = threads_.size() + 1;
     f(context, n * part / parts, n * (part + 1) / parts);
@@ -75,6 +82,7 @@ class thread_team {
   }
 
   std::vector<std::thread> threads_;
+  std::mutex callers_;  ///< several ranks may share one team: they take turns
   std::mutex mutex_;
   std::condition_variable start_, done_;
   std::size_t round_ = 0, running_ = 0, n_ = 0;

@@ -36,7 +36,7 @@ class one_phase {
       : transport_(&transport), worker_(std::move(codec), std::move(backend), sizes, 1) {}
 
   void prepare() {
-    if (pending_.size() > 0) return;
+    if (agreed_.size() > 0) return;
     const std::size_t slot = worker_.format().slot_bytes;
     const auto w = static_cast<std::size_t>(transport_->size());
     own_ = worker_.backend().template make_buffer<std::byte>(slot);
@@ -65,9 +65,16 @@ class one_phase {
     worker_.rollback(undo);
   }
 
+  void start_empty() {
+    prepare();
+    worker_.carry_nothing();
+  }
+  void clear_residuals() {
+    worker_.carry_nothing();
+    worker_.hold_residual();
+  }
   /// As two_phase::adopt.
   void adopt(handover<buffer<float>>&& given) {
-    static_assert(worker::carries, "onebit: all_gather needs a compressor with a residual");
     prepare();
     worker_.backend().launch(worker_.axis().tiles().size(),
                              detail::scale_in_place_kernel{given.momentum.data(), worker_.tiles(),
@@ -107,37 +114,21 @@ class one_phase {
 };
 
 /// Collective policy: compressed all-gather. With one rank the exchange is exact.
-template <Compressor C>
+template <class C>
 struct all_gather {
+  static_assert((check_compressor<C>(), true));
   C codec{};
 
   [[nodiscard]] std::string name() const { return "all_gather of " + policy_name(codec); }
 
-  template <class T, class B>
-  class bound {
-   public:
-    bound(const all_gather& policy, T& transport, B backend, std::span<const std::size_t> sizes)
-        : exchange_(make(policy, transport, backend, sizes)) {}
-
-    template <class F>
-    decltype(auto) with(F&& f) {
-      return std::visit(std::forward<F>(f), exchange_);
-    }
-
-   private:
-    using compressed = one_phase<C, T, B>;
-    using exact = two_phase<identity, T, B>;
-    using either = std::variant<compressed, exact>;
-    static either make(const all_gather& policy, T& transport, B backend,
-                       std::span<const std::size_t> sizes) {
-      if (transport.size() > 1) return compressed(policy.codec, transport, backend, sizes);
-      return exact(identity{}, transport, backend, sizes);
-    }
-    either exchange_;
-  };
+  template <class T, class B, bool Accumulates>
+  auto bind(T& transport, const B& backend, std::span<const std::size_t> sizes) const {
+    return exchange_for_ranks<one_phase<C, T, B>, Accumulates, T, B>(codec, transport, backend,
+                                                                     sizes);
+  }
 };
 
-template <Compressor C>
+template <class C>
 all_gather(C) -> all_gather<C>;
 
 }  // namespace onebit

@@ -85,22 +85,27 @@ class dense {
     const auto w = static_cast<std::size_t>(transport_->size());
     std::byte* slots = exchange_.pending_slots();
     local.encode(produce, no_undo{}, step, slots);
-    // The status words ride along as floats: the step, small enough for an exact sum, or NaN.
-    const auto tag = static_cast<float>(step % 4096);
+    // The status words ride along as floats: slot r sums to the step of rank r, or to NaN.
+    const auto rank = static_cast<std::size_t>(transport_->rank());
+    const auto tag = static_cast<float>(step % (1U << 24U));
     const float mine = *local.bad() != 0 ? std::nanf("") : tag;
-    for (std::size_t j = 0; j < w; ++j) {
-      std::memcpy(slots + j * f.slot_bytes + f.status_at, &mine, sizeof mine);
+    for (std::size_t r = 0; r < w; ++r) {
+      const float word = r == rank ? mine : 0.0F;
+      std::memcpy(slots + r * f.slot_bytes + f.status_at, &word, sizeof word);
     }
     transport_->all_reduce_sum(reinterpret_cast<float*>(slots), w * f.slot_bytes / sizeof(float));
-    float sum = 0;
-    std::memcpy(&sum, slots + f.status_at, sizeof sum);
-    if (std::isnan(sum)) return outcome::skipped;
-    if (sum != tag * static_cast<float>(w)) {
+    bool skipped = false;
+    for (std::size_t r = 0; r < w; ++r) {
+      float word = 0;
+      std::memcpy(&word, slots + r * f.slot_bytes + f.status_at, sizeof word);
+      skipped = skipped || std::isnan(word);
+      if (std::isnan(word) || word == tag) continue;
       throw rank_mismatch(detail::message(
-          "dense: the ranks are not all at step ", step,
-          "; all must call step() equally often and load checkpoints of the same step",
+          "dense: rank ", r, " is at step ", word, " while this rank is at step ", step,
+          "; all ranks must call step() equally often and load checkpoints of the same step",
           detail::rank_suffix(transport_->rank(), transport_->size())));
     }
+    if (skipped) return outcome::skipped;
     *local.bad() = 0;
     local.backend().launch(local.axis().tiles().size(),
                            detail::mean_in_place_kernel{local.tiles(), f, slots,

@@ -121,6 +121,7 @@ class two_phase {
       served_ = make(slot);
     }
     if constexpr (worker::carries) {
+      if (w == 1) return;
       server_ = worker_.backend().template make_buffer<float>(own_words() * word_elements);
     }
   }
@@ -169,11 +170,7 @@ class two_phase {
   /// chunk.
   void commit() {
     if constexpr (worker::carries) {
-      const tile_range own = worker_.axis().chunk_tiles(transport_->rank());
-      worker_.backend().launch(own.end - own.begin,
-                               server_residual_kernel<mean_view<C>, view>{
-                                   mean(), pending(), worker_.live(), worker_.tiles(), own.begin,
-                                   server_.data(), first_word()});
+      if (transport_->size() > 1) commit_server();
     }
     worker_.commit();
     if (agreed_.size() > 0) std::swap(agreed_, pending_);
@@ -183,6 +180,19 @@ class two_phase {
     worker_.rollback(undo);
   }
 
+  /// Starts with nothing agreed and nothing carried, for rules that accumulate.
+  void start_empty() {
+    prepare();
+    worker_.carry_nothing();
+  }
+  /// Forgets both residuals.
+  void clear_residuals() {
+    worker_.carry_nothing();
+    worker_.hold_residual();
+    server_ = {};
+    release();
+    prepare();
+  }
   /// Starts from a momentum that was agreed without compression. A carrying compressor holds what
   /// the next message takes of it as the residual of a zero message: the same bits as that momentum
   /// and no residual, since messages start from the residual.
@@ -261,6 +271,13 @@ class two_phase {
     while (end < all.size() && all[end].chunk == rank) ++end;
     return {first, end - first};
   }
+  void commit_server() {
+    const tile_range own = worker_.axis().chunk_tiles(transport_->rank());
+    worker_.backend().launch(own.end - own.begin,
+                             server_residual_kernel<mean_view<C>, view>{
+                                 mean(), pending(), worker_.live(), worker_.tiles(), own.begin,
+                                 server_.data(), first_word()});
+  }
   void encode_chunk(tile_range own) {
     const auto run = [&](const auto& carry) {
       using carry_type = std::remove_cvref_t<decltype(carry)>;
@@ -286,39 +303,61 @@ class two_phase {
   buffer<float> server_;        ///< my chunk's residual
 };
 
+/// The exchange that fits the number of ranks: `Compressed`, or with one rank an exact one.
+template <class Compressed, bool Accumulates, class T, class B>
+class exchange_for_ranks {
+ public:
+  template <class C>
+  exchange_for_ranks(const C& codec, T& transport, const B& backend,
+                     std::span<const std::size_t> sizes)
+      : exchange_(make(codec, transport, backend, sizes)) {}
+
+  template <class F>
+  decltype(auto) with(F&& f) {
+    return std::visit(std::forward<F>(f), exchange_);
+  }
+
+ private:
+  using exact_codec = basic_identity<Accumulates>;
+  using exact = two_phase<exact_codec, T, B>;
+  static constexpr bool always_exact = std::is_same_v<Compressed, exact>;
+  using either =
+      std::conditional_t<always_exact, std::variant<exact>, std::variant<exact, Compressed>>;
+
+  template <class C>
+  static either make(const C& codec, T& transport, const B& backend,
+                     std::span<const std::size_t> sizes) {
+    if constexpr (!always_exact) {
+      if (transport.size() > 1) return Compressed(codec, transport, backend, sizes);
+    }
+    return exact(exact_codec{}, transport, backend, sizes);
+  }
+  either exchange_;
+};
+
 /// Collective policy: gather-scatter with error feedback on both sides. With one rank the exchange
 /// is exact, and the algorithm the uncompressed one.
-template <Compressor C>
+template <class C>
 struct gather_scatter {
+  static_assert((check_compressor<C>(), true));
   C codec{};
 
   [[nodiscard]] std::string name() const { return "gather_scatter of " + policy_name(codec); }
 
-  template <class T, class B>
-  class bound {
-   public:
-    bound(const gather_scatter& policy, T& transport, B backend, std::span<const std::size_t> sizes)
-        : exchange_(make(policy, transport, backend, sizes)) {}
-
-    /// Calls f with the exchange that fits the number of ranks.
-    template <class F>
-    decltype(auto) with(F&& f) {
-      return std::visit(std::forward<F>(f), exchange_);
+  template <class T, class B, bool Accumulates>
+  auto bind(T& transport, const B& backend, std::span<const std::size_t> sizes) const {
+    if constexpr (std::is_same_v<C, identity>) {
+      using exchange = two_phase<basic_identity<Accumulates>, T, B>;
+      return exchange_for_ranks<exchange, Accumulates, T, B>(basic_identity<Accumulates>{},
+                                                             transport, backend, sizes);
+    } else {
+      return exchange_for_ranks<two_phase<C, T, B>, Accumulates, T, B>(codec, transport, backend,
+                                                                       sizes);
     }
-
-   private:
-    using compressed = two_phase<C, T, B>;
-    using exact = two_phase<identity, T, B>;
-    static std::variant<compressed, exact> make(const gather_scatter& policy, T& transport,
-                                                B backend, std::span<const std::size_t> sizes) {
-      if (transport.size() > 1) return compressed(policy.codec, transport, backend, sizes);
-      return exact(identity{}, transport, backend, sizes);
-    }
-    std::variant<compressed, exact> exchange_;
-  };
+  }
 };
 
-template <Compressor C>
+template <class C>
 gather_scatter(C) -> gather_scatter<C>;
 
 }  // namespace onebit

@@ -198,6 +198,45 @@ struct encode_kernel {
   }
 };
 
+/// Adds to the carried values without an exchange: carried = produce(residual).
+template <class C, class Produce>
+struct accumulate_kernel {
+  residual_field<C> residual;
+  Produce produce;
+  live_mask live;
+  const tile* tiles;
+  float* flat;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto message = produce.template at<L>(t, i);
+    const auto old = residual.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto y = live.template keep<L>(t.word + k, message(k, old(k)));
+      L::store(flat + (t.word + k) * 32, y);
+    }
+  }
+};
+
+/// Raises `bad` when what is produced is not finite.
+template <class Produce>
+struct finite_kernel {
+  Produce produce;
+  const tile* tiles;
+  std::uint32_t* bad;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto value = produce.template at<L>(t, i);
+    const auto zero = L::set(0.0F);
+    auto check = zero;
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) check = L::fma(value(k, zero), zero, check);
+    if (!(L::fold(check) == 0.0F)) L::raise(bad);
+  }
+};
+
 /// Puts the carried values back as they were before the encode pass.
 template <class Undo>
 struct rollback_kernel {

@@ -25,9 +25,6 @@ template <class B, class T>
   return buffer;
 }
 
-/// Was the step called off by a rank that saw a non-finite value?
-enum class outcome : std::uint8_t { agreed, skipped };
-
 /// Reads the status words of W slots. All ranks read the same words, so all decide alike. Throws
 /// rank_mismatch when a rank is at another step.
 inline outcome check_statuses(const std::byte* slots, const slot_format& f, std::uint64_t step,
@@ -125,6 +122,26 @@ class worker_phase {
     }
   }
 
+  /// Is all that `produce` gives on this rank finite? Not collective. One pass over the gradients.
+  template <class Produce>
+  [[nodiscard]] bool finite(const Produce& produce) {
+    *bad_.data() = 0;
+    backend_.launch(tiles_.size(), finite_kernel<Produce>{produce, tiles_.data(), bad_.data()});
+    return *bad_.data() == 0;
+  }
+  /// carried = produce(residual), without an exchange. 16 bytes per element.
+  template <class Produce>
+  void accumulate(const Produce& produce) {
+    static_assert(carries);
+    backend_.launch(tiles_.size(), accumulate_kernel<C, Produce>{residual(), produce, live(),
+                                                                 tiles_.data(), carried_.data()});
+    hold_residual();
+  }
+  /// From here on the carried buffer holds the residual itself.
+  void hold_residual() {
+    for (std::size_t i = 0; i < scales_.size(); ++i) scales_.data()[i] = 0;
+  }
+
   /// Writes the status word of a slot.
   void seal(std::byte* slot, std::uint64_t step) const {
     const std::uint32_t status = static_cast<std::uint32_t>(step << 1U) | *bad_.data();
@@ -156,6 +173,11 @@ class worker_phase {
   /// From here on only the elements in `mask` (one bit each, by word) take part.
   void set_live(buffer<std::uint32_t>&& mask) {
     live_ = std::move(mask);
+    recount();
+  }
+  /// The same, and gives back the mask of before.
+  void swap_live(buffer<std::uint32_t>& mask) {
+    std::swap(live_, mask);
     recount();
   }
 
@@ -197,11 +219,13 @@ class worker_phase {
                                                      0, format_, slots, false, sums_.data()});
   }
   void recount() {
-    auto counts = backend_.template make_buffer<std::uint32_t>(tiles_.size());
-    backend_.launch(tiles_.size(), count_live_kernel{live(), tiles_.data(), counts.data()});
+    if (counts_.size() != tiles_.size()) {
+      counts_ = backend_.template make_buffer<std::uint32_t>(tiles_.size());
+    }
+    backend_.launch(tiles_.size(), count_live_kernel{live(), tiles_.data(), counts_.data()});
     const auto total = [&](scale_entry& e) {
       e.n_live = 0;
-      for (auto i = e.tiles.begin; i < e.tiles.end; ++i) e.n_live += counts.data()[i];
+      for (auto i = e.tiles.begin; i < e.tiles.end; ++i) e.n_live += counts_.data()[i];
     };
     for (std::size_t i = 0; i < groups_.size(); ++i) total(groups_.data()[i]);
     for (std::size_t i = 0; i < segments_.size(); ++i) total(segments_.data()[i]);
@@ -216,6 +240,7 @@ class worker_phase {
   buffer<tile_range> tensor_tiles_;
   buffer<float> sums_;
   buffer<std::uint32_t> bad_;
+  buffer<std::uint32_t> counts_;  ///< by tile
   buffer<scale_entry> groups_, segments_;
   buffer<float> scales_, new_scales_;
   buffer<float> carried_;

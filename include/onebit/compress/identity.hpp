@@ -12,15 +12,20 @@ namespace onebit {
 
 /// No compression: C(y) = y in fp32, no residual. 128 bytes on the wire per word of 32 elements.
 /// Through gather-scatter it is the dense mean, bit for bit.
-struct identity {
+///
+/// With `Carries` it has a carried buffer all the same, for rules that accumulate between
+/// exchanges.
+template <bool Carries>
+struct basic_identity {
   static constexpr std::size_t word_bytes = 128;
   static constexpr bool scaled = false;
-  static constexpr bool carries = false;
+  static constexpr bool carries = Carries;
 
   [[nodiscard]] static std::string name() { return "identity"; }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::vector(); }
 
-  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
+  /// 1, or NaN: tells `residual` that the carried values were exchanged.
+  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum) + 1.0F; }
 
   /// 0, or NaN as soon as a value is not finite.
   template <class L>
@@ -37,11 +42,13 @@ struct identity {
     return L::load(reinterpret_cast<const float*>(in));
   }
   template <class L>
-  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
-    return L::set(0.0F);
+  ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
+    return s == 0.0F ? y : L::set(0.0F);
   }
 };
 
-static_assert(WordCompressor<identity>);
+using identity = basic_identity<false>;
+
+static_assert(WordCompressor<basic_identity<false>> && WordCompressor<basic_identity<true>>);
 
 }  // namespace onebit

@@ -125,6 +125,9 @@ class adam_rule {
  public:
   template <class T>
   using buffer = decltype(std::declval<B&>().template make_buffer<T>(0));
+  /// The carried buffer holds residuals only, and every step communicates.
+  static constexpr bool accumulates = false;
+  static constexpr bool local_steps = false;
 
   adam_rule(adam_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);

@@ -55,7 +55,9 @@ class lamb_rule {
  public:
   template <class T>
   using buffer = decltype(std::declval<B&>().template make_buffer<T>(0));
+  /// The carried buffer holds residuals only, and every step communicates.
   static constexpr bool accumulates = false;
+  static constexpr bool local_steps = false;
 
   lamb_rule(lamb_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
@@ -12,15 +13,16 @@
 /// What the rules that keep a first and a second moment share.
 namespace onebit {
 
-/// Throws invalid_input when a beta is outside [0, 1) or eps not positive.
+/// Throws invalid_input when a beta is outside [0, 1) or eps not positive, as a float.
 inline void validate_moments(const char* rule, double beta1, double beta2, double eps) {
   const auto in = [](double beta) { return beta >= 0 && beta < 1; };
   if (!in(beta1) || !in(beta2)) {
     throw invalid_input(
         detail::message(rule, ": betas are ", beta1, " and ", beta2, "; both must be in [0, 1)"));
   }
-  if (!(eps > 0) || !std::isfinite(eps)) {
-    throw invalid_input(detail::message(rule, ": eps is ", eps, ", must be positive and finite"));
+  if (!(eps <= std::numeric_limits<float>::max()) || !(static_cast<float>(eps) > 0)) {
+    throw invalid_input(
+        detail::message(rule, ": eps is ", eps, ", must be positive and finite as a float"));
   }
 }
 

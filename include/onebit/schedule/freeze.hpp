@@ -5,17 +5,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <vector>
 
 /// When a step averages gradients and when it exchanges compressed messages.
 namespace onebit {
-
-/// What one step does. Every rank gets the same plan from the same numbers.
-struct step_plan {
-  bool average_gradient = true;  ///< exact mean of the gradients
-  bool exchange = false;         ///< compressed exchange of the rule's message
-};
 
 /// Never compresses: the schedule of the baselines.
 struct always_dense {
@@ -43,7 +38,11 @@ class freeze {
  public:
   static constexpr bool compresses = true;
 
-  /// Throws invalid_input when ratio is outside (0, 1] or beta2 outside [0, 1).
+  /// The most steps that the automatic freeze looks back.
+  static constexpr double max_window = 1e7;
+
+  /// Throws invalid_input when ratio is outside (0, 1], beta2 outside [0, 1), or too close to 1 for
+  /// an automatic freeze.
   freeze(freeze_options options, double beta2) : options_(options) {
     if (!(options.ratio > 0 && options.ratio <= 1)) {
       throw invalid_input(
@@ -52,7 +51,13 @@ class freeze {
     if (!(beta2 >= 0 && beta2 < 1)) {
       throw invalid_input(detail::message("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
     }
-    if (options.after == 0) norms_.resize(static_cast<std::size_t>(std::lround(1 / (1 - beta2))));
+    if (options.after > 0) return;
+    const double window = 1 / (1 - beta2);
+    if (window > max_window) {
+      throw invalid_input(detail::message("freeze: beta2 ", beta2, " asks for the norms of ",
+                                          window, " steps; freeze after a number of steps"));
+    }
+    norms_.resize(static_cast<std::size_t>(std::lround(window)));
   }
 
   [[nodiscard]] bool frozen() const { return frozen_; }

@@ -34,12 +34,18 @@ class mpi {
     if (initialised == 0) {
       throw transport_error(detail::message("mpi: call MPI_Init before building a transport"));
     }
+    int finalised = 0;
+    check(MPI_Finalized(&finalised), "MPI_Finalized");
+    if (finalised != 0) throw transport_error(detail::message("mpi: MPI_Finalize was called"));
+    if (communicator == MPI_COMM_NULL) {  // MPI itself would abort the program
+      throw transport_error(detail::message("mpi: the communicator is MPI_COMM_NULL"));
+    }
     MPI_Comm own = MPI_COMM_NULL;
     check(MPI_Comm_dup(communicator, &own), "MPI_Comm_dup");
     comm_ = std::shared_ptr<void>(new MPI_Comm(own), [](void* p) {
       auto* comm = static_cast<MPI_Comm*>(p);
-      int finalised = 0;
-      if (MPI_Finalized(&finalised) == MPI_SUCCESS && finalised == 0) MPI_Comm_free(comm);
+      int over = 0;
+      if (MPI_Finalized(&over) == MPI_SUCCESS && over == 0) MPI_Comm_free(comm);
       delete comm;
     });
     check(MPI_Comm_set_errhandler(own, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -34,7 +35,8 @@ class thread_hub {
   };
 
   thread_hub(int size, std::chrono::milliseconds timeout)
-      : calls_(static_cast<std::size_t>(size)), timeout_(timeout) {}
+      : calls_(static_cast<std::size_t>(size)),
+        timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365))) {}
 
   [[nodiscard]] int size() const { return static_cast<int>(calls_.size()); }
   [[nodiscard]] const call& of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
@@ -42,19 +44,22 @@ class thread_hub {
   /// Waits until all ranks made the same call.
   void meet(int rank, const call& mine) {
     calls_[static_cast<std::size_t>(rank)] = mine;
-    wait(rank, mine.what);
+    wait(rank, mine.what, timeout_);
     const call& first = calls_[0];
     for (int r = 1; r < size(); ++r) {
       if (std::strcmp(of(r).what, first.what) == 0 && of(r).bytes == first.bytes) continue;
-      throw rank_mismatch(message("threads: rank 0 calls ", first.what, " of ", first.bytes,
-                                  " bytes while rank ", r, " calls ", of(r).what, " of ",
-                                  of(r).bytes, " bytes; every rank must take the same steps",
-                                  rank_suffix(rank, size())));
+      const std::string why =
+          message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
+                  r, " calls ", of(r).what, " of ", of(r).bytes,
+                  " bytes; every rank must take the same steps", rank_suffix(rank, size()));
+      part(rank, mine.what);  // all ranks are here, and none may call again while others compare
+      throw rank_mismatch(why);
     }
   }
 
-  /// Waits until all ranks are done with each other's memory.
-  void part(int rank, const char* what) { wait(rank, what); }
+  /// Waits until all ranks are done with each other's memory. All have met and only copy, so none
+  /// can fail, and none may give up: the others still use its buffers.
+  void part(int rank, const char* what) { wait(rank, what, std::chrono::hours(24 * 365)); }
 
   /// Makes every present and later wait throw. The first reason given is the one that is told.
   void abort(const std::string& why) {
@@ -67,7 +72,7 @@ class thread_hub {
   }
 
  private:
-  void wait(int rank, const char* what) {
+  void wait(int rank, const char* what, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!aborted_) {
       const std::size_t round = round_;
@@ -79,10 +84,10 @@ class thread_hub {
         return;
       }
       const bool woken =
-          changed_.wait_for(lock, timeout_, [&] { return round_ != round || aborted_; });
+          changed_.wait_for(lock, timeout, [&] { return round_ != round || aborted_; });
       if (woken && round_ != round) return;
       if (!woken) {
-        why_ = message("waited ", timeout_.count(), " ms in ", what, ", only ", arrived_, " of ",
+        why_ = message("waited ", timeout.count(), " ms in ", what, ", only ", arrived_, " of ",
                        calls_.size(), " ranks arrived");
         aborted_ = true;
         changed_.notify_all();
@@ -184,8 +189,17 @@ void run_threads(int n, F f, std::chrono::milliseconds timeout = std::chrono::mi
     }
   };
   std::vector<std::thread> others;
-  for (int rank = 1; rank < n; ++rank) others.emplace_back(run, rank);
-  run(0);
+  try {
+    for (int rank = 1; rank < n; ++rank) others.emplace_back(run, rank);
+    run(0);
+  } catch (...) {  // no more threads: those that run wait for ranks that will not come
+    {
+      const std::lock_guard lock(mutex);
+      first = std::current_exception();
+    }
+    hub->abort("only " + std::to_string(others.size() + 1) + " of " + std::to_string(n) +
+               " threads could be started");
+  }
   for (std::thread& t : others) t.join();
   if (first) std::rethrow_exception(first);
 }

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/transport/counting.hpp>
+#include <string_view>
+
+/// What one step did.
+namespace onebit {
+
+enum class phase : std::uint8_t {
+  dense,       ///< exact averages: a baseline, or the warm-up of a compressed algorithm
+  compressed,  ///< compressed exchange
+  local        ///< nothing travels: 0/1 Adam between two exchanges
+};
+
+[[nodiscard]] constexpr std::string_view to_string(phase p) {
+  return p == phase::dense ? "dense" : p == phase::local ? "local" : "compressed";
+}
+
+/// What one step did, on this rank.
+struct report {
+  std::uint64_t step = 0;  ///< its number, from 0; a skipped step's number is used again
+  onebit::phase phase = phase::dense;
+  /// A rank saw a non-finite gradient and no rank changed anything; in a local step: this rank did,
+  /// and left its gradient out, while the others went on.
+  bool skipped = false;
+  std::uint64_t bytes_sent = 0;
+  std::uint32_t collectives = 0;
+  double encode_seconds = 0;
+  double communicate_seconds = 0;  ///< includes the wait for slower ranks
+  double update_seconds = 0;
+};
+
+/// Measures one step over a counting transport.
+template <class T>
+class step_meter {
+ public:
+  step_meter(const T& transport, const step_plan& plan, std::uint64_t step)
+      : transport_(transport), before_(transport.sent()) {
+    report_.step = step;
+    report_.phase = plan.exchange           ? phase::compressed
+                    : plan.average_gradient ? phase::dense
+                                            : phase::local;
+  }
+  /// The exchange is over, the update begins.
+  void agreed() { agreed_ = clock::now(); }
+
+  /// Fills the report and counts the step: one that all skipped has not happened, a local one that
+  /// this rank skipped has.
+  report finish(outcome o, std::uint64_t& step, bool happened = false) {
+    const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
+    const auto end = clock::now();
+    if (agreed_ == clock::time_point{}) agreed_ = end;
+    const traffic sent = transport_.sent() - before_;
+    report_.skipped = o == outcome::skipped;
+    report_.bytes_sent = sent.bytes_sent;
+    report_.collectives = sent.collectives;
+    report_.communicate_seconds = sent.seconds;
+    report_.encode_seconds = seconds(agreed_ - start_) - sent.seconds;
+    report_.update_seconds = seconds(end - agreed_);
+    if (!report_.skipped || happened) ++step;
+    return report_;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  const T& transport_;
+  traffic before_;
+  report report_;
+  clock::time_point start_ = clock::now();
+  clock::time_point agreed_{};
+};
+
+}  // namespace onebit
