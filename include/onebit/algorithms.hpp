@@ -207,8 +207,8 @@ template <class P, class G, class T, class B = host,
                        " eps ", options.adam.eps, " kappa ", options.schedule.kappa,
                        " warmup_steps ", options.schedule.warmup_steps, " doubling_steps ",
                        options.schedule.doubling_steps, " max_interval ",
-                       options.schedule.max_interval, " ", policy_name(collective),
-                       detail::describe_groups(groups)),
+                       options.schedule.max_interval, " also_every ", options.schedule.also_every,
+                       " ", policy_name(collective), detail::describe_groups(groups)),
       groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
       collective, options.refresh_sum);
 }

@@ -230,10 +230,13 @@ class two_phase {
 
   template <class Archive>
   void archive(Archive& a) {
-    std::uint8_t keeps = agreed_.size() > 0 ? 1 : 0;
-    a.scalar(keeps);
-    if (Archive::reading && keeps != 0) keep_agreed();
-    if (Archive::reading && keeps == 0) release();
+    std::uint8_t holds = agreed_.size() > 0 ? 2 : pending_.size() > 0 ? 1 : 0;
+    a.scalar(holds);
+    if constexpr (Archive::reading) {
+      release();
+      if (holds > 0) prepare();
+      if (holds > 1) keep_agreed();
+    }
     worker_.archive(a);
     a.buffer(server_, worker_.backend());
     a.buffer(agreed_, worker_.backend());

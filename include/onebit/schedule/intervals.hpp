@@ -21,6 +21,9 @@ struct intervals_options {
   /// time the learning rate has halved.
   std::uint64_t doubling_steps = 0;
   std::uint64_t max_interval = 16;  ///< H
+  /// Exchange also in every so-manieth step (n - 1, 2n - 1, ...), so that what evaluates or saves
+  /// after it finds equal parameters on all ranks; 0: never.
+  std::uint64_t also_every = 0;
 };
 
 /// Exchanges when step is a multiple of the interval; the interval is 1 in the warm-up.
@@ -41,7 +44,8 @@ class intervals {
 
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
     const bool refresh = step == next_refresh_ && step < options_.warmup_steps;
-    const bool exchange = step % interval(step, lr) == 0;
+    const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
+    const bool exchange = extra || step % interval(step, lr) == 0;
     return {refresh, exchange};
   }
   [[nodiscard]] bool wants_variance_norm() const { return false; }
