@@ -163,8 +163,10 @@ class optimizer {
            collective_.with([](auto& x) { return x.work_bytes(); });
   }
 
-  /// For inspection and tests: the rule, and the exchange in use (f gets a two_phase or one_phase).
+  /// For inspection and tests: the rule, the schedule, and the exchange in use (f gets a two_phase
+  /// or one_phase).
   [[nodiscard]] const Rule& rule() const { return rule_; }
+  [[nodiscard]] const Schedule& schedule() const { return schedule_; }
   template <class F>
   decltype(auto) inspect(F&& f) {
     return collective_.with(std::forward<F>(f));

@@ -230,6 +230,8 @@ class zero_one_variant_rule {
 
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   [[nodiscard]] const float* variance() const { return v_.data(); }
+  /// Learning rates since the last exchange of stage B.
+  [[nodiscard]] double sum_lr() const { return sum_lr_; }
   [[nodiscard]] const float* local_sum() const { return sum_.data(); }
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes() + sum_.bytes(); }
 

@@ -149,6 +149,11 @@ class variant_intervals {
     return true;
   }
 
+  [[nodiscard]] std::uint64_t var_interval() const { return var_interval_; }
+  [[nodiscard]] std::uint64_t var_counter() const { return var_counter_; }
+  [[nodiscard]] std::uint64_t local_interval() const { return local_interval_; }
+  [[nodiscard]] std::uint64_t local_counter() const { return local_counter_; }
+
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
