@@ -238,6 +238,14 @@ struct tensor_entry {
 struct live_mask {
   const std::uint32_t* words = nullptr;
 
+  /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
+  template <class L>
+  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
+                                   typename L::value& check) const {
+    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
+    check = L::fma(v, L::set(0.0F), check);
+    return L::keep(L::load_bits(words + word), v);
+  }
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
     if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;

@@ -219,6 +219,8 @@ class two_phase {
   [[nodiscard]] std::span<const float> server_residual() const {
     return {server_.data(), server_.size()};
   }
+  /// Takes over `values` as my chunk's residual, after `prepare`.
+  void carry_server(buffer<float>&& values) { server_ = std::move(values); }
   /// W slots, as `pending` reads them.
   [[nodiscard]] std::byte* pending_slots() { return pending_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {

@@ -171,10 +171,11 @@ struct encode_kernel {
         slots + (one_slot ? 0 : t.chunk * format.slot_bytes) + format.payload_at(t, index);
     const std::uint32_t n_words = t.n_words();
     typename L::value sum = L::set(0.0F);
+    typename L::value check = L::set(0.0F);
     if constexpr (WordCompressor<C>) {
       for (std::uint32_t k = 0; k < n_words; ++k) {
         const auto old = state.load(k);
-        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(old)));
+        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(old)), check);
         state.store(k, old, y);
         codec.template encode<L>(out + k * C::word_bytes, y);
         sum = codec.template accumulate<L>(sum, y);
@@ -182,7 +183,8 @@ struct encode_kernel {
     } else {
       float values[tile_elements], decoded[tile_elements];
       for (std::uint32_t k = 0; k < n_words; ++k) {
-        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(state.load(k))));
+        const auto y =
+            live.template keep<L>(t.word + k, message(k, state.residual(state.load(k))), check);
         L::store(values + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
       }
@@ -194,7 +196,7 @@ struct encode_kernel {
         state.store(k, state.load(k), live.template keep<L>(t.word + k, e));
       }
     }
-    L::store_scalar(sums + index, L::fold(sum));
+    L::store_scalar(sums + index, L::fold(L::add(sum, check)));
   }
 };
 

@@ -200,23 +200,19 @@ class zero_one_rule {
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
 
-  /// Before each step: takes the first anchor; makes an exchange a local step while the learning
-  /// rates sum to 0, since nothing has moved. Throws invalid_input for a negative lr, and for a
-  /// first step that does not average gradients.
+  /// Before each step: makes an exchange a local step while the learning rates sum to 0, since
+  /// nothing has moved. Throws invalid_input for a negative lr, and for a first step that does not
+  /// average gradients.
   template <class P, class G, class Worker>
-  void check(step_plan& plan, float lr, std::uint64_t step, const tensor_entry<P, G>* tensors,
-             Worker& at) {
+  void check(step_plan& plan, float lr, std::uint64_t step, const tensor_entry<P, G>*,
+             Worker&) const {
     if (lr < 0) {
       throw invalid_input(detail::message("zero_one: lr is ", lr, ", must not be negative"));
     }
-    if (!started_) {
-      if (!plan.average_gradient) {
-        throw invalid_input(detail::message("zero_one: step ", step,
-                                            " comes before any variance; "
-                                            "the schedule's first step must average gradients"));
-      }
-      at.backend().launch(at.axis().tiles().size(),
-                          detail::anchor_kernel<P, G>{at.tiles(), tensors, anchor_.data()});
+    if (!started_ && !plan.average_gradient) {
+      throw invalid_input(detail::message("zero_one: step ", step,
+                                          " comes before any variance; "
+                                          "the schedule's first step must average gradients"));
     }
     if (!(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
   }
@@ -232,9 +228,15 @@ class zero_one_rule {
         at.axis().tiles().size(),
         detail::preview_live_kernel<View>{gradient, at.tiles(), v_.data(), live, constants()});
   }
-  /// v from the mean gradient. One pass, 12 bytes per element.
+  /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
+  /// parameters from which the ranks start.
   template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>*, float, std::uint64_t) {
+  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors, float,
+               std::uint64_t) {
+    if (!started_) {
+      at.backend().launch(at.axis().tiles().size(),
+                          detail::anchor_kernel<P, G>{at.tiles(), tensors, anchor_.data()});
+    }
     at.backend().launch(
         at.axis().tiles().size(),
         detail::variance_kernel<View>{gradient, at.tiles(), v_.data(), constants()});
