@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/collective/worker.hpp>
@@ -53,8 +55,9 @@ class one_phase {
   outcome agree(const Produce& produce, const Undo& undo, std::uint64_t step) {
     worker_.encode(produce, undo, step, own_.data());
     transport_->all_gather(own_.data(), pending_.data(), worker_.format().slot_bytes);
-    return check_statuses(pending_.data(), worker_.format(), step, transport_->rank(),
-                          transport_->size());
+    const outcome o = check_statuses(pending_.data(), worker_.format(), step, transport_->rank(),
+                                     transport_->size());
+    return o == outcome::agreed && !mean_is_finite() ? outcome::skipped : o;
   }
   void commit() {
     worker_.commit();
@@ -100,6 +103,23 @@ class one_phase {
   }
 
  private:
+  /// Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
+  [[nodiscard]] bool mean_is_finite() {
+    if constexpr (!worker::has_scales()) {
+      return worker_.finite(pending());
+    } else {
+      const slot_format& f = worker_.format();
+      for (std::size_t place = 0; place < worker_.axis().slot_segments(); ++place) {
+        float sum = 0, scale = 0;
+        for (std::size_t r = 0; r < static_cast<std::size_t>(transport_->size()); ++r) {
+          std::memcpy(&scale, pending_.data() + r * f.slot_bytes + f.scales_at + 4 * place, 4);
+          sum += scale;
+        }
+        if (!std::isfinite(sum)) return false;
+      }
+      return true;
+    }
+  }
   [[nodiscard]] view view_of(const std::byte* slots) {
     const int w = transport_->size();
     return {worker_.codec(), worker_.format(), slots, w, 1.0F / static_cast<float>(w),

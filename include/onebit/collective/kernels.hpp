@@ -188,8 +188,8 @@ struct encode_kernel {
         L::store(values + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
       }
-      codec.encode(values, t.n, out);
-      codec.decode(out, t.n, decoded);
+      detail::encode_tile(codec, values, t.n, out);
+      detail::decode_tile(codec, out, t.n, decoded);
       for (std::uint32_t i2 = t.n; i2 < n_words * 32; ++i2) decoded[i2] = 0;
       for (std::uint32_t k = 0; k < n_words; ++k) {
         const auto e = L::sub(L::load(values + 32 * k), L::load(decoded + 32 * k));

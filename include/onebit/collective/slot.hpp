@@ -76,6 +76,27 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
   return *reinterpret_cast<const T*>(p);
 }
 
+#if defined(__CUDACC__)
+#define ONEBIT_OUT_OF_LINE __host__ __device__ __noinline__
+#else
+#define ONEBIT_OUT_OF_LINE __attribute__((noinline))
+#endif
+
+/// A tile codec is plain code of the user's: inlined into a runner, its a * b + c would be
+/// contracted where the instruction set has an fma and not elsewhere, and ranks would decode
+/// different values.
+template <class C>
+ONEBIT_OUT_OF_LINE void encode_tile(const C& codec, const float* values, std::size_t n,
+                                    std::byte* out) {
+  codec.encode(values, n, out);
+}
+template <class C>
+ONEBIT_OUT_OF_LINE void decode_tile(const C& codec, const std::byte* in, std::size_t n,
+                                    float* values) {
+  codec.decode(in, n, values);
+}
+#undef ONEBIT_OUT_OF_LINE
+
 /// Values of one tile out of one slot.
 template <class L, class C, bool ByWord = WordCompressor<C>>
 struct tile_reader {
@@ -101,7 +122,7 @@ struct tile_reader<L, C, false> {
 
   ONEBIT_HD tile_reader(const C& codec, const slot_format& f, const std::byte* slot, const tile& t,
                         std::size_t index) {
-    codec.decode(slot + f.payload_at(t, index), t.n, values);
+    decode_tile(codec, slot + f.payload_at(t, index), t.n, values);
     for (std::uint32_t i = t.n; i < t.n_words() * 32; ++i) values[i] = 0;
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return L::load(values + 32 * k); }
