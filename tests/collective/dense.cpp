@@ -1,0 +1,122 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Law 3: the dense mean is a naive loop over the ranks, bit for bit.
+
+#include "../conformance/collective.hpp"
+
+using namespace onebit_test;
+
+namespace {
+
+using in_rank_order = dense_model<onebit::dense_sum::rank_order>;
+using by_transport = dense_model<onebit::dense_sum::transport>;
+using two_identity = gather_scatter_of<onebit::identity>;
+using one_identity = all_gather_of<onebit::identity>;
+
+float value(int rank, std::size_t step, std::size_t i) {
+  const auto r = static_cast<std::uint64_t>(rank);
+  return std::ldexp(noise(51, r, step, i), static_cast<int>(hashed(52, r, step, i) % 40) - 20);
+}
+
+flat naive_mean(int w, std::size_t step, const std::vector<bool>& real) {
+  flat mean(real.size(), 0.0F);
+  const float inverse = 1.0F / static_cast<float>(w);
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    if (!real[i]) continue;
+    volatile float sum = value(0, step, i);
+    for (int r = 1; r < w; ++r) sum = sum + value(r, step, i);
+    mean[i] = sum * inverse;
+  }
+  return mean;
+}
+
+}  // namespace
+
+TEST_CASE("law 3: dense in rank order is the naive loop; identity through any exchange is dense") {
+  std::vector<std::vector<std::size_t>> all_sizes = {odd_sizes(), {100003}};
+  for (const std::size_t n : {0, 1, 7, 31, 32, 33, 1000, 4097}) all_sizes.push_back({n});
+  for (const auto& sizes : all_sizes) {
+    for (const int w : {1, 2, 3, 4, 5, 8}) {
+      CAPTURE(sizes);
+      CAPTURE(w);
+      constexpr std::size_t steps = 2;
+      const auto run = [&](auto model) {
+        return on_ranks(w, [&](onebit::threads t) {
+          return exchange<decltype(model)>(t, sizes, steps, value);
+        });
+      };
+      const auto dense = run(in_rank_order{}), gathered = run(two_identity{}),
+                 all = run(one_identity{}), transport = run(by_transport{});
+      const auto n_ranks = static_cast<std::size_t>(w);
+      for (std::size_t step = 0; step < steps; ++step) {
+        const flat expected = naive_mean(w, step, dense[0].real);
+        for (std::size_t r = 0; r < n_ranks; ++r) {
+          CHECK(first_difference(dense[r].agreed[step], expected) == none);
+          CHECK(first_difference(gathered[r].agreed[step], expected) == none);
+          CHECK(first_difference(all[r].agreed[step], expected) == none);
+          // threads too sum in rank order; other transports may sum in any order, and are as close
+          // as w - 1 additions and one product can be
+          std::size_t n_far = 0;
+          for (std::size_t i = 0; i < expected.size(); ++i) {
+            double magnitude = 0;
+            for (int other = 0; other < w; ++other) {
+              magnitude += std::fabs(static_cast<double>(value(other, step, i))) / w;
+            }
+            const double error = std::fabs(static_cast<double>(transport[r].agreed[step][i]) -
+                                           static_cast<double>(expected[i]));
+            n_far += error <= 2.0 * w * 6.0e-8 * magnitude ? 0U : 1U;
+          }
+          CHECK(n_far == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("dense: a sum that overflows is a skipped step on all ranks, in both modes") {
+  const auto check = [](auto model) {
+    const messages too_large = [](int rank, std::size_t step, std::size_t i) {
+      return step == 1 && i == 33 ? 3e38F : value(rank, step, i);
+    };
+    const auto ranks = on_ranks(3, [&](onebit::threads t) {
+      return exchange<decltype(model)>(t, {100, 7}, 3, too_large);
+    });
+    for (const exchange_trace& r : ranks) {
+      CHECK(r.skipped == std::vector<bool>{false, true, false});
+      CHECK(first_difference(r.agreed[2], naive_mean(3, 2, r.real)) == none);
+    }
+  };
+  check(in_rank_order{});
+  check(by_transport{});
+  check(two_identity{});
+}
+
+TEST_CASE("dense: values at both ends of the range come through") {
+  const messages extreme = [](int rank, std::size_t, std::size_t i) {
+    switch (i % 5) {
+      case 0:
+        return 1e-45F;  // the mean of equal denormals is one again
+      case 1:
+        return 8e37F;
+      case 2:
+        return rank == 0 ? 1e38F : -1e38F;
+      case 3:
+        return -0.0F;
+      default:
+        return rank % 2 == 0 ? 1e-40F : -1e-40F;
+    }
+  };
+  for (const int w : {1, 2, 4}) {
+    const auto ranks = on_ranks(
+        w, [&](onebit::threads t) { return exchange<in_rank_order>(t, {50}, 1, extreme); });
+    for (const exchange_trace& r : ranks) {
+      CHECK_FALSE(r.skipped[0]);
+      for (std::size_t i = 0; i < 50; ++i) {
+        volatile float sum = extreme(0, 0, i);
+        for (int other = 1; other < w; ++other) sum = sum + extreme(other, 0, i);
+        CHECK(r.agreed[0][i] == sum * (1.0F / static_cast<float>(w)));
+      }
+    }
+  }
+}

@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// expect: onebit: parameters must be float, gradients float or const float
+
+#include <onebit/onebit.hpp>
+#include <vector>
+
+int main() {
+  onebit::run_threads(1, [](onebit::threads t) {
+    std::vector<onebit::param_group<double, double>> groups;
+    (void)onebit::one_bit_adam(groups, t, {});
+  });
+}

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The control: policies of a user's own that are complete.
+// expect-ok
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/onebit.hpp>
+#include <vector>
+
+struct word_codec {
+  static constexpr std::size_t word_bytes = 4;
+  static constexpr bool scaled = true;
+  static constexpr bool carries = true;
+  onebit::granularity scale_granularity() const { return onebit::granularity::layer(); }
+  float scale(double, std::uint64_t) const { return 1; }
+  template <class L>
+  typename L::value accumulate(const typename L::value& sum, const typename L::value&) const {
+    return sum;
+  }
+  template <class L>
+  typename L::value residual(const typename L::value& y, float) const {
+    return y;
+  }
+  template <class L>
+  void encode(std::byte*, const typename L::value&) const {}
+  template <class L>
+  typename L::value decode(const std::byte*, float) const {
+    return L::set(0);
+  }
+};
+
+struct tile_codec {
+  std::size_t tile_bytes(std::size_t n) const { return n; }
+  void encode(const float*, std::size_t, std::byte*) const {}
+  void decode(const std::byte*, std::size_t, float*) const {}
+};
+
+struct own_transport {
+  int rank() const { return 0; }
+  int size() const { return 1; }
+  void all_to_all(const void*, void*, std::size_t) {}
+  void all_gather(const void*, void*, std::size_t) {}
+  void all_reduce_sum(float*, std::size_t) {}
+};
+
+struct own_backend {
+  template <class Kernel>
+  void launch(std::size_t, const Kernel&) const {}
+  template <class T>
+  onebit::host_buffer<T> make_buffer(std::size_t n) const {
+    return onebit::host_buffer<T>(n);
+  }
+};
+
+int main() {
+  std::vector<onebit::param_group<>> groups;
+  const own_transport t;
+  (void)onebit::one_bit_adam(groups, t, {}, onebit::gather_scatter<word_codec>{}, own_backend{});
+  (void)onebit::one_bit_adam(groups, t, {}, onebit::all_gather{tile_codec{}}, own_backend{});
+}

@@ -1,0 +1,130 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "../conformance/compressor.hpp"
+
+using namespace onebit_test;
+
+namespace {
+
+template <class C>
+struct plain {
+  static C codec() { return {}; }
+};
+template <class Scale>
+struct per_block {
+  static onebit::sign<Scale> codec() { return {onebit::granularity::block(64)}; }
+};
+using sign_l2 = plain<onebit::sign<onebit::l2_scale>>;
+using sign_l1 = plain<onebit::sign<onebit::l1_scale>>;
+using sign_l2_block = per_block<onebit::l2_scale>;
+using exact = plain<onebit::identity>;
+using exact_carrying = plain<onebit::basic_identity<true>>;
+using ternary_model = plain<ternary>;
+using int8_model = plain<int8_tile>;
+
+/// Encodes n values with a scale of their own, by the fold order of one tile.
+template <class C>
+struct whole_tile {
+  C codec;
+  const float* values;
+  std::size_t n_words;
+  std::uint64_t n;
+  float* residuals;
+  float* scale;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    auto sum = L::set(0.0F);
+    for (std::size_t k = 0; k < n_words; ++k) {
+      sum = codec.template accumulate<L>(sum, L::load(values + 32 * k));
+    }
+    const float s = codec.scale(static_cast<double>(L::fold(sum)), n);
+    for (std::size_t k = 0; k < n_words; ++k) {
+      L::store(residuals + 32 * k, codec.template residual<L>(L::load(values + 32 * k), s));
+    }
+    L::store_scalar(scale, s);
+  }
+};
+
+template <class Scale>
+void check_sign(bool l2) {
+  for (const onebit::isa set : instruction_sets()) {
+    for (const std::size_t n : {1, 7, 31, 32, 33, 1000, 4096}) {
+      CAPTURE(n);
+      const std::size_t n_words = (n + 31) / 32;
+      flat y(32 * n_words, 0.0F);
+      double sum = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        y[i] = std::ldexp(noise(8, 0, 0, i), static_cast<int>(i % 5) - 2);
+        const auto x = static_cast<double>(y[i]);
+        sum += l2 ? x * x : std::fabs(x);
+      }
+      flat residuals(y.size());
+      float s = 0;
+      onebit::host(1, set).launch(
+          1, whole_tile<onebit::sign<Scale>>{{}, y.data(), n_words, n, residuals.data(), &s});
+      const double mean = sum / static_cast<double>(n);
+      // n/32 + 5 float additions of positive terms, each within 2^-24: half of that under a root
+      const double bound = (static_cast<double>(n_words) + 8) / (1 << 24);
+      CHECK(static_cast<double>(s) == doctest::Approx(l2 ? std::sqrt(mean) : mean).epsilon(bound));
+      for (std::size_t i = 0; i < n; ++i) {
+        const double sent = y[i] >= 0 ? static_cast<double>(s) : -static_cast<double>(s);
+        const auto e = static_cast<double>(residuals[i]), x = static_cast<double>(y[i]);
+        if (std::fabs(x) >= static_cast<double>(s) / 2 &&
+            std::fabs(x) <= 2 * static_cast<double>(s)) {
+          CHECK(sent + e ==
+                x);  // exact where float allows it (Sterbenz), in double to see all bits
+        } else {
+          CHECK(std::fabs(sent + e - x) <= std::fabs(e) / (1 << 24));  // one rounding
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE_INVOKE(compressor_conformance, sign_l2, sign_l1, sign_l2_block, exact,
+                          exact_carrying, ternary_model, int8_model);
+
+TEST_CASE("sign: scales and residuals against double precision") {
+  check_sign<onebit::l2_scale>(true);
+  check_sign<onebit::l1_scale>(false);
+}
+
+TEST_CASE("sign: the packing is bit i for element i, and both zeros count as +") {
+  flat y(32, -1.0F);
+  y[0] = 3.0F;
+  y[5] = 0.0F;
+  y[6] = -0.0F;
+  y[31] = 1e-45F;
+  y[30] = -1e-45F;
+  const std::uint32_t expected = 1U | 1U << 5U | 1U << 6U | 1U << 31U;
+  for (const onebit::isa set : instruction_sets()) {
+    std::uint32_t word = 0, again = 0;
+    flat decoded(32), residuals(32);
+    float sum = 0;
+    onebit::host(1, set).launch(
+        1, compressor_suite::word_round_trip<onebit::sign<>>{{},
+                                                             y.data(),
+                                                             reinterpret_cast<std::byte*>(&word),
+                                                             reinterpret_cast<std::byte*>(&again),
+                                                             decoded.data(),
+                                                             residuals.data(),
+                                                             &sum,
+                                                             2.0F});
+    CHECK(word == expected);
+    for (std::size_t i = 0; i < 32; ++i) {
+      CHECK(decoded[i] == (((expected >> i) & 1U) != 0 ? 2.0F : -2.0F));
+    }
+  }
+}
+
+TEST_CASE("sign: names tell norm and granularity") {
+  CHECK(onebit::sign<>{}.name() == "sign l2 per layer");
+  CHECK(onebit::sign<onebit::l1_scale>{onebit::granularity::block(96)}.name() ==
+        "sign l1 per block of 96");
+  CHECK(onebit::policy_name(onebit::gather_scatter<onebit::sign<>>{}) ==
+        "gather_scatter of sign l2 per layer");
+}

@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The suite of the Backend concept. Models: see host_model in models.hpp (available, make, name).
+
+#ifndef ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
+#define ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
+
+#include <atomic>
+
+#include "models.hpp"
+
+namespace onebit_test::backend_suite {
+
+struct count_calls {
+  std::uint32_t* counts;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    L::store_scalar(counts + i, counts[i] + 1);
+  }
+};
+
+/// y = a x + y, rounded once.
+struct axpy {
+  const float* x;
+  float* y;
+  float a;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t word) const {
+    float* to = y + 32 * word;
+    L::store(to, L::fma(L::set(a), L::load(x + 32 * word), L::load(to)));
+  }
+};
+
+struct raise_one {
+  std::uint32_t* flag;
+  std::size_t which;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (i == which) L::raise(flag);
+  }
+};
+
+template <class B, class T>
+void check_buffer(B& backend) {
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, std::size_t{33}, std::size_t{5000}}) {
+    auto b = backend.template make_buffer<T>(n);
+    REQUIRE(b.size() == n);
+    CHECK(b.bytes() == n * sizeof(T));
+    CHECK(reinterpret_cast<std::uintptr_t>(b.data()) % 64 == 0);
+    bool zero = true;
+    for (std::size_t i = 0; i < n; ++i) {
+      zero = zero && b.data()[i] == T{};
+      b.data()[i] = static_cast<T>(7);
+    }
+    CHECK(zero);
+    const T* const where = b.data();
+    auto moved = std::move(b);
+    CHECK(moved.data() == where);
+    CHECK(moved.size() == n);
+    b = std::move(moved);
+    CHECK(b.data() == where);
+    b = {};
+    CHECK(b.size() == 0);
+    CHECK(b.data() == nullptr);
+  }
+}
+
+}  // namespace onebit_test::backend_suite
+
+TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
+  using namespace onebit_test;
+  if (!Model::available()) {
+    MESSAGE("skipped: this machine cannot run ", Model::name());
+    return;
+  }
+  auto backend = Model::make();
+  static_assert(onebit::Backend<decltype(backend)>);
+
+  backend_suite::check_buffer<decltype(backend), float>(backend);
+  backend_suite::check_buffer<decltype(backend), double>(backend);
+  backend_suite::check_buffer<decltype(backend), std::uint64_t>(backend);
+  backend_suite::check_buffer<decltype(backend), std::byte>(backend);
+
+  // every index once, and nothing beyond
+  for (const std::size_t n : {0, 1, 2, 3, 5, 64, 10007}) {
+    auto counts = backend.template make_buffer<std::uint32_t>(n + 1);
+    for (std::uint32_t times = 1; times <= 3; ++times) {
+      backend.launch(n, backend_suite::count_calls{counts.data()});
+      bool right = counts.data()[n] == 0;
+      for (std::size_t i = 0; i < n; ++i) right = right && counts.data()[i] == times;
+      CHECK(right);
+    }
+  }
+
+  // launch waits, and a launch sees what the one before wrote
+  constexpr std::size_t n_words = 1001;
+  auto x = backend.template make_buffer<float>(32 * n_words);
+  auto y = backend.template make_buffer<float>(32 * n_words);
+  flat expected(32 * n_words);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    x.data()[i] = noise(1, 0, 0, i);
+    y.data()[i] = expected[i] = noise(1, 1, 0, i);
+  }
+  for (int round = 0; round < 50; ++round) {
+    const float a = noise(1, 2, 0, static_cast<std::uint64_t>(round));
+    backend.launch(n_words, backend_suite::axpy{x.data(), y.data(), a});
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      expected[i] = std::fma(a, x.data()[i], expected[i]);
+    }
+  }
+  CHECK(first_difference({y.data(), y.size()}, expected) == none);
+
+  for (const std::size_t which : {0, 17, 999}) {
+    auto flag = backend.template make_buffer<std::uint32_t>(1);
+    backend.launch(which, backend_suite::raise_one{flag.data(), which});
+    CHECK(*flag.data() == 0);
+    backend.launch(1000, backend_suite::raise_one{flag.data(), which});
+    CHECK(*flag.data() == 1);
+  }
+}
+
+#endif  // ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP

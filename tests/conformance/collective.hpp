@@ -1,0 +1,247 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The suite of exchanges (what a collective policy binds to), and the loop that drives one
+// exchange by itself, without an optimizer. A model has
+//   codec()                      its compressor
+//   make(transport, backend, sizes)
+//   exact                        the agreed value is the mean, up to rounding
+// and, where the exchange is dense, agrees without undo, commit and rollback.
+
+#ifndef ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
+#define ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
+
+#include <limits>
+
+#include "models.hpp"
+
+namespace onebit_test {
+
+/// Rank r's message of step t, by element of the flat axis; padding is ignored.
+using messages = std::function<float(int rank, std::size_t step, std::size_t i)>;
+
+/// What one rank saw of a number of exchanges.
+struct exchange_trace {
+  std::vector<flat> agreed;  ///< by step, on the flat axis; empty where skipped
+  std::vector<flat> worker_residual, server_residual;  ///< after each step
+  std::vector<onebit::traffic> sent;                   ///< by step
+  std::vector<bool> skipped;
+  std::vector<bool> real;  ///< on the flat axis: not padding
+};
+
+/// Where the flat axis has elements.
+inline std::vector<bool> real_elements(const onebit::layout& axis) {
+  std::vector<bool> real(axis.n_words() * 32, false);
+  for (const onebit::tile& t : axis.tiles()) {
+    for (std::uint32_t i = 0; i < t.n; ++i) real[t.word * 32 + i] = true;
+  }
+  return real;
+}
+
+/// `steps` exchanges on one rank. Steps at which `message` gives something that is not finite are
+/// skipped by all ranks, and keep their number, as in the optimizer.
+template <class Model>
+exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t>& sizes,
+                        std::size_t steps, const messages& message,
+                        onebit::host backend = onebit::host()) {
+  onebit::counting<onebit::threads> counted(transport);
+  auto x = Model::make(counted, backend, sizes);
+  const onebit::layout& axis = x.local().axis();
+  exchange_trace trace;
+  trace.real = real_elements(axis);
+  auto values = backend.make_buffer<float>(axis.n_words() * 32);
+  auto undo = backend.make_buffer<float>(axis.n_words() * 32);
+
+  constexpr bool is_dense = !requires { x.commit(); };
+  constexpr bool carries = std::remove_cvref_t<decltype(x.local())>::carries;
+  if constexpr (!is_dense) {
+    auto live = backend.make_buffer<std::uint32_t>(axis.n_words());
+    for (std::size_t i = 0; i < trace.real.size(); ++i) {
+      if (trace.real[i]) live.data()[i / 32] |= 1U << i % 32;
+    }
+    x.prepare();
+    x.local().carry_nothing();
+    x.local().set_live(std::move(live));
+  }
+  std::uint64_t number = 0;
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (std::size_t i = 0; i < trace.real.size(); ++i) {
+      values.data()[i] = trace.real[i] ? message(transport.rank(), step, i) : 0.0F;
+    }
+    const onebit::traffic before = counted.sent();
+    onebit::outcome o;
+    if constexpr (is_dense) {
+      o = x.agree(flat_message{values.data()}, number);
+    } else {
+      const onebit::undo_in_buffer saved_to{undo.data()};
+      o = x.agree(flat_message{values.data()}, saved_to, number);
+      if (o == onebit::outcome::skipped) x.rollback(saved_to);
+    }
+    trace.sent.push_back(counted.sent() - before);
+    trace.skipped.push_back(o == onebit::outcome::skipped);
+    trace.agreed.emplace_back();
+    if (o == onebit::outcome::agreed) {
+      trace.agreed.back() = copied(x.pending(), x.local(), backend);
+      if constexpr (!is_dense) x.commit();
+      ++number;
+    }
+    if constexpr (carries) {
+      flat residual = copied(x.local().residual(), x.local(), backend);
+      for (std::size_t i = 0; i < residual.size(); ++i) {
+        if (!trace.real[i]) residual[i] = 0;  // the field does not know what is padding
+      }
+      trace.worker_residual.push_back(residual);
+      trace.server_residual.emplace_back(x.server_residual().begin(), x.server_residual().end());
+    }
+  }
+  return trace;
+}
+
+// --- models -------------------------------------------------------------------------------
+
+template <class C>
+struct gather_scatter_of {
+  static constexpr bool exact = !onebit::worker_phase<C, onebit::host>::carries;
+  static C codec() { return {}; }
+  template <class T>
+  static auto make(T& transport, onebit::host backend, const std::vector<std::size_t>& sizes) {
+    return onebit::two_phase<C, T, onebit::host>(codec(), transport, backend, sizes);
+  }
+};
+template <class C>
+struct all_gather_of {
+  static constexpr bool exact = !onebit::worker_phase<C, onebit::host>::carries;
+  static C codec() { return {}; }
+  template <class T>
+  static auto make(T& transport, onebit::host backend, const std::vector<std::size_t>& sizes) {
+    return onebit::one_phase<C, T, onebit::host>(codec(), transport, backend, sizes);
+  }
+};
+template <onebit::dense_sum Sum>
+struct dense_model {
+  static constexpr bool exact = true;
+  template <class T>
+  static auto make(T& transport, onebit::host backend, const std::vector<std::size_t>& sizes) {
+    return onebit::dense<T, onebit::host>(Sum, transport, backend, sizes);
+  }
+};
+
+/// sign with its granularity in the type, so that models can be types.
+template <class Scale, onebit::scale_per Unit, std::size_t Block = 0>
+struct sign_per : onebit::sign<Scale> {
+  constexpr sign_per() : onebit::sign<Scale>{{Unit, Block}} {}
+};
+
+}  // namespace onebit_test
+
+TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
+  using namespace onebit_test;
+  constexpr std::size_t steps = 6;
+  const std::vector<std::vector<std::size_t>> all_sizes = {{},        {0, 0},   {1},        {33},
+                                                           {0, 5, 0}, {64, 64}, odd_sizes()};
+  for (const auto& sizes : all_sizes) {
+    for (const int w : {1, 2, 3, 5, 8}) {
+      CAPTURE(sizes);
+      CAPTURE(w);
+      const auto n_ranks = static_cast<std::size_t>(w);
+      const messages message = [](int rank, std::size_t step, std::size_t i) {
+        return noise(21, static_cast<std::uint64_t>(rank), step, i);
+      };
+      const auto ranks =
+          on_ranks(w, [&](onebit::threads t) { return exchange<Model>(t, sizes, steps, message); });
+      const exchange_trace& first = ranks[0];
+      const std::size_t n = first.real.size();
+      std::size_t n_skipped = 0, n_different = 0, n_padding = 0;
+      for (const exchange_trace& r : ranks) {
+        for (std::size_t step = 0; step < steps; ++step) {
+          n_skipped += r.skipped[step] ? 1U : 0U;
+          n_different += first_difference(r.agreed[step], first.agreed[step]) != none ? 1U : 0U;
+          CHECK(r.sent[step].collectives <= 2);
+          CHECK(r.sent[step].bytes_sent == first.sent[step].bytes_sent);
+        }
+      }
+      CHECK(n_skipped == 0);
+      CHECK(n_different == 0);  // all ranks hold the same bits
+      if (w == 1) CHECK(first.sent[0].bytes_sent == 0);
+
+      // What went in comes out, or is still held: the mean of the messages, summed over the steps,
+      // is the sum of what was agreed plus the residuals. Every step rounds each element a few
+      // times (message, residual, mean over w, server's message and residual), each by at most
+      // 2^-24 of a magnitude below 16 (residuals of these messages stay below that).
+      const double bound = static_cast<double>(steps) * (w + 6) * 16 / (1 << 24);
+      double worst = 0, largest = 0;
+      std::vector<double> server(n, 0.0);
+      std::size_t at = 0;
+      for (const exchange_trace& r : ranks) {
+        if (r.server_residual.empty()) break;
+        for (const float e : r.server_residual.back()) server[at++] = static_cast<double>(e);
+      }
+      for (std::size_t i = 0; i < n; ++i) {
+        double in = 0, out = server[i];
+        for (std::size_t r = 0; r < n_ranks; ++r) {
+          for (std::size_t step = 0; step < steps; ++step) {
+            in += static_cast<double>(message(static_cast<int>(r), step, i)) / w;
+          }
+          if (!ranks[r].worker_residual.empty()) {
+            const auto e = static_cast<double>(ranks[r].worker_residual.back()[i]);
+            out += e / w;
+            largest = std::max(largest, std::fabs(e));
+          }
+        }
+        largest = std::max(largest, std::fabs(server[i]));
+        for (std::size_t step = 0; step < steps; ++step) {
+          out += static_cast<double>(first.agreed[step][i]);
+          if (!first.real[i] && first.agreed[step][i] != 0) ++n_padding;
+        }
+        if (first.real[i]) worst = std::max(worst, std::fabs(in - out));
+      }
+      CHECK(largest < 16);
+      CHECK(worst <= bound);
+      CHECK(n_padding == 0);
+
+      // A value that is not finite, on one rank, in one element: all ranks skip, and go on as if
+      // the step had not been.
+      if (n == 0) continue;
+      const int culprit = w / 2;
+      const std::size_t element = [&] {
+        std::size_t i = n - 1;
+        while (!first.real[i]) --i;
+        return i;
+      }();
+      std::size_t variant = 0;
+      for (const float bad :
+           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+            -std::numeric_limits<float>::infinity()}) {
+        const std::size_t bad_step = 2 * variant++;  // the first, and later ones
+        const messages poisoned = [&](int rank, std::size_t step, std::size_t i) {
+          if (step == bad_step && rank == culprit && i == element) return bad;
+          return message(rank, step > bad_step ? step - 1 : step, i);
+        };
+        const auto others = on_ranks(
+            w, [&](onebit::threads t) { return exchange<Model>(t, sizes, steps + 1, poisoned); });
+        std::size_t n_wrong = 0;
+        for (std::size_t r = 0; r < n_ranks; ++r) {
+          for (std::size_t step = 0; step <= steps; ++step) {
+            n_wrong += others[r].skipped[step] == (step == bad_step) ? 0U : 1U;
+            if (step == bad_step) continue;
+            const std::size_t same = step > bad_step ? step - 1 : step;
+            n_wrong +=
+                first_difference(others[r].agreed[step], ranks[r].agreed[same]) == none ? 0U : 1U;
+            if (ranks[r].worker_residual.empty()) continue;
+            n_wrong += first_difference(others[r].worker_residual[step],
+                                        ranks[r].worker_residual[same]) == none
+                           ? 0U
+                           : 1U;
+            n_wrong += first_difference(others[r].server_residual[step],
+                                        ranks[r].server_residual[same]) == none
+                           ? 0U
+                           : 1U;
+          }
+        }
+        CHECK(n_wrong == 0);
+      }
+    }
+  }
+}
+
+#endif  // ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP

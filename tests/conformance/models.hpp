@@ -1,0 +1,323 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What the suites are instantiated with, and what they share: numbers without a random state,
+// comparison by bits, ranks that give results, a trainer's memory, compressors for tests only.
+
+#ifndef ONEBIT_TESTS_CONFORMANCE_MODELS_HPP
+#define ONEBIT_TESTS_CONFORMANCE_MODELS_HPP
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <onebit/onebit.hpp>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace onebit_test {
+
+using flat = std::vector<float>;
+
+// --- numbers ------------------------------------------------------------------------------
+
+inline constexpr std::uint64_t mixed(std::uint64_t z) {
+  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31U);
+}
+
+inline constexpr std::uint64_t hashed(std::uint64_t seed, std::uint64_t rank, std::uint64_t step,
+                                      std::uint64_t i) {
+  std::uint64_t h = 0;
+  for (const std::uint64_t x : {seed, rank, step, i}) h = mixed(h + 0x9E3779B97F4A7C15U * (x + 1));
+  return h;
+}
+
+/// Uniform in [-1, 1), a multiple of 2^-23.
+inline constexpr float noise(std::uint64_t seed, std::uint64_t rank, std::uint64_t step,
+                             std::uint64_t i) {
+  const auto top = static_cast<std::int64_t>(hashed(seed, rank, step, i) >> 40U);
+  return static_cast<float>(top - (1 << 23)) * (1.0F / (1 << 23));
+}
+
+// --- comparison ---------------------------------------------------------------------------
+
+inline constexpr std::size_t none = static_cast<std::size_t>(-1);
+
+inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+
+/// The first index at which the bits differ, `none` where all are equal.
+inline std::size_t first_difference(std::span<const float> a, std::span<const float> b) {
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (bits_of(a[i]) != bits_of(b[i])) return i;
+  }
+  return a.size() == b.size() ? none : std::min(a.size(), b.size());
+}
+
+/// The same, but NaN equals NaN: which of several NaNs comes out is up to the instruction.
+inline std::size_t first_difference_but_nan(std::span<const float> a, std::span<const float> b) {
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    if (bits_of(a[i]) != bits_of(b[i])) return i;
+  }
+  return a.size() == b.size() ? none : std::min(a.size(), b.size());
+}
+
+// --- ranks --------------------------------------------------------------------------------
+
+/// f(threads) on n ranks; what each gave, by rank. Assertions belong to the caller.
+template <class F>
+auto on_ranks(int n, const F& f) {
+  using result = decltype(f(std::declval<onebit::threads>()));
+  std::vector<result> results(static_cast<std::size_t>(n));
+  onebit::run_threads(n, [&](onebit::threads transport) {
+    results[static_cast<std::size_t>(transport.rank())] = f(transport);
+  });
+  return results;
+}
+
+// --- backends -----------------------------------------------------------------------------
+
+template <onebit::isa Set, int Threads>
+struct host_model {
+  static std::string name() {
+    return std::string(onebit::to_string(Set)) + " x " + std::to_string(Threads);
+  }
+  static bool available() { return Set <= onebit::host::best_isa(); }
+  static onebit::host make() { return onebit::host(Threads, Set); }
+};
+using scalar_1 = host_model<onebit::isa::scalar, 1>;
+using scalar_2 = host_model<onebit::isa::scalar, 2>;
+using avx2_1 = host_model<onebit::isa::avx2, 1>;
+using avx2_2 = host_model<onebit::isa::avx2, 2>;
+using avx512_1 = host_model<onebit::isa::avx512, 1>;
+using avx512_2 = host_model<onebit::isa::avx512, 2>;
+
+/// The instruction sets that this machine has; says which it lacks.
+inline std::vector<onebit::isa> instruction_sets() {
+  std::vector<onebit::isa> found;
+  for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2, onebit::isa::avx512}) {
+    if (set <= onebit::host::best_isa()) {
+      found.push_back(set);
+    } else {
+      MESSAGE("skipped: this machine has no ", std::string(onebit::to_string(set)));
+    }
+  }
+  return found;
+}
+
+// --- tile compressors for tests -------------------------------------------------------------
+
+/// -s, 0, +s: two bits an element behind one float; s is the mean magnitude, and what is less
+/// than half of it is sent as 0.
+struct ternary {
+  static std::string name() { return "ternary"; }
+  std::size_t tile_bytes(std::size_t n) const { return 4 + (n + 3) / 4; }
+  void encode(const float* values, std::size_t n, std::byte* out) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += std::fabs(static_cast<double>(values[i]));
+    const auto s = static_cast<float>(sum / static_cast<double>(n));
+    std::memcpy(out, &s, 4);
+    std::memset(out + 4, 0, (n + 3) / 4);
+    for (std::size_t i = 0; i < n; ++i) {
+      const unsigned code = std::fabs(values[i]) < s / 2 || s == 0 ? 0 : values[i] > 0 ? 1 : 2;
+      out[4 + i / 4] |= static_cast<std::byte>(code << 2 * (i % 4));
+    }
+  }
+  void decode(const std::byte* in, std::size_t n, float* values) const {
+    float s = 0;
+    std::memcpy(&s, in, 4);
+    for (std::size_t i = 0; i < n; ++i) {
+      const unsigned code = (std::to_integer<unsigned>(in[4 + i / 4]) >> 2 * (i % 4)) & 3U;
+      values[i] = code == 0 ? 0.0F : code == 1 ? s : -s;
+    }
+  }
+};
+
+/// One byte an element behind one float per tile.
+struct int8_tile {
+  static std::string name() { return "int8"; }
+  std::size_t tile_bytes(std::size_t n) const { return 4 + n; }
+  void encode(const float* values, std::size_t n, std::byte* out) const {
+    float largest = 0;
+    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(values[i]));
+    const float step = largest / 127;
+    std::memcpy(out, &step, 4);
+    for (std::size_t i = 0; i < n; ++i) {
+      const float q = step > 0 ? std::nearbyint(values[i] / step) : 0.0F;
+      out[4 + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(q, -127.0F, 127.0F)));
+    }
+  }
+  void decode(const std::byte* in, std::size_t n, float* values) const {
+    float step = 0;
+    std::memcpy(&step, in, 4);
+    for (std::size_t i = 0; i < n; ++i) {
+      values[i] = step * static_cast<float>(std::to_integer<std::int8_t>(in[4 + i]));
+    }
+  }
+};
+
+static_assert(onebit::TileCompressor<ternary> && !onebit::WordCompressor<ternary>);
+static_assert(onebit::TileCompressor<int8_tile> && !onebit::WordCompressor<int8_tile>);
+
+// --- messages ---------------------------------------------------------------------------
+
+/// base + values: a message that lies on the flat axis.
+struct flat_message {
+  const float* values;
+
+  template <class L>
+  struct reader {
+    const float* first;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, L::load(first + 32 * k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t) const {
+    return {values + 32 * t.word};
+  }
+};
+
+// --- a trainer ------------------------------------------------------------------------------
+
+struct group_spec {
+  std::size_t n_tensors = 0;
+  float lr_factor = 1, weight_decay = 0;
+};
+
+/// What a trainer owns on one rank.
+struct memory {
+  std::vector<flat> params, grads;
+
+  explicit memory(const std::vector<std::size_t>& sizes) {
+    std::size_t at = 0;
+    for (const std::size_t n : sizes) {
+      params.emplace_back(n);
+      grads.emplace_back(n);
+      for (float& p : params.back()) p = noise(99, 0, 0, at++);
+    }
+  }
+
+  template <class G>
+  std::vector<onebit::param_group<float, G>> groups(const std::vector<group_spec>& specs) {
+    std::vector<onebit::param_group<float, G>> result;
+    std::size_t k = 0;
+    for (const group_spec& spec : specs) {
+      result.emplace_back();
+      result.back().lr_factor = spec.lr_factor;
+      result.back().weight_decay = spec.weight_decay;
+      for (std::size_t i = 0; i < spec.n_tensors; ++i, ++k) {
+        result.back().tensors.push_back({params[k], grads[k]});
+      }
+    }
+    return result;
+  }
+
+  flat all_params() const {
+    flat all;
+    for (const flat& p : params) all.insert(all.end(), p.begin(), p.end());
+    return all;
+  }
+};
+
+/// Sizes in which every edge of words, tiles and chunks occurs, with an empty tensor on the way.
+inline std::vector<std::size_t> odd_sizes() { return {1, 33, 0, 1000, 7, 4097, 32, 31}; }
+
+struct plan {
+  std::vector<std::size_t> sizes = odd_sizes();
+  std::vector<group_spec> groups{};  ///< empty: one group of all
+  int ranks = 2;
+  std::size_t steps = 10;
+  float lr = 0.01F;
+  std::uint64_t seed = 1;
+  int exponent = 0;  ///< gradients are multiplied by 2^exponent
+  onebit::one_bit_adam_options options = [] {
+    onebit::one_bit_adam_options o;
+    o.freeze_after = 4;
+    return o;
+  }();
+  /// Called after the gradients were filled and before step `step`.
+  std::function<void(memory&, int rank, std::size_t step)> disturb{};
+
+  std::vector<group_spec> all_groups() const {
+    if (groups.empty()) return {{sizes.size(), 1, 0}};
+    return groups;
+  }
+  /// Gradients of very different sizes; every 37th element has none before the freeze.
+  float gradient(int rank, std::size_t step, std::size_t i) const {
+    if (i % 37 == 5 && step < options.freeze_after) return 0;
+    return std::ldexp(noise(seed, static_cast<std::uint64_t>(rank), step + 1, i),
+                      static_cast<int>(i % 7) - 3 + exponent);
+  }
+  void fill(memory& m, int rank, std::size_t step) const {
+    std::size_t at = 0;
+    for (flat& g : m.grads) {
+      for (float& x : g) x = gradient(rank, step, at++);
+    }
+    if (disturb) disturb(m, rank, step);
+  }
+};
+
+/// What one rank did and has in the end.
+struct trace {
+  std::vector<flat> params;  ///< after every step, all tensors in one
+  std::vector<onebit::report> reports;
+  std::string checkpoint;
+  flat agreed, worker_residual, server_residual;  ///< of the flat axis; the server's: its chunk
+};
+
+template <class Optimizer>
+std::string saved(Optimizer& o) {
+  std::ostringstream out;
+  o.save(out);
+  return std::move(out).str();
+}
+
+/// A field on the flat axis of an exchange, padding included.
+template <class Field, class Worker, class B>
+flat copied(const Field& field, Worker& at, B& backend) {
+  auto to = backend.template make_buffer<float>(at.axis().n_words() * 32);
+  backend.launch(at.axis().tiles().size(),
+                 onebit::detail::copy_field_kernel<Field>{field, at.tiles(), to.data()});
+  return flat(to.data(), to.data() + to.size());
+}
+
+/// 1-bit Adam on one rank.
+template <class G = float, class Collective>
+trace train(onebit::threads transport, const plan& p, Collective collective,
+            onebit::host backend = onebit::host()) {
+  memory own(p.sizes);
+  const int rank = transport.rank();
+  auto o = onebit::one_bit_adam(own.groups<G>(p.all_groups()), transport, p.options, collective,
+                                backend);
+  trace t;
+  for (std::size_t step = 0; step < p.steps; ++step) {
+    p.fill(own, rank, step);
+    t.reports.push_back(o.step(p.lr));
+    t.params.push_back(own.all_params());
+  }
+  t.checkpoint = saved(o);
+  o.inspect([&](auto& x) {
+    if (p.steps <= p.options.freeze_after) return;
+    t.agreed = copied(x.agreed(), x.local(), backend);
+    if constexpr (std::remove_cvref_t<decltype(x.local())>::carries) {
+      t.worker_residual = copied(x.local().residual(), x.local(), backend);
+      t.server_residual.assign(x.server_residual().begin(), x.server_residual().end());
+    }
+  });
+  return t;
+}
+
+}  // namespace onebit_test
+
+#endif  // ONEBIT_TESTS_CONFORMANCE_MODELS_HPP

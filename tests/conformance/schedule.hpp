@@ -1,0 +1,82 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The suite of schedules. A model has make(), fresh and equal each time.
+
+#ifndef ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
+#define ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
+
+#include "models.hpp"
+
+namespace onebit_test::schedule_suite {
+
+inline bool operator==(const onebit::step_plan& a, const onebit::step_plan& b) {
+  return a.average_gradient == b.average_gradient && a.exchange == b.exchange;
+}
+
+/// ||v||_1 as it grows towards its stable value.
+inline double variance_norm(std::size_t step) {
+  return 3.0 * (1 - std::pow(0.9, static_cast<double>(step + 1)));
+}
+
+template <class Schedule>
+void advance(Schedule& s, std::size_t step) {
+  if (s.plan(step, 0.1F).exchange) return;
+  const bool wants = s.wants_variance_norm();
+  const bool froze = s.freezes_after(step, wants ? variance_norm(step) : 0.0);
+  if (froze) CHECK(s.plan(step + 1, 0.1F).exchange);
+}
+
+template <class Schedule>
+std::string written(Schedule& s) {
+  std::ostringstream out;
+  onebit::detail::write_checkpoint(out, [&](auto& a) { s.archive(a); });
+  return std::move(out).str();
+}
+
+}  // namespace onebit_test::schedule_suite
+
+TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
+  using namespace onebit_test;
+  using namespace onebit_test::schedule_suite;
+  constexpr std::size_t steps = 60;
+  auto first = Model::make();
+  using schedule = decltype(first);
+
+  auto second = Model::make();
+  bool compressed = false;
+  for (std::size_t step = 0; step < steps; ++step) {
+    CAPTURE(step);
+    const onebit::step_plan plan = first.plan(step, 0.1F);
+    CHECK(plan == first.plan(step, 0.1F));   // asking changes nothing
+    CHECK(plan == second.plan(step, 0.1F));  // every rank gets the same
+    CHECK((plan.average_gradient || plan.exchange));
+    if (!schedule::compresses) CHECK_FALSE(plan.exchange);
+    if (compressed) CHECK(plan.exchange);  // there is no way back
+    compressed = plan.exchange;
+    advance(first, step);
+    advance(second, step);
+  }
+  CHECK(compressed == schedule::compresses);
+
+  // Written and read at any step: goes on as if nothing had happened.
+  for (std::size_t stop = 0; stop < steps; stop += 7) {
+    CAPTURE(stop);
+    auto original = Model::make();
+    for (std::size_t step = 0; step < stop; ++step) advance(original, step);
+    auto restored = Model::make();
+    std::istringstream in(written(original));
+    auto reader = onebit::detail::read_checkpoint(in);
+    restored.archive(reader);
+    CHECK(reader.left() == 0);
+    CHECK(written(restored) == written(original));
+    for (std::size_t step = stop; step < steps; ++step) {
+      REQUIRE(original.plan(step, 0.1F) == restored.plan(step, 0.1F));
+      advance(original, step);
+      advance(restored, step);
+    }
+    CHECK(written(restored) == written(original));
+  }
+}
+
+#endif  // ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP

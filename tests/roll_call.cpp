@@ -1,0 +1,349 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Ranks that disagree: all throw, and the one that differs is named.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <onebit/onebit.hpp>
+#include <string>
+#include <vector>
+
+#include "support/training.hpp"
+
+using onebit_test::contains;
+using onebit_test::on_ranks;
+using onebit_test::thrown;
+using onebit_test::training;
+
+namespace {
+
+/// Rank `odd` of n builds something else than the others; what each is told.
+template <class Build>
+std::vector<std::string> disagreement(int n, int odd, const Build& build) {
+  return on_ranks(n, [&](onebit::threads t) {
+    return thrown<onebit::rank_mismatch>([&] { build(t, t.rank() == odd); });
+  });
+}
+
+/// All ranks must name the odd one, and say these words. Of two ranks none is the odd one, so the
+/// second is named.
+template <class Build>
+void check_disagreement(const char* words, const Build& build) {
+  for (const int n : {2, 3, 5}) {
+    for (const int odd : {0, n - 1}) {
+      CAPTURE(n);
+      CAPTURE(odd);
+      const auto told = disagreement(n, odd, build);
+      const int named = n == 2 ? 1 : odd;
+      for (int r = 0; r < n; ++r) {
+        const auto& text = told[static_cast<std::size_t>(r)];
+        CHECK(text == contains{"the ranks disagree: rank " + std::to_string(named)});
+        CHECK(text == contains{words});
+        const auto suffix = "[rank " + std::to_string(r) + "/" + std::to_string(n) + "]";
+        CHECK(text == contains{suffix});
+      }
+    }
+  }
+}
+
+onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
+  onebit::one_bit_adam_options o;
+  o.freeze_after = n;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("another number of tensors") {
+  check_disagreement(" tensors, rank ", [](onebit::threads t, bool odd) {
+    training<> data(odd ? std::vector<std::size_t>{4, 4} : std::vector<std::size_t>{4, 4, 4});
+    auto g = data.groups();
+    std::vector<onebit::param_group<>> one(1);  // else the groups already differ in their words
+    for (const auto& group : g) {
+      for (const auto& x : group.tensors) one[0].tensors.push_back(x);
+    }
+    (void)onebit::optimizer<onebit::adam_rule<onebit::host>, onebit::always_dense,
+                            onebit::gather_scatter<onebit::identity>, onebit::threads, onebit::host,
+                            float, float>(
+        "same name", one, t, onebit::host{}, onebit::adam_rule<onebit::host>({}, onebit::host{}),
+        onebit::always_dense{}, onebit::gather_scatter<onebit::identity>{});
+  });
+  check_disagreement("[2 tensors", [](onebit::threads t, bool odd) {
+    training<> data(odd ? std::vector<std::size_t>{4, 4} : std::vector<std::size_t>{4, 4, 4});
+    (void)onebit::adam(data.groups(), t);
+  });
+}
+
+TEST_CASE("another size, and the same sizes in another order") {
+  check_disagreement(" parameters, rank ", [](onebit::threads t, bool odd) {
+    training<> data({64, odd ? 65U : 64U});
+    (void)onebit::adam(data.groups(), t);
+  });
+  check_disagreement("tensors of other sizes or in another order", [](onebit::threads t, bool odd) {
+    training<> data(odd ? std::vector<std::size_t>{8, 4} : std::vector<std::size_t>{4, 8});
+    (void)onebit::adam(data.groups(), t);
+  });
+}
+
+TEST_CASE("other options") {
+  check_disagreement("beta1 0.8", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    (void)onebit::adam(data.groups(), t, {odd ? 0.8 : 0.9, 0.999, 1e-8, false});
+  });
+  check_disagreement("eps 1.0000000000000002e-08", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    (void)onebit::adam(data.groups(), t, {0.9, 0.999, odd ? 1.0000000000000002e-8 : 1e-8, false});
+  });
+  check_disagreement("freeze_after 11", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    (void)onebit::one_bit_adam(data.groups(), t, frozen_after(odd ? 11 : 10));
+  });
+  check_disagreement("per vector", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    const onebit::sign<> codec{odd ? onebit::granularity::vector() : onebit::granularity::layer()};
+    (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10), onebit::gather_scatter{codec});
+  });
+  check_disagreement("weight_decay 0.125", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    auto g = data.groups();
+    if (odd) g[0].weight_decay = 0.125F;
+    (void)onebit::adam(g, t);
+  });
+  check_disagreement("the transport", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    (void)onebit::adam(data.groups(), t, {}, onebit::host{},
+                       odd ? onebit::dense_sum::transport : onebit::dense_sum::rank_order);
+  });
+}
+
+TEST_CASE("an option of a group behind so many that the text of them all is cut") {
+  check_disagreement("digest", [](onebit::threads t, bool odd) {
+    training<> data(std::vector<std::size_t>(40, 3));
+    std::vector<onebit::param_group<>> g(40);
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      g[i].tensors.push_back({data.params[i], data.grads[i]});
+    }
+    if (odd) g[39].lr_factor = 0.25F;
+    (void)onebit::adam(g, t);
+  });
+}
+
+TEST_CASE("other initial parameters: one bit of one element") {
+  check_disagreement("other initial parameter values", [](onebit::threads t, bool odd) {
+    training<> data;
+    if (odd) data.params[2][4999] = std::nextafter(data.params[2][4999], 2.0F);
+    (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10));
+  });
+}
+
+TEST_CASE("another algorithm") {
+  check_disagreement("one_bit_adam", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    if (odd) {
+      (void)onebit::adam(data.groups(), t);
+    } else {
+      (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10));
+    }
+  });
+  check_disagreement("all_gather of sign", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    if (odd) {
+      (void)onebit::one_bit_adam(data.groups(), t, frozen_after(9),
+                                 onebit::all_gather<onebit::sign<>>{});
+    } else {
+      (void)onebit::one_bit_adam(data.groups(), t, frozen_after(9));
+    }
+  });
+}
+
+TEST_CASE("all ranks differ: all throw") {
+  for (const int n : {2, 3, 5}) {
+    const auto told = on_ranks(n, [&](onebit::threads t) {
+      training<> data({static_cast<std::size_t>(4 + t.rank())});
+      return thrown<onebit::rank_mismatch>([&] { (void)onebit::adam(data.groups(), t); });
+    });
+    for (const auto& text : told) CHECK(text == contains{"the ranks disagree"});
+  }
+}
+
+TEST_CASE("one rank with invalid input: it throws its own error, the others are told") {
+  struct wrong {
+    const char* words;
+    std::function<void(onebit::threads, bool)> build;
+  };
+  const std::vector<wrong> cases = {
+      {"lr_factor",
+       [](onebit::threads t, bool odd) {
+         training<> data({4});
+         auto g = data.groups();
+         if (odd) g[0].lr_factor = -1;
+         (void)onebit::adam(g, t);
+       }},
+      {"betas",
+       [](onebit::threads t, bool odd) {
+         training<> data({4});
+         (void)onebit::adam(data.groups(), t, {odd ? 2 : 0.9, 0.999, 1e-8, false});
+       }},
+      {"ratio",
+       [](onebit::threads t, bool odd) {
+         training<> data({4});
+         onebit::one_bit_adam_options o;
+         if (odd) o.freeze_ratio = 2;
+         (void)onebit::one_bit_adam(data.groups(), t, o);
+       }},
+      {"block of 33",
+       [](onebit::threads t, bool odd) {
+         training<> data({64});
+         const onebit::sign<> codec{onebit::granularity::block(odd ? 33 : 32)};
+         (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10),
+                                    onebit::gather_scatter{codec});
+       }},
+      {"overlap",
+       [](onebit::threads t, bool odd) {
+         training<> data({8, 8});
+         auto g = data.groups();
+         if (odd) g[1].tensors[0].params = g[0].tensors[0].params;
+         (void)onebit::adam(g, t);
+       }},
+  };
+  for (const auto& wrong_case : cases) {
+    for (const int n : {2, 3, 5}) {
+      for (const int odd : {0, n - 1}) {
+        CAPTURE(wrong_case.words);
+        const auto told = on_ranks(n, [&](onebit::threads t) {
+          const auto build = [&] { wrong_case.build(t, t.rank() == odd); };
+          return t.rank() == odd ? thrown<onebit::invalid_input>(build)
+                                 : thrown<onebit::rank_mismatch>(build);
+        });
+        for (int r = 0; r < n; ++r) {
+          const auto& text = told[static_cast<std::size_t>(r)];
+          if (r == odd) {
+            CHECK(text == contains{wrong_case.words});
+          } else {
+            CHECK(text == contains{"rank " + std::to_string(odd) + " rejected its input"});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("after a refusal the same transport serves a correct attempt") {
+  const auto digests = on_ranks(3, [](onebit::threads t) {
+    training<> data;
+    auto wrong = data.groups();
+    if (t.rank() == 2) wrong[0].weight_decay = -1;
+    CHECK_THROWS_AS((void)onebit::adam(wrong, t), onebit::error);
+    auto optimizer = onebit::adam(data.groups(), t);
+    (void)train(optimizer, data);
+    return data.digest();
+  });
+  CHECK(digests[0] == digests[1]);
+  CHECK(digests[0] == digests[2]);
+}
+
+namespace {
+
+/// While `alone`, a rank hears itself from all ranks, so that it can take a step by itself.
+class splitting {
+ public:
+  splitting(onebit::threads inner, const bool* alone) : inner_(std::move(inner)), alone_(alone) {}
+  [[nodiscard]] int rank() const { return inner_.rank(); }
+  [[nodiscard]] int size() const { return inner_.size(); }
+  void all_to_all(const void* send, void* receive, std::size_t n) {
+    if (!*alone_) return inner_.all_to_all(send, receive, n);
+    const auto* own = static_cast<const char*>(send) + static_cast<std::size_t>(rank()) * n;
+    repeat(own, receive, n);
+  }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    if (!*alone_) return inner_.all_gather(send, receive, n);
+    repeat(send, receive, n);
+  }
+  void all_reduce_sum(float* data, std::size_t n) {
+    if (!*alone_) return inner_.all_reduce_sum(data, n);
+    // What the others would say: the same values, and the same step in their status words.
+    const auto w = static_cast<std::size_t>(size());
+    const std::size_t slot = n / w;
+    const float step = data[static_cast<std::size_t>(rank() + 1) * slot - 1];
+    for (std::size_t i = 0; i < n; ++i) data[i] *= static_cast<float>(size());
+    for (std::size_t r = 0; r < w; ++r) data[(r + 1) * slot - 1] = step;
+  }
+
+ private:
+  void repeat(const void* own, void* receive, std::size_t n) {
+    for (std::size_t r = 0; r < static_cast<std::size_t>(size()); ++r) {
+      std::memcpy(static_cast<char*>(receive) + r * n, own, n);
+    }
+  }
+  onebit::threads inner_;
+  const bool* alone_;
+};
+
+/// Rank 1 takes `ahead` steps by itself; then all take one: all are told, and nothing changes.
+template <class Make>
+void check_out_of_step(int n, int steps, const char* who, const Make& make) {
+  const auto told = on_ranks(n, [&](onebit::threads t) {
+    bool alone = false;
+    training<> data;
+    auto optimizer = make(data, splitting(t, &alone));
+    for (int i = 0; i < steps; ++i) (void)train(optimizer, data);
+    alone = true;
+    if (t.rank() == 1) (void)train(optimizer, data);
+    alone = false;
+    const auto params = data.params;
+    const auto state = onebit_test::saved(optimizer);
+    const auto text = thrown<onebit::rank_mismatch>([&] { (void)train(optimizer, data); });
+    CHECK(data.params == params);
+    CHECK(onebit_test::saved(optimizer) == state);
+    return text;
+  });
+  for (int r = 0; r < n; ++r) {
+    CAPTURE(r);
+    const auto& text = told[static_cast<std::size_t>(r)];
+    CHECK(text == contains{who});
+    CHECK(text == contains{r == 1 ? "rank 0 is at step " : "rank 1 is at step "});
+    CHECK(text == contains{"all ranks must call step() equally often"});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("ranks at different steps are told apart in every phase") {
+  for (const int n : {2, 3}) {
+    check_out_of_step(n, 1, "exchange: ", [](training<>& data, splitting t) {
+      return onebit::adam(data.groups(), t);
+    });
+    for (const int steps : {1, 4}) {
+      check_out_of_step(n, steps, "exchange: ", [](training<>& data, splitting t) {
+        return onebit::one_bit_adam(data.groups(), t, frozen_after(3));
+      });
+      check_out_of_step(n, steps, "exchange: ", [](training<>& data, splitting t) {
+        return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                                    onebit::all_gather<onebit::sign<>>{});
+      });
+    }
+    check_out_of_step(n, 0, "dense: ", [](training<>& data, splitting t) {
+      return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);
+    });
+  }
+}
+
+TEST_CASE("three ranks at three steps whose mean is one of them: all are told") {
+  // With the transport's own sum a rank in the middle must not take the mean for agreement.
+  const auto told = on_ranks(3, [](onebit::threads t) {
+    bool alone = false;
+    training<> data;
+    splitting transport(t, &alone);
+    auto optimizer =
+        onebit::adam(data.groups(), transport, {}, onebit::host{}, onebit::dense_sum::transport);
+    alone = true;
+    for (int i = 0; i < t.rank(); ++i) (void)train(optimizer, data);
+    alone = false;
+    return thrown<onebit::rank_mismatch>([&] { (void)train(optimizer, data); });
+  });
+  for (const auto& text : told) CHECK(text == contains{"is at step"});
+}

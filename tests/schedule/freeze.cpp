@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "../conformance/schedule.hpp"
+
+using namespace onebit_test;
+
+namespace {
+
+struct dense_model {
+  static onebit::always_dense make() { return {}; }
+};
+struct freeze_after_12 {
+  static onebit::freeze make() { return {{.after = 12}, 0.999}; }
+};
+struct freeze_by_itself {  // D = 8
+  static onebit::freeze make() { return {{.after = 0, .ratio = 0.9}, 0.875}; }
+};
+
+/// The rule as it is written down, with the whole history kept. The step after which it freezes.
+std::size_t naive_freeze(const std::vector<double>& norms, std::size_t distance, double ratio,
+                         std::size_t lr_warmup_steps) {
+  for (std::size_t t = 0; t < norms.size(); ++t) {
+    if (t < distance || t + 1 < lr_warmup_steps || norms[t] <= 0) continue;
+    if (norms[t - distance] / norms[t] >= ratio) return t;
+  }
+  return none;
+}
+
+std::size_t freeze_step(onebit::freeze schedule, const std::vector<double>& norms) {
+  std::size_t found = none;
+  for (std::size_t t = 0; t < norms.size(); ++t) {
+    CHECK(schedule.wants_variance_norm() == (found == none));
+    CHECK(schedule.frozen() == (found != none));
+    if (schedule.freezes_after(t, norms[t])) {
+      CHECK(found == none);  // says so once
+      found = t;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE_INVOKE(schedule_conformance, dense_model, freeze_after_12, freeze_by_itself);
+
+TEST_CASE("freeze: after n warm-up steps, whatever the variance") {
+  for (const std::uint64_t n : {1, 2, 7, 100}) {
+    onebit::freeze schedule({.after = n}, 0.999);
+    CHECK_FALSE(schedule.wants_variance_norm());
+    for (std::uint64_t t = 0; t < n; ++t) {
+      CHECK(schedule.plan(t, 0.1F).average_gradient);
+      CHECK_FALSE(schedule.plan(t, 0.1F).exchange);
+      CHECK(schedule.freezes_after(t, 1e9 * static_cast<double>(t)) == (t + 1 == n));
+    }
+    CHECK_FALSE(schedule.plan(n, 0.1F).average_gradient);
+    CHECK(schedule.plan(n, 0.1F).exchange);
+    CHECK_FALSE(schedule.freezes_after(n, 0));
+  }
+}
+
+TEST_CASE("freeze: automatic, against the whole history") {
+  for (const double beta2 : {0.0, 0.5, 0.75, 0.9, 0.96, 0.984375}) {
+    const auto distance = static_cast<std::size_t>(std::lround(1 / (1 - beta2)));
+    for (const double ratio : {0.5, 0.9, 0.96, 1.0}) {
+      for (const std::size_t warmup : {0, 1, 50, 121}) {
+        for (std::uint64_t seed = 0; seed < 4; ++seed) {
+          // grows to its stable value, with bumps; seed 3 starts with zeros, seed 2 falls
+          std::vector<double> norms;
+          for (std::size_t t = 0; t < 200; ++t) {
+            const auto x = static_cast<double>(t + 1);
+            double v =
+                2 * (1 - std::pow(beta2, x)) + 0.05 * static_cast<double>(noise(seed, 0, 0, t));
+            if (seed == 2) v = 5 / x;
+            if (seed == 3 && t < 60) v = 0;
+            norms.push_back(v);
+          }
+          const onebit::freeze schedule({.after = 0, .ratio = ratio, .lr_warmup_steps = warmup},
+                                        beta2);
+          CAPTURE(beta2);
+          CAPTURE(ratio);
+          CAPTURE(warmup);
+          CAPTURE(seed);
+          const std::size_t expected = naive_freeze(norms, distance, ratio, warmup);
+          CHECK(freeze_step(schedule, norms) == expected);
+          if (expected != none && warmup > 0) CHECK(expected + 1 >= warmup);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("freeze: the optimizer freezes at the step that its own variance tells") {
+  // The naive rule over ||v||_1 of a naive Adam; gradients of constant size, so that v grows
+  // smoothly and the ratio is far from the limit at every step but where it crosses.
+  const double beta2 = 0.875;
+  plan p;
+  p.sizes = {100, 33};
+  p.steps = 40;
+  p.options.freeze_after = 0;
+  p.options.beta2 = beta2;
+  p.options.freeze_ratio = 0.9;
+  for (const std::uint64_t warmup : {0, 30}) {
+    p.options.lr_warmup_steps = warmup;
+    for (const int ranks : {1, 2, 3}) {
+      p.ranks = ranks;
+      p.disturb = [](memory& m, int, std::size_t step) {
+        for (flat& g : m.grads) {
+          for (float& x : g) x = step % 2 == 0 ? 0.5F : -0.5F;
+        }
+      };
+      std::vector<double> norms;
+      double v = 0;
+      for (std::size_t t = 0; t < p.steps; ++t) {
+        v = beta2 * v + (1 - beta2) * 0.25;
+        norms.push_back(133 * v);
+      }
+      const std::size_t expected = naive_freeze(norms, 8, 0.9, warmup);
+      REQUIRE(expected != none);
+      for (const trace& t : on_ranks(ranks, [&](onebit::threads x) {
+             return train(x, p, onebit::gather_scatter<onebit::sign<>>{});
+           })) {
+        for (std::size_t step = 0; step < p.steps; ++step) {
+          CAPTURE(step);
+          CHECK((t.reports[step].phase == onebit::phase::compressed) == (step > expected));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("freeze: options out of range are refused, with the number") {
+  const auto refused = [](onebit::freeze_options o, double beta2, const char* number) {
+    try {
+      const onebit::freeze schedule(o, beta2);
+    } catch (const onebit::invalid_input& e) {
+      return std::string(e.what()).find(number) != std::string::npos;
+    }
+    return false;
+  };
+  CHECK(refused({.ratio = 0}, 0.9, "ratio is 0,"));
+  CHECK(refused({.ratio = 1.5}, 0.9, "1.5"));
+  CHECK(refused({.ratio = -0.5}, 0.9, "-0.5"));
+  CHECK(refused({.ratio = std::nan("")}, 0.9, "nan"));
+  CHECK(refused({}, 1.0, "beta2 is 1"));
+  CHECK(refused({}, -0.25, "-0.25"));
+  CHECK(refused({}, std::nan(""), "nan"));
+}
