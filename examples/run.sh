@@ -2,9 +2,18 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Builds the language model in build/examples, after installing what is missing for it, and trains
-# it with every optimizer. All arguments go to the program: see ./examples/run.sh --help
+#   ./examples/run.sh [language_model | image_classifier] [arguments]
+#
+# Builds the program, the language model unless said otherwise, in build/examples, after installing
+# what is missing for it, and trains with every optimizer. All further arguments go to the program:
+# see ./examples/run.sh --help
 set -euo pipefail
+
+program=language_model
+if [[ ${1-} == language_model || ${1-} == image_classifier ]]; then
+  program=$1
+  shift
+fi
 
 source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build_dir="$source_dir/build/examples"
@@ -17,11 +26,14 @@ needed=(
   "libeigen3-dev /usr/include/eigen3/Eigen/Core"
   "libcli11-dev /usr/include/CLI/CLI.hpp"
   "nlohmann-json3-dev /usr/include/nlohmann/json.hpp"
-  "bible-kjv bible"
-  "gnuplot-nox gnuplot"
   "libopenmpi-dev mpicxx"
   "openmpi-bin mpirun"
 )
+if [[ $program == language_model ]]; then
+  needed+=("bible-kjv bible" "gnuplot-nox gnuplot")
+else
+  needed+=("dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
+fi
 missing=()
 for line in "${needed[@]}"; do
   read -r package sign <<<"$line"
@@ -51,7 +63,7 @@ if ((${#missing[@]} > 0)); then
 fi
 
 if ! command -v nvcc >/dev/null; then
-  echo "nvcc not found: building without CUDA, which this example does not use yet" >&2
+  echo "nvcc not found: building without CUDA, which the examples do not use yet" >&2
 fi
 
 log="$build_dir/build.log"
@@ -59,12 +71,15 @@ mkdir -p "$build_dir"
 if ! {
   cmake -S "$source_dir" -B "$build_dir" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_EXAMPLES=ON \
     -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=OFF &&
-    cmake --build "$build_dir" --target language_model --parallel
+    cmake --build "$build_dir" --target "$program" --parallel
 } >"$log" 2>&1; then
   cat "$log" >&2
   echo "run.sh: the build failed; this was $log" >&2
   exit 1
 fi
 
-# Later options win, so one given by the user overrides this one.
-exec "$build_dir/examples/language_model/language_model" --out "$build_dir" "$@"
+arguments=()
+if [[ $program == language_model ]]; then
+  arguments=(--out "$build_dir") # later options win, so one given by the user overrides it
+fi
+exec "$build_dir/examples/$program/$program" "${arguments[@]}" "$@"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// All of the example's use of onebit: the optimizers and the transports.
+// All of the trainers' use of onebit: the optimizers and the transports.
 #include "algorithms.hpp"
 
 #include <onebit/onebit.hpp>
@@ -17,12 +17,10 @@
 #include <stdexcept>
 #include <utility>
 
-namespace language_model {
+namespace common {
 namespace {
 
-// beta2 = 0.99 averages over about a hundred steps: in a run this short the variance must have
-// settled when one_bit_adam freezes it, and 0.999 would still remember the first steps.
-constexpr double beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
+constexpr double beta1 = 0.9;
 
 // Matrices decay; biases and gains do not.
 std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters) {
@@ -60,7 +58,8 @@ template <class Transport>
 optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                          std::span<const parameter> parameters,
                          const optimizer_settings& settings) {
-  auto groups = make_groups(parameters);
+  const auto groups = make_groups(parameters);
+  const double beta2 = settings.beta2, eps = settings.eps;
   if (algorithm == "adam") {
     return erase(onebit::adam(
         groups, comm,
@@ -74,6 +73,20 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                                                           .eps = eps,
                                                           .bias_correction = true,
                                                           .freeze_after = settings.freeze_after}));
+  }
+  const onebit::lamb_options lamb{.beta1 = beta1, .beta2 = beta2, .eps = eps};
+  if (algorithm == "lamb") return erase(onebit::lamb(groups, comm, lamb));
+  if (algorithm == "one_bit_lamb") {
+    return erase(onebit::one_bit_lamb(
+        groups, comm,
+        onebit::one_bit_lamb_options{.lamb = lamb, .freeze = {.after = settings.freeze_after}}));
+  }
+  if (algorithm == "zero_one_adam") {
+    return erase(onebit::zero_one_adam(
+        groups, comm,
+        onebit::zero_one_adam_options{.adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps},
+                                      .schedule = {.warmup_steps = settings.freeze_after,
+                                                   .also_every = settings.meet_every}}));
   }
   throw std::invalid_argument("unknown algorithm '" + algorithm + "'");
 }
@@ -107,7 +120,7 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
     f(link);
   } catch (const std::exception& error) {
     // The other processes may be waiting in a collective for this one: end them too.
-    std::fprintf(stderr, "language_model: %s\n", error.what());
+    std::fprintf(stderr, "%s\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   MPI_Finalize();
@@ -116,7 +129,9 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
 
 }  // namespace
 
-std::vector<std::string> available_algorithms() { return {"adam", "one_bit_adam"}; }
+std::vector<std::string> available_algorithms() {
+  return {"adam", "one_bit_adam", "lamb", "one_bit_lamb", "zero_one_adam"};
+}
 
 std::vector<std::string> available_transports() {
 #ifdef EXAMPLE_WITH_MPI
@@ -137,4 +152,4 @@ void run_ranks(const std::string& transport, int ranks, const std::function<void
   });
 }
 
-}  // namespace language_model
+}  // namespace common

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the trainer asks of onebit, with the types erased: algorithms.cpp alone includes its
+// What the trainers ask of onebit, with the types erased: algorithms.cpp alone includes its
 // headers.
 #pragma once
 
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace language_model {
+namespace common {
 
 std::vector<std::string> available_algorithms();
 std::vector<std::string> available_transports();
@@ -45,7 +45,13 @@ struct parameter {
 };
 
 struct optimizer_settings {
-  std::uint64_t freeze_after;  // steps with full-precision gradients before one_bit_adam compresses
+  double beta2;
+  double eps;
+  // Steps in which the variance still learns: those of one_bit_adam and one_bit_lamb send exact
+  // averages; in those of zero_one_adam, which compresses from the start, every step exchanges.
+  std::uint64_t freeze_after;
+  // After every so-manieth step the ranks of zero_one_adam have the same parameters.
+  std::uint64_t meet_every;
 };
 
 // One rank's link to the others.
@@ -70,4 +76,4 @@ struct rank_link {
 // number is checked against `ranks` unless that is 0.
 void run_ranks(const std::string& transport, int ranks, const std::function<void(rank_link&)>& f);
 
-}  // namespace language_model
+}  // namespace common

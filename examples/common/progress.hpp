@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace language_model {
+namespace common {
 
 class progress {
  public:
@@ -60,4 +60,4 @@ class progress {
   clock::time_point shown_ = start_;
 };
 
-}  // namespace language_model
+}  // namespace common

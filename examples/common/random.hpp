@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <string_view>
 
-namespace language_model {
+namespace common {
 
 // The finalizer of splitmix64: a bijection that scatters neighbouring keys.
 inline std::uint64_t mix(std::uint64_t x) {
@@ -56,4 +56,4 @@ inline std::uint64_t fnv1a(std::string_view bytes, std::uint64_t hash = fnv_star
   return hash;
 }
 
-}  // namespace language_model
+}  // namespace common

@@ -12,9 +12,12 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "random.hpp"
+#include "common/random.hpp"
 
 namespace language_model {
+
+using common::fnv1a;
+
 namespace {
 
 constexpr std::string_view magic = "onebit language model checkpoint 1\n";

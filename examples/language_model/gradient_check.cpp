@@ -15,7 +15,7 @@ int main() {
   using namespace language_model;
   const model_shape shape{.vocabulary = 11, .context = 6, .width = 8, .heads = 2, .layers = 2};
   transformer<double> model(shape, 1);
-  counter_random random{2};
+  common::counter_random random{2};
   // Away from the symmetric starting point, where gains are all one and biases zero.
   for (auto& t : model.tensors()) {
     for (double& v : t.value) v += 0.3 * random.normal();

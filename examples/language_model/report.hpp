@@ -4,7 +4,6 @@
 // What the program says at the end: the table, on paper and as JSON, the curves and their plot.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,9 +12,7 @@
 namespace language_model {
 
 struct summary {
-  int ranks = 0;
   std::string transport;
-  std::uint64_t seed = 0;
   std::vector<training_result> results;
 };
 

@@ -3,13 +3,13 @@
 #include "text.hpp"
 
 #include <array>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
 
-#include "random.hpp"
+#include "common/random.hpp"
+#include "common/shell.hpp"
 
 namespace language_model {
 namespace {
@@ -31,14 +31,7 @@ std::string strip_verses(const std::string& lines) {
 }
 
 std::string king_james() {
-  std::string bytes;
-  std::FILE* pipe = popen("bible -f 'gen1:1-rev22:21' 2>/dev/null", "r");
-  if (pipe == nullptr) throw std::runtime_error("cannot start a shell to run the program bible");
-  std::array<char, 65536> buffer;
-  for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
-    bytes.append(buffer.data(), n);
-  }
-  const int status = pclose(pipe);
+  const auto [status, bytes] = common::output_of("bible -f 'gen1:1-rev22:21' 2>/dev/null");
   if (status != 0 || bytes.empty()) {
     throw std::runtime_error(
         "the program bible, which prints the King James text, is missing or failed (status " +
@@ -66,7 +59,7 @@ text text::load(const std::string& path) {
   return text(bytes);
 }
 
-text::text(const std::string& bytes) : hash_(fnv1a(bytes)) {
+text::text(const std::string& bytes) : hash_(common::fnv1a(bytes)) {
   std::array<bool, 256> occurs{};
   for (const char c : bytes) occurs[static_cast<unsigned char>(c)] = true;
   std::array<unsigned char, 256> token{};
@@ -91,7 +84,8 @@ void text::draw(batch& to, int sequences, int context, std::uint64_t seed, std::
   const auto length = static_cast<std::size_t>(context);
   to.input.resize(static_cast<std::size_t>(sequences) * length);
   to.target.resize(to.input.size());
-  counter_random random{seed, fnv1a("batch"), step, static_cast<std::uint64_t>(rank)};
+  common::counter_random random{seed, common::fnv1a("batch"), step,
+                                static_cast<std::uint64_t>(rank)};
   for (std::size_t at = 0; at < to.input.size(); at += length) {
     copy_window(to, at, random.below(training_size() - length), context);
   }

@@ -13,14 +13,20 @@
 #include <string_view>
 
 #include "checkpoint.hpp"
+#include "common/progress.hpp"
+#include "common/schedule.hpp"
 #include "model.hpp"
-#include "progress.hpp"
 
 namespace language_model {
+
+using common::rank_link;
+
 namespace {
 
+// An average over about a hundred steps: in a run this short the variance must have settled when it
+// is frozen, and 0.999 would still remember the first steps.
+constexpr double beta2 = 0.99, eps = 1e-8;
 constexpr int validation_batches = 32, validation_sequences = 8;
-constexpr int validations = 16;  // in the course of a run
 
 double now() {
   using clock = std::chrono::steady_clock;
@@ -47,11 +53,15 @@ class training {
         source_(source),
         algorithm_(algorithm),
         options_(options),
-        model_({.vocabulary = source.vocabulary()}, options.seed) {
-    std::vector<parameter> parameters;
-    for (auto& t : model_.tensors()) parameters.push_back({t.value, t.gradient, t.decay});
-    optimizer_ = link.make_optimizer(
-        algorithm, parameters, {.freeze_after = static_cast<std::uint64_t>(options.freeze_after)});
+        model_({.vocabulary = source.vocabulary()}, options.seed),
+        validation_interval_(common::validation_interval(options.steps)) {
+    for (auto& t : model_.tensors()) parameters_.push_back({t.value, t.gradient, t.decay});
+    optimizer_ =
+        link.make_optimizer(algorithm, parameters_,
+                            {.beta2 = beta2,
+                             .eps = eps,
+                             .freeze_after = static_cast<std::uint64_t>(options.freeze_after),
+                             .meet_every = static_cast<std::uint64_t>(validation_interval_)});
     if (!options.checkpoint_directory.empty()) {
       files_.emplace(options.checkpoint_directory, algorithm, link.rank);
       start_from_checkpoint();
@@ -61,14 +71,13 @@ class training {
   training_result run() {
     const std::int64_t last =
         options_.stop_after > 0 ? std::min(options_.stop_after, options_.steps) : options_.steps;
-    const std::int64_t validate_every = std::max<std::int64_t>(1, options_.steps / validations);
-    std::optional<progress> bar;
+    std::optional<common::progress> bar;
     if (link_.rank == 0) bar.emplace(algorithm_, step_, options_.steps);
     started_ = now() - total_.seconds;
     while (step_ < last) {
       const auto [loss, phase] = one_step();
       if (bar) bar->show(step_, loss, phase);
-      if (step_ % validate_every == 0 || step_ == options_.steps) validate();
+      if (step_ % validation_interval_ == 0) validate();
       total_.seconds = now() - started_;
       const bool due = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
       if (files_ && (due || step_ == last)) save();
@@ -84,16 +93,6 @@ class training {
     std::uint64_t bytes_sent;
   };
 
-  // Warm-up over a tenth of the run, then a cosine down to a twentieth of the peak.
-  float learning_rate() const {
-    const auto s = static_cast<double>(step_);
-    const double warm = std::max(1.0, std::ceil(0.1 * static_cast<double>(options_.steps)));
-    if (s < warm) return static_cast<float>(options_.learning_rate * (s + 1) / warm);
-    const double done = (s - warm) / std::max(1.0, static_cast<double>(options_.steps) - warm);
-    const double cosine = 0.5 + 0.5 * std::cos(3.141592653589793 * done);
-    return static_cast<float>(options_.learning_rate * (0.05 + 0.95 * cosine));
-  }
-
   std::pair<double, std::string_view> one_step() {
     const double begin = now();
     source_.draw(batch_, options_.batch, model_.shape().context, options_.seed,
@@ -101,13 +100,9 @@ class training {
     const double loss = model_.loss_and_gradients(batch_.input, batch_.target);
     total_.compute_seconds += now() - begin;
 
-    const step_costs costs = optimizer_.step(learning_rate());
-    total_.bytes_sent += costs.bytes_sent;
-    total_.collectives += costs.collectives;
-    total_.skipped += costs.skipped ? 1 : 0;
-    total_.encode_seconds += costs.encode_seconds;
-    total_.communicate_seconds += costs.communicate_seconds;
-    total_.update_seconds += costs.update_seconds;
+    const common::step_costs costs =
+        optimizer_.step(common::learning_rate(options_.learning_rate, step_, options_.steps));
+    total_.add(costs);
     unshared_.push_back({loss, total_.bytes_sent});
     ++step_;
     return {loss, costs.phase};
@@ -160,42 +155,19 @@ class training {
     if (!history_.empty()) history_.back().validation_loss = validation_loss_;
   }
 
-  std::uint64_t parameters_hash() {
-    std::uint64_t hash = fnv_start;
-    for (const auto& t : model_.tensors()) {
-      hash = fnv1a({reinterpret_cast<const char*>(t.value.data()), t.value.size() * sizeof(float)},
-                   hash);
-    }
-    const std::vector<std::uint64_t> hashes = link_.gather(hash);
-    for (std::size_t r = 1; r < hashes.size(); ++r) {
-      if (hashes[r] == hashes[0]) continue;
-      throw std::runtime_error(algorithm_ + ": the parameters of ranks 0 and " + std::to_string(r) +
-                               " differ after step " + std::to_string(step_) + " (hashes " +
-                               std::to_string(hashes[0]) + " and " + std::to_string(hashes[r]) +
-                               ")");
-    }
-    return hash;
-  }
-
   training_result result() {
-    training_result to{.algorithm = algorithm_,
-                       .steps = step_,
-                       .parameters = model_.parameter_count(),
-                       .parameters_hash = parameters_hash(),
-                       .validation_loss = validation_loss_,
-                       .total = {},
-                       .history = history_};
-    for (const totals& t : link_.gather(total_)) {
-      to.total.bytes_sent = std::max(to.total.bytes_sent, t.bytes_sent);
-      to.total.collectives = std::max(to.total.collectives, t.collectives);
-      to.total.skipped = std::max(to.total.skipped, t.skipped);
-      to.total.seconds = std::max(to.total.seconds, t.seconds);
-      to.total.compute_seconds += t.compute_seconds / link_.size;
-      to.total.encode_seconds += t.encode_seconds / link_.size;
-      to.total.communicate_seconds += t.communicate_seconds / link_.size;
-      to.total.update_seconds += t.update_seconds / link_.size;
-    }
-    return to;
+    // A run that is left off between two exchanges of zero_one_adam leaves the ranks apart.
+    const bool may_differ = step_ % validation_interval_ != 0;
+    const std::string when = "after step " + std::to_string(step_) + " of " + algorithm_;
+    return {.costs = {.algorithm = algorithm_,
+                      .ranks = link_.size,
+                      .steps = step_,
+                      .seed = options_.seed,
+                      .parameters = model_.parameter_count(),
+                      .parameters_hash = common::common_hash(link_, parameters_, may_differ, when),
+                      .total = common::combine(link_, total_)},
+            .validation_loss = validation_loss_,
+            .history = history_};
   }
 
   fingerprint identity() const {
@@ -279,14 +251,16 @@ class training {
   std::string algorithm_;
   training_options options_;
   transformer<float> model_;
-  optimizer optimizer_;
+  std::int64_t validation_interval_;
+  std::vector<common::parameter> parameters_;
+  common::optimizer optimizer_;
   std::optional<checkpoint_files> files_;
   batch batch_;
   double started_ = 0;
 
   // What a checkpoint holds, beside the parameters and the optimizer's state.
   std::int64_t step_ = 0;
-  totals total_;
+  common::totals total_;
   double validation_loss_ = 0;
   std::vector<history_entry> history_;
   std::vector<unshared> unshared_;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "algorithms.hpp"
+#include "common/costs.hpp"
 #include "text.hpp"
 
 namespace language_model {
@@ -32,30 +32,14 @@ struct history_entry {
   std::uint64_t bytes_sent;  // since the first step, by the rank that sent most
 };
 
-// What a run has cost so far.
-struct totals {
-  std::uint64_t bytes_sent = 0;
-  std::uint64_t collectives = 0;
-  std::uint64_t skipped = 0;
-  double seconds = 0;  // by the clock, validation and checkpoints included
-  double compute_seconds = 0;
-  double encode_seconds = 0;
-  double communicate_seconds = 0;
-  double update_seconds = 0;
-};
-
 struct training_result {
-  std::string algorithm;
-  std::int64_t steps = 0;
-  std::uint64_t parameters = 0;
-  std::uint64_t parameters_hash = 0;  // the same on all ranks, or the trainer throws
+  common::run_costs costs;
   double validation_loss = 0;
-  totals total;  // bytes and seconds: the largest of all ranks; the parts: the mean
   std::vector<history_entry> history;
 };
 
 // Collective. Only rank 0 shows progress; every rank returns the same result.
-training_result train(rank_link& link, const text& source, const std::string& algorithm,
+training_result train(common::rank_link& link, const text& source, const std::string& algorithm,
                       const training_options& options);
 
 }  // namespace language_model

@@ -1,0 +1,238 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The two fused passes of a compressed step beside axpy (y = a x + y) and memcpy.
+//
+// share_of_axpy is the pass's bandwidth over axpy's. Every iteration times axpy and the pass one
+// after the other over the same memory; the share is the median over the iterations, so that what
+// other programs take of the machine hits both alike. Bytes that a pass has to move per element:
+//
+//   encode  16.375  carried read and written (8), gradients read and overwritten by the undo (8),
+//                   agreed signs in, live mask in, message out (1/8 each)
+//   update  12.25   parameters read and written (8), denominators (4), agreed signs and live mask
+//                   in (1/8 each)
+//   axpy    12      memcpy 8
+//
+// axpy runs in the pass's own lanes. Where these are AVX-512, axpy in AVX2 lanes is timed as well,
+// and share_of_best_axpy tells the share of the faster of the two.
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <onebit/backend/host.hpp>
+#include <onebit/collective/worker.hpp>
+#include <onebit/compress/sign.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/rule/adam.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ranges.hpp"
+#include "support.hpp"
+
+namespace {
+
+using namespace onebit_bench;
+using onebit::host;
+using onebit::host_buffer;
+using codec = onebit::sign<>;
+using view = onebit::gathered_view<codec>;
+using worker = onebit::worker_phase<codec, host>;
+
+constexpr float agreed_scale = 0.5F;
+
+host_buffer<float> random_buffer(std::size_t n, std::uint64_t seed) {
+  host_buffer<float> b(n);
+  fill_random(b.data(), n, seed);
+  return b;
+}
+
+/// One tensor of n elements, its gradients, and what was agreed in the last exchange.
+struct scene {
+  host backend;
+  std::size_t n;
+  host_buffer<float> params, grads;
+  onebit::tensor_entry<float, float> tensor;
+  worker local;
+  host_buffer<std::byte> agreed, slots;
+
+  scene(int threads, onebit::isa set, std::size_t elements)
+      : backend(threads, set),
+        n(elements),
+        params(random_buffer(n, 1)),
+        grads(random_buffer(n, 2)),
+        tensor{params.data(), grads.data(), 1.0F, 0.01F},
+        local(codec{}, backend, std::span(&n, 1), pass_chunks),
+        agreed(local.format().slot_bytes * pass_chunks),
+        slots(agreed.size()) {
+    const onebit::slot_format& f = local.format();
+    std::uint32_t x = 1;
+    for (std::size_t i = 0; i + 4 <= agreed.size(); i += 4) {
+      x = x * 1664525U + 1013904223U;
+      std::memcpy(agreed.data() + i, &x, 4);
+    }
+    for (std::size_t j = 0; j < pass_chunks; ++j) {
+      for (std::size_t at = f.scales_at; at < f.status_at; at += sizeof(float)) {
+        std::memcpy(agreed.data() + j * f.slot_bytes + at, &agreed_scale, sizeof(float));
+      }
+    }
+    host_buffer<std::uint32_t> live(local.axis().n_words());
+    for (std::size_t i = 0; i < live.size(); ++i) live.data()[i] = ~0U;
+    local.set_live(std::move(live));
+  }
+  [[nodiscard]] view heard() { return {codec{}, local.format(), agreed.data(), local.live()}; }
+};
+
+/// The worker's encode pass in the steady state.
+class encode_pass {
+ public:
+  static constexpr double bytes = 16.375;
+
+  encode_pass(int threads, onebit::isa set, std::size_t n) : s_(threads, set, n) {
+    // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
+    host_buffer<float> carried = random_buffer(n, 3);
+    for (std::size_t i = 0; i < n; ++i) carried.data()[i] *= 1.7F;
+    s_.local.carry(std::move(carried));
+    run();
+    s_.local.commit();
+  }
+  void run() {
+    const onebit::momentum_message<view, float, float> message{
+        s_.heard(), &s_.tensor, onebit::make_moments(0.9, 0.999, 1e-8)};
+    s_.local.encode(message, onebit::undo_in_gradients<float, float>{&s_.tensor}, 0,
+                    s_.slots.data());
+  }
+  void run_axpy(const host& backend) { axpy(backend, s_.local.carried(), s_.grads.data(), s_.n); }
+
+ private:
+  scene s_;
+};
+
+/// The update pass from a newly agreed momentum.
+class update_pass {
+ public:
+  static constexpr double bytes = 12.25;
+
+  update_pass(int threads, onebit::isa set, std::size_t n)
+      : s_(threads, set, n), denominators_(random_buffer(n, 3)) {
+    s_.grads = {};
+    for (std::size_t i = 0; i < n; ++i) denominators_.data()[i] += 2;
+  }
+  void run() {
+    s_.backend.launch(s_.local.axis().tiles().size(),
+                      onebit::detail::adam_update_kernel<view, float, float>{
+                          s_.heard(), s_.local.tiles(), &s_.tensor, denominators_.data(), 1e-7F});
+  }
+  void run_axpy(const host& backend) {
+    axpy(backend, denominators_.data(), s_.params.data(), s_.n);
+  }
+
+ private:
+  scene s_;
+  host_buffer<float> denominators_;
+};
+
+template <class Pass>
+void run_pass(benchmark::State& state, int threads, onebit::isa set, std::size_t n) {
+  Pass pass(threads, set, n);
+  const host own(threads, set);
+  const host other(threads, set == onebit::isa::avx512 ? onebit::isa::avx2 : set);
+  const auto elements = static_cast<double>(n);
+  pass.run_axpy(own);
+  pass.run();
+  std::vector<double> shares, of_others, axpys;
+  for (auto _ : state) {
+    const double axpy_seconds = time_of([&] { pass.run_axpy(own); });
+    const double pass_seconds = time_of([&] { pass.run(); });
+    state.SetIterationTime(pass_seconds);
+    const double share = Pass::bytes / axpy_bytes / pass_seconds;
+    shares.push_back(share * axpy_seconds);
+    axpys.push_back(axpy_bytes * elements / axpy_seconds);
+    if (set == onebit::isa::avx512) {
+      of_others.push_back(share * time_of([&] { pass.run_axpy(other); }));
+    }
+  }
+  state.SetBytesProcessed(
+      static_cast<std::int64_t>(static_cast<double>(state.iterations()) * Pass::bytes * elements));
+  state.counters["share_of_axpy"] = median(shares);
+  state.counters["share_of_best_axpy"] =
+      of_others.empty() ? median(shares) : std::min(median(shares), median(of_others));
+  state.counters["axpy_bytes_per_second"] = median(axpys);
+}
+
+void run_axpy(benchmark::State& state, int threads, onebit::isa set, std::size_t n) {
+  const host backend(threads, set);
+  const host_buffer<float> x = random_buffer(n, 1);
+  host_buffer<float> y = random_buffer(n, 2);
+  for (auto _ : state) {
+    state.SetIterationTime(time_of([&] { axpy(backend, x.data(), y.data(), n); }));
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(axpy_bytes) *
+                          static_cast<std::int64_t>(n));
+}
+
+/// Every thread copies its share.
+struct memcpy_kernel {
+  const float* from;
+  float* to;
+  std::size_t n;
+  std::size_t parts;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t first = n * i / parts;
+    std::memcpy(to + first, from + first, (n * (i + 1) / parts - first) * sizeof(float));
+  }
+};
+
+void run_memcpy(benchmark::State& state, int threads, std::size_t n) {
+  const host backend(threads, onebit::isa::scalar);
+  const host_buffer<float> x = random_buffer(n, 1);
+  host_buffer<float> y = random_buffer(n, 2);
+  const auto parts = static_cast<std::size_t>(threads);
+  for (auto _ : state) {
+    state.SetIterationTime(time_of([&] {
+      backend.launch(parts, memcpy_kernel{x.data(), y.data(), n, parts});
+    }));
+  }
+  state.SetBytesProcessed(state.iterations() * 8 * static_cast<std::int64_t>(n));
+}
+
+template <class F>
+void add(const std::string& what, onebit::isa set, int threads, std::size_t n, F f) {
+  const std::string name = what + '/' + std::string(to_string(set)) +
+                           "/threads:" + std::to_string(threads) + "/n:" + std::to_string(n);
+  benchmark::RegisterBenchmark(name.c_str(), f, threads, set, n)
+      ->UseManualTime()
+      ->Unit(benchmark::kMicrosecond);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const int threads : pass_threads) {
+    for (const std::size_t n : pass_sizes()) {
+      const std::string name =
+          "memcpy/threads:" + std::to_string(threads) + "/n:" + std::to_string(n);
+      benchmark::RegisterBenchmark(name.c_str(), run_memcpy, threads, n)
+          ->UseManualTime()
+          ->Unit(benchmark::kMicrosecond);
+      for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2, onebit::isa::avx512}) {
+        if (set > host::best_isa()) continue;
+        add("axpy", set, threads, n, run_axpy);
+        add("encode", set, threads, n, run_pass<encode_pass>);
+        add("update", set, threads, n, run_pass<update_pass>);
+      }
+    }
+  }
+  benchmark::AddCustomContext("best_isa", std::string(to_string(host::best_isa())));
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+}

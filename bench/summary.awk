@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+
+# The figures that matter out of Google Benchmark's JSON files: awk -f bench/summary.awk FILE...
+
+function value_of(line) {
+  sub(/^[^:]*: */, "", line)
+  sub(/,$/, "", line)
+  gsub(/"/, "", line)
+  return line
+}
+function elements(name) {
+  match(name, /n:[0-9]+/)
+  return substr(name, RSTART + 2, RLENGTH - 2) + 0
+}
+function flush_one(    n, parts, key) {
+  if (name == "" || v["run_type"] == "aggregate") return
+  n = elements(name)
+  split(name, parts, "/")
+  if ("share_of_axpy" in v) {
+    key = sprintf("%-7s %s, %s", parts[2], parts[3], parts[4])
+    if (!(key in pass_seen)) pass_keys[++n_passes] = key
+    pass_seen[key] = 1
+    share[key, parts[1]] = v["share_of_axpy"]
+    best[key, parts[1]] = v["share_of_best_axpy"]
+    rate[key, parts[1]] = v["bytes_per_second"] / 1e9
+    axpy_rate[key] = v["axpy_bytes_per_second"] / 1e9
+  } else if ("ns_per_parameter" in v) {
+    steps[++n_steps] = sprintf("%-13s %-10s %8.2f %7.2f %6.2f %6.2f %8.2f %7.1f %9.2f %7.2f", \
+      parts[1], parts[2], v["ns_per_parameter"], v["encode_ns"], v["communicate_ns"], \
+      v["update_ns"], v["axpy_ns"], v["ns_per_parameter"] / v["axpy_ns"], v["state_bytes"], \
+      v["state_budget"])
+  } else if ("speed_up" in v) {
+    key = sprintf("%-7s %s, n:%-8d", parts[2], parts[3], n)
+    if (!(key in exchange_seen)) exchange_keys[++n_exchanges] = key
+    exchange_seen[key] = 1
+    speed_up[key, parts[1]] = v["speed_up"]
+  }
+}
+/"name":/ { flush_one(); delete v; name = value_of($0) }
+/^ *"[a-z_]+":/ {
+  key = $0
+  sub(/^ *"/, "", key)
+  sub(/".*/, "", key)
+  v[key] = value_of($0)
+}
+END {
+  flush_one()
+  if (n_passes) {
+    print "\nFused passes: share of the bandwidth of axpy (y = a x + y) in the same lanes, in the"
+    print "fastest lanes, and GB/s"
+    printf "%-35s %7s %7s %6s %8s %7s %6s %6s\n", "", "encode", "fastest", "GB/s", "update",
+      "fastest", "GB/s", "axpy"
+    for (i = 1; i <= n_passes; ++i) {
+      k = pass_keys[i]
+      printf "%-35s %7.3f %7.3f %6.1f %8.3f %7.3f %6.1f %6.1f\n", k, share[k, "encode"],
+        best[k, "encode"], rate[k, "encode"], share[k, "update"], best[k, "update"],
+        rate[k, "update"], axpy_rate[k]
+    }
+  }
+  if (n_steps) {
+    print "\nWhole steps: ns per parameter and rank, its parts, and state in bytes per parameter"
+    printf "%-13s %-10s %8s %7s %6s %6s %8s %7s %9s %7s\n", "", "", "ns", "encode", "comm.",
+      "update", "axpy ns", "ratio", "state", "budget"
+    for (i = 1; i <= n_steps; ++i) print steps[i]
+  }
+  if (n_exchanges) {
+    print "\nExchanges: speed-up over the transport's bare allreduce of the same floats"
+    printf "%-29s %14s %10s %16s %15s\n", "", "gather_scatter", "all_gather", "dense_rank_order",
+      "dense_transport"
+    for (i = 1; i <= n_exchanges; ++i) {
+      k = exchange_keys[i]
+      printf "%-29s %14.2f %10.2f %16.2f %15.2f\n", k, speed_up[k, "gather_scatter"],
+        speed_up[k, "all_gather"], speed_up[k, "dense_rank_order"], speed_up[k, "dense_transport"]
+    }
+  }
+}

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What depends on the length of a run: the learning rate, and when the ranks are compared.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace common {
+
+// Warm-up over a tenth of the run, then a cosine down to a twentieth of the peak.
+inline float learning_rate(double peak, std::int64_t step, std::int64_t steps) {
+  const auto s = static_cast<double>(step), n = static_cast<double>(steps);
+  const double warm = std::max(1.0, std::ceil(0.1 * n));
+  if (s < warm) return static_cast<float>(peak * (s + 1) / warm);
+  const double done = (s - warm) / std::max(1.0, n - warm);
+  const double cosine = 0.5 + 0.5 * std::cos(3.141592653589793 * done);
+  return static_cast<float>(peak * (0.05 + 0.95 * cosine));
+}
+
+// Steps between validations: at most 16 in a run, equally far apart, the last after its last step.
+inline std::int64_t validation_interval(std::int64_t steps) {
+  std::int64_t validations = std::min<std::int64_t>(16, steps);
+  while (steps % validations != 0) --validations;
+  return steps / validations;
+}
+
+// A fifth, but of fewer than ten steps the variance knows too little to divide by it for the rest
+// of the run.
+inline std::int64_t default_freeze(std::int64_t steps) {
+  return std::max(steps / 5, std::min<std::int64_t>(steps, 10));
+}
+
+}  // namespace common
