@@ -76,9 +76,10 @@ struct state {
 };
 
 template <class Make>
-std::vector<state> run(int n_ranks, const Make& make, onebit::host backend = onebit::host()) {
+std::vector<state> run(int n_ranks, const Make& make, onebit::host backend = onebit::host(),
+                       const std::vector<std::size_t>& sizes = mixed_sizes) {
   return on_ranks(n_ranks, [&](onebit::threads transport) {
-    training data;
+    training data(sizes);
     auto o = make(data.groups(), transport, backend);
     while (o.steps() < n_steps) train(o, data);
     return state{data.digest(), saved(o)};
@@ -92,15 +93,16 @@ constexpr float nan_ = std::numeric_limits<float>::quiet_NaN();
 
 TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same bits", Make,
                           same_bits) {
+  const std::vector<std::size_t> sizes = {33, 0, 50000, 1, 64};  // enough tiles for several threads
   for (const int n_ranks : {1, 2, 3}) {
-    const auto expected = run(n_ranks, Make{}, onebit::host(1, onebit::isa::scalar));
+    const auto expected = run(n_ranks, Make{}, onebit::host(1, onebit::isa::scalar), sizes);
     for (const onebit::isa set : {onebit::isa::avx2, onebit::isa::avx512}) {
       if (set > onebit::host::best_isa()) {
         MESSAGE("skipped: this machine has no ", std::string(onebit::to_string(set)));
         continue;
       }
-      CHECK(run(n_ranks, Make{}, onebit::host(1, set)) == expected);
-      CHECK(run(n_ranks, Make{}, onebit::host(3, set)) == expected);
+      CHECK(run(n_ranks, Make{}, onebit::host(1, set), sizes) == expected);
+      CHECK(run(n_ranks, Make{}, onebit::host(3, set), sizes) == expected);
     }
   }
 }

@@ -205,6 +205,8 @@ TEST_CASE("counting counts what leaves a rank, also when the call fails") {
     CHECK(c.sent().collectives == 3);
     CHECK_THROWS_AS(c.all_gather(a.data(), b.data(), t.rank() == 0 ? 4 : 8), onebit::rank_mismatch);
     CHECK(c.sent().collectives == 4);
+    c.all_gather(nullptr, nullptr, 0);  // also one that carries nothing
+    CHECK(c.sent().collectives == 5);
     CHECK(c.sent().seconds >= 0);
   });
 }

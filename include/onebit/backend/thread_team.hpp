@@ -16,6 +16,8 @@ namespace onebit::detail {
 class thread_team {
  public:
   using task = void (*)(const void* context, std::size_t begin, std::size_t end);
+  /// Fewer calls than this are not worth waking a thread for.
+  static constexpr std::size_t smallest = 8;
 
   explicit thread_team(int n_threads) {
     try {
@@ -34,7 +36,7 @@ class thread_team {
   [[nodiscard]] int size() const { return static_cast<int>(threads_.size()) + 1; }
 
   void run(std::size_t n, task f, const void* context) {
-    if (threads_.empty() || n < 2) {
+    if (threads_.empty() || n < smallest) {
       f(context, 0, n);
       return;
     }
