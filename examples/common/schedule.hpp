@@ -20,9 +20,10 @@ inline float learning_rate(double peak, std::int64_t step, std::int64_t steps) {
   return static_cast<float>(peak * (0.05 + 0.95 * cosine));
 }
 
-// Steps between validations: at most 16 in a run, equally far apart, the last after its last step.
+// Steps between validations: at most 16 in a run and one in ten steps, equally far apart, the last
+// after the last step.
 inline std::int64_t validation_interval(std::int64_t steps) {
-  std::int64_t validations = std::min<std::int64_t>(16, steps);
+  auto validations = std::clamp<std::int64_t>(steps / 10, 1, 16);
   while (steps % validations != 0) --validations;
   return steps / validations;
 }

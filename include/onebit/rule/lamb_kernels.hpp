@@ -103,7 +103,8 @@ struct lamb_coefficient_kernel {
     double c = 1;
     if (x != 0 && u != 0) c = clamp_to(static_cast<double>(x / u), o.min_coeff, o.max_coeff);
     lamb_layer layer = layers[i];
-    if (c != 1) layer.average = o.coeff_beta * layer.average + (1 - o.coeff_beta) * c;
+    // explicit fma, here and below: some instruction sets would contract it, others not
+    if (c != 1) layer.average = fma(o.coeff_beta, layer.average, (1 - o.coeff_beta) * c);
     layer.coefficient = static_cast<float>(c);
     L::store_scalar(layers + i, layer);
   }
@@ -296,7 +297,7 @@ struct lamb_factor_kernel {
       const float u = norm_of(L::sum(sum_u + r.begin, n));
       double rho = u > 0 ? static_cast<double>(m / u) : 1.0;
       if (rho > 1) rho = 1;
-      f = f * rho + 1 - rho;
+      f = fma(f, rho, 1.0) - rho;
     }
     lamb_layer layer = layers[i];
     f = clamp_to(f, o.factor_min, o.factor_max);
