@@ -181,7 +181,7 @@ TEST_CASE("1-bit Adam's options") {
 
 TEST_CASE("a scale per block of a size that is no multiple of 32") {
   training<> data({100});
-  for (const std::size_t block : {0, 1, 33}) {
+  for (const std::size_t block : {0U, 1U, 33U}) {
     const auto told = on_ranks(2, [&](onebit::threads t) {
       training<> mine({100});
       return thrown<onebit::invalid_input>([&] {

@@ -21,7 +21,11 @@ foreach(unit IN LISTS leaves)
   set(may_include_${unit} ${core} ${unit})
 endforeach()
 set(may_include_collective ${core} ${leaves} collective)
-set(may_include_optimizer ${may_include_collective} optimizer)
+# What the loop is made of besides: checkpoints, the checks at construction, the report of a step.
+set(may_include_state ${core} state)
+set(may_include_roll_call ${core} state roll_call)
+set(may_include_report ${core} transport report)
+set(may_include_optimizer ${may_include_collective} state roll_call report optimizer)
 set(may_include_algorithms ${may_include_optimizer} algorithms)
 set(may_include_onebit ${may_include_algorithms} onebit)
 

@@ -14,7 +14,7 @@ int main() {
     std::vector<float> w(10), g(10, 1.f);
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({std::span<float>(w), std::span<float>(g)});
-    auto optimizer = onebit::adam(groups, comm, onebit::adam_options{});
+    auto optimizer = onebit::adam(groups, comm, onebit::adam_options{.bias_correction = true});
     optimizer.step(0.1f);
     for (float x : w) {
       if (std::abs(x + 0.1f) > 1e-4f) std::abort();
