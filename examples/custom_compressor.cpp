@@ -1,47 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A compressor of your own in 1-bit Adam: int8 with one scale per tile of at most 4096 values. What
-// lies between the markers is in the README.
+// A compressor of your own, int8_per_tile.hpp, in 1-bit Adam.
 
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <onebit/onebit.hpp>
-#include <string>
 #include <vector>
 
-// [compressor]
-struct int8_per_tile {
-  static std::string name() { return "int8 per tile"; }  // ranks and checkpoints compare it
-
-  std::size_t tile_bytes(std::size_t n) const { return sizeof(float) + n; }
-
-  void encode(const float* values, std::size_t n, std::byte* out) const {
-    float largest = 0;
-    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(values[i]));
-    const float scale = largest / 127;
-    std::memcpy(out, &scale, sizeof scale);
-    for (std::size_t i = 0; i < n; ++i) {
-      const float steps = scale > 0 ? values[i] / scale : 0.0F;
-      const auto code = static_cast<std::int8_t>(std::lround(std::clamp(steps, -127.0F, 127.0F)));
-      out[sizeof scale + i] = static_cast<std::byte>(code);
-    }
-  }
-
-  void decode(const std::byte* in, std::size_t n, float* values) const {
-    float scale = 0;
-    std::memcpy(&scale, in, sizeof scale);
-    for (std::size_t i = 0; i < n; ++i) {
-      values[i] = scale * static_cast<float>(static_cast<std::int8_t>(in[sizeof scale + i]));
-    }
-  }
-};
-// ... what it loses is kept and sent later: error feedback comes with the collective.
-//   onebit::one_bit_adam(groups, comm, options, onebit::gather_scatter{int8_per_tile{}});
-// [/compressor]
+#include "int8_per_tile.hpp"
 
 namespace {
 

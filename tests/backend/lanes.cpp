@@ -219,7 +219,7 @@ TEST_CASE("lanes: the portable ones are plain C++") {
       if (lanes[l] >= 0) not_negative |= 1U << l;  // bit i is element i
       if (lanes[l] > 0) positive |= 1U << l;
     }
-    for (std::size_t half : {16, 8, 4, 2, 1}) {
+    for (std::size_t half : counts{16, 8, 4, 2, 1}) {
       for (std::size_t l = 0; l < half; ++l) {
         lanes[l] = lanes[l] + lanes[l + half];
         top[l] = top[l] > top[l + half] ? top[l] : top[l + half];
@@ -356,7 +356,7 @@ TEST_CASE("lanes: sums run in the documented order") {
   const auto naive_sum = [](const auto& values, std::size_t n) {
     double lanes[32] = {};
     for (std::size_t i = 0; i < n; ++i) lanes[i % 32] += static_cast<double>(values[i]);
-    for (std::size_t half : {16, 8, 4, 2, 1}) {
+    for (std::size_t half : counts{16, 8, 4, 2, 1}) {
       for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
     }
     return lanes[0];

@@ -35,7 +35,7 @@ flat naive_mean(int w, std::size_t step, const std::vector<bool>& real) {
 
 TEST_CASE("law 3: dense in rank order is the naive loop; identity through any exchange is dense") {
   std::vector<std::vector<std::size_t>> all_sizes = {odd_sizes(), {100003}};
-  for (const std::size_t n : {0, 1, 7, 31, 32, 33, 1000, 4097}) all_sizes.push_back({n});
+  for (const std::size_t n : counts{0, 1, 7, 31, 32, 33, 1000, 4097}) all_sizes.push_back({n});
   for (const auto& sizes : all_sizes) {
     for (const int w : {1, 2, 3, 4, 5, 8}) {
       CAPTURE(sizes);

@@ -50,7 +50,7 @@ struct whole_tile {
 template <class Scale>
 void check_sign(bool l2) {
   for (const onebit::isa set : instruction_sets()) {
-    for (const std::size_t n : {1, 7, 31, 32, 33, 1000, 4096}) {
+    for (const std::size_t n : counts{1, 7, 31, 32, 33, 1000, 4096}) {
       CAPTURE(n);
       const std::size_t n_words = (n + 31) / 32;
       flat y(32 * n_words, 0.0F);

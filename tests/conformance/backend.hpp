@@ -83,7 +83,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
   backend_suite::check_buffer<decltype(backend), std::byte>(backend);
 
   // every index once, and nothing beyond
-  for (const std::size_t n : {0, 1, 2, 3, 5, 64, 10007}) {
+  for (const std::size_t n : counts{0, 1, 2, 3, 5, 64, 10007}) {
     auto counts = backend.template make_buffer<std::uint32_t>(n + 1);
     for (std::uint32_t times = 1; times <= 3; ++times) {
       backend.launch(n, backend_suite::count_calls{counts.data()});
@@ -111,7 +111,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
   }
   CHECK(first_difference({y.data(), y.size()}, expected) == none);
 
-  for (const std::size_t which : {0, 17, 999}) {
+  for (const std::size_t which : counts{0, 17, 999}) {
     auto flag = backend.template make_buffer<std::uint32_t>(1);
     backend.launch(which, backend_suite::raise_one{flag.data(), which});
     CHECK(*flag.data() == 0);

@@ -115,7 +115,7 @@ void check_word_compressor(const C& codec) {
 
 template <class C>
 void check_tile_compressor(const C& codec) {
-  for (const std::size_t n : {1, 2, 3, 5, 31, 32, 33, 1000, 4095, 4096}) {
+  for (const std::size_t n : counts{1, 2, 3, 5, 31, 32, 33, 1000, 4095, 4096}) {
     CAPTURE(n);
     const flat y = message(5, n);
     const auto [bytes, decoded] = tile_round_trip(codec, y);

@@ -208,12 +208,12 @@ class eager_one_bit_adam {
           float& lane = in_tile[i % 32];
           lane = how_.l1 ? lane + std::fabs(y[at]) : std::fma(y[at], y[at], lane);
         }
-        for (std::size_t half : {16, 8, 4, 2, 1}) {
+        for (std::size_t half : counts{16, 8, 4, 2, 1}) {
           for (std::size_t l = 0; l < half; ++l) in_tile[l] += in_tile[l + half];
         }
         lanes[(t - set.begin) % 32] += static_cast<double>(in_tile[0]);
       }
-      for (std::size_t half : {16, 8, 4, 2, 1}) {
+      for (std::size_t half : counts{16, 8, 4, 2, 1}) {
         for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
       }
       const double mean = n_live == 0 ? 0.0 : lanes[0] / static_cast<double>(n_live);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <onebit/onebit.hpp>
 #include <span>
 #include <sstream>
@@ -26,6 +27,7 @@
 namespace onebit_test {
 
 using flat = std::vector<float>;
+using counts = std::initializer_list<std::size_t>;
 
 // --- numbers ------------------------------------------------------------------------------
 

@@ -16,13 +16,13 @@ using onebit::scale_per;
 
 namespace {
 
-struct counts {
+struct tally {
   std::size_t n_words = 0, chunk_words = 0, slot_scales = 0;
 };
 
 /// Words, words of a chunk, and the most scales that any of the chunks needs.
-counts count(const std::vector<std::size_t>& sizes, std::size_t n_chunks, granularity g) {
-  counts c;
+tally count(const std::vector<std::size_t>& sizes, std::size_t n_chunks, granularity g) {
+  tally c;
   for (const std::size_t n : sizes) c.n_words += (n + 31) / 32;
   c.chunk_words = (c.n_words + n_chunks - 1) / n_chunks;
   std::map<std::size_t, std::set<std::tuple<std::size_t, std::size_t>>> scales_of_chunk;
@@ -60,7 +60,7 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
   plan p;
   p.steps = 6;
   std::vector<std::vector<std::size_t>> all_sizes = {odd_sizes(), {}, {0}, {100003, 40}};
-  for (const std::size_t n : {1, 7, 31, 32, 33, 1000, 4097}) all_sizes.push_back({n});
+  for (const std::size_t n : counts{1, 7, 31, 32, 33, 1000, 4097}) all_sizes.push_back({n});
   for (const auto& sizes : all_sizes) {
     p.sizes = sizes;
     for (const int w : {1, 2, 3, 4, 5, 8}) {
@@ -72,7 +72,7 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
         CAPTURE(sizes);
         CAPTURE(w);
         CAPTURE(onebit::to_string(g));
-        const counts c = count(sizes, n_ranks, g), whole = count(sizes, 1, g);
+        const tally c = count(sizes, n_ranks, g), whole = count(sizes, 1, g);
         const std::size_t dense = 2 * (n_ranks - 1) * (128 * c.chunk_words + 4);
         const std::size_t scattered =
             2 * (n_ranks - 1) * (4 * c.chunk_words + 4 * c.slot_scales + 4);
@@ -92,7 +92,7 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
           check_step(t.reports.back(), onebit::phase::compressed, gathered, one);
         }
       }
-      const counts c = count(sizes, n_ranks, granularity::vector());
+      const tally c = count(sizes, n_ranks, granularity::vector());
       const std::size_t dense = 2 * (n_ranks - 1) * (128 * c.chunk_words + 4);
       p.options.warm_up_sum = onebit::dense_sum::transport;
       for (const trace& t : run(p, onebit::gather_scatter<onebit::identity>{})) {

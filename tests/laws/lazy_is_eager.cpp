@@ -74,7 +74,7 @@ TEST_CASE("law 4: lazy is eager, for every granularity, norm, collective and wor
 }
 
 TEST_CASE("law 4: lazy is eager, for every single size") {
-  for (const std::size_t n : {0, 1, 7, 31, 32, 33, 1000, 4097}) {
+  for (const std::size_t n : counts{0, 1, 7, 31, 32, 33, 1000, 4097}) {
     plan p;
     p.sizes = {n};
     p.seed = 100 + n;

@@ -74,7 +74,7 @@ TEST_CASE("law 4: scalar, AVX2, AVX-512, one to three threads: the same bits") {
 }
 
 TEST_CASE("law 4: the same bits for every size of one tensor") {
-  for (const std::size_t n : {1, 7, 31, 32, 33, 1000, 4097, 100003}) {
+  for (const std::size_t n : counts{1, 7, 31, 32, 33, 1000, 4097, 100003}) {
     plan p;
     p.sizes = {n};
     p.steps = n > 5000 ? 6 : 12;

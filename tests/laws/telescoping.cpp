@@ -82,7 +82,7 @@ TEST_CASE("law 1: sums telescope exactly") {
   // Worlds of powers of two: the mean of integers is exact. Workers' values are integers up to 6.
   // The server divides by 32 in every step (5 bits), so 3 steps fit into 24 bits; without a server
   // any number of steps does.
-  for (const std::size_t n : {0, 32, 64, 992, 4096, 8224}) {
+  for (const std::size_t n : counts{0, 32, 64, 992, 4096, 8224}) {
     for (const int w : {2, 4, 8}) {
       check_exact<two_phases>(w, {n, 32}, 3);
       check_exact<one_phase_block>(w, {n, 32}, 40);

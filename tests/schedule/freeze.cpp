@@ -45,7 +45,7 @@ std::size_t freeze_step(onebit::freeze schedule, const std::vector<double>& norm
 TEST_CASE_TEMPLATE_INVOKE(schedule_conformance, dense_model, freeze_after_12, freeze_by_itself);
 
 TEST_CASE("freeze: after n warm-up steps, whatever the variance") {
-  for (const std::uint64_t n : {1, 2, 7, 100}) {
+  for (const std::uint64_t n : counts{1, 2, 7, 100}) {
     onebit::freeze schedule({.after = n}, 0.999);
     CHECK_FALSE(schedule.wants_variance_norm());
     for (std::uint64_t t = 0; t < n; ++t) {
@@ -63,7 +63,7 @@ TEST_CASE("freeze: automatic, against the whole history") {
   for (const double beta2 : {0.0, 0.5, 0.75, 0.9, 0.96, 0.984375}) {
     const auto distance = static_cast<std::size_t>(std::lround(1 / (1 - beta2)));
     for (const double ratio : {0.5, 0.9, 0.96, 1.0}) {
-      for (const std::size_t warmup : {0, 1, 50, 121}) {
+      for (const std::size_t warmup : counts{0, 1, 50, 121}) {
         for (std::uint64_t seed = 0; seed < 4; ++seed) {
           // grows to its stable value, with bumps; seed 3 starts with zeros, seed 2 falls
           std::vector<double> norms;
@@ -100,7 +100,7 @@ TEST_CASE("freeze: the optimizer freezes at the step that its own variance tells
   p.options.freeze_after = 0;
   p.options.beta2 = beta2;
   p.options.freeze_ratio = 0.9;
-  for (const std::uint64_t warmup : {0, 30}) {
+  for (const std::uint64_t warmup : counts{0, 30}) {
     p.options.lr_warmup_steps = warmup;
     for (const int ranks : {1, 2, 3}) {
       p.ranks = ranks;
