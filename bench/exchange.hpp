@@ -64,14 +64,15 @@ class compressed_mean {
   void run() {
     using view = typename Exchange::view;
     const onebit::momentum_message<view, float, float> message{exchange_.agreed(), &memory_->tensor,
-                                                               constants_};
+                                                               &now_, constants_};
     const onebit::undo_in_gradients<float, float> undo{&memory_->tensor};
-    expect(exchange_.agree(message, undo, step_++));
+    expect(exchange_.agree(message, undo, &now_));
+    ++now_.number;
     auto& local = exchange_.local();
     memory_->backend.launch(local.axis().tiles().size(),
                             onebit::detail::copy_field_kernel<view>{
                                 exchange_.pending(), local.tiles(), memory_->grads.data()});
-    exchange_.commit();
+    exchange_.commit(&now_);
   }
   [[nodiscard]] std::uint64_t bytes_sent() const { return transport_.sent().bytes_sent; }
 
@@ -80,7 +81,7 @@ class compressed_mean {
   onebit::counting<T> transport_;
   Exchange exchange_;
   onebit::moments_constants constants_ = onebit::make_moments(0.9, 0.999, 1e-8);
-  std::uint64_t step_ = 0;
+  onebit::step_scalars now_;
 };
 
 template <class T>
@@ -99,7 +100,8 @@ class dense_mean {
         transport_(std::move(transport)),
         dense_(Mode, transport_, memory.backend, std::span(&memory.n, 1)) {}
   void run() {
-    expect(dense_.agree(onebit::gradient_message<float, float>{&memory_->tensor}, step_++));
+    expect(dense_.agree(onebit::gradient_message<float, float>{&memory_->tensor, &now_}, &now_));
+    ++now_.number;
   }
   [[nodiscard]] std::uint64_t bytes_sent() const { return transport_.sent().bytes_sent; }
 
@@ -107,7 +109,7 @@ class dense_mean {
   rank_memory* memory_;
   onebit::counting<T> transport_;
   onebit::dense<onebit::counting<T>, onebit::host> dense_;
-  std::uint64_t step_ = 0;
+  onebit::step_scalars now_;
 };
 
 /// The transport's allreduce on the bare gradients, in place: no packing, no check, no division.

@@ -59,6 +59,7 @@ struct scene {
   std::size_t n;
   host_buffer<float> params, grads;
   onebit::tensor_entry<float, float> tensor;
+  onebit::step_scalars now{.lr = 1e-7F};
   worker local;
   host_buffer<std::byte> agreed, slots;
 
@@ -100,13 +101,13 @@ class encode_pass {
     for (std::size_t i = 0; i < n; ++i) carried.data()[i] *= 1.7F;
     s_.local.carry(std::move(carried));
     run();
-    s_.local.commit();
+    s_.local.commit(&s_.now);
   }
   void run() {
     const onebit::momentum_message<view, float, float> message{
-        s_.heard(), &s_.tensor, onebit::make_moments(0.9, 0.999, 1e-8)};
-    s_.local.encode(message, onebit::undo_in_gradients<float, float>{&s_.tensor}, 0,
-                    s_.slots.data());
+        s_.heard(), &s_.tensor, &s_.now, onebit::make_moments(0.9, 0.999, 1e-8)};
+    s_.local.encode(message, onebit::undo_in_gradients<float, float>{&s_.tensor}, &s_.now,
+                    s_.slots.data(), 0);
   }
   void run_axpy(const host& backend) { axpy(backend, s_.local.carried(), s_.grads.data(), s_.n); }
 
@@ -127,7 +128,7 @@ class update_pass {
   void run() {
     s_.backend.launch(s_.local.axis().tiles().size(),
                       onebit::detail::adam_update_kernel<view, float, float>{
-                          s_.heard(), s_.local.tiles(), &s_.tensor, denominators_.data(), 1e-7F});
+                          s_.heard(), s_.local.tiles(), &s_.tensor, denominators_.data(), &s_.now});
   }
   void run_axpy(const host& backend) {
     axpy(backend, denominators_.data(), s_.params.data(), s_.n);

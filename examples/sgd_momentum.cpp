@@ -17,20 +17,20 @@ struct sgd_dense_kernel {
   View gradient;
   const onebit::tile* tiles;
   const onebit::tensor_entry<P, G>* tensors;
+  const onebit::step_scalars* now;
   float* m;
-  float beta, lr;
+  float beta;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const onebit::tile& t = tiles[i];
     const auto g = gradient.template at<L>(t, i);
-    P* x = tensors[t.tensor].params + t.offset;
+    const onebit::parameters_of<L, P> x(tensors[t.tensor], t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* word = m + (t.word + k) * 32;
       const auto next = L::fma(L::load(word), L::set(beta), g(k));
       L::store(word, next);
-      const auto old = onebit::detail::load_elements<L>(x, k, t.n);
-      onebit::detail::store_elements<L>(x, k, t.n, L::fma(L::set(-lr), next, old));
+      x.store(k, L::fma(L::set(-now->lr), next, x.load(k)));
     }
   }
 };
@@ -40,22 +40,22 @@ template <class View, class P, class G>
 struct sgd_message {
   View agreed;
   const onebit::tensor_entry<P, G>* tensors;
+  const onebit::step_scalars* now;
   float beta;
 
   template <class L>
   struct reader {
     typename View::template reader<L> m;
-    const G* g;
-    std::uint32_t n;
+    onebit::gradients_of<L, G> g;
     float beta;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto decayed = L::fma(m(k), L::set(beta), base);
-      return L::add(decayed, onebit::detail::load_elements<L>(g, k, n));
+      return L::add(L::fma(m(k), L::set(beta), base), g.load(k));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t i) const {
-    return {agreed.template at<L>(t, i), tensors[t.tensor].grads + t.offset, t.n, beta};
+    return {agreed.template at<L>(t, i), onebit::gradients_of<L, G>(tensors[t.tensor], t, now),
+            beta};
   }
 };
 
@@ -65,16 +65,15 @@ struct sgd_update_kernel {
   View momentum;
   const onebit::tile* tiles;
   const onebit::tensor_entry<P, G>* tensors;
-  float lr;
+  const onebit::step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const onebit::tile& t = tiles[i];
     const auto m = momentum.template at<L>(t, i);
-    P* x = tensors[t.tensor].params + t.offset;
+    const onebit::parameters_of<L, P> x(tensors[t.tensor], t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto old = onebit::detail::load_elements<L>(x, k, t.n);
-      onebit::detail::store_elements<L>(x, k, t.n, L::fma(L::set(-lr), m(k), old));
+      x.store(k, L::fma(L::set(-now->lr), m(k), x.load(k)));
     }
   }
 };
@@ -88,15 +87,15 @@ class sgd_rule {
   void prepare(const onebit::layout& axis) { m_ = floats(axis.n_words() * 32); }
 
   template <class P, class G>
-  auto gradient(const onebit::tensor_entry<P, G>* tensors) const {
-    return onebit::gradient_message<P, G>{tensors};
+  auto gradient(const onebit::tensor_entry<P, G>* tensors, const onebit::step_scalars* now) const {
+    return onebit::gradient_message<P, G>{tensors, now};
   }
   template <class View, class Worker, class P, class G>
   void refresh(const View& gradient, Worker& at, const onebit::tensor_entry<P, G>* tensors,
-               float lr, std::uint64_t) {
-    at.backend().launch(
-        at.axis().tiles().size(),
-        sgd_dense_kernel<View, P, G>{gradient, at.tiles(), tensors, m_.data(), beta_, lr});
+               const onebit::step_scalars* now) {
+    onebit::launch_commit(
+        at.backend(), now, at.axis().tiles().size(),
+        sgd_dense_kernel<View, P, G>{gradient, at.tiles(), tensors, now, m_.data(), beta_});
   }
   template <class Worker>
   double variance_norm(Worker&) const {
@@ -111,14 +110,15 @@ class sgd_rule {
     return {std::move(m_), nullptr, beta_};
   }
   template <class View, class P, class G>
-  auto message(const View& agreed, const onebit::tensor_entry<P, G>* tensors, float) const {
-    return sgd_message<View, P, G>{agreed, tensors, beta_};
+  auto message(const View& agreed, const onebit::tensor_entry<P, G>* tensors,
+               const onebit::step_scalars* now) const {
+    return sgd_message<View, P, G>{agreed, tensors, now, beta_};
   }
   template <class View, class Worker, class P, class G>
   void apply(const View& agreed, const View&, Worker& at, const onebit::tensor_entry<P, G>* tensors,
-             float lr) {
-    at.backend().launch(at.axis().tiles().size(),
-                        sgd_update_kernel<View, P, G>{agreed, at.tiles(), tensors, lr});
+             const onebit::step_scalars* now) {
+    onebit::launch_commit(at.backend(), now, at.axis().tiles().size(),
+                          sgd_update_kernel<View, P, G>{agreed, at.tiles(), tensors, now});
   }
   std::size_t state_bytes() const { return m_.bytes(); }
   template <class Archive>

@@ -326,7 +326,7 @@ TEST_CASE("ranks at different steps are told apart in every phase") {
                                     onebit::all_gather<onebit::sign<>>{});
       });
     }
-    check_out_of_step(n, 0, "dense: ", [](training<>& data, splitting t) {
+    check_out_of_step(n, 0, "exchange: ", [](training<>& data, splitting t) {
       return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);
     });
   }

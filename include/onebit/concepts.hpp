@@ -69,21 +69,36 @@ struct step_plan {
 };
 
 /// Was a step called off by a rank that saw a non-finite value?
-enum class outcome : std::uint8_t { agreed, skipped };
+enum class outcome : std::uint8_t {
+  agreed,
+  skipped,
+  pending  ///< on a backend that runs behind the host: not known yet
+};
 
 /// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being the
 /// backend's lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
 /// `make_buffer<T>(n)` gives n zeroed objects, 64-byte aligned, owned, movable: `.data()`,
-/// `.size()`.
+/// `.size()`, `.bytes()`. `deferred` says that launch may return before the kernels have run, that
+/// is in order, and that the host must not touch buffers: `copy_in(to, from, n)` brings n objects
+/// into a buffer, `copy_out(to, from, n)` waits for all kernels and fetches n objects.
 template <class B>
-concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& kernel) {
+concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& kernel, float* to,
+                           const float* from) {
   backend.launch(n, kernel);
+  { B::deferred } -> std::convertible_to<bool>;
+  backend.copy_in(to, from, n);
+  backend.copy_out(to, from, n);
   { backend.template make_buffer<float>(n).data() } -> std::same_as<float*>;
   { backend.template make_buffer<float>(n).size() } -> std::convertible_to<std::size_t>;
 };
 
-/// How bytes travel between `size()` ranks. All three operations are collective, wait, and take
-/// buffers that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it.
+/// How bytes travel between `size()` ranks. All three operations are collective and take buffers
+/// that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it. They
+/// wait, or, with a deferred backend, are ordered with its kernels.
+///
+/// A transport may also have `start_all_to_all` and `start_all_gather`, which return a request with
+/// `wait()` and `test()` (for buckets that travel while others are encoded); `split(color, key)`
+/// (for hierarchical collectives); and `host_all_gather`, where all_gather takes device memory.
 template <class T>
 concept Transport = requires(T transport, const void* send, void* receive, std::size_t slot_bytes,
                              float* data, std::size_t n) {
@@ -161,8 +176,9 @@ consteval void check_transport() {
 template <class B>
 consteval void check_backend() {
   static_assert(Backend<B>,
-                "onebit: this type is no Backend: it needs launch(n, kernel) and make_buffer<T>(n) "
-                "as in onebit/backend/host.hpp");
+                "onebit: this type is no Backend: it needs launch(n, kernel), make_buffer<T>(n), "
+                "copy_in(to, from, n), copy_out(to, from, n) and a static bool `deferred` as in "
+                "onebit/backend/host.hpp");
 }
 
 /// The name of a policy, as checkpoints and error messages tell it: its `name()`, if it has one.

@@ -12,29 +12,9 @@
 #include <string>
 #include <vector>
 
-/// Tensors of any sizes on one flat axis; the axis cut into words, tiles, chunks and scale
+/// Tensors of any sizes on one flat axis; the axis cut into words, tiles, chunks, buckets and scale
 /// segments.
 namespace onebit {
-
-/// One tensor of the trainer: views of its memory, never a copy.
-///
-/// The gradients are consumed: a compressed step may use their memory as scratch, so what they hold
-/// afterwards is unspecified. With `G = const float` they stay untouched and the optimizer pays
-/// 4 bytes per parameter for its own scratch instead.
-template <class P = float, class G = P>
-struct tensor {
-  std::span<P> params;
-  std::span<G> grads;
-};
-
-/// Tensors that share hyperparameters. The effective learning rate is `lr * lr_factor`; the decay
-/// is decoupled (x -= lr * weight_decay * x), in every phase.
-template <class P = float, class G = P>
-struct param_group {
-  std::vector<tensor<P, G>> tensors{};
-  float lr_factor = 1.0F;
-  float weight_decay = 0.0F;
-};
 
 /// What shares one scale. In the worker phase of an exchange the scale is taken over the whole
 /// unit, in the server phase over the unit's part in one chunk.
@@ -72,14 +52,14 @@ struct tile {
   std::uint64_t offset = 0;  ///< its first element within the tensor
   std::uint32_t tensor = 0;
   std::uint32_t n = 0;        ///< elements, 1 to 4096; only the last word may be partial
-  std::uint32_t chunk = 0;    ///< the rank that serves it
+  std::uint32_t chunk = 0;    ///< which chunk: one rank serves it
   std::uint32_t segment = 0;  ///< its scale's place among the scales of the chunk
   std::uint32_t group = 0;    ///< its scale in the worker phase
 
   [[nodiscard]] ONEBIT_HD std::uint32_t n_words() const { return (n + 31) / 32; }
 };
 
-/// Tiles [begin, end) that share a scale.
+/// A range [begin, end) of tiles, segments or groups.
 struct tile_range {
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
@@ -92,22 +72,40 @@ struct segment {
   std::uint32_t group = 0;
 };
 
+/// What travels at once: the chunks of all ranks over one contiguous part of the axis.
+struct bucket {
+  tile_range tiles, segments, groups;
+};
+
 /// The flat axis. Each tensor starts at a word; empty tensors take no place; padding is at most 31
 /// elements a tensor. Built from sizes alone: costs about 40 bytes per tile (0.01 per element).
+///
+/// The axis is cut into `n_buckets` buckets of equally many words, each bucket into `n_chunks`
+/// chunks; chunk b * n_chunks + j is served by rank j. No scale spans two buckets.
 class layout {
  public:
-  /// Cuts tensors of `sizes` elements for `n_chunks` ranks. Throws invalid_input when n_chunks < 1
-  /// or a block is no positive multiple of 32.
-  layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales);
+  /// Cuts tensors of `sizes` elements for `n_chunks` ranks. Throws invalid_input when n_chunks or
+  /// n_buckets < 1, or a block is no positive multiple of 32.
+  layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales, int n_buckets = 1);
 
   [[nodiscard]] std::size_t n_words() const { return n_words_; }
   [[nodiscard]] std::size_t n_elements() const { return n_elements_; }
+  /// Per bucket.
   [[nodiscard]] int n_chunks() const { return n_chunks_; }
+  [[nodiscard]] int n_buckets() const { return static_cast<int>(buckets_.size()); }
+  [[nodiscard]] int n_slots() const { return n_chunks_ * n_buckets(); }
+  [[nodiscard]] const bucket& bucket_at(int b) const {
+    return buckets_[static_cast<std::size_t>(b)];
+  }
   /// Words of every chunk but the last, which may be shorter or empty.
   [[nodiscard]] std::size_t chunk_words() const { return chunk_words_; }
   [[nodiscard]] const std::vector<tile>& tiles() const { return tiles_; }
   /// The tiles of chunk j.
   [[nodiscard]] tile_range chunk_tiles(int j) const { return chunks_[static_cast<std::size_t>(j)]; }
+  /// The segments of chunk j.
+  [[nodiscard]] tile_range chunk_segments(int j) const {
+    return chunk_segments_[static_cast<std::size_t>(j)];
+  }
   /// The tiles of tensor i; none when it is empty.
   [[nodiscard]] const std::vector<tile_range>& tensor_tiles() const { return tensors_; }
   /// Ordered by chunk; those of one chunk in the order of their scales in a message.
@@ -120,6 +118,9 @@ class layout {
  private:
   void cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales);
   void add_tile(tile piece, bool new_segment, bool new_group);
+  [[nodiscard]] std::size_t bucket_of(std::uint32_t chunk) const {
+    return chunk / static_cast<std::size_t>(n_chunks_);
+  }
 
   std::size_t n_words_ = 0;
   std::size_t n_elements_ = 0;
@@ -128,15 +129,19 @@ class layout {
   std::size_t slot_segments_ = 0;
   std::vector<tile> tiles_;
   std::vector<tile_range> chunks_;
+  std::vector<tile_range> chunk_segments_;
+  std::vector<bucket> buckets_;
   std::vector<tile_range> tensors_;
   std::vector<segment> segments_;
   std::vector<tile_range> groups_;
 };
 
-inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales)
+inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales,
+                      int n_buckets)
     : n_chunks_(n_chunks) {
-  if (n_chunks < 1) {
-    throw invalid_input(detail::message("layout: n_chunks is ", n_chunks, ", must be at least 1"));
+  if (n_chunks < 1 || n_buckets < 1) {
+    throw invalid_input(detail::message("layout: n_chunks is ", n_chunks, ", n_buckets ", n_buckets,
+                                        "; both must be at least 1"));
   }
   if (scales.unit == scale_per::block &&
       (scales.block_elements == 0 || scales.block_elements % word_elements != 0)) {
@@ -147,17 +152,19 @@ inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granular
     n_elements_ += n;
     n_words_ += (n + word_elements - 1) / word_elements;
   }
-  const auto chunks = static_cast<std::size_t>(n_chunks);
+  buckets_.resize(static_cast<std::size_t>(n_buckets));
+  const std::size_t chunks = static_cast<std::size_t>(n_chunks) * buckets_.size();
   chunk_words_ = (n_words_ + chunks - 1) / chunks;
   chunks_.resize(chunks);
+  chunk_segments_.resize(chunks);
   tensors_.resize(sizes.size());
   n_words_ = 0;  // counts up again while the tensors are laid
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
   }
-  std::vector<std::size_t> per_chunk(chunks, 0);
-  for (const segment& s : segments_)
-    slot_segments_ = std::max(slot_segments_, ++per_chunk[s.chunk]);
+  for (const tile_range s : chunk_segments_) {
+    slot_segments_ = std::max<std::size_t>(slot_segments_, s.end - s.begin);
+  }
 }
 
 inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales) {
@@ -183,11 +190,13 @@ inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements, gran
 
     const bool first_of_all = tiles_.empty();
     const bool new_chunk = first_of_all || tiles_.back().chunk != piece.chunk;
-    const bool new_layer = first_of_all || tiles_.back().tensor != index;
+    const bool new_bucket =
+        first_of_all || bucket_of(tiles_.back().chunk) != bucket_of(piece.chunk);
+    const bool new_layer = new_bucket || tiles_.back().tensor != index;
     const bool new_block = new_layer || (by_block && in_tensor % block_words == 0);
     switch (scales.unit) {
       case scale_per::vector:
-        add_tile(piece, new_chunk, first_of_all);
+        add_tile(piece, new_chunk, new_bucket);
         break;
       case scale_per::layer:
         add_tile(piece, new_chunk || new_layer, new_layer);
@@ -216,22 +225,26 @@ inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
   piece.group = static_cast<std::uint32_t>(groups_.size() - 1);
   if (new_segment) segments_.push_back({{at, at}, piece.chunk, piece.group});
   const bool first_of_chunk = tiles_.empty() || tiles_.back().chunk != piece.chunk;
+  const bool first_of_bucket =
+      tiles_.empty() || bucket_of(tiles_.back().chunk) != bucket_of(piece.chunk);
   piece.segment =
       first_of_chunk ? 0 : tiles_.back().segment + static_cast<std::uint32_t>(new_segment);
+  const auto segment_at = static_cast<std::uint32_t>(segments_.size() - 1);
   tile_range& chunk = chunks_[piece.chunk];
-  if (first_of_chunk) chunk = {at, at};
-  groups_.back().end = segments_.back().tiles.end = chunk.end = at + 1;
+  tile_range& chunk_segments = chunk_segments_[piece.chunk];
+  bucket& whole = buckets_[bucket_of(piece.chunk)];
+  if (first_of_chunk) {
+    chunk = {at, at};
+    chunk_segments = {segment_at, segment_at};
+  }
+  if (first_of_bucket) {
+    whole = {{at, at}, {segment_at, segment_at}, {piece.group, piece.group}};
+  }
+  groups_.back().end = segments_.back().tiles.end = chunk.end = whole.tiles.end = at + 1;
+  chunk_segments.end = whole.segments.end = segment_at + 1;
+  whole.groups.end = piece.group + 1;
   tiles_.push_back(piece);
 }
-
-/// What a kernel knows of a tensor: raw pointers and its group's options.
-template <class P, class G>
-struct tensor_entry {
-  P* params = nullptr;
-  G* grads = nullptr;
-  float lr_factor = 1.0F;
-  float weight_decay = 0.0F;
-};
 
 /// One bit per element: clear in padding and in elements that never had variance. Those send 0,
 /// carry 0, receive 0 and count in no scale. Null pointer: all set.
@@ -261,26 +274,4 @@ struct handover {
   float decay = 1;                 ///< what the next message takes of what was agreed
 };
 
-namespace detail {
-
-/// Loads word k of a tile that lies at `first` in the trainer's memory, which ends after n
-/// elements.
-template <class L, class T>
-ONEBIT_HD typename L::value load_elements(const T* first, std::uint32_t k, std::uint32_t n) {
-  const std::uint32_t left = n - 32 * k;
-  return left >= 32 ? L::load(first + 32 * k) : L::load(first + 32 * k, left);
-}
-
-template <class L, class T>
-ONEBIT_HD void store_elements(T* first, std::uint32_t k, std::uint32_t n,
-                              const typename L::value& v) {
-  const std::uint32_t left = n - 32 * k;
-  if (left >= 32) {
-    L::store(first + 32 * k, v);
-  } else {
-    L::store(first + 32 * k, v, left);
-  }
-}
-
-}  // namespace detail
 }  // namespace onebit

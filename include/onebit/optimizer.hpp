@@ -2,18 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <istream>
 #include <memory>
 #include <onebit/collective/dense.hpp>
+#include <onebit/collective/fields.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/loop.hpp>
 #include <onebit/report.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/state.hpp>
@@ -26,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-/// The loop that all algorithms share.
+/// What a trainer holds.
 namespace onebit {
 
 /// A distributed optimizer: a rule, a schedule and a collective over a transport and a backend.
@@ -39,43 +40,27 @@ namespace onebit {
 /// Schedule    always_dense, freeze; see schedule/freeze.hpp
 /// Collective  gather_scatter<C>, all_gather<C>
 template <class Rule, class Schedule, class Collective, class T, class B, class P, class G>
-class optimizer {
-  static_assert(std::is_same_v<std::remove_const_t<G>, float> && std::is_same_v<P, float>,
-                "onebit: parameters must be float, gradients float or const float");
+class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
+  static_assert(Element<P> && Element<std::remove_const_t<G>>,
+                "onebit: parameters must be float, bf16 or fp16, gradients the same or const");
+  using base = loop<Rule, Schedule, Collective, T, B, P, G>;
 
  public:
+  using base::rank;
+  using base::settle;
+  using base::size;
+
   /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
   /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws
   /// invalid_input, rank_mismatch.
   optimizer(std::string name, const std::vector<param_group<P, G>>& groups, T transport, B backend,
             Rule rule, Schedule schedule, const Collective& collective,
             dense_sum sum = dense_sum::rank_order)
-      : name_(std::move(name) + (sum == dense_sum::transport ? ", sums by the transport" : "")),
-        transport_(std::make_unique<counting<T>>(std::move(transport))),
-        backend_(std::move(backend)),
-        tensors_(detail::attend(*transport_,
-                                [&] { return detail::flat_tensors<P, G>(groups, where()); })),
-        rule_(std::move(rule)),
-        schedule_(std::move(schedule)),
-        dense_(detail::attend(
-            *transport_,
-            [&] { return dense<counting<T>, B>(sum, *transport_, backend_, tensors_.sizes); })),
-        collective_(
-            detail::attend(*transport_,
-                           [&] {
-                             return collective.template bind<counting<T>, B, Rule::accumulates>(
-                                 *transport_, backend_, tensors_.sizes);
-                           })),
-        entries_(to_buffer(backend_, tensors_.entries)) {
+      : base(groups, std::move(transport), std::move(backend), std::move(rule), std::move(schedule),
+             collective, sum),
+        name_(std::move(name) + (sum == dense_sum::transport ? ", sums by the transport" : "")) {
     detail::roll_call(*transport_, own_card(parameter_digest()).ranks);
-    rule_.prepare(dense_.local().axis());
-    if constexpr (Rule::local_steps) {
-      collective_.with([&](auto& x) {
-        x.local().set_live(
-            backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words()));
-        x.start_empty();
-      });
-    }
+    base::start();
   }
 
   /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
@@ -87,33 +72,107 @@ class optimizer {
   /// is not finite, no rank changes anything and all report the step as skipped. Throws
   /// invalid_input when lr is not finite, rank_mismatch, or what the transport throws; then nothing
   /// has changed here.
-  report step(float lr) {
-    if (!std::isfinite(lr)) {
-      throw invalid_input(detail::message("optimizer: step ", step_, " with lr ", lr,
-                                          "; it must be finite", where()));
+  ///
+  /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA)
+  /// nothing waits: the report does not know the outcome (`pending`), and a skipped step counts for
+  /// the schedule; `settle` tells.
+  report step(float lr, float inverse_loss_scale = 1.0F) {
+    return step_with([](std::uint64_t, const auto& enqueue) { enqueue(); }, lr, inverse_loss_scale);
+  }
+  /// The same, and what does not depend on the step's numbers goes through `run(key, enqueue)`,
+  /// which calls enqueue() or does what enqueue() did with the same key before: a CUDA graph.
+  template <class Run>
+  report step_with(Run&& run, float lr, float inverse_loss_scale = 1.0F) {
+    if (!begun_) begin(lr, inverse_loss_scale);
+    if (lr != begun_lr_ || inverse_loss_scale != begun_scale_) {
+      throw invalid_input(detail::message("optimizer: step ", step_, " with lr ", lr, " and scale ",
+                                          inverse_loss_scale, ", but begin() was told ", begun_lr_,
+                                          " and ", begun_scale_, where()));
     }
-    step_plan plan = schedule_.plan(step_, lr);
-    if constexpr (Rule::local_steps) {
-      rule_.check(plan, lr, step_, entries_.data(), dense_.local());
-    }
-    step_meter time(*transport_, plan, step_);
-    if (plan.average_gradient &&
-        dense_.agree(rule_.gradient(entries_.data()), step_) == outcome::skipped) {
-      return time.finish(outcome::skipped, step_);
-    }
-    outcome o = outcome::agreed;
-    if constexpr (Schedule::compresses) {
-      if (plan.exchange) {
-        o = exchange(plan, lr, time);
+    step_meter<counting<T>>& time = *time_;
+    time.enter();
+    begun_ = false;
+    const std::uint64_t across = this->sent_across();
+    outcome o = outcome::pending;
+    try {
+      if (B::deferred && !this->rule_must_know()) {
+        run(phase_ * 4 + plan_.average_gradient * 2U + plan_.exchange,
+            [&] { o = this->enqueue(time); });
       } else {
-        o = update_locally(plan, lr, time);
+        o = this->enqueue(time);
       }
-      if (o == outcome::agreed || !plan.exchange) advance(plan, lr);
-    } else {
-      time.agreed();
-      rule_.refresh(dense_.pending(), dense_.local(), entries_.data(), lr, step_);
+    } catch (...) {
+      dense_.finish();
+      throw;
     }
-    return time.finish(o, step_, !plan.exchange);
+    o = this->conclude(o, lr);
+    return time.finish(o, step_, !plan_.exchange && !plan_.average_gradient,
+                       this->sent_across() - across);
+  }
+
+  /// Announces the next step, so that `ready` may send before it: `step` must follow with the same
+  /// numbers. Not collective.
+  void begin(float lr, float inverse_loss_scale = 1.0F) {
+    if (!std::isfinite(lr) || !std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
+      throw invalid_input(detail::message("optimizer: step ", step_, " with lr ", lr,
+                                          " and inverse loss scale ", inverse_loss_scale,
+                                          "; both must be finite, the scale above 0", where()));
+    }
+    if (begun_) throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
+    plan_ = schedule_.plan(step_, lr);
+    if constexpr (Rule::local_steps) {
+      rule_.check(plan_, lr, step_, entries_.data(), dense_.local());
+    }
+    float m_correction = 1, v_correction = 1;
+    if constexpr (requires { rule_.corrections(step_); }) {
+      const auto [m, v] = rule_.corrections(step_);
+      m_correction = static_cast<float>(m);
+      v_correction = static_cast<float>(v);
+    }
+    backend_.launch(1, detail::begin_step_kernel{now_.data(), lr, inverse_loss_scale, m_correction,
+                                                 v_correction,
+                                                 static_cast<std::uint32_t>(step_ % status_steps)});
+    time_.emplace(*transport_, plan_, step_);
+    begun_ = true;
+    begun_lr_ = lr;
+    begun_scale_ = inverse_loss_scale;
+    waiting_.assign(waiting_.size(), 1);
+  }
+
+  /// Says that the gradients of one tensor, in the order of the groups, are final: buckets whose
+  /// gradients are all known start to travel, the last bucket first. Collective in its effect: all
+  /// ranks announce the same tensors in the same order. Between begin() and step(); tensors that
+  /// are not announced go with step(). Changes nothing but time.
+  void ready(std::size_t tensor) {
+    if (!begun_ || tensor >= waiting_.size()) {
+      throw invalid_input(detail::message(
+          "optimizer: ready(", tensor, ") ",
+          begun_ ? "of " + std::to_string(waiting_.size()) + " tensors" : "without begin()",
+          where()));
+    }
+    waiting_[tensor] = 0;
+    time_->enter();
+    if (plan_.average_gradient) {
+      while (this->is_known(dense_)) {
+        dense_.send_next(rule_.gradient(entries_.data(), now_.data()), now_.data());
+      }
+    } else if (plan_.exchange) {
+      collective_.with([&](auto& x) {
+        this->with_undo([&](const auto& undo) {
+          while (this->is_known(x)) {
+            x.send_next(rule_.message(x.agreed(), entries_.data(), now_.data()), undo, now_.data());
+          }
+        });
+      });
+    }
+    time_->leave();
+  }
+
+  /// Steps that all ranks skipped, or this one alone, since the optimizer was built. Waits.
+  [[nodiscard]] std::uint64_t n_skipped() {
+    step_scalars now;
+    backend_.copy_out(&now, now_.data(), 1);
+    return now.n_skipped;
   }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters, which are
@@ -146,8 +205,6 @@ class optimizer {
     archive(*payload);
   }
 
-  [[nodiscard]] int rank() const { return transport_->rank(); }
-  [[nodiscard]] int size() const { return transport_->size(); }
   /// Steps done, without the skipped ones.
   [[nodiscard]] std::uint64_t steps() const { return step_; }
   [[nodiscard]] std::size_t n_parameters() { return dense_.local().axis().n_elements(); }
@@ -182,130 +239,37 @@ class optimizer {
     for (std::size_t i = 0; i < tensor; ++i) {
       first += (tensors_.sizes[i] + word_elements - 1) / word_elements * word_elements;
     }
-    return {flat.data() + first, flat.data() + first + tensors_.sizes[tensor]};
+    std::vector<float> values(tensors_.sizes[tensor]);
+    backend_.copy_out(values.data(), flat.data() + first, values.size());
+    return values;
   }
 
  private:
-  using clock = std::chrono::steady_clock;
-  using bound =
-      decltype(std::declval<const Collective&>().template bind<counting<T>, B, Rule::accumulates>(
-          std::declval<counting<T>&>(), std::declval<const B&>(), {}));
-  template <class U>
-  using buffer = decltype(std::declval<B&>().template make_buffer<U>(0));
+  using base::backend_;
+  using base::begun_;
+  using base::begun_lr_;
+  using base::begun_scale_;
+  using base::collective_;
+  using base::dense_;
+  using base::entries_;
+  using base::now_;
+  using base::phase_;
+  using base::plan_;
+  using base::rule_;
+  using base::schedule_;
+  using base::step_;
+  using base::tensors_;
+  using base::time_;
+  using base::transport_;
+  using base::undo_;
+  using base::waiting_;
+  using base::where;
 
   [[nodiscard]] detail::checkpoint_card own_card(std::uint64_t parameters) {
     const std::size_t slot_bytes =
         collective_.with([](auto& x) { return x.local().format().slot_bytes; });
     return {detail::make_card(name_, tensors_.sizes, parameters, slot_bytes),
             static_cast<std::uint32_t>(rank()), static_cast<std::uint32_t>(size()), step_};
-  }
-
-  /// A step without exchange: dense, or for rules that have them a local one.
-  outcome update_locally(const step_plan& plan, float lr, step_meter<counting<T>>& time) {
-    const auto* entries = entries_.data();
-    if constexpr (Rule::local_steps) {
-      return collective_.with([&](auto& x) {
-        if (!plan.average_gradient && !x.local().finite(rule_.gradient(entries))) {
-          return outcome::skipped;
-        }
-        time.agreed();
-        if (plan.average_gradient) {
-          preview_live(x);
-          rule_.refresh(dense_.pending(), dense_.local(), entries, lr, step_);
-        }
-        if (!Rule::refresh_is_step || !plan.average_gradient) {
-          rule_.local_step(x.local(), entries, lr);
-        }
-        return outcome::agreed;
-      });
-    } else {
-      time.agreed();
-      rule_.refresh(dense_.pending(), dense_.local(), entries, lr, step_);
-      return outcome::agreed;
-    }
-  }
-
-  /// A step with a compressed exchange. Changes nothing unless all agree.
-  outcome exchange(const step_plan& plan, float lr, step_meter<counting<T>>& time) {
-    if constexpr (std::is_const_v<G>) {
-      if (undo_.size() == 0) {
-        undo_ =
-            backend_.template make_buffer<float>(dense_.local().axis().n_words() * word_elements);
-      }
-      return exchange(plan, lr, time, undo_in_buffer{undo_.data()});
-    } else {
-      return exchange(plan, lr, time, undo_in_gradients<P, G>{entries_.data()});
-    }
-  }
-  template <class Undo>
-  outcome exchange(const step_plan& plan, float lr, step_meter<counting<T>>& time,
-                   const Undo& undo) {
-    const auto* entries = entries_.data();
-    return collective_.with([&](auto& x) {
-      if (plan.average_gradient) preview_live(x);
-      const auto take_back = [&] {
-        x.rollback(undo);
-        if (plan.average_gradient) x.local().swap_live(live_);
-      };
-      outcome o = outcome::skipped;
-      try {
-        o = x.agree(rule_.message(x.agreed(), entries, lr), undo, step_);
-      } catch (...) {
-        take_back();
-        throw;
-      }
-      if (o == outcome::skipped) {
-        take_back();
-        return o;
-      }
-      time.agreed();
-      if (plan.average_gradient) {
-        rule_.refresh(dense_.pending(), dense_.local(), entries, lr, step_);
-      }
-      rule_.apply(x.pending(), x.agreed(), x.local(), entries, lr);
-      x.commit();
-      return o;
-    });
-  }
-
-  /// Puts the mask of the elements that will have variance in use; `live_` keeps the one of before.
-  template <class Exchange>
-  void preview_live(Exchange& x) {
-    if constexpr (Rule::local_steps) {
-      if (live_.size() == 0) {
-        live_ = backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words());
-      }
-      rule_.preview_live(dense_.pending(), dense_.local(), live_.data());
-      x.local().swap_live(live_);
-    }
-  }
-
-  /// Tells the schedule that a step was done; ends the warm-up where it says so.
-  void advance(const step_plan& plan, float lr) {
-    if constexpr (requires { schedule_.observe(step_, lr); }) schedule_.observe(step_, lr);
-    double norm = 0;
-    if constexpr (!Rule::local_steps) {
-      if (plan.average_gradient && schedule_.wants_variance_norm()) {
-        norm = rule_.variance_norm(dense_.local());
-      }
-    }
-    const bool freezes = schedule_.freezes_after(step_, norm);
-    if constexpr (requires { schedule_.averages_after(step_); }) {
-      if (!schedule_.averages_after(step_)) dense_.release();
-    }
-    if (!freezes) return;
-    dense_.release();
-    collective_.with([&](auto& x) {
-      if constexpr (Rule::local_steps) {
-        rule_.freeze();
-        x.clear_residuals();
-      } else {
-        auto live = backend_.template make_buffer<std::uint32_t>(dense_.local().axis().n_words());
-        auto given = rule_.freeze(live.data(), dense_.local(), step_);
-        x.local().set_live(std::move(live));
-        x.adopt(std::move(given));
-      }
-    });
   }
 
   template <class Archive>
@@ -316,30 +280,38 @@ class optimizer {
     if constexpr (Schedule::compresses) {
       collective_.with([&](auto& exchange) { exchange.archive(a); });
     }
-    if constexpr (Archive::reading) dense_.release();
+    if constexpr (Archive::reading) {
+      dense_.release();
+      ++phase_;
+    }
   }
 
-  [[nodiscard]] std::uint64_t parameter_digest() const {
+  [[nodiscard]] std::uint64_t parameter_digest() {
     digest d;
     for (std::size_t i = 0; i < tensors_.sizes.size(); ++i) {
-      d.add(tensors_.entries[i].params, tensors_.sizes[i] * sizeof(P));
+      add_to(d, tensors_.entries[i].params, tensors_.sizes[i]);
+      if (tensors_.entries[i].master != nullptr) {
+        add_to(d, tensors_.entries[i].master, tensors_.sizes[i]);
+      }
     }
     return d.value();
   }
-  [[nodiscard]] std::string where() const { return detail::rank_suffix(rank(), size()); }
+  template <class U>
+  void add_to(digest& d, const U* data, std::size_t n) {
+    if constexpr (B::deferred) {
+      constexpr std::size_t piece = std::size_t{1} << 20U;
+      std::vector<U> here(n < piece ? n : piece);
+      for (std::size_t at = 0; at < n; at += piece) {
+        const std::size_t m = n - at < piece ? n - at : piece;
+        backend_.copy_out(here.data(), data + at, m);
+        d.add(here.data(), m * sizeof(U));
+      }
+    } else {
+      d.add(data, n * sizeof(U));
+    }
+  }
 
   std::string name_;
-  std::unique_ptr<counting<T>> transport_;
-  B backend_;
-  detail::flat_tensors<P, G> tensors_;
-  Rule rule_;
-  Schedule schedule_;
-  dense<counting<T>, B> dense_;
-  bound collective_;
-  buffer<tensor_entry<P, G>> entries_;
-  buffer<std::uint32_t> live_;  ///< the mask in use before this step
-  buffer<float> undo_;          ///< only where the gradients must not be written
-  std::uint64_t step_ = 0;
 };
 
 }  // namespace onebit

@@ -28,7 +28,11 @@ struct report {
   /// A rank saw a non-finite gradient and no rank changed anything; in a local step: this rank did,
   /// and left its gradient out, while the others went on.
   bool skipped = false;
+  /// On a deferred backend (CUDA) the outcome is not known yet: optimizer::settle waits for it. The
+  /// seconds are then those of the host, that only enqueues; a replayed graph reports no bytes.
+  bool pending = false;
   std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_between_nodes = 0;  ///< of these, by a hierarchical exchange
   std::uint32_t collectives = 0;
   double encode_seconds = 0;
   double communicate_seconds = 0;  ///< includes the wait for slower ranks
@@ -40,27 +44,32 @@ template <class T>
 class step_meter {
  public:
   step_meter(const T& transport, const step_plan& plan, std::uint64_t step)
-      : transport_(transport), before_(transport.sent()) {
+      : transport_(&transport), before_(transport.sent()) {
     report_.step = step;
     report_.phase = plan.exchange           ? phase::compressed
                     : plan.average_gradient ? phase::dense
                                             : phase::local;
   }
+  /// Between `enter` and `leave` it measures: begin, ready and step are calls of their own.
+  void enter() { start_ = clock::now(); }
+  void leave() { before_agreed_ += clock::now() - start_; }
   /// The exchange is over, the update begins.
   void agreed() { agreed_ = clock::now(); }
 
   /// Fills the report and counts the step: one that all skipped has not happened, a local one that
   /// this rank skipped has.
-  report finish(outcome o, std::uint64_t& step, bool happened = false) {
+  report finish(outcome o, std::uint64_t& step, bool happened, std::uint64_t bytes_between_nodes) {
     const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
     const auto end = clock::now();
     if (agreed_ == clock::time_point{}) agreed_ = end;
-    const traffic sent = transport_.sent() - before_;
+    const traffic sent = transport_->sent() - before_;
     report_.skipped = o == outcome::skipped;
+    report_.pending = o == outcome::pending;
     report_.bytes_sent = sent.bytes_sent;
+    report_.bytes_between_nodes = bytes_between_nodes;
     report_.collectives = sent.collectives;
     report_.communicate_seconds = sent.seconds;
-    report_.encode_seconds = seconds(agreed_ - start_) - sent.seconds;
+    report_.encode_seconds = seconds(before_agreed_ + (agreed_ - start_)) - sent.seconds;
     report_.update_seconds = seconds(end - agreed_);
     if (!report_.skipped || happened) ++step;
     return report_;
@@ -68,10 +77,11 @@ class step_meter {
 
  private:
   using clock = std::chrono::steady_clock;
-  const T& transport_;
+  const T* transport_;
   traffic before_;
   report report_;
   clock::time_point start_ = clock::now();
+  clock::duration before_agreed_{};
   clock::time_point agreed_{};
 };
 

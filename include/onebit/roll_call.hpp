@@ -11,13 +11,25 @@
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/state.hpp>
+#include <onebit/tensor.hpp>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 /// What is checked when an optimizer is built: each rank's own input, then that all ranks agree.
 namespace onebit::detail {
+
+/// An all_gather of a few bytes of host memory, also over transports that carry device memory.
+template <class T>
+void gather_on_host(T& transport, const void* send, void* receive, std::size_t bytes) {
+  if constexpr (requires { transport.host_all_gather(send, receive, bytes); }) {
+    transport.host_all_gather(send, receive, bytes);
+  } else {
+    transport.all_gather(send, receive, bytes);
+  }
+}
 
 /// The tensors of all groups in order, checked.
 template <class P, class G>
@@ -28,11 +40,9 @@ struct flat_tensors {
   /// Throws invalid_input; `where` names the rank.
   flat_tensors(const std::vector<param_group<P, G>>& groups, const std::string& where) {
     for (std::size_t g = 0; g < groups.size(); ++g) add_group(groups[g], g, where);
-    check_overlap([](const auto& e) { return static_cast<const float*>(e.params); }, "params",
-                  where);
+    check_overlap([](const auto& e) { return static_cast<const P*>(e.params); }, "params", where);
     if constexpr (!std::is_const_v<G>) {  // they are scratch: shared ones would mix
-      check_overlap([](const auto& e) { return static_cast<const float*>(e.grads); }, "grads",
-                    where);
+      check_overlap([](const auto& e) { return static_cast<const G*>(e.grads); }, "grads", where);
     }
   }
 
@@ -52,8 +62,15 @@ struct flat_tensors {
         throw invalid_input(message("optimizer: group ", g, " tensor ", t, " has ", x.params.size(),
                                     " params but ", x.grads.size(), " grads", where));
       }
+      if (!x.master.empty() && (std::is_same_v<P, float> || x.master.size() != x.params.size())) {
+        throw invalid_input(message("optimizer: group ", g, " tensor ", t, " has ", x.params.size(),
+                                    " params of ", sizeof(P), " bytes and ", x.master.size(),
+                                    " master parameters; give as many, and only ",
+                                    "with 2-byte parameters", where));
+      }
       sizes.push_back(x.params.size());
-      entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay});
+      entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
+                         x.master.empty() ? nullptr : x.master.data()});
     }
   }
   /// The same parameters twice would be updated twice.
@@ -184,7 +201,7 @@ template <class T>
 void roll_call(T& transport, const rank_card& mine) {
   const auto size = static_cast<std::size_t>(transport.size());
   std::vector<rank_card> cards(size);
-  transport.all_gather(&mine, cards.data(), sizeof mine);
+  gather_on_host(transport, &mine, cards.data(), sizeof mine);
   const std::string where = rank_suffix(transport.rank(), transport.size());
   for (std::size_t r = 0; r < size; ++r) {
     if (cards[r].rejected == 0) continue;
@@ -216,7 +233,7 @@ auto attend(T& transport, const F& f) {
     rank_card card;
     card.rejected = 1;
     std::vector<rank_card> cards(static_cast<std::size_t>(transport.size()));
-    transport.all_gather(&card, cards.data(), sizeof card);
+    gather_on_host(transport, &card, cards.data(), sizeof card);
     throw;
   }
 }
@@ -229,7 +246,7 @@ void agree_on_checkpoint(T& transport, const std::string& failure, std::uint64_t
   constexpr auto failed = ~std::uint64_t{0};
   const std::uint64_t mine = failure.empty() ? step : failed;
   std::vector<std::uint64_t> steps(static_cast<std::size_t>(transport.size()));
-  transport.all_gather(&mine, steps.data(), sizeof mine);
+  gather_on_host(transport, &mine, steps.data(), sizeof mine);
   if (!failure.empty()) throw checkpoint_error(failure + where);
   for (std::size_t r = 0; r < steps.size(); ++r) {
     if (steps[r] == failed) {

@@ -90,9 +90,15 @@ class archive_writer {
     self().bytes(v.data(), v.size() * sizeof(T));
   }
   template <class Buffer, class B>
-  void buffer(const Buffer& b, B&) {
+  void buffer(const Buffer& b, B& backend) {
     scalar(static_cast<std::uint64_t>(b.bytes()));
-    self().bytes(b.data(), b.bytes());
+    if constexpr (B::deferred && Self::stores) {
+      std::vector<std::remove_cvref_t<decltype(*b.data())>> here(b.size());
+      backend.copy_out(here.data(), b.data(), b.size());
+      self().bytes(here.data(), b.bytes());
+    } else {
+      self().bytes(b.data(), b.bytes());
+    }
   }
 
  private:
@@ -101,6 +107,7 @@ class archive_writer {
 
 class size_archive : public archive_writer<size_archive> {
  public:
+  static constexpr bool stores = false;
   void bytes(const void*, std::size_t n) { size_ += n; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
 
@@ -110,6 +117,7 @@ class size_archive : public archive_writer<size_archive> {
 
 class stream_writer : public archive_writer<stream_writer> {
  public:
+  static constexpr bool stores = true;
   explicit stream_writer(std::ostream& out) : out_(out) {}
   void bytes(const void* data, std::size_t n) {
     if (n == 0) return;
@@ -149,7 +157,13 @@ class memory_reader {
     scalar(n);
     need(n);
     if (b.bytes() != n) b = backend.template make_buffer<T>(n / sizeof(T));
-    take(b.data(), n);
+    if constexpr (B::deferred) {
+      std::vector<T> here(b.size());
+      take(here.data(), n);
+      backend.copy_in(b.data(), here.data(), b.size());
+    } else {
+      take(b.data(), n);
+    }
   }
   [[nodiscard]] std::size_t left() const { return payload_.size() - at_; }
 

@@ -11,7 +11,7 @@ cmake_minimum_required(VERSION 3.25)
 
 # A unit is a folder under onebit/, or the stem of a header that lies in onebit/ itself. A unit may
 # include the units named here; a unit that is not named here may not exist.
-set(core error concepts layout)
+set(core error concepts element layout step tensor)
 set(leaves backend transport compress schedule rule)
 
 foreach(unit IN LISTS core)
@@ -25,7 +25,8 @@ set(may_include_collective ${core} ${leaves} collective)
 set(may_include_state ${core} state)
 set(may_include_roll_call ${core} state roll_call)
 set(may_include_report ${core} transport report)
-set(may_include_optimizer ${may_include_collective} state roll_call report optimizer)
+set(may_include_loop ${may_include_collective} roll_call state report loop)
+set(may_include_optimizer ${may_include_loop} optimizer)
 set(may_include_algorithms ${may_include_optimizer} algorithms)
 set(may_include_onebit ${may_include_algorithms} onebit)
 

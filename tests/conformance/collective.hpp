@@ -52,7 +52,8 @@ exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t
   auto values = backend.make_buffer<float>(axis.n_words() * 32);
   auto undo = backend.make_buffer<float>(axis.n_words() * 32);
 
-  constexpr bool is_dense = !requires { x.commit(); };
+  onebit::step_scalars now;
+  constexpr bool is_dense = !requires { x.commit(&now); };
   constexpr bool carries = std::remove_cvref_t<decltype(x.local())>::carries;
   if constexpr (!is_dense) {
     auto live = backend.make_buffer<std::uint32_t>(axis.n_words());
@@ -70,19 +71,21 @@ exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t
     }
     const onebit::traffic before = counted.sent();
     onebit::outcome o;
+    now.number = static_cast<std::uint32_t>(number);
+    now.skip = now.bad = 0;
     if constexpr (is_dense) {
-      o = x.agree(flat_message{values.data()}, number);
+      o = x.agree(flat_message{values.data()}, &now);
     } else {
       const onebit::undo_in_buffer saved_to{undo.data()};
-      o = x.agree(flat_message{values.data()}, saved_to, number);
-      if (o == onebit::outcome::skipped) x.rollback(saved_to);
+      o = x.agree(flat_message{values.data()}, saved_to, &now);
+      if (o == onebit::outcome::skipped) x.rollback(saved_to, &now, false);
     }
     trace.sent.push_back(counted.sent() - before);
     trace.skipped.push_back(o == onebit::outcome::skipped);
     trace.agreed.emplace_back();
     if (o == onebit::outcome::agreed) {
       trace.agreed.back() = copied(x.pending(), x.local(), backend);
-      if constexpr (!is_dense) x.commit();
+      if constexpr (!is_dense) x.commit(&now);
       ++number;
     }
     if constexpr (carries) {

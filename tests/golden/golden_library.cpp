@@ -131,11 +131,13 @@ void check_allreduce(const golden::golden_case& c) {
     const auto& format = x.local().format();
     for (std::size_t call = 0; call < calls; ++call) {
       const auto message = buffer(input, (call * w + r) * n, n);
+      onebit::step_scalars now;
+      now.number = static_cast<std::uint32_t>(call);
       const auto o = x.agree(onebit_test::flat_message{message.data()},
-                             onebit::undo_in_buffer{undo.data()}, call);
+                             onebit::undo_in_buffer{undo.data()}, &now);
       if (o != onebit::outcome::agreed) throw std::runtime_error("golden: a call was skipped");
       if (r == 0) made.floats["output"].push_back(copied(x.pending(), x.local(), backend));
-      x.commit();
+      x.commit(&now);
       keep_errors();
       made.floats["worker_scales"].push_back({x.local().scales()[0]});
       made.floats["server_scales"].push_back({float_at(gathered.data() + format.scales_at)});

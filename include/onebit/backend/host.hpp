@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <onebit/backend/lanes.hpp>
@@ -111,6 +112,18 @@ class host {
   [[nodiscard]] host_buffer<T> make_buffer(std::size_t n) const {
     return host_buffer<T>(n);
   }
+
+  /// A launch is over when it returns.
+  static constexpr bool deferred = false;
+  template <class T>
+  void copy_in(T* to, const T* from, std::size_t n) const {
+    if (n > 0) std::memcpy(to, from, n * sizeof(T));
+  }
+  template <class T>
+  void copy_out(T* to, const T* from, std::size_t n) const {
+    if (n > 0) std::memcpy(to, from, n * sizeof(T));
+  }
+  void wait() const {}
 
   /// Calls kernel(L{}, i) for i in [0, n) and waits. No allocation.
   template <class Kernel>

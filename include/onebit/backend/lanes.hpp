@@ -45,6 +45,12 @@ struct host_lanes {
     }
     return lane[0];
   }
+  /// Sum of n counts.
+  static std::uint64_t sum_counts(const std::uint32_t* p, std::size_t n) {
+    std::uint64_t sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += p[i];
+    return sum;
+  }
   /// The largest of n values, at least `least`.
   static float largest(const float* p, std::size_t n, float least) {
     float m = least;

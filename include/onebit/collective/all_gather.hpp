@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/collective/worker.hpp>
@@ -18,6 +16,27 @@
 
 /// Every rank sends its compressed vector to all, and averages what it got.
 namespace onebit {
+
+namespace detail {
+
+/// Calls the step off when the ranks' scales at one place have no finite sum.
+struct finite_scales_kernel {
+  step_scalars* now;
+  const std::byte* slots;
+  slot_format format;
+  std::uint32_t n;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t place) const {
+    float sum = 0;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      sum += load_scalar<float>(slots + r * format.slot_bytes + format.scales_at + 4 * place);
+    }
+    if (!(L::abs_scalar(sum) <= 3.402823466e38F)) L::raise(&now->skip);
+  }
+};
+
+}  // namespace detail
 
 /// One exchange in one phase. What is agreed is a mean of W messages, not one message, so there is
 /// no server residual and no second rounding; but the wire and the memory grow with W.
@@ -34,7 +53,7 @@ class one_phase {
   using buffer = typename worker::template buffer<U>;
   using view = mean_view<C>;
 
-  one_phase(C codec, T& transport, B backend, std::span<const std::size_t> sizes)
+  one_phase(C codec, T& transport, B backend, std::span<const std::size_t> sizes, int = 1)
       : transport_(&transport), worker_(std::move(codec), std::move(backend), sizes, 1) {}
 
   void prepare() {
@@ -50,22 +69,37 @@ class one_phase {
   [[nodiscard]] view agreed() { return view_of(agreed_.data()); }
   [[nodiscard]] view pending() { return view_of(pending_.data()); }
 
-  /// Collective; waits.
+  /// All is one bucket here: it goes when all gradients are known.
+  [[nodiscard]] int n_unsent() const { return 0; }
   template <class Produce, class Undo>
-  outcome agree(const Produce& produce, const Undo& undo, std::uint64_t step) {
-    worker_.encode(produce, undo, step, own_.data());
+  void send_next(const Produce&, const Undo&, step_scalars*) {}
+
+  /// Collective; waits, unless the backend is deferred.
+  template <class Produce, class Undo>
+  outcome agree(const Produce& produce, const Undo& undo, step_scalars* now) {
+    encoded_ = true;
+    worker_.encode(produce, undo, now, own_.data(), 0);
     transport_->all_gather(own_.data(), pending_.data(), worker_.format().slot_bytes);
-    const outcome o = check_statuses(pending_.data(), worker_.format(), step, transport_->rank(),
-                                     transport_->size());
-    return o == outcome::agreed && !mean_is_finite() ? outcome::skipped : o;
+    const auto w = static_cast<std::uint32_t>(transport_->size());
+    worker_.backend().launch(1, check_kernel{now, pending_.data(), worker_.format(), w, w});
+    const outcome o = so_far(now);
+    if (o == outcome::skipped) return o;
+    require_finite_mean(now);
+    return so_far(now);
   }
-  void commit() {
-    worker_.commit();
-    std::swap(agreed_, pending_);
+  void commit(const step_scalars* now) {
+    worker_.commit(now);
+    if constexpr (B::deferred) {
+      commit_copy(worker_.backend(), now, pending_, agreed_);
+    } else {
+      std::swap(agreed_, pending_);
+    }
+    encoded_ = false;
   }
   template <class Undo>
-  void rollback(const Undo& undo) {
-    worker_.rollback(undo);
+  void rollback(const Undo& undo, const step_scalars* now, bool if_skipped) {
+    if (encoded_) worker_.rollback(undo, now, 0, if_skipped);
+    encoded_ = false;
   }
 
   void start_empty() {
@@ -104,21 +138,18 @@ class one_phase {
 
  private:
   /// Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
-  [[nodiscard]] bool mean_is_finite() {
+  void require_finite_mean(step_scalars* now) {
     if constexpr (!worker::has_scales()) {
-      return worker_.finite(pending());
+      worker_.require_finite(pending(), now);
     } else {
-      const slot_format& f = worker_.format();
-      for (std::size_t place = 0; place < worker_.axis().slot_segments(); ++place) {
-        float sum = 0, scale = 0;
-        for (std::size_t r = 0; r < static_cast<std::size_t>(transport_->size()); ++r) {
-          std::memcpy(&scale, pending_.data() + r * f.slot_bytes + f.scales_at + 4 * place, 4);
-          sum += scale;
-        }
-        if (!std::isfinite(sum)) return false;
-      }
-      return true;
+      worker_.backend().launch(
+          worker_.axis().slot_segments(),
+          detail::finite_scales_kernel{now, pending_.data(), worker_.format(),
+                                       static_cast<std::uint32_t>(transport_->size())});
     }
+  }
+  [[nodiscard]] outcome so_far(step_scalars* now) {
+    return outcome_so_far(worker_.backend(), now, transport_->rank(), transport_->size());
   }
   [[nodiscard]] view view_of(const std::byte* slots) {
     const int w = transport_->size();
@@ -131,6 +162,7 @@ class one_phase {
   buffer<std::byte> agreed_;
   buffer<std::byte> pending_;
   buffer<std::byte> own_;
+  bool encoded_ = false;  ///< in this step
 };
 
 /// Collective policy: compressed all-gather. With one rank the exchange is exact.

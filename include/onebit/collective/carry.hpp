@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/tensor.hpp>
 
 /// What an encode pass carries from step to step, and how it takes it back.
 namespace onebit {
@@ -68,7 +70,7 @@ struct no_carry {
 /// A residual that is only read while the step may still be called off (the server's).
 struct read_carry {
   const float* flat = nullptr;
-  std::size_t first_word = 0;  ///< where `flat` starts on the flat axis
+  slot_format format;
 
   template <class L>
   struct access {
@@ -79,7 +81,7 @@ struct read_carry {
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t) const {
-    return {flat + (t.word - first_word) * 32};
+    return {flat + format.served_word(t) * 32};
   }
 };
 

@@ -2,10 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
@@ -23,13 +21,13 @@ enum class dense_sum : std::uint8_t {
 
 namespace detail {
 
-/// Divides the sum of all ranks by their number; raises `bad` where the result is not finite.
+/// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
 struct mean_in_place_kernel {
   const tile* tiles;
   slot_format format;
   std::byte* slots;
   float inverse;
-  std::uint32_t* bad;
+  step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -42,7 +40,56 @@ struct mean_in_place_kernel {
       check = L::fma(mean, L::set(0.0F), check);
       L::store(p + 32 * k, mean);
     }
-    if (!(L::fold(check) == 0.0F)) L::raise(bad);
+    if (!(L::fold(check) == 0.0F)) L::raise(&now->skip);
+  }
+};
+
+/// The status words as floats, where an allreduce adds them up: slot r sums to the step of rank r,
+/// or to NaN.
+struct tag_kernel {
+  step_scalars* now;
+  std::byte* slots;
+  slot_format format;
+  std::uint32_t n, rank;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    const auto step = static_cast<float>(now->number % (1U << 24U));
+    std::uint32_t bad = 0;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      bad |= load_scalar<std::uint32_t>(slots + r * format.slot_bytes + format.status_at) & 1U;
+    }
+    for (std::uint32_t r = 0; r < n; ++r) {
+      // 0 / 0 at run time: a NaN
+      const float mine = bad != 0 ? (step - step) / (step - step) : step;
+      L::store_scalar(reinterpret_cast<float*>(slots + r * format.slot_bytes + format.status_at),
+                      r == rank ? mine : 0.0F);
+    }
+  }
+};
+
+struct check_tags_kernel {
+  step_scalars* now;
+  const std::byte* slots;
+  slot_format format;
+  std::uint32_t n;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    const auto step = static_cast<float>(now->number % (1U << 24U));
+    std::uint32_t skip = now->skip, odd_rank = now->odd_rank, odd_step = now->odd_step;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      const auto tag = load_scalar<float>(slots + r * format.slot_bytes + format.status_at);
+      if (tag == step) continue;
+      skip = 1;
+      if (!(tag == tag) || odd_rank != 0) continue;
+      odd_rank = r + 1;
+      odd_step = static_cast<std::uint32_t>(tag);
+    }
+    L::store_scalar(&now->skip, skip);
+    L::store_scalar(&now->odd_rank, odd_rank);
+    L::store_scalar(&now->odd_step, odd_step);
+    L::store_scalar(&now->bad, std::uint32_t{0});
   }
 };
 
@@ -56,8 +103,9 @@ struct mean_in_place_kernel {
 template <class T, class B>
 class dense {
  public:
-  dense(dense_sum mode, T& transport, B backend, std::span<const std::size_t> sizes)
-      : mode_(mode), transport_(&transport), exchange_({}, transport, backend, sizes) {}
+  dense(dense_sum mode, T& transport, B backend, std::span<const std::size_t> sizes,
+        int n_buckets = 1)
+      : mode_(mode), transport_(&transport), exchange_({}, transport, backend, sizes, n_buckets) {}
 
   using view = gathered_view<identity>;
   [[nodiscard]] view pending() { return exchange_.pending(); }
@@ -65,52 +113,56 @@ class dense {
   void release() { exchange_.release(); }
   [[nodiscard]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
-  /// Collective; waits.
+  /// As two_phase: buckets that are not sent yet, and the next of them on its way.
+  [[nodiscard]] int n_unsent() const { return by_rank_order() ? exchange_.n_unsent() : 0; }
   template <class Produce>
-  outcome agree(const Produce& produce, std::uint64_t step) {
+  void send_next(const Produce& produce, step_scalars* now) {
     exchange_.prepare();
-    if (mode_ == dense_sum::rank_order || transport_->size() == 1) {
-      return exchange_.agree(produce, no_undo{}, step);
-    }
-    return sum_by_transport(produce, step);
+    exchange_.send_next(produce, no_undo{}, now);
+  }
+  /// Forgets what was sent.
+  void finish() { exchange_.finish(); }
+
+  /// Collective; waits, unless the backend is deferred.
+  template <class Produce>
+  outcome agree(const Produce& produce, step_scalars* now) {
+    exchange_.prepare();
+    if (!by_rank_order()) return sum_by_transport(produce, now);
+    const outcome o = exchange_.agree(produce, no_undo{}, now);
+    exchange_.finish();
+    return o;
   }
 
  private:
   struct no_undo {};
 
+  [[nodiscard]] bool by_rank_order() const {
+    return mode_ == dense_sum::rank_order || transport_->size() == 1;
+  }
+
   template <class Produce>
-  outcome sum_by_transport(const Produce& produce, std::uint64_t step) {
+  outcome sum_by_transport(const Produce& produce, step_scalars* now) {
     auto& local = exchange_.local();
     const slot_format& f = local.format();
-    const auto w = static_cast<std::size_t>(transport_->size());
+    const auto w = static_cast<std::uint32_t>(transport_->size());
+    const auto n_slots = static_cast<std::uint32_t>(local.axis().n_slots());
     std::byte* slots = exchange_.pending_slots();
-    local.encode(produce, no_undo{}, step, slots);
-    // The status words ride along as floats: slot r sums to the step of rank r, or to NaN.
-    const auto rank = static_cast<std::size_t>(transport_->rank());
-    const auto tag = static_cast<float>(step % (1U << 24U));
-    const float mine = *local.bad() != 0 ? std::nanf("") : tag;
-    for (std::size_t r = 0; r < w; ++r) {
-      const float word = r == rank ? mine : 0.0F;
-      std::memcpy(slots + r * f.slot_bytes + f.status_at, &word, sizeof word);
+    const auto rank = static_cast<std::uint32_t>(transport_->rank());
+    for (int b = local.axis().n_buckets() - 1; b >= 0; --b) {
+      local.encode(produce, no_undo{}, now, slots, b);
     }
-    transport_->all_reduce_sum(reinterpret_cast<float*>(slots), w * f.slot_bytes / sizeof(float));
-    bool skipped = false;
-    for (std::size_t r = 0; r < w; ++r) {
-      float word = 0;
-      std::memcpy(&word, slots + r * f.slot_bytes + f.status_at, sizeof word);
-      skipped = skipped || std::isnan(word);
-      if (std::isnan(word) || word == tag) continue;
-      throw rank_mismatch(detail::message(
-          "dense: rank ", r, " is at step ", word, " while this rank is at step ", step,
-          "; all ranks must call step() equally often and load checkpoints of the same step",
-          detail::rank_suffix(transport_->rank(), transport_->size())));
-    }
-    if (skipped) return outcome::skipped;
-    *local.bad() = 0;
-    local.backend().launch(local.axis().tiles().size(),
-                           detail::mean_in_place_kernel{local.tiles(), f, slots,
-                                                        1.0F / static_cast<float>(w), local.bad()});
-    return *local.bad() != 0 ? outcome::skipped : outcome::agreed;
+    local.backend().launch(1, detail::tag_kernel{now, slots, f, n_slots, rank});
+    transport_->all_reduce_sum(reinterpret_cast<float*>(slots),
+                               n_slots * f.slot_bytes / sizeof(float));
+    local.backend().launch(1, detail::check_tags_kernel{now, slots, f, w});
+    const auto so_far = [&] {
+      return outcome_so_far(local.backend(), now, transport_->rank(), transport_->size());
+    };
+    if (so_far() == outcome::skipped) return outcome::skipped;
+    local.backend().launch(
+        local.axis().tiles().size(),
+        detail::mean_in_place_kernel{local.tiles(), f, slots, 1.0F / static_cast<float>(w), now});
+    return so_far();
   }
 
   dense_sum mode_;

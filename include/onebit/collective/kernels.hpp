@@ -8,6 +8,7 @@
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/step.hpp>
 
 /// The kernels of an exchange: per-tile function objects, written once for all lanes.
 namespace onebit {
@@ -51,8 +52,8 @@ struct encode_kernel {
   std::size_t first_tile;
   slot_format format;
   std::byte* slots;
-  bool one_slot;  ///< all tiles go to the first slot (the server's own)
-  float* sums;    ///< by tile
+  std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
+  float* sums;                    ///< by tile
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -61,7 +62,7 @@ struct encode_kernel {
     const auto message = produce.template at<L>(t, index);
     const auto state = carry.template at<L>(t);
     std::byte* out =
-        slots + (one_slot ? 0 : t.chunk * format.slot_bytes) + format.payload_at(t, index);
+        slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
     const std::uint32_t n_words = t.n_words();
     typename L::value sum = L::set(0.0F);
     typename L::value check = L::set(0.0F);
@@ -114,12 +115,12 @@ struct accumulate_kernel {
   }
 };
 
-/// Raises `bad` when what is produced is not finite.
+/// Calls the step off when what is produced is not finite.
 template <class Produce>
 struct finite_kernel {
   Produce produce;
   const tile* tiles;
-  std::uint32_t* bad;
+  step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -128,7 +129,7 @@ struct finite_kernel {
     const auto zero = L::set(0.0F);
     auto check = zero;
     for (std::uint32_t k = 0; k < t.n_words(); ++k) check = L::fma(value(k, zero), zero, check);
-    if (!(L::fold(check) == 0.0F)) L::raise(bad);
+    if (!(L::fold(check) == 0.0F)) L::raise(&now->skip);
   }
 };
 
@@ -137,11 +138,12 @@ template <class Undo>
 struct rollback_kernel {
   Undo undo;
   const tile* tiles;
+  std::size_t first_tile;
   float* flat;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile& t = tiles[first_tile + i];
     const auto saved = undo.template at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       L::store(flat + (t.word + k) * 32, saved.load(k));
@@ -167,7 +169,7 @@ struct scale_kernel {
   float* scales;    ///< by entry, or null
   std::byte* slot;  ///< where the scales are written, or null
   std::size_t scales_at;
-  std::uint32_t* bad;
+  step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -179,7 +181,7 @@ struct scale_kernel {
     } else {
       s = static_cast<float>(sum);
     }
-    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(bad);
+    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->bad);
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
       L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);
@@ -210,8 +212,8 @@ struct server_residual_kernel {
   live_mask live;
   const tile* tiles;
   std::size_t first_tile;
+  slot_format format;
   float* flat;
-  std::size_t first_word;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -220,9 +222,91 @@ struct server_residual_kernel {
     const auto message = produce.template at<L>(t, index);
     const auto value = heard.template at<L>(t, index);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      float* e = flat + (t.word - first_word + k) * 32;
+      float* e = flat + (format.served_word(t) + k) * 32;
       const auto y = live.template keep<L>(t.word + k, message(k, L::load(e)));
       L::store(e, L::sub(y, value(k)));
+    }
+  }
+};
+
+/// Writes the status word of n slots, and forgets what this rank saw.
+struct status_kernel {
+  step_scalars* now;
+  std::byte* slots;
+  slot_format format;
+  std::uint32_t n;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    const std::uint32_t status = (now->number << 1U) | now->bad;
+    for (std::uint32_t j = 0; j < n; ++j) {
+      std::byte* at = slots + j * format.slot_bytes + format.status_at;
+      L::store_scalar(reinterpret_cast<std::uint32_t*>(at), status);
+    }
+    L::store_scalar(&now->bad, std::uint32_t{0});
+  }
+};
+
+/// Reads the status words of n slots: all ranks read the same, so all decide alike. The slots are
+/// those of `n_ranks` ranks over and over, `slots_per_rank` at a time.
+struct check_kernel {
+  step_scalars* now;
+  const std::byte* slots;
+  slot_format format;
+  std::uint32_t n, n_ranks;
+  std::uint32_t slots_per_rank = 1, first_rank = 0, rank_stride = 1;
+  bool tell = false;  ///< what this rank heard goes into the next status word it writes
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    std::uint32_t skip = now->skip, odd_rank = now->odd_rank, odd_step = now->odd_step;
+    const std::uint32_t number = now->number & 0x7FFFFFFFU;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      const auto status =
+          detail::load_scalar<std::uint32_t>(slots + r * format.slot_bytes + format.status_at);
+      if ((status & 1U) != 0) skip = 1;
+      if (status >> 1U == number) continue;
+      skip = 1;
+      if (odd_rank != 0) continue;
+      odd_rank = first_rank + r / slots_per_rank % n_ranks * rank_stride + 1;
+      odd_step = status >> 1U;
+    }
+    L::store_scalar(&now->skip, skip);
+    L::store_scalar(&now->odd_rank, odd_rank);
+    L::store_scalar(&now->odd_step, odd_step);
+    if (tell && skip != 0) L::store_scalar(&now->bad, std::uint32_t{1});
+  }
+};
+
+/// The live elements of every entry, from those of the tiles.
+struct total_live_kernel {
+  const std::uint32_t* counts;
+  scale_entry* entries;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = entries[i].tiles;
+    L::store_scalar(&entries[i].n_live, L::sum_counts(counts + r.begin, r.end - r.begin));
+  }
+};
+
+/// Copies n 4-byte words, or zeroes them: index i does 4096 of them.
+struct copy_kernel {
+  const void* from;  ///< null: zeros
+  void* to;
+  std::size_t n;
+
+  static constexpr std::size_t piece = 4096;
+  [[nodiscard]] std::size_t launches() const { return (n + piece - 1) / piece; }
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t end = (i + 1) * piece < n ? (i + 1) * piece : n;
+    for (std::size_t k = i * piece; k < end; k += 32) {
+      const auto left = static_cast<std::uint32_t>(end - k < 32 ? end - k : 32);
+      const auto v =
+          from == nullptr ? L::set(0.0F) : L::load(static_cast<const float*>(from) + k, left);
+      L::store(static_cast<float*>(to) + k, v, left);
     }
   }
 };

@@ -24,12 +24,20 @@ struct slot_format {
   std::size_t status_at = 0;
   std::size_t slot_bytes = 0;
   std::size_t chunk_words = 0;
+  std::uint32_t chunks_per_bucket = 1;
   std::size_t word_bytes = 0;  ///< of a WordCompressor, else 0
   const std::uint64_t* tile_offsets =
       nullptr;  ///< of a TileCompressor: by tile, within the payload
 
   [[nodiscard]] ONEBIT_HD std::size_t payload_at(const tile& t, std::size_t index) const {
     return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
+  }
+  [[nodiscard]] ONEBIT_HD std::size_t bucket_of(const tile& t) const {
+    return t.chunk / chunks_per_bucket;
+  }
+  /// The first word of a tile among those that its rank serves, bucket after bucket.
+  [[nodiscard]] ONEBIT_HD std::size_t served_word(const tile& t) const {
+    return bucket_of(t) * chunk_words + t.word - t.chunk * chunk_words;
   }
 };
 
@@ -49,13 +57,14 @@ template <Compressor C>
                                            std::vector<std::uint64_t>& tile_offsets) {
   slot_format f;
   f.chunk_words = axis.chunk_words();
+  f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
   if constexpr (WordCompressor<C>) {
     f.word_bytes = C::word_bytes;
     f.scales_at = axis.chunk_words() * C::word_bytes;
     f.status_at = f.scales_at + (C::scaled ? axis.slot_segments() * sizeof(float) : 0);
   } else {
     tile_offsets.resize(axis.tiles().size());
-    for (int j = 0; j < axis.n_chunks(); ++j) {
+    for (int j = 0; j < axis.n_slots(); ++j) {
       std::size_t offset = 0;
       for (auto i = axis.chunk_tiles(j).begin; i < axis.chunk_tiles(j).end; ++i) {
         tile_offsets[i] = offset;
@@ -203,7 +212,7 @@ struct gathered_view {
   }
 };
 
-/// The mean over W slots, each from one rank.
+/// The mean over W slots, each from one rank; bucket after bucket.
 template <Compressor C>
 struct mean_view {
   C codec;
@@ -229,7 +238,10 @@ struct mean_view {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {detail::tile_sum<L, C>(codec, format, slots, n_slots, t, index), inverse, live, t.word};
+    const std::size_t first = format.bucket_of(t) * static_cast<std::size_t>(n_slots);
+    return {
+        detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t, index),
+        inverse, live, t.word};
   }
 };
 

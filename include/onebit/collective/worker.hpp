@@ -2,14 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <onebit/collective/kernels.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/step.hpp>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,32 +22,20 @@ namespace onebit {
 template <class B, class T>
 [[nodiscard]] auto to_buffer(B& backend, const std::vector<T>& from) {
   auto buffer = backend.template make_buffer<T>(from.size());
-  if (!from.empty()) std::memcpy(buffer.data(), from.data(), from.size() * sizeof(T));
+  backend.copy_in(buffer.data(), from.data(), from.size());
   return buffer;
 }
 
-/// Reads the status words of W slots. All ranks read the same words, so all decide alike. Throws
-/// rank_mismatch when a rank is at another step.
-inline outcome check_statuses(const std::byte* slots, const slot_format& f, std::uint64_t step,
-                              int rank, int size) {
-  outcome result = outcome::agreed;
-  const auto expected = static_cast<std::uint32_t>(step << 1U);
-  for (int r = 0; r < size; ++r) {
-    std::uint32_t status = 0;
-    std::memcpy(&status, slots + static_cast<std::size_t>(r) * f.slot_bytes + f.status_at,
-                sizeof status);
-    if ((status & ~1U) != expected) {
-      throw rank_mismatch(detail::message(
-          "exchange: rank ", r, " is at step ", status >> 1U, " while this rank is at step ", step,
-          "; all ranks must call step() equally often and load checkpoints of the same step",
-          detail::rank_suffix(rank, size)));
-    }
-    if ((status & 1U) != 0) result = outcome::skipped;
-  }
-  return result;
+/// Copies as many bytes as the smaller of two buffers has, whole 4-byte words, unless the step was
+/// called off.
+template <class B, class Buffer>
+void commit_copy(B& backend, const step_scalars* now, const Buffer& from, Buffer& to) {
+  const copy_kernel copy{from.data(), to.data(), std::min(from.bytes(), to.bytes()) / 4};
+  launch_commit(backend, now, copy.launches(), copy);
 }
 
-/// The worker side of an exchange: layout, live mask, carried values, and the encode pass.
+/// The worker side of an exchange: layout, live mask, carried values, and the encode pass. `now`,
+/// here and in the collectives, is the step in progress (step.hpp) in the backend's memory.
 ///
 /// Memory: 4 bytes carried (if the compressor carries) and 1/8 byte of live mask per element.
 template <Compressor C, class B>
@@ -60,10 +49,16 @@ class worker_phase {
     return true;
   }();
 
-  worker_phase(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks)
+  static_assert(
+      !B::deferred || WordCompressor<C>,
+      "onebit: a TileCompressor runs on the host only; on a device write the members of a "
+      "WordCompressor as in onebit/compress/sign.hpp");
+
+  worker_phase(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks,
+               int n_buckets = 1)
       : codec_(std::move(codec)),
         backend_(std::move(backend)),
-        axis_(sizes, n_chunks, granularity_of(codec_)) {
+        axis_(sizes, n_chunks, granularity_of(codec_), n_buckets) {
     std::vector<std::uint64_t> offsets;
     format_ = make_slot_format(codec_, axis_, offsets);
     offsets_ = to_buffer(backend_, offsets);
@@ -71,7 +66,6 @@ class worker_phase {
     tiles_ = to_buffer(backend_, axis_.tiles());
     tensor_tiles_ = to_buffer(backend_, axis_.tensor_tiles());
     sums_ = backend_.template make_buffer<float>(axis_.tiles().size());
-    bad_ = backend_.template make_buffer<std::uint32_t>(1);
     std::vector<scale_entry> groups, segments;
     for (const tile_range& g : axis_.groups()) groups.push_back({g, 0, 0, 0, count(g)});
     std::uint32_t place = 0, last_chunk = 0;
@@ -93,77 +87,99 @@ class worker_phase {
   [[nodiscard]] const tile* tiles() const { return tiles_.data(); }
   /// By tensor.
   [[nodiscard]] const tile_range* tensor_tiles() const { return tensor_tiles_.data(); }
-  [[nodiscard]] live_mask live() const { return {live_.data()}; }
+  [[nodiscard]] live_mask live() const { return {previews_ ? next_live_.data() : live_.data()}; }
   [[nodiscard]] float* sums() { return sums_.data(); }
-  [[nodiscard]] std::uint32_t* bad() { return bad_.data(); }
   [[nodiscard]] const scale_entry* segments() const { return segments_.data(); }
-  [[nodiscard]] std::size_t n_segments() const { return segments_.size(); }
-  [[nodiscard]] float* carried() { return carried_.data(); }
+  /// As if it held the whole flat axis.
+  [[nodiscard]] float* carried() { return carried_.data() - carried_first_ * word_elements; }
 
-  /// Encodes produce(residual) into `slots`, one slot per chunk, and seals them. One pass: for
-  /// `sign` 16 bytes read and written per element (carried and gradient, both ways) plus the bits.
+  /// Encodes produce(residual) of one bucket into its slots, one per chunk, and seals them. One
+  /// pass: for `sign` 16 bytes read and written per element (carried and gradient, both ways) plus
+  /// the bits. Buckets are encoded from the last to the first.
   template <class Produce, class Undo>
-  void encode(const Produce& produce, const Undo& undo, std::uint64_t step, std::byte* slots) {
-    *bad_.data() = 0;
+  void encode(const Produce& produce, const Undo& undo, step_scalars* now, std::byte* slots,
+              int bucket) {
+    const onebit::bucket& part = axis_.bucket_at(bucket);
     if constexpr (carries) {
-      run_encode(produce, worker_carry<C, Undo>{codec_, carried_.data(), scales_.data(), undo},
-                 slots);
+      run_encode(produce, worker_carry<C, Undo>{codec_, carried(), scales_.data(), undo}, slots,
+                 part.tiles);
     } else {
-      run_encode(produce, no_carry{}, slots);
+      run_encode(produce, no_carry{}, slots, part.tiles);
     }
-    backend_.launch(groups_.size(), scale_kernel<C>{codec_, groups_.data(), sums_.data(),
-                                                    new_scales_.data(), nullptr, 0, bad_.data()});
+    backend_.launch(part.groups.end - part.groups.begin,
+                    scale_kernel<C>{codec_, groups_.data() + part.groups.begin, sums_.data(),
+                                    new_scales_.data() + part.groups.begin, nullptr, 0, now});
     if constexpr (has_scales()) {
-      backend_.launch(segments_.size(),
-                      seal_kernel{segments_.data(), new_scales_.data(), slots, format_});
+      backend_.launch(
+          part.segments.end - part.segments.begin,
+          seal_kernel{segments_.data() + part.segments.begin, new_scales_.data(), slots, format_});
     }
-    for (int j = 0; j < axis_.n_chunks(); ++j) {
-      seal(slots + static_cast<std::size_t>(j) * format_.slot_bytes, step);
-    }
+    const auto n = static_cast<std::size_t>(axis_.n_chunks());
+    seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n, now);
   }
 
-  /// Is all that `produce` gives on this rank finite? Not collective. One pass over the gradients.
+  /// Calls the step off when not all that `produce` gives on this rank is finite. Not collective.
+  /// One pass over what it reads.
   template <class Produce>
-  [[nodiscard]] bool finite(const Produce& produce) {
-    *bad_.data() = 0;
-    backend_.launch(tiles_.size(), finite_kernel<Produce>{produce, tiles_.data(), bad_.data()});
-    return *bad_.data() == 0;
+  void require_finite(const Produce& produce, step_scalars* now) {
+    backend_.launch(tiles_.size(), finite_kernel<Produce>{produce, tiles_.data(), now});
   }
   /// carried = produce(residual), without an exchange. 16 bytes per element.
   template <class Produce>
-  void accumulate(const Produce& produce) {
+  void accumulate(const Produce& produce, const step_scalars* now) {
     static_assert(carries);
-    backend_.launch(tiles_.size(), accumulate_kernel<C, Produce>{residual(), produce, live(),
-                                                                 tiles_.data(), carried_.data()});
-    hold_residual();
+    launch_commit(
+        backend_, now, tiles_.size(),
+        accumulate_kernel<C, Produce>{residual(), produce, live(), tiles_.data(), carried_.data()});
+    const copy_kernel zero{nullptr, scales_.data(), scales_.size()};
+    launch_commit(backend_, now, zero.launches(), zero);
   }
   /// From here on the carried buffer holds the residual itself.
   void hold_residual() {
-    for (std::size_t i = 0; i < scales_.size(); ++i) scales_.data()[i] = 0;
+    const copy_kernel zero{nullptr, scales_.data(), scales_.size()};
+    backend_.launch(zero.launches(), zero);
   }
 
-  /// Writes the status word of a slot.
-  void seal(std::byte* slot, std::uint64_t step) const {
-    const std::uint32_t status = static_cast<std::uint32_t>(step << 1U) | *bad_.data();
-    std::memcpy(slot + format_.status_at, &status, sizeof status);
+  /// Writes the status words of n slots.
+  void seal(std::byte* slots, std::size_t n, step_scalars* now) {
+    backend_.launch(1, status_kernel{now, slots, format_, static_cast<std::uint32_t>(n)});
   }
 
-  /// Takes the encode pass back: carried values and scales are as before, bit for bit.
+  /// Takes the encode pass of one bucket back: carried values are as before, bit for bit. With
+  /// `if_skipped`, if the step was called off.
   template <class Undo>
-  void rollback(const Undo& undo) {
+  void rollback(const Undo& undo, const step_scalars* now, int bucket, bool if_skipped) {
     if constexpr (carries) {
-      backend_.launch(tiles_.size(), rollback_kernel<Undo>{undo, tiles_.data(), carried_.data()});
+      const tile_range part = axis_.bucket_at(bucket).tiles;
+      const std::size_t n = part.end - part.begin;
+      const rollback_kernel<Undo> kernel{undo, tiles_.data(), part.begin, carried()};
+      if (if_skipped) {
+        launch_rollback(backend_, now, n, kernel);
+      } else {
+        backend_.launch(n, kernel);
+      }
     }
   }
-  void commit() { std::swap(scales_, new_scales_); }
+  void commit(const step_scalars* now) {
+    if constexpr (B::deferred) {
+      commit_copy(backend_, now, new_scales_, scales_);
+    } else {
+      std::swap(scales_, new_scales_);
+    }
+  }
 
   /// This rank's residual, as a field.
-  [[nodiscard]] residual_field<C> residual() { return {codec_, carried_.data(), scales_.data()}; }
-  /// The scales of the last committed exchange, by group.
+  [[nodiscard]] residual_field<C> residual() { return {codec_, carried(), scales_.data()}; }
+  /// The scales of the last committed exchange, by group; in the backend's memory.
   [[nodiscard]] std::span<const float> scales() const { return {scales_.data(), scales_.size()}; }
 
   /// Takes over `values` (the flat axis) as the carried buffer.
   void carry(buffer<float>&& values) { carried_ = std::move(values); }
+  /// The same for the words from `first` on, where only those are encoded.
+  void carry(buffer<float>&& values, std::size_t first) {
+    carried_ = std::move(values);
+    carried_first_ = first;
+  }
   void carry_nothing() {
     if constexpr (carries) {
       carried_ = backend_.template make_buffer<float>(axis_.n_words() * word_elements);
@@ -175,10 +191,25 @@ class worker_phase {
     live_ = std::move(mask);
     recount();
   }
-  /// The same, and gives back the mask of before.
-  void swap_live(buffer<std::uint32_t>& mask) {
-    std::swap(live_, mask);
+  /// Takes the elements that another worker's mask has, for the next passes.
+  void use_mask(live_mask mask) { borrowed_ = mask; }
+  /// For this step, the mask that `fill(words)` writes.
+  template <class Fill>
+  void preview_live(const Fill& fill) {
+    if (next_live_.size() == 0) {
+      next_live_ = backend_.template make_buffer<std::uint32_t>(axis_.n_words());
+    }
+    fill(next_live_.data());
+    previews_ = true;
     recount();
+  }
+  /// Keeps the mask of this step, unless the step was called off.
+  void settle_live(outcome o, const step_scalars* now) {
+    if (!previews_) return;
+    previews_ = false;
+    if (o == outcome::pending) commit_copy(backend_, now, next_live_, live_);
+    if (o == outcome::agreed) std::swap(next_live_, live_);
+    if (o != outcome::agreed) recount();
   }
 
   [[nodiscard]] std::size_t state_bytes() const {
@@ -186,7 +217,7 @@ class worker_phase {
   }
   [[nodiscard]] std::size_t work_bytes() const {
     return new_scales_.bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
-           groups_.bytes() + segments_.bytes() + offsets_.bytes();
+           groups_.bytes() + segments_.bytes() + offsets_.bytes() + next_live_.bytes();
   }
 
   template <class Archive>
@@ -213,22 +244,19 @@ class worker_phase {
     return n;
   }
   template <class Produce, class Carry>
-  void run_encode(const Produce& produce, const Carry& carry, std::byte* slots) {
-    backend_.launch(tiles_.size(),
+  void run_encode(const Produce& produce, const Carry& carry, std::byte* slots, tile_range part) {
+    backend_.launch(part.end - part.begin,
                     encode_kernel<C, Produce, Carry>{codec_, produce, carry, live(), tiles_.data(),
-                                                     0, format_, slots, false, sums_.data()});
+                                                     part.begin, format_, slots, 1, sums_.data()});
   }
   void recount() {
     if (counts_.size() != tiles_.size()) {
       counts_ = backend_.template make_buffer<std::uint32_t>(tiles_.size());
     }
     backend_.launch(tiles_.size(), count_live_kernel{live(), tiles_.data(), counts_.data()});
-    const auto total = [&](scale_entry& e) {
-      e.n_live = 0;
-      for (auto i = e.tiles.begin; i < e.tiles.end; ++i) e.n_live += counts_.data()[i];
-    };
-    for (std::size_t i = 0; i < groups_.size(); ++i) total(groups_.data()[i]);
-    for (std::size_t i = 0; i < segments_.size(); ++i) total(segments_.data()[i]);
+    for (auto* entries : {&groups_, &segments_}) {
+      backend_.launch(entries->size(), total_live_kernel{counts_.data(), entries->data()});
+    }
   }
 
   C codec_;
@@ -239,12 +267,14 @@ class worker_phase {
   buffer<tile> tiles_;
   buffer<tile_range> tensor_tiles_;
   buffer<float> sums_;
-  buffer<std::uint32_t> bad_;
   buffer<std::uint32_t> counts_;  ///< by tile
   buffer<scale_entry> groups_, segments_;
   buffer<float> scales_, new_scales_;
   buffer<float> carried_;
-  buffer<std::uint32_t> live_;
+  std::size_t carried_first_ = 0;  ///< word
+  buffer<std::uint32_t> live_, next_live_;
+  live_mask borrowed_;
+  bool previews_ = false;  ///< next_live_ is in use
 };
 
 }  // namespace onebit

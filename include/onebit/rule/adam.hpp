@@ -30,22 +30,22 @@ template <class View, class P, class G>
 struct momentum_message {
   View momentum;
   const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
   moments_constants c;
 
   template <class L>
   struct reader {
     typename View::template reader<L> momentum;
-    const G* first;
-    std::uint32_t n;
+    gradients_of<L, G> gradient;
     moments_constants c;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = detail::load_elements<L>(first, k, n);
+      const auto g = gradient.load(k);
       return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {momentum.template at<L>(t, index), tensors[t.tensor].grads + t.offset, t.n, c};
+    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), c};
   }
 };
 
@@ -58,16 +58,16 @@ struct adam_dense_kernel {
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   float *m, *v, *sums;
+  const step_scalars* now;
   moments_constants c;
-  float m_correction, v_correction, lr;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto gradient_at = gradient.template at<L>(t, i);
-    P* x_first = tensor.params + t.offset;
-    const float step = -(lr * tensor.lr_factor);
+    const parameters_of<L, P> params(tensor, t);
+    const float step = -(now->lr * tensor.lr_factor);
     auto sum = L::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* m_word = m + (t.word + k) * 32;
@@ -78,11 +78,11 @@ struct adam_dense_kernel {
       L::store(m_word, m_new);
       L::store(v_word, v_new);
       sum = L::add(sum, v_new);
-      const auto d = c.template denominator<L>(L::mul(v_new, L::set(v_correction)));
-      const auto u = L::div(L::mul(m_new, L::set(m_correction)), d);
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto d = c.template denominator<L>(L::mul(v_new, L::set(now->v_correction)));
+      const auto u = L::div(L::mul(m_new, L::set(now->m_correction)), d);
+      const auto x = params.load(k);
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
-      store_elements<L>(x_first, k, t.n, L::fma(L::set(step), decayed, x));
+      params.store(k, L::fma(L::set(step), decayed, x));
     }
     L::store_scalar(sums + i, L::fold(sum));
   }
@@ -95,20 +95,20 @@ struct adam_update_kernel {
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const float* denominators;
-  float lr;
+  const step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto m = momentum.template at<L>(t, i);
-    P* x_first = tensor.params + t.offset;
-    const float step = -(lr * tensor.lr_factor);
+    const parameters_of<L, P> params(tensor, t);
+    const float step = -(now->lr * tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto x = params.load(k);
       const auto u = L::div(m(k), L::load(denominators + (t.word + k) * 32));
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
-      store_elements<L>(x_first, k, t.n, L::fma(L::set(step), decayed, x));
+      params.store(k, L::fma(L::set(step), decayed, x));
     }
   }
 };
@@ -140,28 +140,30 @@ class adam_rule {
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
+  /// The factors that correct the bias of m and v in the step with this number.
+  [[nodiscard]] std::pair<double, double> corrections(std::uint64_t step) const {
+    if (!options_.bias_correction) return {1.0, 1.0};
+    const auto t = static_cast<double>(step + 1);
+    return {1 / (1 - std::pow(options_.beta1, t)), 1 / (1 - std::pow(options_.beta2, t))};
+  }
   /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element.
   template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors, float lr,
-               std::uint64_t step) {
-    const auto [m_correction, v_correction] = corrections(step + 1);
-    at.backend().launch(
-        at.axis().tiles().size(),
-        detail::adam_dense_kernel<View, P, G>{
-            gradient, at.tiles(), tensors, m_.data(), v_.data(), at.sums(), constants(),
-            static_cast<float>(m_correction), static_cast<float>(v_correction), lr});
+  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors,
+               const step_scalars* now) {
+    launch_commit(at.backend(), now, at.axis().tiles().size(),
+                  detail::adam_dense_kernel<View, P, G>{gradient, at.tiles(), tensors, m_.data(),
+                                                        v_.data(), at.sums(), now, constants()});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class Worker>
   [[nodiscard]] double variance_norm(Worker& at) {
-    at.backend().launch(1, detail::sum_kernel{at.sums(), at.axis().tiles().size(), norm_.data()});
-    return *norm_.data();
+    return detail::sum_of_tiles(at, norm_.data());
   }
 
   /// Freezes v after step `step`: fills `live`, hands m over.
   template <class Worker>
   [[nodiscard]] handover<buffer<float>> freeze(std::uint32_t* live, Worker&, std::uint64_t step) {
-    const auto [m_correction, v_correction] = corrections(step + 1);
+    const auto [m_correction, v_correction] = corrections(step);
     backend_.launch(v_.size() / word_elements,
                     detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps),
                                           static_cast<float>(1 / m_correction),
@@ -172,24 +174,25 @@ class adam_rule {
 
   /// What the dense phase averages.
   template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors) const {
-    return {tensors};
+  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors,
+                                                const step_scalars* now) const {
+    return {tensors, now};
   }
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
   [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
                                                      const tensor_entry<P, G>* tensors,
-                                                     float) const {
-    return {agreed, tensors, constants()};
+                                                     const step_scalars* now) const {
+    return {agreed, tensors, now, constants()};
   }
 
   /// The update from the newly agreed momentum.
   template <class View, class Worker, class P, class G>
   void apply(const View& momentum, const View&, Worker& at, const tensor_entry<P, G>* tensors,
-             float lr) {
-    at.backend().launch(
-        at.axis().tiles().size(),
-        detail::adam_update_kernel<View, P, G>{momentum, at.tiles(), tensors, v_.data(), lr});
+             const step_scalars* now) {
+    launch_commit(
+        at.backend(), now, at.axis().tiles().size(),
+        detail::adam_update_kernel<View, P, G>{momentum, at.tiles(), tensors, v_.data(), now});
   }
 
   /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
@@ -207,11 +210,6 @@ class adam_rule {
  private:
   [[nodiscard]] moments_constants constants() const {
     return make_moments(options_.beta1, options_.beta2, options_.eps);
-  }
-  [[nodiscard]] std::pair<double, double> corrections(std::uint64_t t) const {
-    if (!options_.bias_correction) return {1.0, 1.0};
-    const auto n = static_cast<double>(t);
-    return {1 / (1 - std::pow(options_.beta1, n)), 1 / (1 - std::pow(options_.beta2, n))};
   }
 
   adam_options options_;

@@ -11,6 +11,7 @@
 #include <onebit/rule/lamb_kernels.hpp>
 #include <onebit/rule/moments.hpp>
 #include <utility>
+#include <vector>
 
 /// LAMB's arithmetic, and 1-bit LAMB's: layer-wise learning rates that are known without norms of
 /// gradients nobody has.
@@ -70,38 +71,40 @@ class lamb_rule {
     v_ = backend_.template make_buffer<float>(n);
     norm_ = backend_.template make_buffer<double>(1);
     layers_ = backend_.template make_buffer<lamb_layer>(n_tensors);
+    const std::vector<lamb_layer> fresh(n_tensors);
+    backend_.copy_in(layers_.data(), fresh.data(), n_tensors);
     factors_ = backend_.template make_buffer<float>(n_tensors);
-    for (std::size_t i = 0; i < n_tensors; ++i) layers_.data()[i] = lamb_layer{};
   }
   [[nodiscard]] const lamb_options& options() const { return options_; }
 
   template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors) const {
-    return {tensors};
+  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors,
+                                                const step_scalars* now) const {
+    return {tensors, now};
   }
 
   /// The dense step, from the agreed gradient. Two passes, 44 bytes per element.
   template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors, float lr,
-               std::uint64_t) {
+  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors,
+               const step_scalars* now) {
     prepare_sums(at);
     const moments_constants c = constants();
     const std::size_t n_tiles = at.axis().tiles().size();
-    at.backend().launch(n_tiles, detail::lamb_moments_kernel<View, P, G>{
-                                     gradient, at.tiles(), tensors, m_.data(), v_.data(), at.sums(),
-                                     sums_a_.data(), sums_b_.data(), c});
-    at.backend().launch(layers_.size(),
-                        detail::lamb_coefficient_kernel{at.tensor_tiles(), sums_a_.data(),
-                                                        sums_b_.data(), layers_.data(), options_});
-    at.backend().launch(
-        n_tiles, detail::lamb_dense_update_kernel<P, G>{at.tiles(), tensors, m_.data(), v_.data(),
-                                                        layers_.data(), c, lr});
+    launch_commit(
+        at.backend(), now, n_tiles,
+        detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles(), tensors, m_.data(), v_.data(),
+                                                at.sums(), sums_a_.data(), sums_b_.data(), c});
+    launch_commit(at.backend(), now, layers_.size(),
+                  detail::lamb_coefficient_kernel{at.tensor_tiles(), sums_a_.data(), sums_b_.data(),
+                                                  layers_.data(), options_});
+    launch_commit(at.backend(), now, n_tiles,
+                  detail::lamb_dense_update_kernel<P, G>{at.tiles(), tensors, m_.data(), v_.data(),
+                                                         layers_.data(), c, now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class Worker>
   [[nodiscard]] double variance_norm(Worker& at) {
-    at.backend().launch(1, detail::sum_kernel{at.sums(), at.axis().tiles().size(), norm_.data()});
-    return *norm_.data();
+    return detail::sum_of_tiles(at, norm_.data());
   }
 
   /// Freezes v: fills `live`, hands a copy of m over, scaled so that all layers have one RMS (their
@@ -128,27 +131,37 @@ class lamb_rule {
   template <class View, class P, class G>
   [[nodiscard]] detail::lamb_message<View, P, G> message(const View& agreed,
                                                          const tensor_entry<P, G>* tensors,
-                                                         float) const {
-    return {agreed, tensors, layers_.data(), constants()};
+                                                         const step_scalars* now) const {
+    return {agreed, tensors, layers_.data(), now, constants()};
   }
 
   /// The update: two passes over the agreed message, 28 bytes per element.
   template <class View, class Worker, class P, class G>
   void apply(const View& agreed, const View& before, Worker& at, const tensor_entry<P, G>* tensors,
-             float lr) {
+             const step_scalars* now) {
     prepare_sums(at);
     const moments_constants c = constants();
     const std::size_t n_tiles = at.axis().tiles().size();
-    at.backend().launch(n_tiles, detail::lamb_fresh_kernel<View, P, G>{
-                                     agreed, before, m_.size() > 0 ? m_.data() : nullptr, at.live(),
-                                     at.tiles(), tensors, layers_.data(), v_.data(), fresh_.data(),
-                                     sums_a_.data(), sums_b_.data(), at.sums(), c});
-    at.backend().launch(layers_.size(), detail::lamb_factor_kernel<P, G>{
-                                            at.tensor_tiles(), at.tiles(), tensors, sums_a_.data(),
-                                            sums_b_.data(), at.sums(), layers_.data(), options_});
-    at.backend().launch(n_tiles, detail::lamb_update_kernel<View, P, G>{
-                                     agreed, at.tiles(), tensors, layers_.data(), v_.data(), lr});
-    if (m_.size() > 0) m_ = buffer<float>{};
+    launch_commit(at.backend(), now, n_tiles,
+                  detail::lamb_fresh_kernel<View, P, G>{
+                      agreed, before, m_.size() > 0 ? m_.data() : nullptr, at.live(), at.tiles(),
+                      tensors, layers_.data(), v_.data(), fresh_.data(), sums_a_.data(),
+                      sums_b_.data(), at.sums(), c});
+    launch_commit(
+        at.backend(), now, layers_.size(),
+        detail::lamb_factor_kernel<P, G>{at.tensor_tiles(), at.tiles(), tensors, sums_a_.data(),
+                                         sums_b_.data(), at.sums(), layers_.data(), options_});
+    launch_commit(at.backend(), now, n_tiles,
+                  detail::lamb_update_kernel<View, P, G>{agreed, at.tiles(), tensors,
+                                                         layers_.data(), v_.data(), now});
+  }
+
+  /// Whether the host must know the outcome of the next step: the first compressed one is the last
+  /// that reads m.
+  [[nodiscard]] bool must_know() const { return fresh_.size() > 0 && m_.size() > 0; }
+  /// Called after a step that was not skipped.
+  void conclude(const step_plan&, float) {
+    if (must_know()) m_ = buffer<float>{};
   }
 
   /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps;

@@ -7,6 +7,8 @@
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/step.hpp>
+#include <onebit/tensor.hpp>
 
 /// The passes of LAMB and 1-bit LAMB. Norms are sums of squares: per tile in float, over tiles in
 /// double, then one float.
@@ -65,7 +67,7 @@ struct lamb_moments_kernel {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto g_at = gradient.template at<L>(t, i);
-    const P* x_first = tensor.params + t.offset;
+    const parameters_of<L, P> params(tensor, t);
     auto vs = L::set(0.0F), xs = L::set(0.0F), us = L::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* m_word = m + (t.word + k) * 32;
@@ -75,7 +77,7 @@ struct lamb_moments_kernel {
       const auto v_new = c.template next_variance<L>(L::load(v_word), g);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto x = params.load(k);
       const auto u =
           lamb_direction<L>(m_new, c.template denominator<L>(v_new), x, tensor.weight_decay);
       vs = L::add(vs, v_new);
@@ -117,19 +119,19 @@ struct lamb_dense_update_kernel {
   const float *m, *v;
   const lamb_layer* layers;
   moments_constants c;
-  float lr;
+  const step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    P* x_first = tensor.params + t.offset;
-    const float step = -(lr * tensor.lr_factor * layers[t.tensor].coefficient);
+    const parameters_of<L, P> params(tensor, t);
+    const float step = -(now->lr * tensor.lr_factor * layers[t.tensor].coefficient);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto x = params.load(k);
       const auto d = c.template denominator<L>(L::load(v + (t.word + k) * 32));
       const auto u = lamb_direction<L>(L::load(m + (t.word + k) * 32), d, x, tensor.weight_decay);
-      store_elements<L>(x_first, k, t.n, L::fma(L::set(step), u, x));
+      params.store(k, L::fma(L::set(step), u, x));
     }
   }
 };
@@ -201,30 +203,26 @@ struct lamb_message {
   View agreed;
   const tensor_entry<P, G>* tensors;
   const lamb_layer* layers;
+  const step_scalars* now;
   moments_constants c;
 
   template <class L>
   struct reader {
     typename View::template reader<L> agreed;
-    const G* first;
-    std::uint32_t n;
+    gradients_of<L, G> gradient;
     float k, inverse_k;
     moments_constants c;
     ONEBIT_HD typename L::value operator()(std::uint32_t w, const typename L::value& base) const {
       const auto m = L::mul(agreed(w), L::set(inverse_k));
-      const auto next = c.template next_momentum<L>(m, load_elements<L>(first, w, n));
+      const auto next = c.template next_momentum<L>(m, gradient.load(w));
       return L::fma(next, L::set(k), base);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const lamb_layer& layer = layers[t.tensor];
-    return {agreed.template at<L>(t, index),
-            tensors[t.tensor].grads + t.offset,
-            t.n,
-            layer.k,
-            layer.inverse_k,
-            c};
+    return {agreed.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), layer.k,
+            layer.inverse_k, c};
   }
 };
 
@@ -247,7 +245,7 @@ struct lamb_fresh_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const P* x_first = tensor.params + t.offset;
+    const parameters_of<L, P> params(tensor, t);
     const auto now_at = agreed.template at<L>(t, i);
     const auto before_at = before.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
@@ -263,7 +261,7 @@ struct lamb_fresh_kernel {
       L::store(fresh + word * 32, w);
       const auto d = L::load(denominators + word * 32);
       const auto prelim = L::div(m, d);
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto x = params.load(k);
       const auto u = L::fma(L::set(tensor.weight_decay), x, prelim);
       ms = L::fma(prelim, prelim, ms);
       us = L::fma(u, u, us);
@@ -316,7 +314,7 @@ struct lamb_update_kernel {
   const tensor_entry<P, G>* tensors;
   const lamb_layer* layers;
   const float* denominators;
-  float lr;
+  const step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -324,14 +322,14 @@ struct lamb_update_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const lamb_layer& layer = layers[t.tensor];
     const auto at = agreed.template at<L>(t, i);
-    P* x_first = tensor.params + t.offset;
-    const float step = -(lr * tensor.lr_factor * layer.coefficient);
+    const parameters_of<L, P> params(tensor, t);
+    const float step = -(now->lr * tensor.lr_factor * layer.coefficient);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto x = params.load(k);
       const auto m = L::mul(at(k), L::set(layer.inverse_k));
       const auto u =
           lamb_direction<L>(m, L::load(denominators + (t.word + k) * 32), x, tensor.weight_decay);
-      store_elements<L>(x_first, k, t.n, L::fma(L::set(step), u, x));
+      params.store(k, L::fma(L::set(step), u, x));
     }
   }
 };

@@ -9,6 +9,8 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/step.hpp>
+#include <onebit/tensor.hpp>
 
 /// What the rules that keep a first and a second moment share.
 namespace onebit {
@@ -58,18 +60,18 @@ struct moments_constants {
 template <class P, class G>
 struct gradient_message {
   const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
 
   template <class L>
   struct reader {
-    const G* first;
-    std::uint32_t n;
+    gradients_of<L, G> gradient;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, detail::load_elements<L>(first, k, n));
+      return L::add(base, gradient.load(k));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {tensors[t.tensor].grads + t.offset, t.n};
+    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
   }
 };
 
@@ -103,6 +105,15 @@ struct sum_kernel {
     L::store_scalar(result, L::sum(values, n));
   }
 };
+
+/// The sum of the tiles' sums, of which `result` has place for one. Waits for the backend.
+template <class Worker>
+[[nodiscard]] double sum_of_tiles(Worker& at, double* result) {
+  at.backend().launch(1, sum_kernel{at.sums(), at.axis().tiles().size(), result});
+  double sum = 0;
+  at.backend().copy_out(&sum, result, 1);
+  return sum;
+}
 
 struct copy_words_kernel {
   const float* from;

@@ -8,6 +8,8 @@
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/step.hpp>
+#include <onebit/tensor.hpp>
 #include <utility>
 
 /// 0/1 Adam's arithmetic: local Adam steps from an anchor, and what their sum becomes at an
@@ -27,25 +29,24 @@ template <class P, class G>
 struct zero_one_message {
   const float* momentum;
   const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
   moments_constants c;
-  float lr;
 
   template <class L>
   struct reader {
     const float* momentum;
-    const G* first;
-    std::uint32_t n;
+    gradients_of<L, G> gradient;
     moments_constants c;
     float lr;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = load_elements<L>(first, k, n);
+      const auto g = gradient.load(k);
       const auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
       return L::fma(L::set(lr), m, base);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {momentum + t.word * 32, tensors[t.tensor].grads + t.offset, t.n, c, lr};
+    return {momentum + t.word * 32, gradients_of<L, G>(tensors[t.tensor], t, now), c, now->lr};
   }
 };
 
@@ -96,26 +97,26 @@ struct zero_one_local_kernel {
   live_mask live;
   float* m;
   const float* v;
+  const step_scalars* now;
   moments_constants c;
-  float lr;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    P* x_first = tensor.params + t.offset;
-    const G* g_first = tensor.grads + t.offset;
-    const float step = -(lr * tensor.lr_factor);
+    const parameters_of<L, P> params(tensor, t);
+    const gradients_of<L, G> gradient(tensor, t, now);
+    const float step = -(now->lr * tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto g = load_elements<L>(g_first, k, t.n);
+      const auto g = gradient.load(k);
       const auto m_new =
           live.template keep<L>(word, c.template next_momentum<L>(L::load(m + word * 32), g));
       L::store(m + word * 32, m_new);
       const auto u = L::div(m_new, c.template denominator<L>(L::load(v + word * 32)));
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto x = params.load(k);
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
-      store_elements<L>(x_first, k, t.n, L::fma(L::set(step), decayed, x));
+      params.store(k, L::fma(L::set(step), decayed, x));
     }
   }
 };
@@ -128,27 +129,42 @@ struct zero_one_sync_kernel {
   const tensor_entry<P, G>* tensors;
   float *m, *anchor;
   const float* v;
+  const double* lr_before;  ///< summed since the last exchange, without this step's
+  const step_scalars* now;
   moments_constants c;
-  float sum_lr, inverse_sum_lr;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto u_at = agreed.template at<L>(t, i);
-    P* x_first = tensor.params + t.offset;
-    const auto decay = L::set(sum_lr * tensor.weight_decay);
+    const parameters_of<L, P> params(tensor, t);
+    const double sum = *lr_before + static_cast<double>(now->lr);
+    const auto inverse_sum = L::set(static_cast<float>(1 / sum));
+    const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
     const auto step = L::set(-tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
       const auto u = u_at(k);
-      L::store(m + word * 32, L::mul(u, L::set(inverse_sum_lr)));
+      L::store(m + word * 32, L::mul(u, inverse_sum));
       const auto from = L::load(anchor + word * 32);
       const auto moved = L::div(u, c.template denominator<L>(L::load(v + word * 32)));
       const auto x = L::fma(step, L::fma(decay, from, moved), from);
       L::store(anchor + word * 32, x);
-      store_elements<L>(x_first, k, t.n, x);
+      params.store(k, x);
     }
+  }
+};
+
+/// Adds this step's learning rate to a sum, or starts the sum anew.
+struct sum_lr_kernel {
+  double* sum;
+  const step_scalars* now;
+  bool restart;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(sum, restart ? 0.0 : *sum + static_cast<double>(now->lr));
   }
 };
 
@@ -162,9 +178,9 @@ struct anchor_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const P* x_first = tensors[t.tensor].params + t.offset;
+    const parameters_of<L, P> params(tensors[t.tensor], t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      L::store(anchor + (t.word + k) * 32, load_elements<L>(x_first, k, t.n));
+      L::store(anchor + (t.word + k) * 32, params.load(k));
     }
   }
 };
@@ -197,6 +213,7 @@ class zero_one_rule {
   void prepare(const layout& axis) {
     const std::size_t n = axis.n_words() * word_elements;
     for (auto* b : {&m_, &v_, &anchor_}) *b = backend_.template make_buffer<float>(n);
+    lr_sum_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
 
@@ -214,12 +231,13 @@ class zero_one_rule {
                                           " comes before any variance; "
                                           "the schedule's first step must average gradients"));
     }
-    if (!(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
+    if (!(moved_ || lr > 0)) plan.exchange = false;
   }
 
   template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors) const {
-    return {tensors};
+  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors,
+                                                const step_scalars* now) const {
+    return {tensors, now};
   }
   /// Which elements will have variance after `refresh`.
   template <class View, class Worker>
@@ -231,43 +249,58 @@ class zero_one_rule {
   /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
   /// parameters from which the ranks start.
   template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors, float,
-               std::uint64_t) {
+  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors,
+               const step_scalars* now) {
+    const std::size_t n_tiles = at.axis().tiles().size();
     if (!started_) {
-      at.backend().launch(at.axis().tiles().size(),
-                          detail::anchor_kernel<P, G>{at.tiles(), tensors, anchor_.data()});
+      launch_commit(at.backend(), now, n_tiles,
+                    detail::anchor_kernel<P, G>{at.tiles(), tensors, anchor_.data()});
     }
-    at.backend().launch(
-        at.axis().tiles().size(),
-        detail::variance_kernel<View>{gradient, at.tiles(), v_.data(), constants()});
+    launch_commit(at.backend(), now, n_tiles,
+                  detail::variance_kernel<View>{gradient, at.tiles(), v_.data(), constants()});
+  }
+  /// Whether the host must know the outcome of the next step: the first takes the anchor.
+  [[nodiscard]] bool must_know() const { return !started_; }
+  /// Called after a step that was done.
+  void conclude(const step_plan& plan, float lr) {
     started_ = true;
+    moved_ = !plan.exchange && (moved_ || lr > 0);
   }
 
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
                                                        const tensor_entry<P, G>* tensors,
-                                                       float lr) const {
-    return {m_.data(), tensors, constants(), lr};
+                                                       const step_scalars* now) const {
+    return {m_.data(), tensors, now, constants()};
   }
   /// Two passes, 40 bytes per element.
   template <class Worker, class P, class G>
-  void local_step(Worker& at, const tensor_entry<P, G>* tensors, float lr) {
-    at.accumulate(detail::zero_one_message<P, G>{m_.data(), tensors, constants(), lr});
-    at.backend().launch(at.axis().tiles().size(),
-                        detail::zero_one_local_kernel<P, G>{at.tiles(), tensors, at.live(),
-                                                            m_.data(), v_.data(), constants(), lr});
-    sum_lr_ += static_cast<double>(lr);
+  void local_step(Worker& at, const tensor_entry<P, G>* tensors, const step_scalars* now) {
+    at.accumulate(detail::zero_one_message<P, G>{m_.data(), tensors, now, constants()}, now);
+    launch_commit(at.backend(), now, at.axis().tiles().size(),
+                  detail::zero_one_local_kernel<P, G>{at.tiles(), tensors, at.live(), m_.data(),
+                                                      v_.data(), now, constants()});
+  }
+  /// Counts the learning rate of a local step, which is part of the sum on every rank, also on one
+  /// that left its gradient out. `alone`: nothing was communicated, and no other rank skips it.
+  template <class Worker>
+  void count_local(Worker& at, const step_scalars* now, bool alone) {
+    const detail::sum_lr_kernel add{lr_sum_.data(), now, false};
+    if (alone) {
+      at.backend().launch(1, add);
+    } else {
+      launch_commit(at.backend(), now, 1, add);
+    }
   }
   /// One pass, 20 bytes per element.
   template <class View, class Worker, class P, class G>
   void apply(const View& agreed, const View&, Worker& at, const tensor_entry<P, G>* tensors,
-             float lr) {
-    const double sum = sum_lr_ + static_cast<double>(lr);
-    at.backend().launch(at.axis().tiles().size(),
-                        detail::zero_one_sync_kernel<View, P, G>{
-                            agreed, at.tiles(), tensors, m_.data(), anchor_.data(), v_.data(),
-                            constants(), static_cast<float>(sum), static_cast<float>(1 / sum)});
-    sum_lr_ = 0;
+             const step_scalars* now) {
+    launch_commit(at.backend(), now, at.axis().tiles().size(),
+                  detail::zero_one_sync_kernel<View, P, G>{agreed, at.tiles(), tensors, m_.data(),
+                                                           anchor_.data(), v_.data(),
+                                                           lr_sum_.data(), now, constants()});
+    launch_commit(at.backend(), now, 1, detail::sum_lr_kernel{lr_sum_.data(), now, true});
   }
   void freeze() {}
 
@@ -275,13 +308,14 @@ class zero_one_rule {
   [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] const float* anchor() const { return anchor_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + anchor_.bytes();
+    return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes();
   }
 
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(started_);
-    a.scalar(sum_lr_);
+    a.scalar(moved_);
+    a.buffer(lr_sum_, backend_);
     a.buffer(m_, backend_);
     a.buffer(v_, backend_);
     a.buffer(anchor_, backend_);
@@ -295,7 +329,8 @@ class zero_one_rule {
   zero_one_options options_;
   B backend_;
   buffer<float> m_, v_, anchor_;
-  double sum_lr_ = 0;  ///< since the last exchange
+  buffer<double> lr_sum_;  ///< of the steps since the last exchange
+  bool moved_ = false;     ///< that sum is not 0
   bool started_ = false;
 };
 

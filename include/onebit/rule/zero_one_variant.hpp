@@ -22,27 +22,25 @@ template <class P, class G>
 struct variant_message {
   const tensor_entry<P, G>* tensors;
   const float *m, *v, *sum;
+  const step_scalars* now;
   moments_constants c;
-  float lr;
   bool stage_b;
 
   template <class L>
   struct reader {
-    const tensor_entry<P, G>* tensor;
-    const P* x_first;
-    const G* g_first;
+    parameters_of<L, P> params;
+    gradients_of<L, G> gradient;
     const float *m, *v, *sum;
-    std::uint32_t n;
     moments_constants c;
-    float step;
+    float step, weight_decay;
     bool stage_b;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = load_elements<L>(g_first, k, n);
+      const auto g = gradient.load(k);
       if (!stage_b) return L::add(base, g);
       const auto d = c.template denominator<L>(L::load(v + 32 * k));
       const auto u = L::div(c.template next_momentum<L>(L::load(m + 32 * k), g), d);
-      const auto x = load_elements<L>(x_first, k, n);
-      const auto decayed = L::fma(L::set(tensor->weight_decay), x, u);
+      const auto x = params.load(k);
+      const auto decayed = L::fma(L::set(weight_decay), x, u);
       return L::fma(L::fma(L::set(step), decayed, L::load(sum + 32 * k)), d, base);
     }
   };
@@ -50,15 +48,14 @@ struct variant_message {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const std::size_t first = t.word * 32;
-    return {&tensor,
-            tensor.params + t.offset,
-            tensor.grads + t.offset,
+    return {parameters_of<L, P>(tensor, t),
+            gradients_of<L, G>(tensor, t, now),
             m + first,
             v + first,
             sum + first,
-            t.n,
             c,
-            -(lr * tensor.lr_factor),
+            -(now->lr * tensor.lr_factor),
+            tensor.weight_decay,
             stage_b};
   }
 };
@@ -90,24 +87,24 @@ struct variant_step_kernel {
   float* m;
   const float* v;
   float* sum;  ///< of local steps, or null
+  const step_scalars* now;
   moments_constants c;
-  float lr;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto g = gradient.template at<L>(t, i);
-    P* x_first = tensor.params + t.offset;
-    const auto step = L::set(-(lr * tensor.lr_factor));
+    const parameters_of<L, P> params(tensor, t);
+    const auto step = L::set(-(now->lr * tensor.lr_factor));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
       const auto m_new = c.template next_momentum<L>(L::load(m + at), g(k));
       L::store(m + at, m_new);
-      const auto x = load_elements<L>(x_first, k, t.n);
+      const auto x = params.load(k);
       const auto u = L::div(m_new, c.template denominator<L>(L::load(v + at)));
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
-      store_elements<L>(x_first, k, t.n, L::fma(step, decayed, x));
+      params.store(k, L::fma(step, decayed, x));
       if (sum != nullptr) L::store(sum + at, L::fma(step, decayed, L::load(sum + at)));
     }
   }
@@ -122,24 +119,26 @@ struct variant_sync_kernel {
   float* m;
   const float* v;
   float* sum;
+  const double* lr_before;
+  const step_scalars* now;
   moments_constants c;
-  float sum_lr;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto agreed_at = agreed.template at<L>(t, i);
-    P* x_first = tensor.params + t.offset;
-    const float scaled = sum_lr * tensor.lr_factor;
+    const parameters_of<L, P> params(tensor, t);
+    const double sum_lr = *lr_before + static_cast<double>(now->lr);
+    const float scaled = static_cast<float>(sum_lr) * tensor.lr_factor;
     const auto inverse = L::set(scaled > 0 ? -1.0F / scaled : 0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
       const auto b = agreed_at(k);
       L::store(m + at, L::mul(b, inverse));
-      const auto x = L::sub(load_elements<L>(x_first, k, t.n), L::load(sum + at));
+      const auto x = L::sub(params.load(k), L::load(sum + at));
       const auto moved = L::div(b, c.template denominator<L>(L::load(v + at)));
-      store_elements<L>(x_first, k, t.n, L::add(x, moved));
+      params.store(k, L::add(x, moved));
       L::store(sum + at, L::set(0.0F));
     }
   }
@@ -169,6 +168,7 @@ class zero_one_variant_rule {
   void prepare(const layout& axis) {
     const std::size_t n = axis.n_words() * word_elements;
     for (auto* b : {&m_, &v_, &sum_}) *b = backend_.template make_buffer<float>(n);
+    lr_sum_ = backend_.template make_buffer<double>(1);
   }
 
   /// An exchange is a local step while the learning rates of stage B sum to 0. Throws invalid_input
@@ -182,8 +182,9 @@ class zero_one_variant_rule {
     if (stage_b_ && !(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
   }
   template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors) const {
-    return {tensors};
+  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors,
+                                                const step_scalars* now) const {
+    return {tensors, now};
   }
   template <class View, class Worker>
   void preview_live(const View& gradient, Worker& at, std::uint32_t* live) {
@@ -193,37 +194,50 @@ class zero_one_variant_rule {
   }
   /// A dense step.
   template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors, float lr,
-               std::uint64_t) {
-    at.backend().launch(
-        at.axis().tiles().size(),
-        detail::variance_kernel<View>{gradient, at.tiles(), v_.data(), constants()});
-    step(gradient, at, tensors, lr, nullptr);
+  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors,
+               const step_scalars* now) {
+    launch_commit(at.backend(), now, at.axis().tiles().size(),
+                  detail::variance_kernel<View>{gradient, at.tiles(), v_.data(), constants()});
+    step(gradient, at, tensors, now, nullptr);
   }
   template <class View, class P, class G>
   [[nodiscard]] detail::variant_message<P, G> message(const View&,
                                                       const tensor_entry<P, G>* tensors,
-                                                      float lr) const {
-    return {tensors, m_.data(), v_.data(), sum_.data(), constants(), lr, stage_b_};
+                                                      const step_scalars* now) const {
+    return {tensors, m_.data(), v_.data(), sum_.data(), now, constants(), stage_b_};
   }
   template <class Worker, class P, class G>
-  void local_step(Worker& at, const tensor_entry<P, G>* tensors, float lr) {
-    step(detail::plain_field<gradient_message<P, G>>{{tensors}}, at, tensors, lr, sum_.data());
-    sum_lr_ += static_cast<double>(lr);
+  void local_step(Worker& at, const tensor_entry<P, G>* tensors, const step_scalars* now) {
+    step(detail::plain_field<gradient_message<P, G>>{{tensors, now}}, at, tensors, now,
+         sum_.data());
+  }
+  /// As zero_one_rule.
+  template <class Worker>
+  void count_local(Worker& at, const step_scalars* now, bool alone) {
+    const detail::sum_lr_kernel add{lr_sum_.data(), now, false};
+    if (alone) {
+      at.backend().launch(1, add);
+    } else {
+      launch_commit(at.backend(), now, 1, add);
+    }
   }
   template <class View, class Worker, class P, class G>
   void apply(const View& agreed, const View&, Worker& at, const tensor_entry<P, G>* tensors,
-             float lr) {
+             const step_scalars* now) {
     if (!stage_b_) {
-      step(agreed, at, tensors, lr, nullptr);
+      step(agreed, at, tensors, now, nullptr);
       return;
     }
-    const double sum = sum_lr_ + static_cast<double>(lr);
-    at.backend().launch(
-        at.axis().tiles().size(),
+    launch_commit(
+        at.backend(), now, at.axis().tiles().size(),
         detail::variant_sync_kernel<View, P, G>{agreed, at.tiles(), tensors, m_.data(), v_.data(),
-                                                sum_.data(), constants(), static_cast<float>(sum)});
-    sum_lr_ = 0;
+                                                sum_.data(), lr_sum_.data(), now, constants()});
+    launch_commit(at.backend(), now, 1, detail::sum_lr_kernel{lr_sum_.data(), now, true});
+  }
+  /// Called after a step that was done.
+  void conclude(const step_plan& plan, float lr) {
+    if (plan.exchange && stage_b_) sum_lr_ = 0;
+    if (!plan.exchange && !plan.average_gradient) sum_lr_ += static_cast<double>(lr);
   }
   /// Stage B begins.
   void freeze() { stage_b_ = true; }
@@ -239,6 +253,7 @@ class zero_one_variant_rule {
   void archive(Archive& a) {
     a.scalar(stage_b_);
     a.scalar(sum_lr_);
+    a.buffer(lr_sum_, backend_);
     a.buffer(m_, backend_);
     a.buffer(v_, backend_);
     a.buffer(sum_, backend_);
@@ -249,16 +264,17 @@ class zero_one_variant_rule {
     return make_moments(options_.beta1, options_.beta2, options_.eps);
   }
   template <class Field, class Worker, class P, class G>
-  void step(const Field& gradient, Worker& at, const tensor_entry<P, G>* tensors, float lr,
-            float* sum) {
-    at.backend().launch(at.axis().tiles().size(), detail::variant_step_kernel<Field, P, G>{
-                                                      gradient, at.tiles(), tensors, m_.data(),
-                                                      v_.data(), sum, constants(), lr});
+  void step(const Field& gradient, Worker& at, const tensor_entry<P, G>* tensors,
+            const step_scalars* now, float* sum) {
+    launch_commit(at.backend(), now, at.axis().tiles().size(),
+                  detail::variant_step_kernel<Field, P, G>{gradient, at.tiles(), tensors, m_.data(),
+                                                           v_.data(), sum, now, constants()});
   }
 
   zero_one_options options_;
   B backend_;
   buffer<float> m_, v_, sum_;
+  buffer<double> lr_sum_;  ///< what kernels read of sum_lr_
   double sum_lr_ = 0;
   bool stage_b_ = false;
 };
