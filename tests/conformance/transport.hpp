@@ -204,7 +204,7 @@ std::vector<std::string> split_failures(const T& transport) {
 
       // A part of a part; and the whole goes on beside its parts, however often each is used.
       T half = part.split(part.rank() % 2, 0);
-      for (int i = 0; i <= rank; ++i) {
+      for (int i = 0; i <= colorings[c](rank); ++i) {
         if (members(part, rank) != expected) told("after a split: other ranks, or another order");
       }
       for (int& r : expected) r = r * 2;

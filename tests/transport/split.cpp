@@ -132,6 +132,7 @@ TEST_CASE("a rank that fails releases those that wait in other parts, at any dep
       onebit::run_threads(6, [&](onebit::threads t) {
         auto part = t.split(t.rank() == 0 ? 1 : 0, 0);
         auto inner = part.split(0, 0);
+        meet(t);  // all have split
         if (t.rank() == 0) throw std::runtime_error("out of paper");
         auto& used = deep ? inner : part;
         try {

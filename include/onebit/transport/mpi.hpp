@@ -136,6 +136,9 @@ struct mpi_node {
 /// A collective that was started: wait for it, or test it now and then, which is also what lets
 /// many MPI libraries make progress. Its buffers are MPI's until then. Destroyed unfinished, it
 /// waits.
+///
+/// Open MPI 4 shows its errors to the handler of MPI_COMM_WORLD first, which ends the program
+/// unless the trainer has set MPI_ERRORS_RETURN there too.
 class mpi_request {
  public:
   /// Done already.
