@@ -1,20 +1,27 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of the Transport concept. `transport_failures` runs on every rank of any transport and
-// asserts nothing itself, so that it works in threads and under mpirun alike: it makes the same
-// calls on all ranks whatever it finds, and returns what was wrong, in words.
+// The suite of the Transport concept, and one for each of its optional members. They run on every
+// rank of any transport and assert nothing themselves, so that they work in threads and under
+// mpirun alike: they make the same calls on all ranks whatever they find, and return what was
+// wrong, in words.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_TRANSPORT_HPP
 #define ONEBIT_TESTS_CONFORMANCE_TRANSPORT_HPP
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <onebit/concepts.hpp>
+#include <optional>
 #include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace onebit_test {
@@ -156,6 +163,186 @@ std::vector<std::string> transport_failures(T& transport) {
     transport.all_reduce_sum(x.data(), x.size());
     if (!std::isnan(x[1])) fail("all_reduce_sum lost a NaN");
     if (std::isnan(x[0]) || std::isnan(x[2])) fail("all_reduce_sum spread a NaN");
+  }
+  return failures;
+}
+
+/// Collective, for transports with split(). Call on all ranks; an empty result is a pass.
+template <onebit::Transport T>
+std::vector<std::string> split_failures(const T& transport) {
+  std::vector<std::string> failures;
+  const int rank = transport.rank();
+  const int size = transport.size();
+  T whole = transport;
+  const auto members = [](T& part, int mine) {
+    std::vector<int> all(static_cast<std::size_t>(part.size()));
+    part.all_gather(&mine, all.data(), sizeof mine);
+    return all;
+  };
+  // Pairs, odd and even, one alone and the rest, all; in order, and turned around.
+  const std::vector<std::function<int(int)>> colorings = {
+      [](int r) { return r / 2; }, [](int r) { return r % 2; },
+      [](int r) { return r == 0 ? 7 : 3; }, [](int) { return 0; }};
+  for (std::size_t c = 0; c < colorings.size(); ++c) {
+    for (const int direction : {0, 1, -1}) {
+      T part = transport.split(colorings[c](rank), direction * rank);
+      std::vector<int> expected;
+      for (int r = 0; r < size; ++r) {
+        if (colorings[c](r) == colorings[c](rank)) expected.push_back(r);
+      }
+      if (direction < 0) std::reverse(expected.begin(), expected.end());
+      const auto told = [&](const std::string& what) {
+        failures.push_back("rank " + std::to_string(rank) + "/" + std::to_string(size) +
+                           ": coloring " + std::to_string(c) + ", keys times " +
+                           std::to_string(direction) + ": " + what);
+      };
+      if (part.size() != static_cast<int>(expected.size())) told("another size");
+      if (members(part, rank) != expected) told("other ranks, or another order");
+      if (expected[static_cast<std::size_t>(part.rank())] != rank) told("another rank of its own");
+      if (direction == 0) continue;
+      for (const auto& failure : transport_failures(part)) told(failure);
+
+      // A part of a part; and the whole goes on beside its parts, however often each is used.
+      T half = part.split(part.rank() % 2, 0);
+      for (int i = 0; i <= colorings[c](rank); ++i) {
+        if (members(part, rank) != expected) told("after a split: other ranks, or another order");
+      }
+      for (int& r : expected) r = r * 2;
+      const auto halves = members(half, rank * 2);
+      for (std::size_t i = 0; i < halves.size(); ++i) {
+        if (halves[i] != expected[2 * i + static_cast<std::size_t>(part.rank() % 2)]) {
+          told("a part of a part has other ranks");
+        }
+      }
+      const auto everyone = members(whole, rank);
+      for (int r = 0; r < size; ++r) {
+        if (everyone[static_cast<std::size_t>(r)] != r) told("the whole lost its order");
+      }
+    }
+  }
+  return failures;
+}
+
+/// Collective, for transports with start_all_to_all() and start_all_gather(). Call on all ranks; an
+/// empty result is a pass.
+template <onebit::Transport T>
+std::vector<std::string> request_failures(T& transport) {
+  std::vector<std::string> failures;
+  const int rank = transport.rank();
+  const int size = transport.size();
+  const auto n_ranks = static_cast<std::size_t>(size);
+  const auto fail = [&](const std::string& what) {
+    failures.push_back("rank " + std::to_string(rank) + "/" + std::to_string(size) + ": " + what);
+  };
+  struct flight {
+    std::size_t slot, round;
+    bool gather;
+    detail::guarded send, receive;
+  };
+  using request = decltype(transport.start_all_gather(nullptr, nullptr, std::size_t{0}));
+  static_assert(std::is_nothrow_move_constructible_v<request> &&
+                std::is_nothrow_move_assignable_v<request> &&
+                !std::is_copy_constructible_v<request>);
+  const auto start = [&](flight& f) {
+    const int n_sent = f.gather ? 1 : size;
+    for (int to = 0; to < n_sent; ++to) {
+      for (std::size_t i = 0; i < f.slot; ++i) {
+        f.send.data()[static_cast<std::size_t>(to) * f.slot + i] =
+            detail::pattern(rank, f.gather ? 77 : to, f.round, i);
+      }
+    }
+    return f.gather ? transport.start_all_gather(f.send.data(), f.receive.data(), f.slot)
+                    : transport.start_all_to_all(f.send.data(), f.receive.data(), f.slot);
+  };
+  const auto check = [&](flight& f, const std::string& how) {
+    bool right = f.send.intact() && f.receive.intact();
+    for (int from = 0; from < size; ++from) {
+      for (std::size_t i = 0; i < f.slot; ++i) {
+        right = right && f.receive.data()[static_cast<std::size_t>(from) * f.slot + i] ==
+                             detail::pattern(from, f.gather ? 77 : rank, f.round, i);
+      }
+    }
+    if (!right) {
+      fail(std::string(f.gather ? "start_all_gather" : "start_all_to_all") + " of " +
+           std::to_string(f.slot) + " bytes, " + how + ": wrong bytes");
+    }
+  };
+  std::size_t round = 1000;
+  const auto flights = [&] {
+    std::vector<flight> all;
+    for (const std::size_t slot :
+         {std::size_t{4}, std::size_t{0}, std::size_t{300004}, std::size_t{3}, std::size_t{4100}}) {
+      for (const bool gather : {false, true}) {
+        all.push_back({slot, ++round, gather, detail::guarded(slot * n_ranks),
+                       detail::guarded(slot * n_ranks)});
+      }
+    }
+    return all;
+  };
+  const auto start_all = [&](std::vector<flight>& all) {
+    std::vector<request> requests;  // moves them as it grows
+    for (flight& f : all) requests.push_back(start(f));
+    return requests;
+  };
+
+  {  // one at a time
+    auto all = flights();
+    for (flight& f : all) {
+      auto under_way = start(f);
+      under_way.wait();
+      if (!under_way.test()) fail("test() is false after wait()");
+      under_way.wait();  // again: nothing more
+      check(f, "waited for at once");
+    }
+  }
+  {  // several under way, waited for in another order, with blocking collectives between
+    auto all = flights();
+    auto requests = start_all(all);
+    const int mine = rank;
+    std::vector<int> ranks(n_ranks);
+    transport.all_gather(&mine, ranks.data(), sizeof mine);
+    for (std::size_t r = 0; r < n_ranks; ++r) {
+      if (ranks[r] != static_cast<int>(r)) fail("a blocking all_gather between: wrong bytes");
+    }
+    float one = 1;
+    transport.all_reduce_sum(&one, 1);
+    if (one != static_cast<float>(size)) fail("a blocking sum between: wrong");
+    for (std::size_t i = all.size(); i-- > 0;) {
+      requests[i].wait();
+      check(all[i], "waited for in reverse order");
+    }
+  }
+  {  // until all tests are true
+    auto all = flights();
+    auto requests = start_all(all);
+    for (std::size_t done = 0; done < all.size();) {
+      done = 0;
+      for (request& r : requests) done += r.test() ? 1 : 0;
+      std::this_thread::yield();
+    }
+    for (flight& f : all) check(f, "tested until done");
+  }
+  {  // destroyed unfinished, and overwritten by another
+    auto all = flights();
+    {
+      auto requests = start_all(all);
+      (void)requests[0].test();
+    }
+    for (flight& f : all) check(f, "destroyed unfinished");
+    all = flights();
+    std::optional<request> last;
+    for (flight& f : all) {
+      if (last) {
+        *last = start(f);
+      } else {
+        last.emplace(start(f));
+      }
+    }
+    for (std::size_t i = 0; i + 1 < all.size(); ++i) check(all[i], "overwritten unfinished");
+    request moved = std::move(*last);
+    last.reset();
+    moved.wait();
+    check(all.back(), "moved");
   }
   return failures;
 }

@@ -8,13 +8,20 @@
 #include <doctest/doctest.h>
 #include <mpi.h>
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <onebit/error.hpp>
 #include <onebit/transport/counting.hpp>
 #include <onebit/transport/mpi.hpp>
+#include <onebit/transport/staged.hpp>
 #include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "support/fake_device.hpp"
 #include "support/training.hpp"
 
 using onebit_test::contains;
@@ -115,6 +122,106 @@ TEST_CASE("an error code of MPI becomes a transport_error with MPI's own words")
   CHECK(all_agree(true));
 }
 
+TEST_CASE("collectives that were started arrive, however they are waited for") {
+  onebit::mpi transport(MPI_COMM_WORLD);
+  for (const auto& failure : onebit_test::request_failures(transport)) FAIL_CHECK(failure);
+  onebit::counting<onebit::mpi> counted{transport};
+  for (const auto& failure : onebit_test::request_failures(counted)) FAIL_CHECK(failure);
+}
+
+TEST_CASE("a started collective counts once, when it starts, and only the time inside its calls") {
+  onebit::counting counted{onebit::mpi(MPI_COMM_WORLD)};
+  const auto others = static_cast<std::uint64_t>(counted.size() - 1);
+  std::vector<char> send(800), receive(800);
+  auto one = counted.start_all_to_all(send.data(), receive.data(), 100);
+  CHECK(counted.sent().bytes_sent == 100 * others);
+  CHECK(counted.sent().collectives == 1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  (void)one.test();
+  one.wait();
+  CHECK(counted.sent().bytes_sent == 100 * others);
+  CHECK(counted.sent().collectives == 1);
+  {
+    const auto unfinished = counted.start_all_gather(send.data(), receive.data(), 100);
+    CHECK(counted.sent().collectives == 2);
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+  // Other ranks sleep as long; a machine that is busy may still be late for some of it.
+  CHECK(counted.sent().seconds < 0.29);
+}
+
+TEST_CASE("an error of a collective that was started is told by wait or test, once") {
+  onebit::mpi transport(MPI_COMM_WORLD);
+  if (transport.size() != 2) return;
+  std::vector<char> send(64), receive(64);
+  const bool shorter = transport.rank() == 0;
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // Open MPI asks this one
+  auto request = transport.start_all_to_all(send.data(), receive.data(), shorter ? 4 : 16);
+  if (shorter) {
+    const auto text = thrown<onebit::transport_error>([&] { request.wait(); });
+    CHECK(text == contains{"onebit::mpi: MPI_Ialltoall failed with code "});
+    CHECK(text == contains{"[rank 0/2]"});
+    request.wait();
+    CHECK(request.test());
+  } else {
+    (void)thrown<onebit::transport_error>([&] { request.wait(); });
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
+  CHECK(all_agree(true));
+}
+
+TEST_CASE("parts of a communicator conform") {
+  const onebit::mpi transport(MPI_COMM_WORLD);
+  for (const auto& failure : onebit_test::split_failures(transport)) FAIL_CHECK(failure);
+  const onebit::counting<onebit::mpi> counted{transport};
+  for (const auto& failure : onebit_test::split_failures(counted)) FAIL_CHECK(failure);
+  auto part = transport.split(transport.rank() % 2, 0);
+  for (const auto& failure : onebit_test::request_failures(part)) FAIL_CHECK(failure);
+}
+
+TEST_CASE("a negative color: all ranks are told, and can go on") {
+  onebit::mpi transport(MPI_COMM_WORLD);
+  const bool odd = transport.rank() == transport.size() - 1;
+  CHECK(thrown<onebit::invalid_input>([&] { (void)transport.split(odd ? -2 : 0, 0); }) ==
+        contains{"mpi: split: a rank has color -2; must not be negative [rank "});
+  CHECK(transport.split(0, 0).size() == transport.size());
+}
+
+TEST_CASE("all ranks of this machine are on one node") {
+  const onebit::mpi transport(MPI_COMM_WORLD);
+  CHECK(transport.ranks_per_node() == transport.size());
+  CHECK(transport.split(transport.rank() % 2, 0).ranks_per_node() ==
+        (transport.size() + 1 - transport.rank() % 2) / 2);
+  CHECK(onebit::counting(transport).ranks_per_node() == transport.size());
+}
+
+TEST_CASE("nodes that a hierarchy can not use are told with their numbers") {
+  using onebit::detail::mpi_node;
+  using onebit::detail::ranks_per_node;
+  CHECK(ranks_per_node({{2, 0, 1}, {2, 0, 1}, {2, 2, 3}, {2, 2, 3}}, "") == 2);
+  CHECK(ranks_per_node({{1, 0, 0}, {1, 1, 1}}, "") == 1);
+  CHECK(thrown<onebit::transport_error>([] {
+          (void)ranks_per_node({{2, 0, 1}, {2, 0, 1}, {1, 2, 2}}, " [rank 0/3]");
+        }) ==
+        "onebit::mpi: ranks_per_node: the node of rank 0 has 2 ranks, the node of rank 2 has "
+        "1; must be equal [rank 0/3]");
+  CHECK(thrown<onebit::transport_error>([] {
+          (void)ranks_per_node({{2, 0, 2}, {2, 1, 3}, {2, 0, 2}, {2, 1, 3}}, "");
+        }) ==
+        "onebit::mpi: ranks_per_node: the node of rank 0 has 2 of the ranks 0 to 2; must be "
+        "contiguous (map ranks by node)");
+}
+
+TEST_CASE("device memory over MPI") {
+  const onebit::mpi transport(MPI_COMM_WORLD);
+  if (all_agree(transport.device_aware())) return;  // it would want pointers of a real device
+  const onebit_test::fake_memory memory;
+  onebit_test::through_device device(onebit::staged(transport, memory), memory);
+  for (const auto& failure : onebit_test::transport_failures(device)) FAIL_CHECK(failure);
+  for (const auto& failure : onebit_test::split_failures(device)) FAIL_CHECK(failure);
+  CHECK(device.inner().ranks_per_node() == transport.size());
+}
+
 TEST_CASE("slots beyond the range of an int" * doctest::skip()) {
   // 2 GiB per slot: run by hand, with --no-skip, where every rank has (1 + ranks) times that.
   onebit::mpi transport(MPI_COMM_WORLD);
@@ -122,8 +229,14 @@ TEST_CASE("slots beyond the range of an int" * doctest::skip()) {
   const auto n = static_cast<std::size_t>(transport.size());
   std::vector<char> own(slot, static_cast<char>(transport.rank() + 1)), all(slot * n);
   transport.all_gather(own.data(), all.data(), slot);
-  for (std::size_t r = 0; r < n; ++r) {
-    CHECK(all[r * slot] == static_cast<char>(r + 1));
-    CHECK(all[r * slot + slot - 1] == static_cast<char>(r + 1));
-  }
+  const auto arrived = [&] {
+    for (std::size_t r = 0; r < n; ++r) {
+      CHECK(all[r * slot] == static_cast<char>(r + 1));
+      CHECK(all[r * slot + slot - 1] == static_cast<char>(r + 1));
+    }
+  };
+  arrived();
+  std::fill(all.begin(), all.end(), char{0});
+  transport.start_all_gather(own.data(), all.data(), slot).wait();
+  arrived();
 }

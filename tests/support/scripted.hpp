@@ -49,6 +49,10 @@ class scripted {
     carry(data, n * sizeof(float), 2 * (n_ranks() - 1) * n * sizeof(float) / n_ranks(),
           [&] { inner_.all_reduce_sum(data, n); });
   }
+  /// The new transport shares this one's script and counts.
+  [[nodiscard]] scripted split(int color, int key) const {
+    return {inner_.split(color, key), told_};
+  }
 
  private:
   [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(inner_.size()); }

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+
+/// The memory that transports carry bytes between: the host's own, or a device's.
+namespace onebit {
+
+/// How a rank reaches the memory its buffers lie in: a handle, cheap to copy. Copies are ordered
+/// among each other and after whatever work the handle stands for (on CUDA: its stream).
+///
+/// copy(to, from, bytes)  either side may be device or host memory; may return before it is done,
+///                        and only after wait() may the host use either side again
+/// wait()                 until all copies and all work before it are done
+/// allocate_host(bytes)   host memory from which copies run at full speed (on CUDA: pinned),
+/// 64-byte
+///                        aligned; free_host(p) takes it back; no copy may be under way then
+/// host_can_touch         the host may read and write this memory itself, and copies are done when
+///                        they return
+template <class M>
+concept Memory = std::copy_constructible<M> &&
+    requires(M memory, void* to, const void* from, std::size_t bytes) {
+  memory.copy(to, from, bytes);
+  memory.wait();
+  { memory.allocate_host(bytes) } -> std::same_as<void*>;
+  memory.free_host(to);
+  { M::host_can_touch } -> std::convertible_to<bool>;
+};
+
+/// Plain memory: memcpy, never waits.
+struct host_memory {
+  static constexpr bool host_can_touch = true;
+
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void wait() const {}
+  [[nodiscard]] void* allocate_host(std::size_t bytes) const {
+    return ::operator new (bytes, std::align_val_t{64});
+  }
+  void free_host(void* p) const { ::operator delete (p, std::align_val_t{64}); }
+};
+
+static_assert(Memory<host_memory>);
+
+namespace detail {
+
+/// Host memory through which bytes of a device pass: grows, never shrinks.
+template <Memory M>
+class host_staging {
+ public:
+  explicit host_staging(M memory) : memory_(std::move(memory)) {}
+  host_staging(const host_staging&) = delete;
+  host_staging& operator=(const host_staging&) = delete;
+  ~host_staging() {
+    try {
+      release();
+    } catch (...) {  // a device that failed: what is left to it can not be used any more
+    }
+  }
+
+  /// At least so many bytes. Waits when it has to grow; what was in it is lost then.
+  [[nodiscard]] std::byte* at_least(std::size_t bytes) {
+    if (bytes > bytes_) {
+      release();
+      data_ = static_cast<std::byte*>(memory_.allocate_host(std::max(bytes, 2 * bytes_)));
+      bytes_ = std::max(bytes, 2 * bytes_);
+    }
+    return data_;
+  }
+
+ private:
+  void release() {
+    if (data_ == nullptr) return;
+    memory_.wait();  // the last copy out of it may still be under way
+    memory_.free_host(std::exchange(data_, nullptr));
+  }
+
+  M memory_;
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace detail
+}  // namespace onebit

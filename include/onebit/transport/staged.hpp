@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <onebit/concepts.hpp>
+#include <onebit/transport/memory.hpp>
+#include <utility>
+
+/// A transport of host memory made to carry device memory.
+namespace onebit {
+
+/// Carries the collectives of `T`, a Transport of host memory, on the device memory that `M`
+/// reaches: a handle, cheap to copy. Copies of it share the staging memory, so one thread at a time
+/// uses them.
+///
+/// Cost: per collective one copy of what is sent to host memory, one wait, what T does, and one
+/// copy of what was received back, which is not waited for: it is ordered before all later work of
+/// M. The staging memory grows to the largest collective. Where `T` says `device_aware()` it gets
+/// the device pointers themselves, after a wait. Throws what T and M throw.
+template <Transport T, Memory M>
+class staged {
+ public:
+  staged(T inner, M memory)
+      : inner_(std::move(inner)),
+        memory_(std::move(memory)),
+        staging_(std::make_shared<detail::host_staging<M>>(memory_)) {}
+
+  [[nodiscard]] int rank() const { return inner_.rank(); }
+  [[nodiscard]] int size() const { return inner_.size(); }
+
+  void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
+    carry(send, n_ranks() * slot_bytes, receive, n_ranks() * slot_bytes,
+          [&](const void* from, void* to) { inner_.all_to_all(from, to, slot_bytes); });
+  }
+  void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    carry(send, slot_bytes, receive, n_ranks() * slot_bytes,
+          [&](const void* from, void* to) { inner_.all_gather(from, to, slot_bytes); });
+  }
+  void all_reduce_sum(float* data, std::size_t n) {
+    if (takes_device_memory()) {
+      memory_.wait();
+      inner_.all_reduce_sum(data, n);
+      return;
+    }
+    const std::size_t bytes = n * sizeof(float);
+    auto* const host = reinterpret_cast<float*>(staging_->at_least(bytes));
+    memory_.copy(host, data, bytes);
+    memory_.wait();
+    inner_.all_reduce_sum(host, n);
+    memory_.copy(data, host, bytes);
+  }
+
+  /// Collective, waits: all_gather on host memory, for small messages between the ranks' hosts.
+  void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    inner_.all_gather(send, receive, slot_bytes);
+  }
+
+  /// Collective over all ranks: as T's own.
+  [[nodiscard]] staged split(int color, int key) const requires requires(const T& t) {
+    T(t.split(color, key));
+  }
+  { return staged(inner_.split(color, key), memory_); }
+  /// Collective: as T's own.
+  [[nodiscard]] int ranks_per_node() const requires requires(const T& t) { t.ranks_per_node(); }
+  { return inner_.ranks_per_node(); }
+
+  [[nodiscard]] T& inner() { return inner_; }
+
+ private:
+  [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(inner_.size()); }
+
+  [[nodiscard]] bool takes_device_memory() const {
+    if constexpr (requires(const T& t) { t.device_aware(); }) {
+      return inner_.device_aware();
+    } else {
+      return M::host_can_touch;
+    }
+  }
+
+  template <class Call>
+  void carry(const void* send, std::size_t send_bytes, void* receive, std::size_t receive_bytes,
+             const Call& call) {
+    if (takes_device_memory()) {
+      memory_.wait();
+      call(send, receive);
+      return;
+    }
+    constexpr std::size_t line = 64;  // what is received starts aligned as well
+    const std::size_t gap = (send_bytes + line - 1) / line * line;
+    std::byte* const host = staging_->at_least(gap + receive_bytes);
+    if (send_bytes > 0) memory_.copy(host, send, send_bytes);
+    memory_.wait();  // also for the copy out of this staging by the collective before
+    call(host, host + gap);
+    if (receive_bytes > 0) memory_.copy(receive, host + gap, receive_bytes);
+  }
+
+  T inner_;
+  M memory_;
+  std::shared_ptr<detail::host_staging<M>> staging_;
+};
+
+}  // namespace onebit
