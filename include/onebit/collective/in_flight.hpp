@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <onebit/concepts.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,17 @@ concept NonBlockingTransport = requires(T transport, const void* send, void* rec
   transport.start_all_to_all(send, receive, slot_bytes).wait();
   transport.start_all_gather(send, receive, slot_bytes).wait();
 };
+
+namespace detail {
+template <class T>
+auto start_gather(T& transport) {
+  return transport.start_all_gather(nullptr, nullptr, 0);
+}
+template <class T>
+auto start_scatter(T& transport) {
+  return transport.start_all_to_all(nullptr, nullptr, 0);
+}
+}  // namespace detail
 
 /// The collectives of one kind that an exchange has started, in their order. On a transport that
 /// cannot start them they are over when they return.
@@ -67,16 +79,15 @@ class in_flight {
  private:
   struct none {};
   template <class U>
-  static auto request_of() {
-    if constexpr (!NonBlockingTransport<U>) {
-      return none{};
-    } else if constexpr (Gathers) {
-      return std::declval<U&>().start_all_gather(nullptr, nullptr, 0);
-    } else {
-      return std::declval<U&>().start_all_to_all(nullptr, nullptr, 0);
-    }
-  }
-  std::vector<decltype(request_of<T>())> requests_;
+  struct request_of {
+    using type = none;
+  };
+  template <NonBlockingTransport U>
+  struct request_of<U> {
+    using type = std::conditional_t<Gathers, decltype(detail::start_gather(std::declval<U&>())),
+                                    decltype(detail::start_scatter(std::declval<U&>()))>;
+  };
+  std::vector<typename request_of<T>::type> requests_;
 };
 
 }  // namespace onebit

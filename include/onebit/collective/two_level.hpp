@@ -222,7 +222,7 @@ class two_level {
     std::uint8_t holds = agreed_.size() > 0 ? 2 : pending_.size() > 0 ? 1 : 0;
     a.scalar(holds);
     if constexpr (Archive::reading) {
-      pending_ = agreed_ = buffer<std::byte>{};
+      for (auto* b : {&pending_, &agreed_}) *b = buffer<std::byte>{};
       if (holds > 0) prepare();
       if (holds > 1) keep_agreed();
       worker_.carry({}, share_first());
