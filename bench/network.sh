@@ -14,6 +14,7 @@
 # --ranks-per-node L    L ranks share a node and its port; among them traffic is not shaped (1)
 # --sizes LIST          floats, as powers of two: 20,22,24 (20 to 26, fewer where the network is slow)
 # --seconds S           aim of measuring per size (20); three rounds are made anyway
+# --only NAME,NAME      these exchanges and the ring, instead of all
 # --steps N             steps of training, 12 of which do not count (40); 0: no training
 # --text FILE           what the training learns (the King James Bible)
 # --out PREFIX          PREFIX.json, PREFIX.txt and PREFIX.svg (build/network/results/RATE-RANKSxL)
@@ -43,7 +44,7 @@ cannot() { # ctest reports 77 as a skipped test
 usage() { sed -n '/^# Measures/,/^$/s/^# \{0,1\}//p' bench/network.sh; }
 absolute() { [[ "$1" == /* ]] && echo "$1" || echo "$here/$1"; }
 
-rate="" ranks="" per_node=1 sizes="" seconds=20 steps=40 text="" out="" timeout=900
+rate="" ranks="" per_node=1 sizes="" seconds=20 only="" steps=40 text="" out="" timeout=900
 bench="" trainer=""
 while (($#)); do
   case "$1" in
@@ -52,6 +53,7 @@ while (($#)); do
     --ranks-per-node) per_node="$2" && shift ;;
     --sizes) sizes="$2" && shift ;;
     --seconds) seconds="$2" && shift ;;
+    --only) only="$2" && shift ;;
     --steps) steps="$2" && shift ;;
     --text) text="$(absolute "$2")" && shift ;;
     --out) out="$(absolute "$2")" && shift ;;
@@ -259,7 +261,7 @@ fi
 : >"$work/exchanges.json"
 if [[ -n "$bench" ]]; then
   mpi "$work/exchanges.txt" "$bench" "--sizes=$sizes" "--seconds=$seconds" \
-    "--json=$work/exchanges.json" || fail "the exchanges failed"
+    "--only=$only" "--json=$work/exchanges.json" || fail "the exchanges failed"
   cat "$work/exchanges.txt" >>"$out.txt"
 fi
 

@@ -5,10 +5,11 @@
 // it. One process measures all contenders, in turn, so that whatever disturbs the machine disturbs
 // all of them. A time is the largest over the ranks; a ratio is that of neighbouring measurements.
 //
-//   bench_network_mpi [--sizes=20,22,24] [--seconds=20] [--json=FILE]
+//   bench_network_mpi [--sizes=20,22,24] [--seconds=20] [--only=NAME,NAME] [--json=FILE]
 //
 // --sizes     numbers of floats, as powers of two
 // --seconds   aim per size, which sets the rounds: 3 at least, 31 at most
+// --only      leaves out all other exchanges but the ring
 // --json      FILE gets an array of objects, one per line
 
 #include <algorithm>
@@ -269,7 +270,12 @@ std::vector<double> collect(const std::vector<measurement>& all, Get get) {
 struct options {
   std::vector<unsigned> sizes{20, 22, 24};
   double seconds = 20;
+  std::vector<std::string> only;
   std::string json;
+
+  [[nodiscard]] bool wanted(const std::string& name) const {
+    return only.empty() || std::find(only.begin(), only.end(), name) != only.end();
+  }
 };
 
 class benchmark {
@@ -305,11 +311,15 @@ class benchmark {
     // Beyond some size the bandwidth decides, the same way for all larger ones.
     const std::size_t tried = std::min(n, std::size_t{1} << 22U);
     rank_memory small(tried, random.data());
-    const allreduce_algorithm& other = quickest_other(small, watch_);
+    const allreduce_algorithm& other =
+        options_.wanted("other_allreduce") ? quickest_other(small, watch_) : others[0];
 
     rank_memory memory(n, random.data());
-    const auto all = contenders(memory, {with_allreduce(ring.number, watch_),
-                                         with_allreduce(other.number, watch_), other.name});
+    auto all = contenders(memory, {with_allreduce(ring.number, watch_),
+                                   with_allreduce(other.number, watch_), other.name});
+    all.erase(std::remove_if(all.begin() + 1, all.end(),
+                             [&](const contender& c) { return !options_.wanted(c.name); }),
+              all.end());
     const double warm_up = time_of([&] { round(all, memory, nullptr); });
     const double largest = over_ranks(warm_up, MPI_MAX);
     const int rounds = std::clamp(static_cast<int>(options_.seconds / largest), 3, 31);
@@ -370,6 +380,13 @@ class benchmark {
   bool first_ = true;
 };
 
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> parts;
+  std::istringstream in(list);
+  for (std::string one; std::getline(in, one, ',');) parts.push_back(one);
+  return parts;
+}
+
 options parse(int argc, char** argv) {
   options o;
   for (int i = 1; i < argc; ++i) {
@@ -381,10 +398,11 @@ options parse(int argc, char** argv) {
       o.json = value;
     } else if (name == "--seconds") {
       o.seconds = std::stod(value);
+    } else if (name == "--only") {
+      o.only = split(value);
     } else if (name == "--sizes") {
       o.sizes.clear();
-      std::istringstream list(value);
-      for (std::string one; std::getline(list, one, ',');) {
+      for (const std::string& one : split(value)) {
         const int exponent = std::stoi(one);
         if (exponent < 5 || exponent > 30) throw std::runtime_error("--sizes: from 5 to 30");
         o.sizes.push_back(static_cast<unsigned>(exponent));
