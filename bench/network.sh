@@ -44,7 +44,7 @@ cannot() { # ctest reports 77 as a skipped test
 usage() { sed -n '/^# Measures/,/^$/s/^# \{0,1\}//p' bench/network.sh; }
 absolute() { [[ "$1" == /* ]] && echo "$1" || echo "$here/$1"; }
 
-rate="" ranks="" per_node=1 sizes="" seconds=20 only="" steps=40 text="" out="" timeout=900
+rate="" ranks="" per_node=1 sizes="" seconds=20 only="" burst=256kb steps=40 text="" out="" timeout=900
 bench="" trainer=""
 while (($#)); do
   case "$1" in
@@ -54,6 +54,7 @@ while (($#)); do
     --sizes) sizes="$2" && shift ;;
     --seconds) seconds="$2" && shift ;;
     --only) only="$2" && shift ;;
+    --burst) burst="$2" && shift ;;
     --steps) steps="$2" && shift ;;
     --text) text="$(absolute "$2")" && shift ;;
     --out) out="$(absolute "$2")" && shift ;;
@@ -184,7 +185,7 @@ remove_stale() {
 
 subnet=10.77.0 # seen in our namespaces alone
 shape() { # namespace, interface
-  ip netns exec "$1" tc qdisc replace dev "$2" root tbf rate "$rate" burst 256kb latency 50ms
+  ip netns exec "$1" tc qdisc replace dev "$2" root tbf rate "$rate" burst "$burst" latency 50ms
 }
 make_network() {
   ip netns add "$net-switch"
@@ -246,7 +247,7 @@ if [[ -z "$sizes" ]]; then # where the ring takes less than 10 s, and memory suf
   memory="$(awk '/^MemAvailable/ { print $2 * 1024 }' /proc/meminfo)"
   sizes="$(awk -v bits="$bits" -v ranks="$ranks" -v memory="$memory" 'BEGIN {
     for (e = 20; e <= 26; e += 2)
-      if (e == 20 || (2 ^ e * 64 < 10 * bits && 2 ^ e * 32 * ranks < memory))
+      if (e == 20 || (2 ^ e * 48 < 10 * bits && 2 ^ e * 32 * ranks < memory))
         list = list (list == "" ? "" : ",") e
     print list
   }')"
