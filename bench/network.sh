@@ -15,6 +15,8 @@
 # --sizes LIST          floats, as powers of two: 20,22,24 (20 to 26, fewer where the network is slow)
 # --seconds S           aim of measuring per size (20); three rounds are made anyway
 # --only NAME,NAME      these exchanges and the ring, instead of all
+# --burst SIZE          what a port lets pass at full speed after a pause (256kb). Far less costs
+#                       bandwidth, because the timer of a busy machine is late
 # --steps N             steps of training, 12 of which do not count (40); 0: no training
 # --text FILE           what the training learns (the King James Bible)
 # --out PREFIX          PREFIX.json, PREFIX.txt and PREFIX.svg (build/network/results/RATE-RANKSxL)
@@ -26,8 +28,9 @@
 # ONEBIT_BUILD_DIR    where to build, instead of build/network
 #
 # Exit status 77: this machine does not let us make such a network; the reason is on stderr.
-# The bandwidth is real, the latency is not: between namespaces there is next to none. A port lets
-# 256 KiB pass at full speed after a pause, so payloads must be well above that.
+# The bandwidth is real, the latency is not: between namespaces there is next to none. Payloads of
+# the burst's size or below seem to travel faster than they would: mind that where the exchange is
+# of 2^20 floats, and in the training's compressed steps.
 
 set -euo pipefail
 here="$PWD"
