@@ -75,7 +75,8 @@ awk -v plot="$plot" -v n=$((2 ** exponent)) -v exponent="$exponent" -v files=${#
     print "set ylabel \"times as quick as the ring allreduce\""
     print "set title \"" ranks " ranks" (files > 1 ? ", 2^{" exponent "} floats" : "") "\""
     for (i = 1; i <= count; ++i) printf "$d%d << EOD\n%sEOD\n", i, points[names[i]]
-    print n_seen > 1 ? "set offsets graph 0.03, graph 0.03, 0, 0" : "set xrange [" x / 2 ":" x * 2 "]"
+    print (n_seen > 1 ? "set offsets graph 0.03, graph 0.03, 0, 0" : \
+      "set xrange [" x / 2 ":" x * 2 "]")
     printf "plot "
     for (i = 1; i <= count; ++i) {
       title = names[i]
