@@ -12,7 +12,7 @@
 # RATE                  of every port, as tc writes it: 100mbit, 2.7gbit
 # RANKS                 in all; 4 unless said otherwise
 # --ranks-per-node L    L ranks share a node and its port; among them traffic is not shaped (1)
-# --sizes LIST          floats, as powers of two: 20,22,24 (20 to 26, fewer where the network is slow)
+# --sizes LIST          floats, as powers of two: 20,22,24 (to 26, fewer where the network is slow)
 # --seconds S           aim of measuring per size (20); three rounds are made anyway
 # --only NAME,NAME      these exchanges and the ring, instead of all
 # --burst SIZE          what a port lets pass at full speed after a pause (256kb). Far less costs
@@ -47,7 +47,8 @@ cannot() { # ctest reports 77 as a skipped test
 usage() { sed -n '/^# Measures/,/^$/s/^# \{0,1\}//p' bench/network.sh; }
 absolute() { [[ "$1" == /* ]] && echo "$1" || echo "$here/$1"; }
 
-rate="" ranks="" per_node=1 sizes="" seconds=20 only="" burst=256kb steps=40 text="" out="" timeout=900
+rate="" ranks="" per_node=1 burst=256kb
+sizes="" seconds=20 only="" steps=40 text="" out="" timeout=900
 bench="" trainer=""
 while (($#)); do
   case "$1" in
@@ -277,7 +278,6 @@ if [[ -n "$trainer" ]] && ((steps > 0)); then
     --out "$work/out" --checkpoint "$work/checkpoint")
   [[ -z "$text" ]] || training+=(--text "$text")
   mkdir -p "$work/checkpoint"
-  echo
   mpi "$work/first.txt" "${training[@]}" --stop-after 12 >"$work/log" ||
     { cat "$work/log" >&2 && fail "the training failed"; }
   mpi "$work/all.txt" "${training[@]}" --resume >"$work/log" ||
