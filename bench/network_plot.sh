@@ -36,7 +36,7 @@ command -v gnuplot >/dev/null || {
 plot="${arguments[0]}"
 files=("${arguments[@]:1}")
 
-awk -v plot="$plot" -v n=$((2 ** exponent)) -v exponent="$exponent" -v files=${#files[@]} '
+awk -v plot="$plot" -v n=$((2 ** exponent)) -v files=${#files[@]} '
   function value(key,    from) { # of a key in this line, without quotation marks
     from = index($0, "\"" key "\": ")
     if (from == 0) return ""
@@ -70,10 +70,11 @@ awk -v plot="$plot" -v n=$((2 ** exponent)) -v exponent="$exponent" -v files=${#
     print "set terminal svg size 720,440 dynamic background rgb \"white\" font \"sans,13\""
     print "set output \"" plot "\""
     print "set logscale xy; set grid; set key outside right top"
+    print "set ytics (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)"
     print "set xtics (" tics ")"
     print "set xlabel \"" (files > 1 ? "bandwidth of every port" : "floats, " rate) "\""
     print "set ylabel \"times as quick as the ring allreduce\""
-    print "set title \"" ranks " ranks" (files > 1 ? ", 2^{" exponent "} floats" : "") "\""
+    print "set title \"" ranks " ranks" (files > 1 ? ", " n " floats" : "") "\""
     for (i = 1; i <= count; ++i) printf "$d%d << EOD\n%sEOD\n", i, points[names[i]]
     print (n_seen > 1 ? "set offsets graph 0.03, graph 0.03, 0, 0" : \
       "set xrange [" x / 2 ":" x * 2 "]")
