@@ -58,7 +58,7 @@ awk -v plot="$plot" -v n=$((2 ** exponent)) -v files=${#files[@]} '
     points[name] = points[name] x " " value("ring_ratio") " " value("ring_ratio_least") " " \
       value("ring_ratio_most") "\n"
     if (!(x in seen)) tics = tics (tics == "" ? "" : ", ") \
-      (files > 1 ? "\"" rate "\" " x : sprintf("\"2^{%d}\" %s", log(x) / log(2) + 0.5, x))
+      (files > 1 ? "\"" rate "\" " x : sprintf("\"2^%d\" %s", log(x) / log(2) + 0.5, x))
     if (!(x in seen)) n_seen++
     seen[x] = 1
   }
@@ -67,7 +67,7 @@ awk -v plot="$plot" -v n=$((2 ** exponent)) -v files=${#files[@]} '
       print "network_plot.sh: nothing to draw in these files" >"/dev/stderr"
       exit 1
     }
-    print "set terminal svg size 720,440 dynamic background rgb \"white\" font \"sans,13\""
+    print "set terminal svg noenhanced size 720,440 dynamic background rgb \"white\" font \"sans,13\""
     print "set output \"" plot "\""
     print "set logscale xy; set grid; set key outside right top"
     print "set ytics (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)"
