@@ -161,7 +161,7 @@ std::vector<state> run(int n_ranks, const Make& make, Collective collective,
 }
 
 template <class Make>
-void check_overlap(const Make& make) {
+void check_overlap(const Make& make, bool by_layer = false) {
   const onebit::gather_scatter collective{onebit::sign<>{}, 1000};
   for (const int n : {1, 2, 3}) {
     CAPTURE(n);
@@ -173,8 +173,8 @@ void check_overlap(const Make& make) {
       CHECK(run<onebit::threads>(n, make, collective, announced) == plain);
     }
     const auto whole = run<onebit::threads>(n, make, onebit::gather_scatter{onebit::sign<>{}});
-    // other scales, so other bits, unless nothing is compressed
-    CHECK((whole[0].parameters == plain[0].parameters) == (n == 1));
+    // other scales, so other bits, unless nothing is compressed and no norm goes by tiles
+    CHECK((whole[0].parameters == plain[0].parameters) == (n == 1 && !by_layer));
   }
 }
 
@@ -237,7 +237,7 @@ void check_skips(int n, const Make& make, Collective collective) {
 
 TEST_CASE("buckets that overlap, or start early, give the bits of buckets one after the other") {
   SUBCASE("1-bit Adam") { check_overlap(one_bit_adam_maker{}); }
-  SUBCASE("1-bit LAMB") { check_overlap(one_bit_lamb_maker{}); }
+  SUBCASE("1-bit LAMB") { check_overlap(one_bit_lamb_maker{}, true); }
   SUBCASE("0/1 Adam") { check_overlap(zero_one_maker{}); }
 }
 

@@ -37,6 +37,7 @@ struct hierarchical {
   auto bind(T& transport, const B& backend, std::span<const std::size_t> sizes) const {
     using exchange = two_level<C, Accumulates, T, B>;
     using exact = two_phase<basic_identity<Accumulates>, T, B>;
+    using flat = two_phase<C, T, B>;
     int n = ranks_per_node;
     if constexpr (requires { transport.ranks_per_node(); }) {
       if (n == 0) n = transport.ranks_per_node();
@@ -47,10 +48,12 @@ struct hierarchical {
                           "; give the number of ranks on each node, the same on all",
                           detail::rank_suffix(transport.rank(), transport.size())));
     }
-    exchange_by_levels<exchange, exact> x;
+    exchange_by_levels<exact, flat, exchange> x;
     if (transport.size() == n) {
       x.emplace(std::in_place_type<exact>, basic_identity<Accumulates>{}, transport, backend,
                 sizes);
+    } else if (n == 1) {
+      x.emplace(std::in_place_type<flat>, codec, transport, backend, sizes);
     } else {
       x.emplace(std::in_place_type<exchange>, codec, transport, backend, sizes, n);
     }
@@ -58,7 +61,7 @@ struct hierarchical {
   }
 
  private:
-  template <class Exchange, class Exact>
+  template <class Exact, class Flat, class Exchange>
   class exchange_by_levels {
    public:
     template <class U, class... Args>
@@ -79,7 +82,7 @@ struct hierarchical {
     }
 
    private:
-    std::variant<std::monostate, Exact, Exchange> exchange_;
+    std::variant<std::monostate, Exact, Flat, Exchange> exchange_;
   };
 };
 
