@@ -11,7 +11,7 @@ cmake_minimum_required(VERSION 3.25)
 
 # A unit is a folder under onebit/, or the stem of a header that lies in onebit/ itself. A unit may
 # include the units named here; a unit that is not named here may not exist.
-set(core error concepts layout)
+set(core error concepts element layout)
 set(leaves backend transport compress schedule rule)
 
 foreach(unit IN LISTS core)
