@@ -33,6 +33,7 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 90)
 endif()
 enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
 
 # CMake 3.25 knows no C++20 for CUDA: CUDA_STANDARD 20 fails when it generates, and cxx_std_20 of
 # an interface library silently becomes C++17 in a .cu file.
@@ -56,6 +57,6 @@ foreach(header IN LISTS headers)
   list(APPEND sources "${source}")
 endforeach()
 add_library(onebit_verify_cuda_headers OBJECT EXCLUDE_FROM_ALL ${sources})
-target_link_libraries(onebit_verify_cuda_headers PRIVATE onebit)
+target_link_libraries(onebit_verify_cuda_headers PRIVATE onebit_cuda)
 target_compile_features(onebit_verify_cuda_headers PRIVATE cuda_std_20)
 target_compile_options(onebit_verify_cuda_headers PRIVATE "SHELL:-Werror all-warnings")

@@ -74,9 +74,11 @@ struct cuda_warp {
 #undef ONEBIT_ON_DEVICE
 
 inline constexpr unsigned warps_per_block = 8;
+/// Leaves a thread 64 registers. Without a word from us ptxas aims at 32, and spills to get there.
+inline constexpr unsigned blocks_per_processor = 4;
 
 template <class Kernel>
-__global__ void __launch_bounds__(32 * warps_per_block)
+__global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
     run_on_warps(const __grid_constant__ Kernel kernel, std::size_t n) {
 #if defined(__CUDA_ARCH__)
   // No macro tells of --use_fast_math or -ftz=true, under which the intrinsics above lose
