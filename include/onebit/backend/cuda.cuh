@@ -194,30 +194,28 @@ class cuda {
     detail::check_cuda(code, "cudaLaunchKernel");
   }
 
-  /// Copies n objects from the host to the device, after what was launched before. Waits: `from`
-  /// may be reused.
+  /// Copies n objects from the host to the device, after what was launched before. Waits, unless n
+  /// is 0: `from` may be reused.
   template <class T>
   void copy_in(T* to, const T* from, std::size_t n) const {
-    copy(to, from, n, cudaMemcpyHostToDevice);
+    if (n == 0) return;
+    detail::check_cuda(cudaMemcpyAsync(to, from, n * sizeof(T), cudaMemcpyHostToDevice, stream_),
+                       "cudaMemcpyAsync");
+    wait();
   }
   /// Copies n objects from the device to the host, once all that was launched has run. Waits.
   template <class T>
   void copy_out(T* to, const T* from, std::size_t n) const {
-    copy(to, from, n, cudaMemcpyDeviceToHost);
+    if (n > 0) {
+      detail::check_cuda(cudaMemcpyAsync(to, from, n * sizeof(T), cudaMemcpyDeviceToHost, stream_),
+                         "cudaMemcpyAsync");
+    }
+    wait();
   }
   /// Waits for everything on the stream.
   void wait() const { detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
  private:
-  template <class T>
-  void copy(T* to, const T* from, std::size_t n, cudaMemcpyKind kind) const {
-    if (n > 0) {
-      detail::check_cuda(cudaMemcpyAsync(to, from, n * sizeof(T), kind, stream_),
-                         "cudaMemcpyAsync");
-    }
-    wait();
-  }
-
   cudaStream_t stream_;
   cuda_memory_resource* resource_;
 };
