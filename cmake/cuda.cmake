@@ -2,17 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Enables CUDA as option ONEBIT_CUDA asks, and then compiles every header with nvcc. Sets
-# ONEBIT_CUDA_ENABLED. AUTO turns CUDA on only where it would build something: nvcc is there and
-# so is a .cuh header.
+# ONEBIT_CUDA_ENABLED. AUTO turns CUDA on only where it would build something: nvcc is there, and
+# onebit is not a part of another project, which enables CUDA itself if it wants onebit::cuda.
 
 find_program(ONEBIT_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda
              PATH_SUFFIXES bin)
 mark_as_advanced(ONEBIT_NVCC)
 
-file(GLOB_RECURSE cuda_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
 set(ONEBIT_CUDA_ENABLED OFF)
 if(ONEBIT_CUDA STREQUAL "AUTO")
-  if(ONEBIT_NVCC AND cuda_headers)
+  if(ONEBIT_NVCC AND PROJECT_IS_TOP_LEVEL)
     set(ONEBIT_CUDA_ENABLED ON)
   endif()
 elseif(ONEBIT_CUDA)

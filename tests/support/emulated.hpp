@@ -75,10 +75,12 @@ class emulated_buffer {
   std::shared_ptr<emulated_stream> stream_;
 };
 
-/// A handle: copies share the stream. One thread at a time, as one rank is.
-class emulated {
+/// A handle: copies share the stream. One thread at a time, as one rank is. Without `Deferred` each
+/// call waits: warps are emulated, the stream is not.
+template <bool Deferred>
+class basic_emulated {
  public:
-  static constexpr bool deferred = true;
+  static constexpr bool deferred = Deferred;
 
   template <class T>
   [[nodiscard]] emulated_buffer<T> make_buffer(std::size_t n) const {
@@ -92,6 +94,7 @@ class emulated {
       using lanes = onebit::warp_lanes<emulated_warp>;
       for (std::size_t i = 0; i < n; ++i) warp_fibers::run<lanes>(kernel, i);
     });
+    if (!Deferred) wait();
   }
   template <class T>
   void copy_in(T* to, const T* from, std::size_t n) const {
@@ -99,6 +102,7 @@ class emulated {
     stream_->push([to, values = std::vector<T>(from, from + n)] {
       std::memcpy(to, values.data(), values.size() * sizeof(T));
     });
+    if (!Deferred) wait();
   }
   template <class T>
   void copy_out(T* to, const T* from, std::size_t n) const {
@@ -112,7 +116,9 @@ class emulated {
   std::shared_ptr<emulated_stream> stream_ = std::make_shared<emulated_stream>();
 };
 
-static_assert(onebit::Backend<emulated>);
+using emulated = basic_emulated<true>;
+using emulated_at_once = basic_emulated<false>;
+static_assert(onebit::Backend<emulated> && onebit::Backend<emulated_at_once>);
 
 /// How a transport reaches the backend's memory: as onebit::cuda_memory does.
 class emulated_memory {
