@@ -27,8 +27,9 @@ std::vector<flat> trained(std::size_t steps, const Make& make) {
   });
 }
 
-template <class Backend>
-std::vector<std::vector<flat>> all_algorithms(const Backend& backend) {
+/// `backend()` gives each rank a stream of its own.
+template <class F>
+std::vector<std::vector<flat>> all_algorithms(const F& backend) {
   const onebit::gather_scatter<onebit::sign<>> exchange;
   onebit::one_bit_adam_options adam;
   adam.freeze_after = 3;
@@ -38,22 +39,24 @@ std::vector<std::vector<flat>> all_algorithms(const Backend& backend) {
   zero_one.schedule.warmup_steps = 2;
   zero_one.schedule.doubling_steps = 2;
   return {
-      trained(3, [&](const auto& g, auto t) { return onebit::adam(g, t, {}, backend); }),
-      trained(3, [&](const auto& g, auto t) { return onebit::lamb(g, t, {}, backend); }),
+      trained(3, [&](const auto& g, auto t) { return onebit::adam(g, t, {}, backend()); }),
+      trained(3, [&](const auto& g, auto t) { return onebit::lamb(g, t, {}, backend()); }),
       trained(6, [&](const auto& g,
-                     auto t) { return onebit::one_bit_adam(g, t, adam, exchange, backend); }),
+                     auto t) { return onebit::one_bit_adam(g, t, adam, exchange, backend()); }),
       trained(6, [&](const auto& g,
-                     auto t) { return onebit::one_bit_lamb(g, t, lamb, exchange, backend); }),
-      trained(6, [&](const auto& g,
-                     auto t) { return onebit::zero_one_adam(g, t, zero_one, exchange, backend); }),
+                     auto t) { return onebit::one_bit_lamb(g, t, lamb, exchange, backend()); }),
+      trained(6,
+              [&](const auto& g, auto t) {
+                return onebit::zero_one_adam(g, t, zero_one, exchange, backend());
+              }),
   };
 }
 
 }  // namespace
 
 TEST_CASE("warps: every algorithm gives the bits of the host") {
-  const auto expected = all_algorithms(onebit::host(1, onebit::isa::scalar));
-  const auto warps = all_algorithms(emulated_at_once());
+  const auto expected = all_algorithms([] { return onebit::host(1, onebit::isa::scalar); });
+  const auto warps = all_algorithms([] { return emulated_at_once(); });
   for (std::size_t i = 0; i < expected.size(); ++i) {
     CAPTURE(i);
     for (std::size_t rank = 0; rank < 2; ++rank) {
