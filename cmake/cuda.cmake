@@ -2,17 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Enables CUDA as option ONEBIT_CUDA asks, and then compiles every header with nvcc. Sets
-# ONEBIT_CUDA_ENABLED. AUTO turns CUDA on only where it would build something: nvcc is there and
-# so is a .cuh header.
+# ONEBIT_CUDA_ENABLED. AUTO turns CUDA on only where it would build something: nvcc is there, and
+# onebit is not a part of another project, which enables CUDA itself if it wants onebit::cuda.
 
 find_program(ONEBIT_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda
              PATH_SUFFIXES bin)
 mark_as_advanced(ONEBIT_NVCC)
 
-file(GLOB_RECURSE cuda_headers CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
 set(ONEBIT_CUDA_ENABLED OFF)
 if(ONEBIT_CUDA STREQUAL "AUTO")
-  if(ONEBIT_NVCC AND cuda_headers)
+  if(ONEBIT_NVCC AND PROJECT_IS_TOP_LEVEL)
     set(ONEBIT_CUDA_ENABLED ON)
   endif()
 elseif(ONEBIT_CUDA)
@@ -33,6 +32,7 @@ if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 90)
 endif()
 enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
 
 # CMake 3.25 knows no C++20 for CUDA: CUDA_STANDARD 20 fails when it generates, and cxx_std_20 of
 # an interface library silently becomes C++17 in a .cu file.
@@ -56,6 +56,6 @@ foreach(header IN LISTS headers)
   list(APPEND sources "${source}")
 endforeach()
 add_library(onebit_verify_cuda_headers OBJECT EXCLUDE_FROM_ALL ${sources})
-target_link_libraries(onebit_verify_cuda_headers PRIVATE onebit)
+target_link_libraries(onebit_verify_cuda_headers PRIVATE onebit_cuda)
 target_compile_features(onebit_verify_cuda_headers PRIVATE cuda_std_20)
 target_compile_options(onebit_verify_cuda_headers PRIVATE "SHELL:-Werror all-warnings")

@@ -34,6 +34,12 @@ class transport_error : public error {
   using error::error;
 };
 
+/// A backend that failed: an error code of CUDA.
+class backend_error : public error {
+ public:
+  using error::error;
+};
+
 /// A checkpoint that is truncated, damaged, foreign or of another configuration.
 class checkpoint_error : public error {
  public:

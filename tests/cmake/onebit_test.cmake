@@ -60,3 +60,19 @@ function(onebit_test name)
   endif()
   set_tests_properties(${names} PROPERTIES LABELS "${name};${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
 endfunction()
+
+# onebit_cuda_test(NAME source...)
+#
+# The same for .cu files, one of which has a main: it must exit with 77 where there is no CUDA
+# device, and ctest then reports the test as skipped. No part of onebit_tests.
+function(onebit_cuda_test name)
+  add_executable(test_${name} ${ARGN})
+  target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(test_${name} PRIVATE onebit_cuda doctest::doctest)
+  target_compile_features(test_${name} PRIVATE cuda_std_20)
+  if(ONEBIT_WERROR)
+    target_compile_options(test_${name} PRIVATE "SHELL:-Werror all-warnings")
+  endif()
+  add_test(NAME ${name} COMMAND test_${name})
+  set_tests_properties(${name} PROPERTIES LABELS "${name}" TIMEOUT 300 SKIP_RETURN_CODE 77)
+endfunction()

@@ -6,8 +6,10 @@
 #ifndef ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 #define ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 
-#include <atomic>
+#include <memory>
+#include <vector>
 
+#include "buffers.hpp"
 #include "models.hpp"
 
 namespace onebit_test::backend_suite {
@@ -48,12 +50,11 @@ void check_buffer(B& backend) {
     REQUIRE(b.size() == n);
     CHECK(b.bytes() == n * sizeof(T));
     CHECK(reinterpret_cast<std::uintptr_t>(b.data()) % 64 == 0);
-    bool zero = true;
-    for (std::size_t i = 0; i < n; ++i) {
-      zero = zero && b.data()[i] == T{};
-      b.data()[i] = static_cast<T>(7);
-    }
-    CHECK(zero);
+    CHECK(downloaded(backend, b) == std::vector<T>(n));
+    std::vector<T> sevens(n, static_cast<T>(7));
+    backend.copy_in(b.data(), sevens.data(), n);
+    sevens.assign(n, static_cast<T>(8));  // copy_in is done with it
+    CHECK(downloaded(backend, b) == std::vector<T>(n, static_cast<T>(7)));
     const T* const where = b.data();
     auto moved = std::move(b);
     CHECK(moved.data() == where);
@@ -87,37 +88,48 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
     auto counts = backend.template make_buffer<std::uint32_t>(n + 1);
     for (std::uint32_t times = 1; times <= 3; ++times) {
       backend.launch(n, backend_suite::count_calls{counts.data()});
-      bool right = counts.data()[n] == 0;
-      for (std::size_t i = 0; i < n; ++i) right = right && counts.data()[i] == times;
-      CHECK(right);
+      std::vector<std::uint32_t> expected(n + 1, times);
+      expected.back() = 0;
+      CHECK(downloaded(backend, counts) == expected);
     }
   }
 
-  // launch waits, and a launch sees what the one before wrote
+  // a launch sees what the one before wrote, and a copy what was launched
   constexpr std::size_t n_words = 1001;
-  auto x = backend.template make_buffer<float>(32 * n_words);
-  auto y = backend.template make_buffer<float>(32 * n_words);
-  flat expected(32 * n_words);
+  flat x(32 * n_words), expected(32 * n_words);
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    x.data()[i] = noise(1, 0, 0, i);
-    y.data()[i] = expected[i] = noise(1, 1, 0, i);
+    x[i] = noise(1, 0, 0, i);
+    expected[i] = noise(1, 1, 0, i);
   }
+  auto x_buffer = uploaded(backend, x), y = uploaded(backend, expected);
   for (int round = 0; round < 50; ++round) {
     const float a = noise(1, 2, 0, static_cast<std::uint64_t>(round));
-    backend.launch(n_words, backend_suite::axpy{x.data(), y.data(), a});
+    backend.launch(n_words, backend_suite::axpy{x_buffer.data(), y.data(), a});
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      expected[i] = std::fma(a, x.data()[i], expected[i]);
+      expected[i] = std::fma(a, x[i], expected[i]);
     }
   }
-  CHECK(first_difference({y.data(), y.size()}, expected) == none);
+  x_buffer = {};  // only once the launches are through with it
+  CHECK(first_difference(downloaded(backend, y), expected) == none);
 
   for (const std::size_t which : counts{0, 17, 999}) {
     auto flag = backend.template make_buffer<std::uint32_t>(1);
     backend.launch(which, backend_suite::raise_one{flag.data(), which});
-    CHECK(*flag.data() == 0);
+    CHECK(downloaded(backend, flag).front() == 0);
     backend.launch(1000, backend_suite::raise_one{flag.data(), which});
-    CHECK(*flag.data() == 1);
+    CHECK(downloaded(backend, flag).front() == 1);
   }
+
+  // a kernel object lives as long as it is needed, whatever becomes of the caller's
+  auto flag = backend.template make_buffer<std::uint32_t>(1);
+  {
+    auto kernel = std::make_unique<backend_suite::raise_one>();
+    *kernel = {flag.data(), 3};
+    backend.launch(4, *kernel);
+    kernel->which = 5;
+  }
+  backend.wait();
+  CHECK(downloaded(backend, flag).front() == 1);
 }
 
 #endif  // ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP

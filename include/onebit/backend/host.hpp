@@ -78,6 +78,9 @@ inline namespace host_portable {
 /// the same bits for every choice. A handle: copies share the threads.
 class host {
  public:
+  /// `launch` waits for its kernels.
+  static constexpr bool deferred = false;
+
   /// The best instruction set that this machine has.
   [[nodiscard]] static isa best_isa() {
 #if ONEBIT_HOST_SIMD
@@ -113,8 +116,7 @@ class host {
     return host_buffer<T>(n);
   }
 
-  /// A launch is over when it returns.
-  static constexpr bool deferred = false;
+  /// Copies n objects into a buffer, or out of one: here all memory is the host's.
   template <class T>
   void copy_in(T* to, const T* from, std::size_t n) const {
     if (n > 0) std::memcpy(to, from, n * sizeof(T));
@@ -123,6 +125,7 @@ class host {
   void copy_out(T* to, const T* from, std::size_t n) const {
     if (n > 0) std::memcpy(to, from, n * sizeof(T));
   }
+  /// Waits for what was launched: nothing here.
   void wait() const {}
 
   /// Calls kernel(L{}, i) for i in [0, n) and waits. No allocation.

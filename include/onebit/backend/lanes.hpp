@@ -7,37 +7,59 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 
 /// The reference lanes: a word as 32 plain floats. Every other lane type gives the same bits.
 ///
 /// The operations are what kernels are written in. `value` is a pack of 32 floats, `bits` one bit
 /// per lane, in whatever form the registers like it. There is no way to write a multiply-add but
 /// `fma`, so nothing is left to contraction.
+///
+/// Where one warp runs a kernel call, all its lanes must reach an operation together: control flow
+/// may depend on words, tiles, scalars and what `fold` gave, not on a lane.
 namespace onebit {
+
+// Kernels are host/device functions, and nvcc warns where one of those calls a host function, even
+// in an instantiation that only the host runs. What runs on the device is warp_lanes.
+#if defined(__CUDACC__)
+#define ONEBIT_LANES __host__ __device__
+#else
+#define ONEBIT_LANES
+#endif
 
 /// What all host lanes share: scalars, bits and sums that need no vector registers.
 struct host_lanes {
   /// The number of bits set in a word.
-  static std::uint32_t count(std::uint32_t word) {
-    return static_cast<std::uint32_t>(__builtin_popcount(word));
+  ONEBIT_LANES static std::uint32_t count(std::uint32_t word) {
+    std::uint32_t n = 0;
+#if !defined(__CUDA_ARCH__)
+    n = static_cast<std::uint32_t>(__builtin_popcount(word));
+#endif
+    return n;
   }
   /// A word with its first n bits set, n <= 32.
-  static std::uint32_t first(std::uint32_t n) { return n >= 32 ? ~0U : (1U << n) - 1U; }
+  ONEBIT_LANES static std::uint32_t first(std::uint32_t n) {
+    return n >= 32 ? ~0U : (1U << n) - 1U;
+  }
+  /// True once per kernel call, whatever the number of lanes: for plain code that stores.
+  ONEBIT_LANES static bool first_lane() { return true; }
 
-  static float abs_scalar(float x) { return std::fabs(x); }
+  ONEBIT_LANES static float abs_scalar(float x) { return std::fabs(x); }
   /// One scalar per kernel call, whatever the number of lanes.
   template <class T>
-  static void store_scalar(T* p, T x) {
+  ONEBIT_LANES static void store_scalar(T* p, T x) {
     *p = x;
   }
   /// Sets a flag that several kernel calls may raise at once.
-  static void raise(std::uint32_t* flag) {
+  ONEBIT_LANES static void raise(std::uint32_t* flag) {
+#if !defined(__CUDA_ARCH__)
     std::atomic_ref<std::uint32_t>(*flag).store(1, std::memory_order_relaxed);
+#endif
   }
   /// Sum in the fixed order of the format: lane l of 32 adds p[l], p[l + 32], ... in double, then
   /// the lanes fold 16, 8, 4, 2, 1.
   template <class T>
-  static double sum(const T* p, std::size_t n) {
+  ONEBIT_LANES static double sum(const T* p, std::size_t n) {
     double lane[32] = {};
     for (std::size_t i = 0; i < n; ++i) lane[i % 32] += static_cast<double>(p[i]);
     for (std::size_t half = 16; half > 0; half /= 2) {
@@ -46,16 +68,28 @@ struct host_lanes {
     return lane[0];
   }
   /// Sum of n counts.
-  static std::uint64_t sum_counts(const std::uint32_t* p, std::size_t n) {
-    std::uint64_t sum = 0;
-    for (std::size_t i = 0; i < n; ++i) sum += p[i];
-    return sum;
+  ONEBIT_LANES static std::uint64_t sum_counts(const std::uint32_t* p, std::size_t n) {
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < n; ++i) total += p[i];
+    return total;
   }
-  /// The largest of n values, at least `least`.
-  static float largest(const float* p, std::size_t n, float least) {
+  /// The largest of n values, at least `least`. (Which zero, where only zeros reach it and `least`
+  /// is negative, depends on the lanes.)
+  ONEBIT_LANES static float largest(const float* p, std::size_t n, float least) {
     float m = least;
     for (std::size_t i = 0; i < n; ++i) m = p[i] > m ? p[i] : m;
     return m;
+  }
+
+ protected:
+  /// The first n of 32 elements as floats, the others 0: for lanes without a faster way.
+  template <Element T>
+  ONEBIT_LANES static void widen(float (&to)[32], const T* p, std::uint32_t n) {
+    for (std::uint32_t l = 0; l < 32; ++l) to[l] = l < n ? to_float(p[l]) : 0.0F;
+  }
+  template <Element T>
+  ONEBIT_LANES static void narrow(T* p, const float (&from)[32], std::uint32_t n) {
+    for (std::uint32_t l = 0; l < 32 && l < n; ++l) p[l] = from_float<T>(from[l]);
   }
 };
 
@@ -65,95 +99,120 @@ struct portable_lanes : host_lanes {
   };
   using bits = std::uint32_t;
 
-  static bits load_bits(const std::uint32_t* p) { return *p; }
-  static void store_bits(std::uint32_t* p, bits b) { *p = b; }
+  ONEBIT_LANES static bits load_bits(const std::uint32_t* p) { return *p; }
+  ONEBIT_LANES static void store_bits(std::uint32_t* p, bits b) { *p = b; }
 
-  static value set(float x) {
+  ONEBIT_LANES static value set(float x) {
     value r;
     for (float& lane : r.lane) lane = x;
     return r;
   }
-  static value load(const float* p) {
+  ONEBIT_LANES static value load(const float* p) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = p[l];
     return r;
   }
-  static value load(const float* p, std::uint32_t n) {
+  ONEBIT_LANES static value load(const float* p, std::uint32_t n) {
     value r;
     for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = l < n ? p[l] : 0.0F;
     return r;
   }
-  static void store(float* p, const value& v) {
+  ONEBIT_LANES static void store(float* p, const value& v) {
     for (int l = 0; l < 32; ++l) p[l] = v.lane[l];
   }
-  static void store(float* p, const value& v, std::uint32_t n) {
+  ONEBIT_LANES static void store(float* p, const value& v, std::uint32_t n) {
     for (std::uint32_t l = 0; l < n; ++l) p[l] = v.lane[l];
   }
-  static value add(const value& a, const value& b) {
-    return map(a, b, [](float x, float y) { return x + y; });
+  /// The first n elements of any type (all 32 where n >= 32), converted; the other lanes are 0.
+  template <Element T>
+  ONEBIT_LANES static value load_as(const T* p, std::uint32_t n) {
+    value r;
+    widen(r.lane, p, n);
+    return r;
   }
-  static value sub(const value& a, const value& b) {
-    return map(a, b, [](float x, float y) { return x - y; });
+  /// Stores the first n lanes (all 32 where n >= 32), rounded to any element type.
+  template <Element T>
+  ONEBIT_LANES static void store_as(T* p, const value& v, std::uint32_t n) {
+    narrow(p, v.lane, n);
   }
-  static value mul(const value& a, const value& b) {
-    value r = map(a, b, [](float x, float y) { return x * y; });
-#if defined(__GNUC__)
+  ONEBIT_LANES static value add(const value& a, const value& b) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] + b.lane[l];
+    return r;
+  }
+  ONEBIT_LANES static value sub(const value& a, const value& b) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] - b.lane[l];
+    return r;
+  }
+  ONEBIT_LANES static value mul(const value& a, const value& b) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] * b.lane[l];
+#if defined(__GNUC__) && !defined(__CUDA_ARCH__)
     __asm__("" : "+m"(r));  // opaque: a product must not be contracted with a sum that follows
 #endif
     return r;
   }
-  static value div(const value& a, const value& b) {
-    return map(a, b, [](float x, float y) { return x / y; });
+  ONEBIT_LANES static value div(const value& a, const value& b) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] / b.lane[l];
+    return r;
   }
   /// The larger; b where either is NaN.
-  static value max(const value& a, const value& b) {
-    return map(a, b, [](float x, float y) { return x > y ? x : y; });
+  ONEBIT_LANES static value max(const value& a, const value& b) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l];
+    return r;
   }
-  static value sqrt(const value& a) {
-    return map(a, a, [](float x, float) { return std::sqrt(x); });
+  ONEBIT_LANES static value sqrt(const value& a) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = std::sqrt(a.lane[l]);
+    return r;
   }
-  static value abs(const value& a) {
-    return map(a, a, [](float x, float) { return std::fabs(x); });
+  ONEBIT_LANES static value abs(const value& a) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = std::fabs(a.lane[l]);
+    return r;
   }
   /// a * b + c, rounded once.
-  static value fma(const value& a, const value& b, const value& c) {
+  ONEBIT_LANES static value fma(const value& a, const value& b, const value& c) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = std::fma(a.lane[l], b.lane[l], c.lane[l]);
     return r;
   }
   /// Lanes with v >= 0: both zeros count, NaN does not.
-  static bits not_negative(const value& v) {
+  ONEBIT_LANES static bits not_negative(const value& v) {
     bits r = 0;
     for (int l = 0; l < 32; ++l) r |= static_cast<bits>(v.lane[l] >= 0.0F) << l;
     return r;
   }
   /// Lanes with v > 0.
-  static bits positive(const value& v) {
+  ONEBIT_LANES static bits positive(const value& v) {
     bits r = 0;
     for (int l = 0; l < 32; ++l) r |= static_cast<bits>(v.lane[l] > 0.0F) << l;
     return r;
   }
-  static value select(bits b, const value& yes, const value& no) {
+  ONEBIT_LANES static value select(bits b, const value& yes, const value& no) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? yes.lane[l] : no.lane[l];
     return r;
   }
   /// s where the bit is set, -s elsewhere.
-  static value with_sign(bits b, const value& s) {
+  ONEBIT_LANES static value with_sign(bits b, const value& s) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? s.lane[l] : -s.lane[l];
     return r;
   }
   /// v where the bit is set, +0 elsewhere (also for NaN).
-  static value keep(bits b, const value& v) { return select(b, v, set(0.0F)); }
+  ONEBIT_LANES static value keep(bits b, const value& v) { return select(b, v, set(0.0F)); }
   /// Sum over the lanes, folding 16, 8, 4, 2, 1.
-  static float fold(value v) {
+  ONEBIT_LANES static float fold(value v) {
     for (int half = 16; half > 0; half /= 2) {
       for (int l = 0; l < half; ++l) v.lane[l] += v.lane[l + half];
     }
     return v.lane[0];
   }
-  static float fold_max(value v) {
+  ONEBIT_LANES static float fold_max(value v) {
     for (int half = 16; half > 0; half /= 2) {
       for (int l = 0; l < half; ++l) {
         v.lane[l] = v.lane[l] > v.lane[l + half] ? v.lane[l] : v.lane[l + half];
@@ -161,14 +220,8 @@ struct portable_lanes : host_lanes {
     }
     return v.lane[0];
   }
-
- private:
-  template <class F>
-  static value map(const value& a, const value& b, F f) {
-    value r;
-    for (int l = 0; l < 32; ++l) r.lane[l] = f(a.lane[l], b.lane[l]);
-    return r;
-  }
 };
+
+#undef ONEBIT_LANES
 
 }  // namespace onebit

@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include <concepts>
 #include <cstdint>
 #include <onebit/backend/lanes.hpp>
 
@@ -53,6 +54,31 @@ struct avx2_lanes : host_lanes {
     _mm256_maskstore_ps(p + 8, _mm256_castps_si256(b.p1), v.p1);
     _mm256_maskstore_ps(p + 16, _mm256_castps_si256(b.p2), v.p2);
     _mm256_maskstore_ps(p + 24, _mm256_castps_si256(b.p3), v.p3);
+  }
+  template <Element T>
+  ONEBIT_TARGET static value load_as(const T* p, std::uint32_t n) {
+    if constexpr (std::same_as<T, float>) {
+      return n >= 32 ? load(p) : load(p, n);
+    } else if constexpr (std::same_as<T, bf16>) {
+      if (n >= 32) return {wide(p), wide(p + 8), wide(p + 16), wide(p + 24)};
+    }
+    float x[32];
+    widen(x, p, n);
+    return load(x);
+  }
+  template <Element T>
+  ONEBIT_TARGET static void store_as(T* p, const value& v, std::uint32_t n) {
+    if constexpr (std::same_as<T, float>) {
+      return n >= 32 ? store(p, v) : store(p, v, n);
+    } else if constexpr (std::same_as<T, bf16>) {
+      if (n >= 32) {
+        put(p, rounded(v.p0), rounded(v.p1));
+        return put(p + 16, rounded(v.p2), rounded(v.p3));
+      }
+    }
+    float x[32];
+    store(x, v);
+    narrow(p, x, n);
   }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm256_add_ps(a.p0, b.p0), _mm256_add_ps(a.p1, b.p1), _mm256_add_ps(a.p2, b.p2),
@@ -127,6 +153,25 @@ struct avx2_lanes : host_lanes {
   }
 
  private:
+  /// Eight bf16 as floats.
+  ONEBIT_TARGET static __m256 wide(const bf16* p) {
+    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
+  }
+  /// to_bf16 of eight floats, each in the lower half of its lane.
+  ONEBIT_TARGET static __m256i rounded(const __m256& v) {
+    const __m256i u = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i near = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
+  }
+  ONEBIT_TARGET static void put(bf16* p, const __m256i& a, const __m256i& b) {
+    // packs within halves of the register: put their quarters in order
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xD8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+  }
   /// Bit l of the word to the sign bit of lane l.
   ONEBIT_TARGET static bits spread(std::uint32_t word) {
     const __m256i all = _mm256_set1_epi32(static_cast<int>(word));

@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include <concepts>
 #include <cstdint>
 #include <onebit/backend/lanes.hpp>
 
@@ -40,6 +41,25 @@ struct avx512_lanes : host_lanes {
     const std::uint32_t b = first(n);
     _mm512_mask_storeu_ps(p, low(b), v.lo);
     _mm512_mask_storeu_ps(p + 16, high(b), v.hi);
+  }
+  template <Element T>
+  ONEBIT_TARGET static value load_as(const T* p, std::uint32_t n) {
+    if constexpr (std::same_as<T, float>) {
+      return load(p, n);
+    } else {
+      const std::uint32_t b = first(n);
+      return {wide(p, low(b)), wide(p + 16, high(b))};
+    }
+  }
+  template <Element T>
+  ONEBIT_TARGET static void store_as(T* p, const value& v, std::uint32_t n) {
+    if constexpr (std::same_as<T, float>) {
+      store(p, v, n);
+    } else {
+      const std::uint32_t b = first(n);
+      put(p, low(b), v.lo);
+      put(p + 16, high(b), v.hi);
+    }
   }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm512_add_ps(a.lo, b.lo), _mm512_add_ps(a.hi, b.hi)};
@@ -110,6 +130,30 @@ struct avx512_lanes : host_lanes {
 
  private:
   static constexpr __mmask16 all = 0xFFFF;
+  static constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+  // What the machine's own conversions do is what element.hpp does, bit for bit, but for
+  // vcvtneps2bf16: that one drops subnormals.
+  ONEBIT_TARGET static __m512 wide(const bf16* p, __mmask16 b) {
+    const __m256i words = _mm256_maskz_loadu_epi16(b, p);
+    return _mm512_castsi512_ps(
+        _mm512_maskz_slli_epi32(all, _mm512_maskz_cvtepu16_epi32(all, words), 16));
+  }
+  ONEBIT_TARGET static __m512 wide(const fp16* p, __mmask16 b) {
+    return _mm512_maskz_cvtph_ps(all, _mm256_maskz_loadu_epi16(b, p));
+  }
+  ONEBIT_TARGET static void put(bf16* p, __mmask16 b, const __m512& v) {
+    const __m512i u = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_maskz_srli_epi32(all, u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
+                             _mm512_set1_epi32(0x400000));
+    _mm256_mask_storeu_epi16(p, b,
+                             _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, r, 16)));
+  }
+  ONEBIT_TARGET static void put(fp16* p, __mmask16 b, const __m512& v) {
+    _mm256_mask_storeu_epi16(p, b, _mm512_maskz_cvtps_ph(all, v, nearest));
+  }
   static __mmask16 low(bits b) { return static_cast<__mmask16>(b); }
   static __mmask16 high(bits b) { return static_cast<__mmask16>(b >> 16); }
   static bits join(__mmask16 lo, __mmask16 hi) {

@@ -1,0 +1,225 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/backend/cuda_memory.cuh>
+#include <onebit/backend/warp_lanes.hpp>
+#include <onebit/concepts.hpp>
+#include <type_traits>
+#include <utility>
+
+/// The CUDA backend: a warp for each index of a launch, everything on one stream.
+namespace onebit {
+
+namespace detail {
+
+#if defined(__CUDA_ARCH__)
+extern "C" __device__ int __nvvm_reflect(const char*);
+#define ONEBIT_ON_DEVICE(expression) return expression
+#else
+// A kernel's host half is compiled too (host/device functions), but never runs.
+#define ONEBIT_ON_DEVICE(expression) __builtin_trap()
+#endif
+
+/// The Warp of warp_lanes: 32 threads of the device. The intrinsics round each operation once, and
+/// nothing contracts them. (Host/device in name only: kernels are, and nvcc would warn.)
+struct cuda_warp {
+  static constexpr unsigned all = 0xFFFFFFFFU;
+
+  ONEBIT_HD static std::uint32_t lane() { ONEBIT_ON_DEVICE(threadIdx.x % 32); }
+  ONEBIT_HD static void sync() { ONEBIT_ON_DEVICE(__syncwarp(all)); }
+  ONEBIT_HD static std::uint32_t ballot([[maybe_unused]] bool mine) {
+    ONEBIT_ON_DEVICE(__ballot_sync(all, mine));
+  }
+  ONEBIT_HD static float shuffle_xor([[maybe_unused]] float x, [[maybe_unused]] int mask) {
+    ONEBIT_ON_DEVICE(__shfl_xor_sync(all, x, mask));
+  }
+  ONEBIT_HD static double shuffle_xor([[maybe_unused]] double x, [[maybe_unused]] int mask) {
+    ONEBIT_ON_DEVICE(__shfl_xor_sync(all, x, mask));
+  }
+  ONEBIT_HD static std::uint64_t shuffle_xor([[maybe_unused]] std::uint64_t x,
+                                             [[maybe_unused]] int mask) {
+    ONEBIT_ON_DEVICE(__shfl_xor_sync(all, static_cast<unsigned long long>(x), mask));
+  }
+  ONEBIT_HD static float add([[maybe_unused]] float a, [[maybe_unused]] float b) {
+    ONEBIT_ON_DEVICE(__fadd_rn(a, b));
+  }
+  ONEBIT_HD static float sub([[maybe_unused]] float a, [[maybe_unused]] float b) {
+    ONEBIT_ON_DEVICE(__fsub_rn(a, b));
+  }
+  ONEBIT_HD static float mul([[maybe_unused]] float a, [[maybe_unused]] float b) {
+    ONEBIT_ON_DEVICE(__fmul_rn(a, b));
+  }
+  ONEBIT_HD static float div([[maybe_unused]] float a, [[maybe_unused]] float b) {
+    ONEBIT_ON_DEVICE(__fdiv_rn(a, b));
+  }
+  ONEBIT_HD static float sqrt([[maybe_unused]] float a) { ONEBIT_ON_DEVICE(__fsqrt_rn(a)); }
+  ONEBIT_HD static float fma([[maybe_unused]] float a, [[maybe_unused]] float b,
+                             [[maybe_unused]] float c) {
+    ONEBIT_ON_DEVICE(__fmaf_rn(a, b, c));
+  }
+  ONEBIT_HD static std::uint32_t count([[maybe_unused]] std::uint32_t word) {
+    ONEBIT_ON_DEVICE(static_cast<std::uint32_t>(__popc(word)));
+  }
+  ONEBIT_HD static void raise(std::uint32_t* flag) {
+    *static_cast<volatile std::uint32_t*>(flag) = 1;  // whoever raises it writes the same
+  }
+};
+
+#undef ONEBIT_ON_DEVICE
+
+inline constexpr unsigned warps_per_block = 8;
+/// Leaves a thread 64 registers. Without a word from us ptxas aims at 32, and spills to get there.
+inline constexpr unsigned blocks_per_processor = 4;
+
+template <class Kernel>
+__global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
+    run_on_warps(const __grid_constant__ Kernel kernel, std::size_t n) {
+#if defined(__CUDA_ARCH__)
+  // No macro tells of --use_fast_math or -ftz=true, under which the intrinsics above lose
+  // subnormals too; the compiler's own switch does. Without them this line vanishes.
+  if (__nvvm_reflect("__CUDA_FTZ") != 0) {
+    asm volatile("onebit_promises_equal_bits__compile_without_use_fast_math_and_ftz;");
+  }
+#endif
+  // the shuffle tells the compiler that all of a warp have the same index
+  const unsigned warp = __shfl_sync(cuda_warp::all, threadIdx.x / 32, 0);
+  const std::size_t stride = std::size_t{gridDim.x} * warps_per_block;
+  for (std::size_t i = std::size_t{blockIdx.x} * warps_per_block + warp; i < n; i += stride) {
+    kernel(warp_lanes<cuda_warp>{}, i);
+  }
+}
+
+}  // namespace detail
+
+/// n zeroed objects of T in device memory, at least 256-byte aligned; movable. Freed through the
+/// resource it came from, in the order of its stream: what was launched there before may still use
+/// it. The stream must outlive it.
+template <class T>
+class cuda_buffer {
+  static_assert(std::is_trivially_copyable_v<T>, "onebit: buffers hold trivially copyable types");
+
+ public:
+  cuda_buffer() = default;
+  /// Throws backend_error when the memory is exhausted.
+  cuda_buffer(std::size_t n, cudaStream_t stream, cuda_memory_resource& resource) {
+    if (n == 0) return;
+    data_ = static_cast<T*>(resource.allocate(n * sizeof(T), stream));
+    size_ = n;
+    stream_ = stream;
+    resource_ = &resource;
+    try {
+      detail::check_cuda(cudaMemsetAsync(data_, 0, bytes(), stream), "cudaMemsetAsync");
+    } catch (...) {
+      release();
+      throw;
+    }
+  }
+  [[nodiscard]] T* data() { return data_; }
+  [[nodiscard]] const T* data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] std::size_t bytes() const { return size_ * sizeof(T); }
+
+  cuda_buffer(cuda_buffer&& other) noexcept { take(other); }
+  cuda_buffer& operator=(cuda_buffer&& other) noexcept {
+    if (this != &other) {
+      release();
+      take(other);
+    }
+    return *this;
+  }
+  ~cuda_buffer() { release(); }
+
+ private:
+  void take(cuda_buffer& other) noexcept {
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    stream_ = other.stream_;
+    resource_ = other.resource_;
+  }
+  void release() noexcept {
+    if (data_ != nullptr) resource_->deallocate(data_, bytes(), stream_);
+    data_ = nullptr;
+    size_ = 0;
+  }
+
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+  cudaStream_t stream_ = nullptr;
+  cuda_memory_resource* resource_ = nullptr;
+};
+
+/// Runs kernels on a CUDA device, in the order of one stream, whose device must be the current one
+/// of the calling thread. A handle of two pointers: copies use the same stream, which the caller
+/// owns, as the memory resource. Everything throws backend_error when CUDA reports an error; that
+/// may be the error of an earlier kernel.
+class cuda {
+ public:
+  /// `launch` returns before its kernels have run: results are there after `copy_out` or `wait`.
+  static constexpr bool deferred = true;
+
+  /// On `stream` (the default stream cannot be captured into a graph). Memory comes from the
+  /// device's stream-ordered pool, or from cudaMalloc where it has none.
+  explicit cuda(cudaStream_t stream = nullptr) : cuda(stream, default_cuda_memory()) {}
+  /// Memory comes from `resource`, which must outlive all buffers.
+  cuda(cudaStream_t stream, cuda_memory_resource& resource)
+      : stream_(stream), resource_(&resource) {}
+
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+
+  template <class T>
+  [[nodiscard]] cuda_buffer<T> make_buffer(std::size_t n) const {
+    return cuda_buffer<T>(n, stream_, *resource_);
+  }
+
+  /// Enqueues kernel(L{}, i) for i in [0, n), a warp for each i. No allocation, no wait; can be
+  /// captured into a graph. The kernel object is copied.
+  template <class Kernel>
+  void launch(std::size_t n, const Kernel& kernel) const {
+    static_assert(std::is_trivially_copyable_v<Kernel>, "onebit: kernels travel as bytes");
+    if (n == 0) return;
+    constexpr std::size_t most_blocks = 0x7FFFFFFF;
+    const std::size_t blocks = (n + detail::warps_per_block - 1) / detail::warps_per_block;
+    Kernel object = kernel;
+    void* arguments[] = {&object, &n};
+    const cudaError_t code = cudaLaunchKernel(
+        reinterpret_cast<const void*>(&detail::run_on_warps<Kernel>),
+        dim3(static_cast<unsigned>(std::min(blocks, most_blocks))),
+        dim3(32 * detail::warps_per_block), static_cast<void**>(arguments), 0, stream_);
+    detail::check_cuda(code, "cudaLaunchKernel");
+  }
+
+  /// Copies n objects from the host to the device, after what was launched before. Waits, unless n
+  /// is 0: `from` may be reused.
+  template <class T>
+  void copy_in(T* to, const T* from, std::size_t n) const {
+    if (n == 0) return;
+    detail::check_cuda(cudaMemcpyAsync(to, from, n * sizeof(T), cudaMemcpyHostToDevice, stream_),
+                       "cudaMemcpyAsync");
+    wait();
+  }
+  /// Copies n objects from the device to the host, once all that was launched has run. Waits.
+  template <class T>
+  void copy_out(T* to, const T* from, std::size_t n) const {
+    if (n > 0) {
+      detail::check_cuda(cudaMemcpyAsync(to, from, n * sizeof(T), cudaMemcpyDeviceToHost, stream_),
+                         "cudaMemcpyAsync");
+    }
+    wait();
+  }
+  /// Waits for everything on the stream.
+  void wait() const { detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+ private:
+  cudaStream_t stream_;
+  cuda_memory_resource* resource_;
+};
+
+static_assert(Backend<cuda>);
+
+}  // namespace onebit

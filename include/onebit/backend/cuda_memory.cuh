@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <onebit/error.hpp>
+#include <utility>
+
+/// CUDA's memory, streams and graphs, with checked calls. No kernels.
+namespace onebit {
+
+namespace detail {
+
+/// Throws backend_error unless a call of the CUDA runtime succeeded.
+inline void check_cuda(cudaError_t code, const char* call) {
+  if (code == cudaSuccess) return;
+  (void)cudaGetLastError();  // it is told here: the next call must not report it again
+  throw backend_error(message("cuda: ", call, " gave error ", static_cast<int>(code), " (",
+                              cudaGetErrorName(code), "): ", cudaGetErrorString(code)));
+}
+
+}  // namespace detail
+
+/// The number of CUDA devices that this process can use; 0 also where there is no driver.
+[[nodiscard]] inline int cuda_device_count() noexcept {
+  int n = 0;
+  if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
+  (void)cudaGetLastError();
+  return 0;
+}
+
+/// Where a backend's device memory comes from. Derive from it to use a framework's allocator.
+class cuda_memory_resource {
+ public:
+  virtual ~cuda_memory_resource() = default;
+  /// `bytes` > 0 of device memory, 256-byte aligned, usable in the order of `stream`. Throws when
+  /// there is none.
+  virtual void* allocate(std::size_t bytes, cudaStream_t stream) = 0;
+  /// Takes back what `allocate` gave, in the order of `stream`.
+  virtual void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept = 0;
+};
+
+namespace detail {
+
+class cuda_pool final : public cuda_memory_resource {
+ public:
+  void* allocate(std::size_t bytes, cudaStream_t stream) override {
+    void* p = nullptr;
+    check_cuda(cudaMallocAsync(&p, bytes, stream), "cudaMallocAsync");
+    return p;
+  }
+  void deallocate(void* p, std::size_t, cudaStream_t stream) noexcept override {
+    if (cudaFreeAsync(p, stream) != cudaSuccess) (void)cudaGetLastError();
+  }
+};
+
+/// Where the device has no pool. cudaFree waits for the device.
+class cuda_heap final : public cuda_memory_resource {
+ public:
+  void* allocate(std::size_t bytes, cudaStream_t) override {
+    void* p = nullptr;
+    check_cuda(cudaMalloc(&p, bytes), "cudaMalloc");
+    return p;
+  }
+  void deallocate(void* p, std::size_t, cudaStream_t) noexcept override {
+    if (cudaFree(p) != cudaSuccess) (void)cudaGetLastError();
+  }
+};
+
+}  // namespace detail
+
+/// The resource for the current device: its stream-ordered pool, or cudaMalloc where it has none.
+/// Throws backend_error where there is no device.
+[[nodiscard]] inline cuda_memory_resource& default_cuda_memory() {
+  static detail::cuda_pool pool;
+  static detail::cuda_heap heap;
+  int device = 0, has_pool = 0;
+  detail::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+  detail::check_cuda(cudaDeviceGetAttribute(&has_pool, cudaDevAttrMemoryPoolsSupported, device),
+                     "cudaDeviceGetAttribute(cudaDevAttrMemoryPoolsSupported)");
+  if (has_pool != 0) return pool;
+  return heap;
+}
+
+/// How a transport that knows nothing of CUDA reaches device memory: copies in the order of a
+/// stream, and host memory for them to go through.
+class cuda_memory {
+ public:
+  /// The host cannot read or write what the backend's pointers point to.
+  static constexpr bool host_can_touch = false;
+
+  explicit cuda_memory(cudaStream_t stream = nullptr) : stream_(stream) {}
+
+  /// Enqueues a copy between any two places. Does not wait: neither place may change before `wait`.
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    if (bytes == 0) return;
+    detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_),
+                       "cudaMemcpyAsync");
+  }
+  /// Waits for everything on the stream.
+  void wait() const { detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+
+  /// Pinned host memory, which copies run at full speed from; free with free_host. Null for 0.
+  [[nodiscard]] void* allocate_host(std::size_t bytes) const {
+    void* p = nullptr;
+    if (bytes > 0) detail::check_cuda(cudaMallocHost(&p, bytes), "cudaMallocHost");
+    return p;
+  }
+  void free_host(void* p) const noexcept {
+    if (p != nullptr && cudaFreeHost(p) != cudaSuccess) (void)cudaGetLastError();
+  }
+
+ private:
+  cudaStream_t stream_;
+};
+
+/// Work captured once from a stream, launched many times for the price of one launch: for steps
+/// whose calls are the same every time.
+class cuda_graph {
+ public:
+  cuda_graph() = default;
+  /// Calls f(), which must use `stream` (not the default one) without waiting for it or allocating,
+  /// and keeps what it enqueued; nothing runs. Throws backend_error, and what f throws.
+  template <class F>
+  cuda_graph(cudaStream_t stream, F&& f) {
+    detail::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+                       "cudaStreamBeginCapture");
+    cudaGraph_t graph = nullptr;
+    try {
+      std::forward<F>(f)();
+    } catch (...) {
+      (void)cudaStreamEndCapture(stream, &graph);
+      if (graph != nullptr) (void)cudaGraphDestroy(graph);
+      (void)cudaGetLastError();
+      throw;
+    }
+    detail::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
+    const cudaError_t code = cudaGraphInstantiate(&executable_, graph, 0);
+    (void)cudaGraphDestroy(graph);
+    detail::check_cuda(code, "cudaGraphInstantiate");
+  }
+  /// `cuda_graph(stream, f)`, in words.
+  template <class F>
+  [[nodiscard]] static cuda_graph capture(cudaStream_t stream, F&& f) {
+    return cuda_graph(stream, std::forward<F>(f));
+  }
+
+  cuda_graph(cuda_graph&& other) noexcept
+      : executable_(std::exchange(other.executable_, nullptr)) {}
+  cuda_graph& operator=(cuda_graph&& other) noexcept {
+    std::swap(executable_, other.executable_);
+    return *this;
+  }
+  ~cuda_graph() {
+    if (executable_ != nullptr && cudaGraphExecDestroy(executable_) != cudaSuccess) {
+      (void)cudaGetLastError();
+    }
+  }
+
+  /// False before something was captured, and after a move from it.
+  [[nodiscard]] explicit operator bool() const { return executable_ != nullptr; }
+
+  /// Enqueues all of it. Does not wait. Throws invalid_input where nothing was captured.
+  void launch(cudaStream_t stream) const {
+    if (executable_ == nullptr) {
+      throw invalid_input(detail::message("cuda_graph: launched, but nothing was captured"));
+    }
+    detail::check_cuda(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
+  }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+}  // namespace onebit

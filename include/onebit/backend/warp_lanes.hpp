@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
+
+namespace onebit {
+
+/// Lanes for a warp: 32 threads run one kernel call together, each holds one float of the word.
+/// Gives the bits of portable_lanes.
+///
+/// Warp supplies the thread's place and the ways between threads, and arithmetic that rounds each
+/// operation once, to nearest, subnormals kept:
+///
+///     lane()                   0 to 31
+///     ballot(bool)             bit l is what lane l said
+///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
+///     sync()                   all 32 are here, and see what each other wrote
+///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
+///
+/// A scalar (what `fold`, `sum` and their like give) is the same in all lanes, and so is `bits`.
+template <class Warp>
+struct warp_lanes {
+  using value = float;
+  using bits = std::uint32_t;
+
+  ONEBIT_HD static std::uint32_t count(std::uint32_t word) { return Warp::count(word); }
+  ONEBIT_HD static std::uint32_t first(std::uint32_t n) { return n >= 32 ? ~0U : (1U << n) - 1U; }
+  ONEBIT_HD static bool first_lane() { return Warp::lane() == 0; }
+  ONEBIT_HD static float abs_scalar(float x) { return abs(x); }
+
+  /// By lane 0. What the other lanes still read there they get unchanged, and what they read
+  /// afterwards is x: as where one thread does it all.
+  template <class T>
+  ONEBIT_HD static void store_scalar(T* p, T x) {
+    Warp::sync();
+    if (Warp::lane() == 0) *p = x;
+    Warp::sync();
+  }
+  ONEBIT_HD static void raise(std::uint32_t* flag) { Warp::raise(flag); }
+
+  /// The host's order: both sides of each addition of its fold are here in two lanes, and
+  /// a + b == b + a, so each lane ends with the bits of the host's.
+  template <class T>
+  ONEBIT_HD static double sum(const T* p, std::size_t n) {
+    Warp::sync();
+    double mine = 0;
+    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += static_cast<double>(p[i]);
+    for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
+    return mine;
+  }
+  ONEBIT_HD static std::uint64_t sum_counts(const std::uint32_t* p, std::size_t n) {
+    Warp::sync();
+    std::uint64_t mine = 0;
+    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += p[i];
+    for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
+    return mine;
+  }
+  ONEBIT_HD static float largest(const float* p, std::size_t n, float least) {
+    Warp::sync();
+    float mine = least;
+    for (std::size_t i = Warp::lane(); i < n; i += 32) mine = p[i] > mine ? p[i] : mine;
+    return fold_max(mine);
+  }
+
+  ONEBIT_HD static bits load_bits(const std::uint32_t* p) { return *p; }
+  ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { store_scalar(p, b); }
+
+  ONEBIT_HD static value set(float x) { return x; }
+  ONEBIT_HD static value load(const float* p) { return p[Warp::lane()]; }
+  ONEBIT_HD static value load(const float* p, std::uint32_t n) {
+    return Warp::lane() < n ? p[Warp::lane()] : 0.0F;
+  }
+  ONEBIT_HD static void store(float* p, value v) { p[Warp::lane()] = v; }
+  ONEBIT_HD static void store(float* p, value v, std::uint32_t n) {
+    if (Warp::lane() < n) p[Warp::lane()] = v;
+  }
+  template <Element T>
+  ONEBIT_HD static value load_as(const T* p, std::uint32_t n) {
+    return Warp::lane() < n ? to_float(p[Warp::lane()]) : 0.0F;
+  }
+  template <Element T>
+  ONEBIT_HD static void store_as(T* p, value v, std::uint32_t n) {
+    if (Warp::lane() < n) p[Warp::lane()] = from_float<T>(v);
+  }
+
+  ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }
+  ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }
+  ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }
+  ONEBIT_HD static value div(value a, value b) { return Warp::div(a, b); }
+  ONEBIT_HD static value max(value a, value b) { return a > b ? a : b; }
+  ONEBIT_HD static value sqrt(value a) { return Warp::sqrt(a); }
+  ONEBIT_HD static value abs(value a) { return from_word(to_word(a) & 0x7FFFFFFFU); }
+  ONEBIT_HD static value fma(value a, value b, value c) { return Warp::fma(a, b, c); }
+
+  ONEBIT_HD static bits not_negative(value v) { return Warp::ballot(v >= 0.0F); }
+  ONEBIT_HD static bits positive(value v) { return Warp::ballot(v > 0.0F); }
+  ONEBIT_HD static value select(bits b, value yes, value no) { return mine(b) != 0 ? yes : no; }
+  ONEBIT_HD static value with_sign(bits b, value s) {
+    return from_word(to_word(s) ^ (mine(b) ^ 1U) << 31U);
+  }
+  ONEBIT_HD static value keep(bits b, value v) { return mine(b) != 0 ? v : 0.0F; }
+
+  ONEBIT_HD static float fold(value v) {
+    for (std::uint32_t half = 16; half > 0; half /= 2) {
+      v = Warp::add(v, Warp::shuffle_xor(v, half));
+    }
+    return v;
+  }
+  /// Lower lane first, as on the host: with NaN the order matters.
+  ONEBIT_HD static float fold_max(value v) {
+    for (std::uint32_t half = 16; half > 0; half /= 2) {
+      const float other = Warp::shuffle_xor(v, half);
+      v = (Warp::lane() & half) == 0 ? max(v, other) : max(other, v);
+    }
+    return v;
+  }
+
+ private:
+  ONEBIT_HD static std::uint32_t mine(bits b) { return (b >> Warp::lane()) & 1U; }
+  ONEBIT_HD static std::uint32_t to_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+  ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
+};
+
+}  // namespace onebit

@@ -1,0 +1,343 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The suite of lanes: every operation of a backend's lanes against the portable ones, bit for bit,
+// on every edge. All of it as kernels through launch: a compiler contracts (or does not) inside
+// functions of one instruction set, so calls from ordinary code would prove nothing.
+
+#ifndef ONEBIT_TESTS_CONFORMANCE_LANES_HPP
+#define ONEBIT_TESTS_CONFORMANCE_LANES_HPP
+
+#include <limits>
+#include <onebit/element.hpp>
+#include <tuple>
+#include <utility>
+
+#include "buffers.hpp"
+#include "models.hpp"
+
+namespace onebit_test::lanes_suite {
+
+inline constexpr float inf = std::numeric_limits<float>::infinity();
+inline constexpr float nan_ = std::numeric_limits<float>::quiet_NaN();
+inline constexpr float largest = std::numeric_limits<float>::max();
+inline constexpr float smallest = std::numeric_limits<float>::denorm_min();
+inline constexpr float normal = std::numeric_limits<float>::min();
+
+inline const std::vector<float>& specials() {
+  static const std::vector<float> values = {
+      0.0F,    -0.0F,     1.0F,    -1.0F,          smallest, -smallest,     normal,       -normal,
+      1e-40F,  -1e-40F,   largest, -largest,       inf,      -inf,          nan_,         -nan_,
+      1.8e19F, -1.85e19F, 1e30F,   1.00000012F,    0.1F,     -0.333333343F, 16777217.0F,  3e-23F,
+      2.0F,    -0.5F,     1e10F,   normal * 0.75F, 4097.0F,  -123456.789F,  0.999999940F, 5e-39F};
+  return values;
+}
+
+/// a, b, c, word after word: all pairs of special values, then random ones of all magnitudes.
+struct inputs {
+  flat a, b, c;
+  std::vector<std::uint32_t> bits;
+
+  inputs() {
+    for (const float x : specials()) {
+      for (const float y : specials()) push(x, y, specials()[a.size() % 31]);
+    }
+    for (std::size_t i = 0; i < 64 * 32; ++i) {
+      const auto wide = [&](std::uint64_t which) {
+        return std::ldexp(noise(5, which, 0, i),
+                          static_cast<int>(hashed(6, which, 0, i) % 60) - 30);
+      };
+      push(wide(0), wide(1), wide(2));
+    }
+    for (std::size_t w = 0; w < words(); ++w) {
+      bits.push_back(static_cast<std::uint32_t>(hashed(7, 0, 0, w)));
+    }
+    bits[0] = 0;
+    bits[1] = ~0U;
+    bits[2] = 1U;
+    bits[3] = 0x80000000U;
+  }
+  std::size_t words() const { return a.size() / 32; }
+
+ private:
+  void push(float x, float y, float z) {
+    a.push_back(x);
+    b.push_back(y);
+    c.push_back(z);
+  }
+};
+
+enum operation : std::size_t {
+  op_set,
+  op_load,
+  op_add,
+  op_sub,
+  op_mul,
+  op_div,
+  op_max,
+  op_sqrt,
+  op_abs,
+  op_fma,
+  op_select,
+  op_with_sign,
+  op_keep,
+  op_mul_add,  // not contracted
+  op_add_mul,  // the same with the product last
+  op_mul_sub,  // a b - c
+  op_sub_mul,  // c - a b
+  op_dot,      // a loop of add(sum, mul(a, b)) over three products
+  n_operations
+};
+inline constexpr const char* names[n_operations] = {
+    "set",  "load",        "add",         "sub",         "mul",         "div",
+    "max",  "sqrt",        "abs",         "fma",         "select",      "with_sign",
+    "keep", "add(mul, c)", "add(c, mul)", "sub(mul, c)", "sub(c, mul)", "sum of products"};
+
+struct every_operation {
+  const float *a, *b, *c;
+  const std::uint32_t* bits;
+  std::size_t n_words;
+  float* out;               // [operation][word][lane]
+  std::uint32_t* bits_out;  // [4][word]
+  float* scalars_out;       // [3][word]
+
+  template <class L>
+  ONEBIT_HD void put(std::size_t op, std::size_t w, const typename L::value& v) const {
+    L::store(out + (op * n_words + w) * 32, v);
+  }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t w) const {
+    const auto x = L::load(a + 32 * w), y = L::load(b + 32 * w), z = L::load(c + 32 * w);
+    const auto mask = L::load_bits(bits + w);
+    put<L>(op_set, w, L::set(a[32 * w + 3]));
+    put<L>(op_load, w, x);
+    put<L>(op_add, w, L::add(x, y));
+    put<L>(op_sub, w, L::sub(x, y));
+    put<L>(op_mul, w, L::mul(x, y));
+    put<L>(op_div, w, L::div(x, y));
+    put<L>(op_max, w, L::max(x, y));
+    put<L>(op_sqrt, w, L::sqrt(x));
+    put<L>(op_abs, w, L::abs(x));
+    put<L>(op_fma, w, L::fma(x, y, z));
+    put<L>(op_select, w, L::select(mask, x, y));
+    put<L>(op_with_sign, w, L::with_sign(mask, x));
+    put<L>(op_keep, w, L::keep(mask, x));
+    put<L>(op_mul_add, w, L::add(L::mul(x, y), z));
+    put<L>(op_add_mul, w, L::add(z, L::mul(x, y)));
+    put<L>(op_mul_sub, w, L::sub(L::mul(x, y), z));
+    put<L>(op_sub_mul, w, L::sub(z, L::mul(x, y)));
+    auto sum = z;
+    for (int i = 0; i < 3; ++i) sum = L::add(sum, L::mul(i == 1 ? z : x, y));
+    put<L>(op_dot, w, sum);
+
+    L::store_bits(bits_out + w, L::not_negative(x));
+    L::store_bits(bits_out + n_words + w, L::positive(x));
+    L::store_bits(bits_out + 2 * n_words + w, mask);
+    L::store_scalar(bits_out + 3 * n_words + w, L::count(bits[w]));
+    L::store_scalar(scalars_out + w, L::fold(x));
+    L::store_scalar(scalars_out + n_words + w, L::fold_max(x));
+    L::store_scalar(scalars_out + 2 * n_words + w, L::abs_scalar(a[32 * w]));
+  }
+};
+
+struct results {
+  flat out, scalars;
+  std::vector<std::uint32_t> bits;
+};
+
+template <class B>
+results run(B backend, const inputs& in) {
+  const std::size_t n = in.words();
+  const auto a = uploaded(backend, in.a), b = uploaded(backend, in.b), c = uploaded(backend, in.c);
+  const auto bits = uploaded(backend, in.bits);
+  auto out = backend.template make_buffer<float>(n_operations * n * 32);
+  auto scalars = backend.template make_buffer<float>(3 * n);
+  auto bits_out = backend.template make_buffer<std::uint32_t>(4 * n);
+  backend.launch(n, every_operation{a.data(), b.data(), c.data(), bits.data(), n, out.data(),
+                                    bits_out.data(), scalars.data()});
+  return {downloaded(backend, out), downloaded(backend, scalars), downloaded(backend, bits_out)};
+}
+
+struct contraction {
+  const float *a, *b, *c;
+  float *separate, *fused;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t w) const {
+    const auto x = L::load(a + 32 * w), y = L::load(b + 32 * w), z = L::load(c + 32 * w);
+    L::store(separate + 32 * w, L::add(L::mul(x, y), z));
+    L::store(fused + 32 * w, L::fma(x, y, z));
+  }
+};
+
+struct partial {
+  const float* from;
+  float *loaded, *stored;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t n) const {  // n in [0, 32]
+    const auto k = static_cast<std::uint32_t>(n);
+    L::store(loaded + 32 * n, L::load(from + 64 * n, k));
+    L::store(stored + 64 * n, L::load(from + 64 * n), k);
+  }
+};
+
+/// Sums of the first n values, in every way that there is.
+struct sums {
+  const float* floats;
+  const double* doubles;
+  const std::uint32_t* counts;
+  double* out;                  // [2][n]
+  std::uint64_t* count_totals;  // [n]
+  float* tops;                  // [2][n]
+  std::size_t n_max;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t n) const {
+    L::store_scalar(out + n, L::sum(floats, n));
+    L::store_scalar(out + n_max + n, L::sum(doubles, n));
+    L::store_scalar(count_totals + n, L::sum_counts(counts, n));
+    L::store_scalar(tops + n, L::largest(floats, n, 0.0F));
+    L::store_scalar(tops + n_max + n, L::largest(floats, n, 1e3F));
+  }
+};
+
+template <class B>
+std::tuple<std::vector<double>, std::vector<std::uint64_t>, flat> run_sums(
+    B backend, const flat& floats, const std::vector<double>& doubles,
+    const std::vector<std::uint32_t>& counts) {
+  const std::size_t n = floats.size() + 1;
+  const auto f = uploaded(backend, floats);
+  const auto d = uploaded(backend, doubles);
+  const auto c = uploaded(backend, counts);
+  auto out = backend.template make_buffer<double>(2 * n);
+  auto totals = backend.template make_buffer<std::uint64_t>(n);
+  auto tops = backend.template make_buffer<float>(2 * n);
+  backend.launch(n, sums{f.data(), d.data(), c.data(), out.data(), totals.data(), tops.data(), n});
+  return {downloaded(backend, out), downloaded(backend, totals), downloaded(backend, tops)};
+}
+
+/// Word i / 33 of both arrays, its first i % 33 elements, converted there and back.
+template <class T>
+struct elements {
+  const T* narrow_in;
+  const float* wide_in;
+  float* wide_out;
+  T* narrow_out;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t word = i / 33;
+    const auto n = static_cast<std::uint32_t>(i % 33);
+    L::store(wide_out + 32 * i, L::load_as(narrow_in + 32 * word, n));
+    L::store_as(narrow_out + 32 * i, L::load(wide_in + 32 * word), n);
+  }
+};
+
+/// Floats at which rounding to 16 bits is decided: neighbours of halves between two values.
+inline flat rounding_cases() {
+  flat cases = specials();
+  for (const std::uint32_t top :
+       {0x0000U, 0x0001U, 0x007FU, 0x0080U, 0x3300U, 0x3301U, 0x3380U, 0x3800U, 0x387FU, 0x3880U,
+        0x3F80U, 0x477FU, 0x4780U, 0x7F7FU, 0x7F80U, 0x7F81U, 0x7FC0U, 0x7FFFU}) {
+    for (const std::uint32_t low :
+         {0x0000U, 0x0001U, 0x0FFFU, 0x1000U, 0x1001U, 0x2FFFU, 0x3000U, 0x3001U, 0x7FFFU, 0x8000U,
+          0x8001U, 0xC000U, 0xDFFFU, 0xE000U, 0xEFFFU, 0xF000U, 0xF001U, 0xFFFFU}) {
+      for (const std::uint32_t sign : {0U, 0x80000000U}) {
+        cases.push_back(std::bit_cast<float>(sign | top << 16U | low));
+      }
+    }
+  }
+  for (std::size_t i = 0; i < 4096; ++i) {
+    cases.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(hashed(8, 0, 0, i))));
+  }
+  while (cases.size() % 32 != 0) cases.push_back(0.0F);
+  return cases;
+}
+
+template <class T, class B>
+std::pair<flat, std::vector<T>> run_elements(B backend) {
+  const flat wide = rounding_cases();
+  std::vector<T> narrow;
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    narrow.push_back(onebit::from_float<T>(wide[i]));
+    if constexpr (sizeof(T) == 2) narrow.back().bits = static_cast<std::uint16_t>(i * 13);
+  }
+  const std::size_t n = wide.size() / 32 * 33;
+  const auto w = uploaded(backend, wide);
+  const auto v = uploaded(backend, narrow);
+  auto wide_out = backend.template make_buffer<float>(32 * n);
+  auto narrow_out = backend.template make_buffer<T>(32 * n);
+  backend.launch(n, elements<T>{v.data(), w.data(), wide_out.data(), narrow_out.data()});
+  return {downloaded(backend, wide_out), downloaded(backend, narrow_out)};
+}
+
+template <class T, class B>
+void check_elements(B backend) {
+  const auto [wide, narrow] = run_elements<T>(backend);
+  const auto [wide_host, narrow_host] = run_elements<T>(onebit::host(1, onebit::isa::scalar));
+  CHECK(first_difference(wide, wide_host) == none);  // the bits of NaN too
+  CHECK(std::memcmp(narrow.data(), narrow_host.data(), narrow.size() * sizeof(T)) == 0);
+}
+
+}  // namespace onebit_test::lanes_suite
+
+TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
+  using namespace onebit_test;
+  using namespace onebit_test::lanes_suite;
+  if (!Model::available()) {
+    MESSAGE("skipped: this machine cannot run ", Model::name());
+    return;
+  }
+  const auto backend = Model::make();
+  const onebit::host portable(1, onebit::isa::scalar);
+
+  {  // every operation
+    const inputs in;
+    const std::size_t n = in.words();
+    const results expected = run(portable, in), r = run(backend, in);
+    for (std::size_t op = 0; op < n_operations; ++op) {
+      CAPTURE(std::string(names[op]));
+      CHECK(first_difference_but_nan({r.out.data() + op * n * 32, n * 32},
+                                     {expected.out.data() + op * n * 32, n * 32}) == none);
+    }
+    CHECK(r.bits == expected.bits);
+    CHECK(first_difference_but_nan(r.scalars, expected.scalars) == none);
+  }
+  {  // partial words read zeros and write nothing beyond their end
+    flat from(64 * 33);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      from[i] = i % 64 < i / 64 ? noise(3, 0, 0, i) : nan_;  // what lies beyond must not be seen
+    }
+    const auto in = uploaded(backend, from);
+    auto loaded = uploaded(backend, flat(32 * 33, 5.0F));
+    auto stored = uploaded(backend, flat(64 * 33, 5.0F));
+    backend.launch(33, partial{in.data(), loaded.data(), stored.data()});
+    const flat got_loaded = downloaded(backend, loaded), got_stored = downloaded(backend, stored);
+    for (std::size_t n = 0; n <= 32; ++n) {
+      flat expected_load(32, 0.0F), expected_store(64, 5.0F);
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(64 * n), n, expected_load.begin());
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(64 * n), n, expected_store.begin());
+      CAPTURE(n);
+      CHECK(first_difference({got_loaded.data() + 32 * n, 32}, expected_load) == none);
+      CHECK(first_difference({got_stored.data() + 64 * n, 64}, expected_store) == none);
+    }
+  }
+  {  // sums, in the order of the format
+    flat floats(199);
+    std::vector<double> doubles(199);
+    std::vector<std::uint32_t> counts(199);
+    for (std::size_t i = 0; i < floats.size(); ++i) {
+      floats[i] = std::ldexp(noise(4, 0, 0, i), static_cast<int>(hashed(4, 1, 0, i) % 80) - 40);
+      doubles[i] = std::ldexp(static_cast<double>(noise(4, 2, 0, i)),
+                              static_cast<int>(hashed(4, 3, 0, i) % 80) - 40);
+      counts[i] = static_cast<std::uint32_t>(hashed(4, 4, 0, i));
+    }
+    CHECK(run_sums(backend, floats, doubles, counts) ==
+          run_sums(portable, floats, doubles, counts));
+    floats[150] = nan_;  // is never the largest
+    CHECK(std::get<2>(run_sums(backend, floats, doubles, counts)) ==
+          std::get<2>(run_sums(portable, floats, doubles, counts)));
+  }
+  check_elements<float>(backend);
+  check_elements<onebit::bf16>(backend);
+  check_elements<onebit::fp16>(backend);
+}
+
+#endif  // ONEBIT_TESTS_CONFORMANCE_LANES_HPP

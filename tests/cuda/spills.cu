@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Every kernel of every algorithm, for cmake/check_spills.cmake to look at. Never runs.
+
+#include <onebit/backend/cuda.cuh>
+#include <onebit/onebit.hpp>
+#include <span>
+#include <vector>
+
+namespace {
+
+using groups = std::vector<onebit::param_group<float, float>>;
+
+template <class Optimizer>
+void steps(Optimizer optimizer) {
+  (void)optimizer.step(0.1F);
+}
+
+template <class Backend>
+void every_kernel(const groups& g, onebit::threads comm, Backend backend) {
+  const onebit::gather_scatter<onebit::sign<>> exchange;
+  steps(onebit::adam(g, comm, {}, backend));
+  steps(onebit::lamb(g, comm, {}, backend));
+  steps(onebit::one_bit_adam(g, comm, {}, exchange, backend));
+  steps(onebit::one_bit_lamb(g, comm, {}, exchange, backend));
+  steps(onebit::zero_one_adam(g, comm, {}, exchange, backend));
+}
+
+}  // namespace
+
+void on_a_device(const groups& g, onebit::threads comm, onebit::cuda backend) {
+  every_kernel(g, comm, backend);
+}
+
+// The host backend in a .cu file must compile without warnings too.
+void on_the_host(const groups& g, onebit::threads comm, onebit::host backend) {
+  every_kernel(g, comm, backend);
+}

@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A backend that behaves as a CUDA stream does, without a GPU: `launch` returns before anything
+// ran, and kernels run on emulated warps when somebody waits. Code that reads a result too early
+// reads old numbers; a kernel object that is not trivially copyable does not compile.
+
+#ifndef ONEBIT_TESTS_SUPPORT_EMULATED_HPP
+#define ONEBIT_TESTS_SUPPORT_EMULATED_HPP
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <new>
+#include <onebit/backend/host.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "emulated_warp.hpp"
+
+namespace onebit_test {
+
+/// Work in order, none of it done before `wait`. What is still queued at the end never runs.
+class emulated_stream {
+ public:
+  void push(std::function<void()> task) { tasks_.push_back(std::move(task)); }
+  [[nodiscard]] bool idle() const { return tasks_.empty(); }
+  void wait() {
+    while (!tasks_.empty()) {
+      const auto task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
+
+ private:
+  std::deque<std::function<void()>> tasks_;
+};
+
+/// Freed in the order of the stream: what was launched before may still use it.
+template <class T>
+class emulated_buffer {
+ public:
+  emulated_buffer() = default;
+  emulated_buffer(std::size_t n, std::shared_ptr<emulated_stream> stream)
+      : memory_(n), stream_(std::move(stream)) {}
+  emulated_buffer(emulated_buffer&&) noexcept = default;
+  emulated_buffer& operator=(emulated_buffer&& other) {
+    if (this != &other) {
+      release();
+      memory_ = std::move(other.memory_);
+      stream_ = std::move(other.stream_);
+    }
+    return *this;
+  }
+  ~emulated_buffer() { release(); }
+
+  [[nodiscard]] T* data() { return memory_.data(); }
+  [[nodiscard]] const T* data() const { return memory_.data(); }
+  [[nodiscard]] std::size_t size() const { return memory_.size(); }
+  [[nodiscard]] std::size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  void release() {
+    if (memory_.size() > 0 && !stream_->idle()) {
+      stream_->push([kept = std::make_shared<onebit::host_buffer<T>>(std::move(memory_))] {});
+    }
+    memory_ = {};
+  }
+  onebit::host_buffer<T> memory_;
+  std::shared_ptr<emulated_stream> stream_;
+};
+
+/// A handle: copies share the stream. One thread at a time, as one rank is. Without `Deferred` each
+/// call waits: warps are emulated, the stream is not.
+template <bool Deferred>
+class basic_emulated {
+ public:
+  static constexpr bool deferred = Deferred;
+
+  template <class T>
+  [[nodiscard]] emulated_buffer<T> make_buffer(std::size_t n) const {
+    return {n, stream_};
+  }
+  template <class Kernel>
+  void launch(std::size_t n, const Kernel& kernel) const {
+    static_assert(std::is_trivially_copyable_v<Kernel>, "kernels travel as bytes");
+    if (n == 0) return;
+    stream_->push([n, kernel] {
+      using lanes = onebit::warp_lanes<emulated_warp>;
+      for (std::size_t i = 0; i < n; ++i) warp_fibers::run<lanes>(kernel, i);
+    });
+    if (!Deferred) wait();
+  }
+  template <class T>
+  void copy_in(T* to, const T* from, std::size_t n) const {
+    if (n == 0) return;
+    stream_->push([to, values = std::vector<T>(from, from + n)] {
+      std::memcpy(to, values.data(), values.size() * sizeof(T));
+    });
+    if (!Deferred) wait();
+  }
+  template <class T>
+  void copy_out(T* to, const T* from, std::size_t n) const {
+    wait();
+    if (n > 0) std::memcpy(to, from, n * sizeof(T));
+  }
+  void wait() const { stream_->wait(); }
+
+ private:
+  friend class emulated_memory;
+  std::shared_ptr<emulated_stream> stream_ = std::make_shared<emulated_stream>();
+};
+
+using emulated = basic_emulated<true>;
+using emulated_at_once = basic_emulated<false>;
+static_assert(onebit::Backend<emulated> && onebit::Backend<emulated_at_once>);
+
+/// How a transport reaches the backend's memory: as onebit::cuda_memory does.
+class emulated_memory {
+ public:
+  static constexpr bool host_can_touch = false;
+  explicit emulated_memory(const emulated& backend) : stream_(backend.stream_) {}
+
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    stream_->push([=] {
+      if (bytes > 0) std::memcpy(to, from, bytes);
+    });
+  }
+  void wait() const { stream_->wait(); }
+  [[nodiscard]] void* allocate_host(std::size_t bytes) const { return ::operator new(bytes); }
+  void free_host(void* p) const noexcept { ::operator delete(p); }
+
+ private:
+  std::shared_ptr<emulated_stream> stream_;
+};
+
+/// A model for the conformance suites.
+struct emulated_model {
+  static std::string name() { return "emulated warps"; }
+  static bool available() { return true; }
+  static emulated make() { return {}; }
+};
+
+}  // namespace onebit_test
+
+#endif  // ONEBIT_TESTS_SUPPORT_EMULATED_HPP
