@@ -29,6 +29,15 @@ class emulated_stream {
  public:
   void push(std::function<void()> task) { tasks_.push_back(std::move(task)); }
   [[nodiscard]] bool idle() const { return tasks_.empty(); }
+  /// What f() pushes, instead of queueing it.
+  template <class F>
+  [[nodiscard]] std::vector<std::function<void()>> record(const F& f) {
+    auto before = std::exchange(tasks_, {});
+    f();
+    std::vector<std::function<void()>> recorded(tasks_.begin(), tasks_.end());
+    tasks_ = std::move(before);
+    return recorded;
+  }
   void wait() {
     while (!tasks_.empty()) {
       const auto task = std::move(tasks_.front());
@@ -110,6 +119,16 @@ class basic_emulated {
     if (n > 0) std::memcpy(to, from, n * sizeof(T));
   }
   void wait() const { stream_->wait(); }
+
+  /// As a CUDA graph: captures what f() enqueues, and enqueues it again as often as wanted.
+  using recording = std::vector<std::function<void()>>;
+  template <class F>
+  [[nodiscard]] recording record(const F& f) const {
+    return stream_->record(f);
+  }
+  void replay(const recording& r) const {
+    for (const auto& task : r) stream_->push(task);
+  }
 
  private:
   friend class emulated_memory;

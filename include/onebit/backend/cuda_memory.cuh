@@ -5,6 +5,8 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <onebit/error.hpp>
 #include <utility>
 
@@ -172,6 +174,41 @@ class cuda_graph {
 
  private:
   cudaGraphExec_t executable_ = nullptr;
+};
+
+/// Captured work by key, for optimizer::step_with: what comes with a key for the first time runs as
+/// it is (and may allocate), the second time it is captured, from then on the graph is launched.
+/// Transports must enqueue only, as NCCL's does. Reports of launched graphs count no bytes.
+class cuda_graphs {
+ public:
+  /// Not the default stream, which cannot be captured.
+  explicit cuda_graphs(cudaStream_t stream) : stream_(stream) {}
+
+  template <class F>
+  void operator()(std::uint64_t key, const F& enqueue) {
+    entry& e = entries_[key];
+    if (!e.seen) {
+      e.seen = true;
+      enqueue();
+      return;
+    }
+    if (!e.graph) e.graph = cuda_graph::capture(stream_, enqueue);
+    e.graph.launch(stream_);
+  }
+  /// Graphs captured so far.
+  [[nodiscard]] std::size_t size() const {
+    std::size_t n = 0;
+    for (const auto& [key, e] : entries_) n += e.graph ? 1 : 0;
+    return n;
+  }
+
+ private:
+  struct entry {
+    bool seen = false;
+    cuda_graph graph;
+  };
+  cudaStream_t stream_;
+  std::map<std::uint64_t, entry> entries_;
 };
 
 }  // namespace onebit

@@ -1,0 +1,446 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Whole trainings on a backend that runs behind the host, on emulated warps: the bits of the host
+// backend, skipped steps, checkpoints, replayed steps, 16-bit elements. What a CUDA stream does,
+// without a GPU.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <onebit/collective/all_gather.hpp>
+#include <onebit/collective/hierarchical.hpp>
+#include <onebit/onebit.hpp>
+#include <onebit/transport/staged.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../support/emulated.hpp"
+#include "../support/training.hpp"
+
+using onebit_test::contains;
+using onebit_test::emulated;
+using onebit_test::emulated_memory;
+using onebit_test::thrown;
+
+namespace {
+
+using sizes = std::vector<std::size_t>;
+const sizes small = {33, 0, 1000, 1, 4100};
+
+/// One rank's tensors of P with gradients of G, and master parameters.
+template <class P = float, class G = P>
+struct tensors {
+  std::vector<std::vector<P>> params;
+  std::vector<std::vector<std::remove_const_t<G>>> grads;
+  std::vector<std::vector<float>> master;
+
+  explicit tensors(bool with_master = false) {
+    for (std::size_t t = 0; t < small.size(); ++t) {
+      params.emplace_back(small[t]);
+      grads.emplace_back(small[t]);
+      master.emplace_back(with_master ? small[t] : 0);
+      for (std::size_t i = 0; i < small[t]; ++i) {
+        const float x = onebit_test::noise(t * 1000003 + i);
+        params[t][i] = onebit::from_float<P>(x);
+        if (with_master) master[t][i] = x;
+      }
+    }
+  }
+  std::vector<onebit::param_group<P, G>> groups() {
+    std::vector<onebit::param_group<P, G>> result(2);
+    result[0].weight_decay = 0.01F;
+    result[1].lr_factor = 0.5F;
+    for (std::size_t t = 0; t < params.size(); ++t) {
+      result[t == 0 ? 0 : 1].tensors.push_back({params[t], grads[t], master[t]});
+    }
+    return result;
+  }
+  void fill(int rank, std::uint64_t call, float scale = 1) {
+    const std::uint64_t seed = 7919 * (call + 1) + 104729 * static_cast<std::uint64_t>(rank + 1);
+    for (std::size_t t = 0; t < grads.size(); ++t) {
+      for (std::size_t i = 0; i < grads[t].size(); ++i) {
+        const float g = onebit_test::noise(seed * 1000003 + t * 50021 + i) * scale;
+        grads[t][i] = onebit::from_float<std::remove_const_t<G>>(i % 17 == 5 ? 0.0F : g);
+      }
+    }
+  }
+  std::uint64_t digest() const {
+    onebit::digest d;
+    for (const auto& p : params) d.add(p.data(), p.size() * sizeof(P));
+    for (const auto& m : master) d.add(m.data(), m.size() * sizeof(float));
+    return d.value();
+  }
+};
+
+/// f(transport, backend) on n ranks of the host, and of the emulated device.
+template <class F>
+std::vector<std::uint64_t> on_host(int n, const F& f) {
+  return onebit_test::on_ranks(n, [&](onebit::threads t) { return f(t, onebit::host()); });
+}
+template <class F>
+std::vector<std::uint64_t> on_device(int n, const F& f) {
+  std::vector<emulated> backends(static_cast<std::size_t>(n));
+  for (auto& b : backends) b = emulated();
+  std::vector<emulated_memory> memories(backends.begin(), backends.end());
+  std::vector<std::uint64_t> results(backends.size());
+  onebit::run_threads(
+      memories,
+      [&](onebit::basic_threads<emulated_memory> t) {
+        const auto r = static_cast<std::size_t>(t.rank());
+        results[r] = f(t, backends[r]);
+      },
+      std::chrono::seconds(60));
+  return results;
+}
+
+/// `calls` steps; the gradients of the calls in `bad` have an infinity on rank 1.
+template <class Optimizer, class Tensors>
+std::uint64_t steps(Optimizer& o, Tensors& data, std::uint64_t first, std::uint64_t calls,
+                    const std::vector<std::uint64_t>& bad = {}) {
+  for (std::uint64_t call = first; call < calls; ++call) {
+    data.fill(o.rank(), call);
+    const bool is_bad = std::find(bad.begin(), bad.end(), call) != bad.end();
+    if (is_bad && o.rank() == o.size() - 1) {
+      data.grads[2][7] = std::numeric_limits<float>::infinity();
+    }
+    const auto before = data.digest();
+    const auto report = o.step(0.01F);
+    CHECK((o.settle() == onebit::outcome::skipped) == is_bad);
+    if (!report.pending) CHECK(report.skipped == is_bad);
+    if (is_bad) CHECK(data.digest() == before);
+  }
+  CHECK(o.n_skipped() == bad.size());
+  return data.digest();
+}
+
+template <class Collective = onebit::gather_scatter<onebit::sign<>>>
+struct all_makers {
+  Collective collective{};
+  template <class F>
+  void operator()(const F& f) const {
+    const auto c = collective;
+    f("adam", [](const auto& g, auto t, auto b) {
+      return onebit::adam(g, t, {.bias_correction = true}, b);
+    });
+    f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
+    f("one_bit_adam", [c](const auto& g, auto t, auto b) {
+      return onebit::one_bit_adam(
+          g, t, onebit::one_bit_adam_options{.bias_correction = true, .freeze_after = 4}, c, b);
+    });
+    f("one_bit_lamb", [c](const auto& g, auto t, auto b) {
+      return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 4}}, c, b);
+    });
+    f("zero_one_adam", [c](const auto& g, auto t, auto b) {
+      return onebit::zero_one_adam(
+          g, t,
+          onebit::zero_one_adam_options{
+              .schedule = {.kappa = 2, .warmup_steps = 5, .doubling_steps = 3, .max_interval = 2}},
+          c, b);
+    });
+    f("variant", [c](const auto& g, auto t, auto b) {
+      return onebit::zero_one_adam_variant(
+          g, t,
+          onebit::zero_one_adam_variant_options{.schedule = {.var_freeze_step = 5,
+                                                             .var_update_scaler = 2,
+                                                             .local_step_scaler = 3,
+                                                             .local_step_clipper = 2}},
+          c, b);
+    });
+  }
+};
+
+template <class Collective>
+void check_same_bits(int n, Collective collective) {
+  all_makers<Collective>{collective}([&](const char* name, const auto& make) {
+    CAPTURE(name);
+    const auto train = [&](auto t, auto b) {
+      tensors<> data;
+      auto o = make(data.groups(), t, b);
+      return steps(o, data, 0, 11);
+    };
+    CHECK(on_device(n, train) == on_host(n, train));
+  });
+}
+
+/// A transport of one process that stands for several ranks: the others say what this one says. It
+/// only enqueues, so that its steps can be captured.
+class echo {
+ public:
+  echo(emulated_memory memory, int size) : memory_(std::move(memory)), size_(size) {}
+  [[nodiscard]] int rank() const { return 0; }
+  [[nodiscard]] int size() const { return size_; }
+  void all_to_all(const void* send, void* receive, std::size_t n) { all_gather(send, receive, n); }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    for (int r = 0; r < size_; ++r) {
+      memory_.copy(static_cast<std::byte*>(receive) + static_cast<std::size_t>(r) * n, send, n);
+    }
+  }
+  void all_reduce_sum(float*, std::size_t) {}
+  void host_all_gather(const void* send, void* receive, std::size_t n) {
+    for (int r = 0; r < size_; ++r) {
+      std::memcpy(static_cast<std::byte*>(receive) + static_cast<std::size_t>(r) * n, send, n);
+    }
+  }
+
+ private:
+  emulated_memory memory_;
+  int size_;
+};
+
+}  // namespace
+
+TEST_CASE("deferred: every algorithm has the bits of the host") {
+  SUBCASE("gather_scatter") { check_same_bits(2, onebit::gather_scatter<onebit::sign<>>{}); }
+  SUBCASE("one rank") { check_same_bits(1, onebit::gather_scatter<onebit::sign<>>{}); }
+  SUBCASE("buckets") { check_same_bits(3, onebit::gather_scatter{onebit::sign<>{}, 1500}); }
+  SUBCASE("all_gather") { check_same_bits(2, onebit::all_gather<onebit::sign<>>{}); }
+  SUBCASE("two levels") { check_same_bits(4, onebit::hierarchical{onebit::sign<>{}, 2}); }
+}
+
+TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where the host looks") {
+  // Call 4 or 5 is the first compressed one: LAMB's momentum must outlive it if it is skipped.
+  const std::vector<std::vector<std::uint64_t>> when = {{0}, {1, 2}, {4}, {5}, {8, 9}};
+  for (const auto& bad : when) {
+    CAPTURE(bad[0]);
+    const auto train = [&](auto t, auto b) {
+      tensors<> data;
+      auto o = onebit::one_bit_lamb(data.groups(), t,
+                                    onebit::one_bit_lamb_options{.freeze = {.after = 4}},
+                                    onebit::gather_scatter<onebit::sign<>>{}, b);
+      return steps(o, data, 0, 12, bad);
+    };
+    const auto device = on_device(2, train);
+    CHECK(device[0] == device[1]);
+    // After the freeze the schedule does not count steps any more, so that the host agrees.
+    if (bad[0] >= 4) CHECK(device == on_host(2, train));
+  }
+  const auto train = [&](auto t, auto b) {
+    tensors<> data;
+    auto o = onebit::zero_one_adam(
+        data.groups(), t,
+        onebit::zero_one_adam_options{.schedule = {.kappa = 16, .warmup_steps = 50}},
+        onebit::gather_scatter<onebit::sign<>>{}, b);
+    return steps(o, data, 0, 8, {0, 3, 6});
+  };
+  const auto device = on_device(2, train);
+  CHECK(device == on_host(2, train));
+}
+
+TEST_CASE("deferred: save, load, go on") {
+  all_makers<>{}([&](const char* name, const auto& make) {
+    CAPTURE(name);
+    const auto whole = [&](auto t, auto b) {
+      tensors<> data;
+      auto o = make(data.groups(), t, b);
+      return steps(o, data, 0, 11);
+    };
+    const auto halves = [&](auto t, auto b) {
+      tensors<> data;
+      std::stringstream file;
+      {
+        auto o = make(data.groups(), t, b);
+        (void)steps(o, data, 0, 6);
+        o.save(file);
+      }
+      auto o = make(data.groups(), t, b);
+      o.load(file);
+      return steps(o, data, 6, 11);
+    };
+    CHECK(on_device(2, halves) == on_device(2, whole));
+  });
+}
+
+TEST_CASE("deferred: what one rank saves on the device, it goes on with on the host") {
+  const auto make = [](const auto& g, auto t, auto b) {
+    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 3},
+                                onebit::gather_scatter<onebit::sign<>>{}, b);
+  };
+  std::vector<tensors<>> halfway(2);
+  std::vector<std::string> files(2);
+  (void)on_device(2, [&](auto t, auto b) {
+    const auto r = static_cast<std::size_t>(t.rank());
+    auto o = make(halfway[r].groups(), t, b);
+    (void)steps(o, halfway[r], 0, 6);
+    files[r] = onebit_test::saved(o);
+    return std::uint64_t{0};
+  });
+  const auto host = on_host(2, [&](auto t, auto b) {
+    const auto r = static_cast<std::size_t>(t.rank());
+    auto o = make(halfway[r].groups(), t, b);
+    std::istringstream in(files[r]);
+    o.load(in);
+    return steps(o, halfway[r], 6, 10);
+  });
+  CHECK(host == on_host(2, [&](auto t, auto b) {
+          tensors<> data;
+          auto o = make(data.groups(), t, b);
+          return steps(o, data, 0, 10);
+        }));
+}
+
+TEST_CASE("deferred: through staging memory, as over MPI") {
+  const auto train = [](auto t, auto b) {
+    tensors<> data;
+    auto o = onebit::one_bit_adam(data.groups(), t, onebit::one_bit_adam_options{.freeze_after = 3},
+                                  onebit::gather_scatter<onebit::sign<>>{}, b);
+    return steps(o, data, 0, 8);
+  };
+  const auto staged = onebit_test::on_ranks(2, [&](onebit::threads t) {
+    const emulated backend;
+    return train(onebit::staged(t, emulated_memory(backend)), backend);
+  });
+  CHECK(staged == on_host(2, train));
+}
+
+TEST_CASE("deferred: ranks at different steps are told at the next settle") {
+  const auto say = [](auto t, auto b) -> std::uint64_t {
+    tensors<> data;
+    auto o = onebit::adam(data.groups(), t, {}, b);
+    if (t.rank() == 0) {
+      std::stringstream file;
+      (void)steps(o, data, 0, 2);
+      o.save(file);
+    } else {
+      (void)steps(o, data, 0, 2);
+    }
+    return 0;
+  };
+  CHECK(on_device(2, say) == std::vector<std::uint64_t>{0, 0});
+}
+
+TEST_CASE("deferred: a replayed step is the step") {
+  all_makers<>{}([&](const char* name, const auto& make) {
+    CAPTURE(name);
+    const auto run = [&](bool replay) {
+      const emulated backend;
+      const emulated_memory memory(backend);
+      tensors<> data;
+      auto o = make(data.groups(), echo(memory, 2), backend);
+      std::map<std::uint64_t, std::pair<int, emulated::recording>> graphs;
+      int n_replayed = 0;
+      for (std::uint64_t call = 0; call < 20; ++call) {
+        data.fill(0, call);
+        if (call == 13) data.grads[2][7] = std::numeric_limits<float>::quiet_NaN();
+        const float lr = 0.01F / static_cast<float>(1 + call % 3);
+        const float scale = call % 2 == 0 ? 1.0F : 0.5F;
+        if (replay) {
+          (void)o.step_with(
+              [&](std::uint64_t key, const auto& enqueue) {
+                auto& [times, graph] = graphs[key];
+                if (times++ == 0) {
+                  enqueue();
+                  return;
+                }
+                if (times == 2) graph = backend.record(enqueue);
+                backend.replay(graph);
+                ++n_replayed;
+              },
+              lr, scale);
+        } else {
+          (void)o.step(lr, scale);
+        }
+        CHECK((o.settle() == onebit::outcome::skipped) == (call == 13));
+      }
+      if (replay) CHECK(n_replayed > 8);
+      return data.digest();
+    };
+    CHECK(run(true) == run(false));
+  });
+}
+
+TEST_CASE("16-bit elements: the same bits on host and warps, masters rounded, losses scaled") {
+  const auto make = [](const auto& g, auto t, auto b) {
+    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 4},
+                                onebit::gather_scatter<onebit::sign<>>{}, b);
+  };
+  const auto train = [&]<class P, class G>(bool with_master, std::type_identity<tensors<P, G>>) {
+    const auto run = [&](auto t, auto b) {
+      tensors<P, G> data(with_master);
+      auto o = make(data.groups(), t, b);
+      for (std::uint64_t call = 0; call < 12; ++call) {
+        data.fill(o.rank(), call, 1024);
+        (void)o.step(0.01F, 1.0F / 1024);
+        CHECK(o.settle() == onebit::outcome::agreed);
+      }
+      bool rounded = true;
+      for (std::size_t i = 0; with_master && i < data.params.size(); ++i) {
+        for (std::size_t k = 0; k < data.params[i].size(); ++k) {
+          const P x = onebit::from_float<P>(data.master[i][k]);
+          rounded = rounded && onebit::to_float(x) == onebit::to_float(data.params[i][k]);
+        }
+      }
+      CHECK(rounded);
+      return data.digest();
+    };
+    const auto host = on_host(2, run);
+    CHECK(host[0] == host[1]);
+    CHECK(on_device(2, run) == host);
+    return host[0];
+  };
+  using onebit::bf16;
+  using onebit::fp16;
+  const auto a = train(false, std::type_identity<tensors<bf16, bf16>>{});
+  const auto b = train(true, std::type_identity<tensors<bf16, bf16>>{});
+  const auto c = train(true, std::type_identity<tensors<fp16, fp16>>{});
+  (void)train(false, std::type_identity<tensors<float, bf16>>{});
+  CHECK(a != b);
+  CHECK(b != c);
+}
+
+TEST_CASE("16-bit elements: a float master with float-exact gradients is the float training") {
+  // Gradients that bf16 holds exactly: then bf16 with masters and float are the same training.
+  const auto exact = [](auto& data, int rank, std::uint64_t call) {
+    for (std::size_t t = 0; t < data.grads.size(); ++t) {
+      for (std::size_t i = 0; i < data.grads[t].size(); ++i) {
+        const auto bits = static_cast<int>((i * 31 + call * 17 + t * 7) % 255) - 127 + rank;
+        using G = std::remove_cvref_t<decltype(data.grads[t][i])>;
+        data.grads[t][i] = onebit::from_float<G>(static_cast<float>(bits) / 64);
+      }
+    }
+  };
+  const auto last = [&](auto data, auto t) {
+    auto o = onebit::zero_one_adam(data.groups(), t,
+                                   onebit::zero_one_adam_options{.schedule = {.warmup_steps = 6}});
+    for (std::uint64_t call = 0; call < 9; ++call) {
+      exact(data, t.rank(), call);
+      CHECK_FALSE(o.step(0.01F, 0.25F).skipped);
+    }
+    std::vector<float> flat;
+    for (std::size_t i = 0; i < data.params.size(); ++i) {
+      for (std::size_t k = 0; k < data.params[i].size(); ++k) {
+        flat.push_back(data.master[i].empty() ? onebit::to_float(data.params[i][k])
+                                              : data.master[i][k]);
+      }
+    }
+    return flat;
+  };
+  const auto both = onebit_test::on_ranks(2, [&](onebit::threads t) {
+    return std::pair(last(tensors<onebit::bf16>(true), t), last(tensors<>(), t));
+  });
+  for (const auto& [half, full] : both) CHECK(half == full);
+}
+
+TEST_CASE("16-bit elements: an overflow of the loss scale skips, wrong masters are told") {
+  onebit::run_threads(1, [](onebit::threads t) {
+    tensors<onebit::fp16> data(true);
+    auto o = onebit::adam(data.groups(), t);
+    data.fill(0, 0, 1e6F);  // infinite as fp16
+    CHECK(o.step(0.1F, 1e-6F).skipped);
+    data.fill(0, 0, 1e4F);
+    CHECK_FALSE(o.step(0.1F, 1e-4F).skipped);
+    data.master[2].pop_back();
+    CHECK(thrown<onebit::invalid_input>([&] { (void)onebit::adam(data.groups(), t); }) ==
+          contains{"1000 params of 2 bytes and 999 master"});
+    tensors<> plain(true);
+    CHECK(thrown<onebit::invalid_input>([&] { (void)onebit::adam(plain.groups(), t); }) ==
+          contains{"only with 2-byte parameters"});
+  });
+}
