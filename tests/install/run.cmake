@@ -4,7 +4,7 @@
 # Installs onebit to an empty prefix, then configures, builds and runs the project beside this
 # file: against the installation, and once more against the source as a subproject.
 #
-#   cmake -DBUILD_DIR= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= -DWITH_MPI= -P run.cmake
+#   cmake -DBUILD_DIR= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= -DWITH_MPI= -DWITH_NCCL= -P run.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -23,7 +23,8 @@ set(configure "${CMAKE_COMMAND}" -G "${GENERATOR}" -S "${CMAKE_CURRENT_LIST_DIR}
 file(REMOVE_RECURSE "${WORK_DIR}")
 step("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}")
 
-step(${configure} -B "${WORK_DIR}/installed" "-DCMAKE_PREFIX_PATH=${prefix}" -DWITH_MPI=${WITH_MPI})
+step(${configure} -B "${WORK_DIR}/installed" "-DCMAKE_PREFIX_PATH=${prefix}" -DWITH_MPI=${WITH_MPI}
+     -DWITH_NCCL=${WITH_NCCL})
 step("${CMAKE_COMMAND}" --build "${WORK_DIR}/installed")
 step("${WORK_DIR}/installed/consumer")
 
