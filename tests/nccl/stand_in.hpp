@@ -10,6 +10,7 @@
 
 #include <nccl.h>
 
+#include <cstddef>
 #include <onebit/transport/threads.hpp>
 #include <string>
 #include <vector>
@@ -36,6 +37,12 @@ struct stand_in {
   int destroyed = 0, open_groups = 0;
   int aborts_outside_of_a_group = 0;
   int streams = 0, events = 0, allocations = 0;  ///< alive
+
+  // The group of sends and receives that is open: slots lie one after the other.
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t slot_bytes = 0;
+  ncclComm_t in_group = nullptr;
 };
 
 /// The trainer's stream.
