@@ -44,10 +44,13 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
 endif()
 
 # Every header alone through nvcc, warnings being errors: a user's .cu file includes them too. The
-# MPI transport needs MPI's headers and is a host matter.
+# MPI transport needs MPI's headers and is a host matter; NCCL's is compiled where NCCL was found.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
      "${PROJECT_SOURCE_DIR}/include/onebit/*.hpp" "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
 list(FILTER headers EXCLUDE REGEX "transport/mpi\\.hpp$")
+if(NOT TARGET NCCL::nccl)
+  list(FILTER headers EXCLUDE REGEX "transport/nccl[a-z_]*\\.hpp$")
+endif()
 set(sources "")
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "[/.]" "_" name "${header}")
@@ -56,6 +59,7 @@ foreach(header IN LISTS headers)
   list(APPEND sources "${source}")
 endforeach()
 add_library(onebit_verify_cuda_headers OBJECT EXCLUDE_FROM_ALL ${sources})
-target_link_libraries(onebit_verify_cuda_headers PRIVATE onebit_cuda)
+target_link_libraries(onebit_verify_cuda_headers PRIVATE onebit_cuda
+                                                         $<TARGET_NAME_IF_EXISTS:NCCL::nccl>)
 target_compile_features(onebit_verify_cuda_headers PRIVATE cuda_std_20)
 target_compile_options(onebit_verify_cuda_headers PRIVATE "SHELL:-Werror all-warnings")

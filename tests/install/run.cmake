@@ -5,7 +5,7 @@
 # file: against the installation, and once more against the source as a subproject.
 #
 #   cmake -DBUILD_DIR= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= -DWITH_MPI= -DWITH_CUDA=
-#         -P run.cmake
+#         -DWITH_NCCL= -P run.cmake
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -25,7 +25,7 @@ file(REMOVE_RECURSE "${WORK_DIR}")
 step("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}")
 
 step(${configure} -B "${WORK_DIR}/installed" "-DCMAKE_PREFIX_PATH=${prefix}" -DWITH_MPI=${WITH_MPI}
-     -DWITH_CUDA=${WITH_CUDA})
+     -DWITH_CUDA=${WITH_CUDA} -DWITH_NCCL=${WITH_NCCL})
 step("${CMAKE_COMMAND}" --build "${WORK_DIR}/installed")
 step("${WORK_DIR}/installed/consumer")
 

@@ -43,7 +43,9 @@ class fake_memory {
   void wait() const {
     ++queue_->told.waits;
     const auto copies = std::exchange(queue_->copies, {});
-    for (const auto& c : copies) std::memmove(real(c.to), real(c.from), c.bytes);
+    for (const auto& c : copies) {
+      if (c.bytes > 0) std::memmove(real(c.to), real(c.from), c.bytes);
+    }
   }
   [[nodiscard]] void* allocate_host(std::size_t bytes) const {
     constexpr std::size_t head = 64;

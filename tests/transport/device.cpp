@@ -49,7 +49,8 @@ void check_conforms(T transport) {
 /// A transport that takes device memory when told so, as a CUDA-aware MPI does.
 class aware {
  public:
-  aware(device_threads inner, bool is_aware) : inner_(std::move(inner)), aware_(is_aware) {}
+  aware(device_threads inner, fake_memory own, bool is_aware)
+      : inner_(std::move(inner)), own_(std::move(own)), aware_(is_aware) {}
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int size() const { return inner_.size(); }
   [[nodiscard]] bool device_aware() const { return aware_; }
@@ -59,11 +60,17 @@ class aware {
   void all_gather(const void* send, void* receive, std::size_t n) {
     inner_.all_gather(send, receive, n);
   }
-  void all_reduce_sum(float* data, std::size_t n) { inner_.all_reduce_sum(data, n); }
-  [[nodiscard]] aware split(int color, int key) const { return {inner_.split(color, key), aware_}; }
+  void all_reduce_sum(float* data, std::size_t n) {
+    inner_.all_reduce_sum(data, n);
+    own_.wait();
+  }
+  [[nodiscard]] aware split(int color, int key) const {
+    return {inner_.split(color, key), own_, aware_};
+  }
 
  private:
   device_threads inner_;
+  fake_memory own_;  ///< its stream, of which the caller knows nothing
   bool aware_;
 };
 
@@ -177,8 +184,9 @@ TEST_CASE("a transport that takes device memory gets it, after a wait, with noth
   for (const bool is_aware : {true, false}) {
     const auto all = streams(3);
     onebit::run_threads(all, [&](device_threads t) {
-      const auto& memory = all[static_cast<std::size_t>(t.rank())];
-      const onebit::staged transport(aware(t, is_aware), memory);
+      const fake_memory memory;
+      const aware inner(t, all[static_cast<std::size_t>(t.rank())], is_aware);
+      const onebit::staged transport(inner, memory);
       fake_buffer send(12), receive(36);
       const std::vector<int> mine = {t.rank(), 10 + t.rank(), 20 + t.rank()};
       std::vector<int> got(9);

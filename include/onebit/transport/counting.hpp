@@ -63,6 +63,45 @@ class traffic_timer {
 
 }  // namespace detail
 
+/// A collective under way, counted when it was started; only the time inside its calls counts.
+template <class Request>
+class counted_request {
+ public:
+  counted_request(Request inner, std::shared_ptr<detail::traffic_ledger> ledger)
+      : inner_(std::move(inner)), ledger_(std::move(ledger)) {}
+  counted_request(counted_request&&) = default;
+  counted_request& operator=(counted_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      inner_ = std::move(other.inner_);
+      ledger_ = std::move(other.ledger_);
+    }
+    return *this;
+  }
+  ~counted_request() { finish(); }
+
+  void wait() {
+    if (!ledger_) return;  // moved from
+    const detail::traffic_timer time(ledger_);
+    inner_->wait();
+  }
+  [[nodiscard]] bool test() {
+    if (!ledger_) return true;
+    const detail::traffic_timer time(ledger_);
+    return inner_->test();
+  }
+
+ private:
+  void finish() {
+    if (!ledger_) return;
+    const detail::traffic_timer time(ledger_);
+    inner_.reset();
+  }
+
+  std::optional<Request> inner_;
+  std::shared_ptr<detail::traffic_ledger> ledger_;
+};
+
 /// Decorates a Transport: the same operations, counted and timed. An allreduce counts as the volume
 /// of a ring, 2 (W-1)/W of its bytes, whatever the transport makes of it. Copies share the counts;
 /// the counts of a transport include those of the ones split from it. Has the optional members that
@@ -70,43 +109,6 @@ class traffic_timer {
 template <class T>
 class counting {
  public:
-  /// A collective under way, counted when it was started; only the time inside its calls counts.
-  template <class Request>
-  class request {
-   public:
-    request(Request inner, std::shared_ptr<detail::traffic_ledger> ledger)
-        : inner_(std::move(inner)), ledger_(std::move(ledger)) {}
-    request(request&&) = default;
-    request& operator=(request&& other) noexcept {
-      if (this != &other) {
-        finish();
-        inner_ = std::move(other.inner_);
-        ledger_ = std::move(other.ledger_);
-      }
-      return *this;
-    }
-    ~request() { finish(); }
-
-    void wait() {
-      const detail::traffic_timer time(ledger_);
-      inner_->wait();
-    }
-    [[nodiscard]] bool test() {
-      const detail::traffic_timer time(ledger_);
-      return inner_->test();
-    }
-
-   private:
-    void finish() {
-      if (!ledger_) return;  // moved from
-      const detail::traffic_timer time(ledger_);
-      inner_.reset();
-    }
-
-    std::optional<Request> inner_;
-    std::shared_ptr<detail::traffic_ledger> ledger_;
-  };
-
   explicit counting(T inner) : counting(std::move(inner), nullptr) {}
 
   [[nodiscard]] int rank() const { return inner_.rank(); }
@@ -141,7 +143,7 @@ class counting {
   }
   {
     const timer time(ledger_, others() * slot_bytes);
-    return request(inner_.start_all_to_all(send, receive, slot_bytes), ledger_);
+    return counted_request(inner_.start_all_to_all(send, receive, slot_bytes), ledger_);
   }
   [[nodiscard]] auto start_all_gather(const void* send, void* receive,
                                       std::size_t slot_bytes) requires requires(T& t) {
@@ -149,7 +151,7 @@ class counting {
   }
   {
     const timer time(ledger_, others() * slot_bytes);
-    return request(inner_.start_all_gather(send, receive, slot_bytes), ledger_);
+    return counted_request(inner_.start_all_gather(send, receive, slot_bytes), ledger_);
   }
   /// For transports whose collectives only enqueue: the time until they are done.
   void wait() requires requires(T& t) { t.wait(); }
