@@ -25,6 +25,8 @@ set(may_include_collective ${core} ${leaves} collective)
 set(may_include_state ${core} state)
 set(may_include_roll_call ${core} state roll_call)
 set(may_include_report ${core} transport report)
+# Arithmetic on sizes and counts: it needs none of the policies that it predicts.
+set(may_include_cost_model ${core} cost_model)
 set(may_include_optimizer ${may_include_collective} state roll_call report optimizer)
 set(may_include_algorithms ${may_include_optimizer} algorithms)
 set(may_include_onebit ${may_include_algorithms} onebit)
