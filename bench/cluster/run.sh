@@ -21,6 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 quick=0
 out=""
+command="bench/cluster/run.sh${*:+ $*}"
 while (($#)); do
   case "$1" in
     --quick) quick=1 ;;
@@ -118,11 +119,11 @@ rm -rf "$results"
 mkdir -p "$results"
 # shellcheck disable=SC2016 # expanded by the shell that xargs starts
 sweep | xargs -P "${ONEBIT_JOBS:-$(nproc)}" -L 1 \
-  bash -c 'set -e; simulate "$@" >"build/cluster/results/$1-$2-$3"' _
+  nice bash -c 'set -e; simulate "$@" >"build/cluster/results/$1-$2-$3"' _
 sort -s -t , -k 1,1V -k 2,2V -k 3,3V "$results"/* >"$out.json"
 
 {
-  echo "command: bench/cluster/run.sh$( ((quick)) && echo " --quick" || true)"
+  echo "command: $command"
   "$build/report" --plot "$build/plot" "$out.json"
 } | tee "$out.txt"
 gnuplot -e "data='$build/plot'; out='$out.svg'" bench/cluster/plot.gp
