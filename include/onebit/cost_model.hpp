@@ -81,7 +81,7 @@ enum class exchange : std::uint8_t {
   dense_gather_scatter,  ///< dense: all_to_all, sum in rank order, all_gather
   gather_scatter,        ///< compressed: all_to_all, average, all_gather, among all ranks
   all_gather,            ///< compressed: everything to everyone
-  hierarchical           ///< compressed between nodes only; no collective of the library yet
+  hierarchical           ///< in full inside a node, compressed between nodes
 };
 
 [[nodiscard]] inline const char* name_of(algorithm a) {
@@ -203,10 +203,10 @@ inline constexpr double status_bytes = 4;  ///< in a slot that is not compressed
     case exchange::hierarchical:
       break;
   }
+  if (nodes < 2) return gather_scatter(dense / w + status_bytes);  // exact then
   const network node = one_node(net);
   const double inside =
       all_to_all(node, dense / l + status_bytes) + ring(node, packed / l + sealed);
-  if (nodes < 2) return inside;
   return inside + 2 * (nodes - 1) * turn(net, packed / l / nodes + sealed, net.ranks_per_node);
 }
 
