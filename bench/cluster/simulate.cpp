@@ -188,14 +188,15 @@ int main(int argc, char** argv) {
     MPI_Reduce(mine, slowest, 2, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
     if (rank == 0) {
       std::printf(
-          "{\"nodes\": %d, \"ranks_per_node\": %d, \"gbit\": %s, \"inside_gbit\": %s, "
+          "{\"network\": \"%s\", \"nodes\": %d, \"ranks_per_node\": %d, \"gbit\": %s, "
+          "\"inside_gbit\": %s, "
           "\"latency_us\": %s, \"inside_latency_us\": %s, \"parameters\": %.0f, "
           "\"dense_bytes\": %g, \"exchange\": \"%s\", \"seconds\": %.6f, "
           "\"step_seconds\": %.6f}\n",
-          e.world.size / ranks_per_node, ranks_per_node, std::getenv("CLUSTER_GBIT"),
-          std::getenv("CLUSTER_INSIDE_GBIT"), std::getenv("CLUSTER_LATENCY_US"),
-          std::getenv("CLUSTER_INSIDE_LATENCY_US"), e.n, e.dense_bytes, argv[i], slowest[0],
-          slowest[1]);
+          std::getenv("CLUSTER_NETWORK"), e.world.size / ranks_per_node, ranks_per_node,
+          std::getenv("CLUSTER_GBIT"), std::getenv("CLUSTER_INSIDE_GBIT"),
+          std::getenv("CLUSTER_LATENCY_US"), std::getenv("CLUSTER_INSIDE_LATENCY_US"), e.n,
+          e.dense_bytes, argv[i], slowest[0], slowest[1]);
       std::fflush(stdout);
     }
   }

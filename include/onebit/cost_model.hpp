@@ -67,6 +67,7 @@ struct step_mix {
 struct workload {
   double parameters = 0;
   double dense_element_bytes = 4;       ///< of an uncompressed element on the wire
+  double allreduce_factor = 1;          ///< seconds of the real allreduce / exchange::ring
   double forward_backward_seconds = 0;  ///< of one step, gradient accumulation included
   double dense_update_seconds = 0;      ///< of the optimizer's arithmetic in a dense step
   passes compression;                   ///< the same for the steps that are not dense
@@ -122,6 +123,7 @@ inline void check(const workload& work) {
   };
   at_least(1, work.parameters, "parameters");
   at_least(0.125, work.dense_element_bytes, "dense_element_bytes");
+  at_least(0, work.allreduce_factor, "allreduce_factor");
   at_least(0, work.forward_backward_seconds, "forward_backward_seconds");
   at_least(0, work.dense_update_seconds, "dense_update_seconds");
   at_least(0, work.compression.encode_ns, "compression.encode_ns");
@@ -284,7 +286,8 @@ struct prediction {
 [[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
                                         exchange with) {
   const auto seconds = [&](exchange e) {
-    return exchange_seconds(net, e, work.parameters, work.dense_element_bytes);
+    return exchange_seconds(net, e, work.parameters, work.dense_element_bytes) *
+           (e == exchange::ring ? work.allreduce_factor : 1);
   };
   return predict(net, work, by, with, seconds(exchange::ring), seconds(with));
 }
