@@ -27,6 +27,8 @@ set(may_include_roll_call ${core} state roll_call)
 set(may_include_report ${core} transport report)
 set(may_include_loop ${may_include_collective} roll_call state report loop)
 set(may_include_optimizer ${may_include_loop} optimizer)
+# Arithmetic on sizes and counts: it needs none of the policies that it predicts.
+set(may_include_cost_model ${core} cost_model)
 set(may_include_algorithms ${may_include_optimizer} algorithms)
 set(may_include_onebit ${may_include_algorithms} onebit)
 

@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Does compression pay, and which kind? Predicts whole runs from a few numbers, or, under mpirun
+// and with --measure, from what it finds. Without options: BERT-Large on the papers' Ethernet
+// cluster.
+//
+//   advisor --parameters 336e6 --ranks 64 --ranks-per-node 4 --bandwidth 4.8Gbit --latency 30us
+//           --compute 96ms --steps 152000 --warmup 23000
+//   mpirun -np 8 advisor --measure --parameters 336e6 --compute 96ms
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <memory>
+#include <onebit/cost_model.hpp>
+#include <onebit/schedule/dry_run.hpp>
+#include <onebit/schedule/intervals.hpp>
+#include <string>
+#include <vector>
+
+#ifdef ADVISOR_WITH_MPI
+#include "measure.hpp"
+#endif
+
+namespace {
+
+namespace cost = onebit::cost;
+
+struct settings {
+  cost::network network{64, 4, {4.8e9 / 8, 30e-6}, {100e9 / 8, 5e-6}};
+  double parameters = 336226108;
+  double dense_bytes = 4;
+  double allreduce_factor = 1;
+  double compute = 96.52e-3;
+  // BERT-Large's on a V100: bytes of the passes at 675 GB/s, and the papers' step of 75.59 ms.
+  double dense_update_ns = 0.225;
+  cost::passes compression{0.0243, 0.0002, 0.225, 0.012};
+  std::uint64_t steps = 152000, warmup = 23000, lr_warmup = 12500, doubling = 32678;
+  double worthwhile = 1.1;
+  bool hierarchical = true;
+};
+
+cost::workload workload_of(const settings& s) {
+  cost::workload w;
+  w.parameters = s.parameters;
+  w.dense_element_bytes = s.dense_bytes;
+  w.allreduce_factor = s.allreduce_factor;
+  w.forward_backward_seconds = s.compute;
+  w.dense_update_seconds = s.parameters * s.dense_update_ns * 1e-9;
+  w.compression = s.compression;
+  w.steps = s.steps;
+  w.one_bit_adam = cost::step_mix::freeze_after(s.warmup, s.steps);
+  w.zero_one_adam = cost::step_mix::of(onebit::dry_run(
+      onebit::intervals({.warmup_steps = s.lr_warmup, .doubling_steps = s.doubling}), s.steps,
+      [](std::uint64_t) { return 1.0F; }));
+  return w;
+}
+
+void print_table(const settings& s, const cost::advice& a) {
+  const auto print_link = [](const char* name, const cost::link& l) {
+    std::printf("  %s %.3g Gbit/s, %.3g us", name, l.bytes_per_second * 8e-9,
+                l.latency_seconds * 1e6);
+  };
+  std::printf("%d ranks, %d per node;", s.network.ranks, s.network.ranks_per_node);
+  if (s.network.ranks > s.network.ranks_per_node) print_link("between nodes", s.network.between);
+  if (s.network.ranks_per_node > 1) print_link("inside", s.network.inside);
+  std::printf(
+      "\n%.0f parameters, %g bytes each on the wire; %.3g ms forward and backward; passes, ns per "
+      "parameter: dense update %.3g, encode %.3g, serve %.3g, update %.3g\n\n",
+      s.parameters, s.dense_bytes, s.compute * 1e3, s.dense_update_ns, s.compression.encode_ns,
+      s.compression.serve_ns, s.compression.update_ns);
+  std::printf("%-14s %-21s %12s %12s %12s %9s\n", "algorithm", "exchange", "exchange, ms",
+              "step, ms", "run, hours", "speed-up");
+  for (const cost::prediction& p : a.all) {
+    std::printf("%-14s %-21s %12.3f %12.3f %12.3f %8.2fx\n", name_of(p.by), name_of(p.with),
+                p.exchange_seconds * 1e3, p.step_seconds * 1e3, p.seconds / 3600, p.speed_up);
+  }
+  std::printf("\n%s\n", a.sentence.c_str());
+}
+
+void print_json(const settings& s, const cost::advice& a) {
+  std::printf("{\n  \"ranks\": %d, \"ranks_per_node\": %d, \"pays\": %s,\n  \"advice\": \"%s\",\n",
+              s.network.ranks, s.network.ranks_per_node, a.pays ? "true" : "false",
+              a.sentence.c_str());
+  std::printf("  \"predictions\": [\n");
+  for (const cost::prediction& p : a.all) {
+    std::printf(
+        "    {\"algorithm\": \"%s\", \"exchange\": \"%s\", \"exchange_seconds\": %.9g, "
+        "\"step_seconds\": %.9g, \"seconds\": %.9g, \"speed_up\": %.6g}%s\n",
+        name_of(p.by), name_of(p.with), p.exchange_seconds, p.step_seconds, p.seconds, p.speed_up,
+        &p == &a.all.back() ? "" : ",");
+  }
+  std::printf("  ]\n}\n");
+}
+
+#ifdef ADVISOR_WITH_MPI
+/// Puts what was measured in place of what was not said on the command line.
+void measure_into(settings& s, bool json, const CLI::App& app, bool first) {
+  const auto said = [&](const char* option) { return app.get_option(option)->count() > 0; };
+  const advisor::measurement m = advisor::measure(s.parameters);
+  if (!said("--ranks")) s.network.ranks = m.network.ranks;
+  if (!said("--ranks-per-node")) s.network.ranks_per_node = m.network.ranks_per_node;
+  if (m.network.ranks > m.network.ranks_per_node) {
+    if (!said("--bandwidth"))
+      s.network.between.bytes_per_second = m.network.between.bytes_per_second;
+    if (!said("--latency")) s.network.between.latency_seconds = m.network.between.latency_seconds;
+  }
+  if (m.network.ranks_per_node > 1) {
+    if (!said("--inside-bandwidth")) {
+      s.network.inside.bytes_per_second = m.network.inside.bytes_per_second;
+    }
+    if (!said("--inside-latency")) {
+      s.network.inside.latency_seconds = m.network.inside.latency_seconds;
+    }
+  }
+  if (!said("--dense-update-ns")) s.dense_update_ns = m.dense_update_ns;
+  if (!said("--encode-ns")) s.compression.encode_ns = m.compression.encode_ns;
+  if (!said("--serve-ns")) s.compression.serve_ns = m.compression.serve_ns;
+  if (!said("--update-ns")) s.compression.update_ns = m.compression.update_ns;
+  if (!said("--sum-ns")) s.compression.sum_ns = m.compression.sum_ns;
+  const double ring = cost::exchange_seconds(m.network, cost::exchange::ring,
+                                             m.allreduce_parameters, sizeof(float));
+  if (!said("--allreduce-factor") && ring > 0) s.allreduce_factor = m.allreduce_seconds / ring;
+  if (!first || json) return;
+  std::printf(
+      "measured on the host; MPI's allreduce of %.0f floats took %.3g ms, a ring of the measured "
+      "links would take %.3g ms\n",
+      m.allreduce_parameters, m.allreduce_seconds * 1e3, ring * 1e3);
+}
+#endif
+
+int run_program(int argc, char** argv) {
+  CLI::App app{"Predicts whether compressed communication pays."};
+  settings s;
+  bool json = false, measure = false;
+  const std::map<std::string, double> seconds = {
+      {"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+  const std::map<std::string, double> bytes = {
+      {"Mbit", 1e6 / 8}, {"Gbit", 1e9 / 8}, {"MB", 1e6}, {"GB", 1e9}};
+  const auto time = [&](const char* name, double& to, const char* text) {
+    app.add_option(name, to, text)
+        ->transform(CLI::AsNumberWithUnit(seconds, CLI::AsNumberWithUnit::CASE_SENSITIVE));
+  };
+  const auto rate = [&](const char* name, double& to, const char* text) {
+    app.add_option(name, to, text)
+        ->transform(CLI::AsNumberWithUnit(bytes, CLI::AsNumberWithUnit::CASE_SENSITIVE));
+  };
+  app.add_option("--parameters", s.parameters, "parameters of the model")->capture_default_str();
+  app.add_option("--ranks", s.network.ranks, "ranks in all")->capture_default_str();
+  app.add_option("--ranks-per-node", s.network.ranks_per_node, "ranks that share a network card")
+      ->capture_default_str();
+  rate("--bandwidth", s.network.between.bytes_per_second,
+       "between nodes, per network card and second, in Mbit, Gbit, MB or GB; what a program gets");
+  time("--latency", s.network.between.latency_seconds, "between nodes, in ns, us, ms or s");
+  rate("--inside-bandwidth", s.network.inside.bytes_per_second, "inside a node, per rank");
+  time("--inside-latency", s.network.inside.latency_seconds, "inside a node");
+  app.add_option("--dense-bytes", s.dense_bytes, "of an uncompressed element on the wire")
+      ->capture_default_str();
+  app.add_option("--allreduce-factor", s.allreduce_factor,
+                 "how much slower than a ring the real allreduce is")
+      ->capture_default_str();
+  time("--compute", s.compute, "forward and backward of one step");
+  app.add_option("--dense-update-ns", s.dense_update_ns, "Adam's arithmetic, ns per parameter")
+      ->capture_default_str();
+  app.add_option("--encode-ns", s.compression.encode_ns, "encoding pass, ns per parameter")
+      ->capture_default_str();
+  app.add_option("--serve-ns", s.compression.serve_ns, "averaging one rank's bits")
+      ->capture_default_str();
+  app.add_option("--update-ns", s.compression.update_ns, "update of a compressed step")
+      ->capture_default_str();
+  app.add_option("--sum-ns", s.compression.sum_ns, "adding what one rank sent uncompressed")
+      ->capture_default_str();
+  app.add_option("--steps", s.steps, "steps of the run")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--warmup", s.warmup, "1-bit Adam: dense steps")->capture_default_str();
+  app.add_option("--lr-warmup", s.lr_warmup, "0/1 Adam: warm-up of the learning rate, in steps")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--doubling", s.doubling, "0/1 Adam: steps before the interval doubles")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--worthwhile", s.worthwhile, "least speed-up that is worth the change")
+      ->capture_default_str();
+  app.add_flag("!--no-hierarchical", s.hierarchical, "leave the hierarchical exchange out");
+  app.add_flag("--json", json, "print JSON");
+#ifdef ADVISOR_WITH_MPI
+  app.add_flag("--measure", measure,
+               "under mpirun: measure the network, the passes on the host, and the ranks, unless "
+               "they are given; they do not include what is done on a GPU");
+#endif
+  CLI11_PARSE(app, argc, argv);
+
+  bool prints = true;
+#ifdef ADVISOR_WITH_MPI
+  std::unique_ptr<advisor::mpi_session> session;
+  if (measure) {
+    session = std::make_unique<advisor::mpi_session>();
+    prints = session->first();
+    measure_into(s, json, app, prints);
+  }
+#else
+  (void)measure;
+#endif
+  const cost::advice a = cost::advise(s.network, workload_of(s), s.hierarchical, s.worthwhile);
+  if (prints) json ? print_json(s, a) : print_table(s, a);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run_program(argc, argv);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "advisor: %s\n", e.what());
+    return 1;
+  }
+}
