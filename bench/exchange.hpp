@@ -14,6 +14,7 @@
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/collective/gather_scatter.hpp>
+#include <onebit/collective/two_level.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/transport/counting.hpp>
@@ -49,10 +50,11 @@ inline void expect(onebit::outcome o) {
 template <class Exchange, class T>
 class compressed_mean {
  public:
-  compressed_mean(rank_memory& memory, T transport)
+  /// `cut`: buckets, or for the hierarchical exchange ranks per node.
+  explicit compressed_mean(rank_memory& memory, T transport, int cut = 1)
       : memory_(&memory),
         transport_(std::move(transport)),
-        exchange_({}, transport_, memory.backend, std::span(&memory.n, 1)) {
+        exchange_({}, transport_, memory.backend, std::span(&memory.n, 1), cut) {
     auto& local = exchange_.local();
     const std::size_t words = local.axis().n_words();
     onebit::host_buffer<std::uint32_t> live(words);
@@ -90,6 +92,9 @@ using gather_scatter_mean =
 template <class T>
 using all_gather_mean =
     compressed_mean<onebit::one_phase<sign_codec, onebit::counting<T>, onebit::host>, T>;
+template <class T>
+using hierarchical_mean =
+    compressed_mean<onebit::two_level<sign_codec, false, onebit::counting<T>, onebit::host>, T>;
 
 /// The library's exact mean. It is read where it arrives, so nothing is copied afterwards.
 template <onebit::dense_sum Mode, class T>

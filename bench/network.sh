@@ -266,7 +266,7 @@ fi
 : >"$work/exchanges.json"
 if [[ -n "$bench" ]]; then
   mpi "$work/exchanges.txt" "$bench" "--sizes=$sizes" "--seconds=$seconds" \
-    "--only=$only" "--json=$work/exchanges.json" || fail "the exchanges failed"
+    "--ranks-per-node=$per_node" "--only=$only" "--json=$work/exchanges.json" || fail "the exchanges failed"
   cat "$work/exchanges.txt" >>"$out.txt"
 fi
 

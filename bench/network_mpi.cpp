@@ -5,9 +5,12 @@
 // it. One process measures all contenders, in turn, so that whatever disturbs the machine disturbs
 // all of them. A time is the largest over the ranks; a ratio is that of neighbouring measurements.
 //
-//   bench_network_mpi [--sizes=20,22,24] [--seconds=20] [--only=NAME,NAME] [--json=FILE]
+//   bench_network_mpi [--sizes=20,22,24] [--buckets=20,21,22] [--ranks-per-node=1] [--seconds=20]
+//                     [--only=NAME,NAME] [--json=FILE]
 //
 // --sizes     numbers of floats, as powers of two
+// --buckets   sizes of the bucketed exchange's buckets, likewise
+// --ranks-per-node  above 1 also the hierarchical exchange
 // --seconds   aim per size, which sets the rounds: 3 at least, 31 at most
 // --only      leaves out all other exchanges but the ring
 // --json      FILE gets an array of objects, one per line
@@ -137,6 +140,7 @@ class stopwatch {
 class watched : public mpi {
  public:
   watched(MPI_Comm communicator, stopwatch& watch) : mpi(communicator), watch_(&watch) {}
+  watched(mpi inner, stopwatch& watch) : mpi(std::move(inner)), watch_(&watch) {}
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     watch_->enter();
@@ -152,6 +156,32 @@ class watched : public mpi {
     watch_->enter();
     mpi::all_reduce_sum(data, n);
     watch_->leave();
+  }
+
+  /// A started collective: only its calls count as communication.
+  class request {
+   public:
+    request(onebit::mpi_request inner, stopwatch& watch)
+        : inner_(std::move(inner)), watch_(&watch) {}
+    void wait() {
+      watch_->enter();
+      inner_.wait();
+      watch_->leave();
+    }
+    [[nodiscard]] bool test() { return inner_.test(); }
+
+   private:
+    onebit::mpi_request inner_;
+    stopwatch* watch_;
+  };
+  [[nodiscard]] request start_all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
+    return {mpi::start_all_to_all(send, receive, slot_bytes), *watch_};
+  }
+  [[nodiscard]] request start_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    return {mpi::start_all_gather(send, receive, slot_bytes), *watch_};
+  }
+  [[nodiscard]] watched split(int color, int key) const {
+    return {mpi::split(color, key), *watch_};
   }
 
  private:
@@ -192,10 +222,10 @@ struct contender {
   std::function<std::uint64_t()> bytes_sent;
 };
 
-template <class Exchange>
-contender contend(const char* name, rank_memory& memory, const watched& transport,
-                  std::string note = "") {
-  auto exchange = std::make_shared<Exchange>(memory, transport);
+template <class Exchange, class... Args>
+contender contend(const std::string& name, rank_memory& memory, const watched& transport,
+                  std::string note = "", Args... args) {
+  auto exchange = std::make_shared<Exchange>(memory, transport, args...);
   return {name, std::move(note), [exchange] { exchange->run(); },
           [exchange] { return exchange->bytes_sent(); }};
 }
@@ -207,14 +237,27 @@ struct links {
 };
 
 /// All that is compared, the ring first. One line adds another exchange.
-std::vector<contender> contenders(rank_memory& memory, const links& l) {
-  return {
+std::vector<contender> contenders(rank_memory& memory, const links& l, int ranks_per_node,
+                                  const std::vector<unsigned>& buckets) {
+  std::vector<contender> all = {
       contend<bare_allreduce<watched>>("ring", memory, l.by_ring),
       contend<bare_allreduce<watched>>("other_allreduce", memory, l.by_other, l.other),
       contend<dense_mean<onebit::dense_sum::rank_order, watched>>("dense", memory, l.by_ring),
       contend<gather_scatter_mean<watched>>("gather_scatter", memory, l.by_ring),
       contend<all_gather_mean<watched>>("all_gather", memory, l.by_ring),
   };
+  for (const unsigned exponent : buckets) {
+    const std::size_t n_buckets = memory.n >> exponent;
+    if (n_buckets < 2) continue;
+    all.push_back(contend<gather_scatter_mean<watched>>(
+        "bucketed_" + std::to_string(exponent), memory, l.by_ring, "buckets of 2^" +
+        std::to_string(exponent), static_cast<int>(n_buckets)));
+  }
+  if (ranks_per_node > 1 && l.by_ring.size() > ranks_per_node) {
+    all.push_back(contend<hierarchical_mean<watched>>("hierarchical", memory, l.by_ring, "",
+                                                      ranks_per_node));
+  }
+  return all;
 }
 
 // -- measuring
@@ -274,6 +317,8 @@ std::vector<double> collect(const std::vector<measurement>& all, Get get) {
 
 struct options {
   std::vector<unsigned> sizes{20, 22, 24};
+  std::vector<unsigned> buckets{20, 21, 22};
+  int ranks_per_node = 1;
   double seconds = 20;
   std::vector<std::string> only;
   std::string json;
@@ -321,7 +366,8 @@ class benchmark {
 
     rank_memory memory(n, random.data());
     auto all = contenders(
-        memory, {connect(ring.number, watch_), connect(other.number, watch_), other.name});
+        memory, {connect(ring.number, watch_), connect(other.number, watch_), other.name},
+        options_.ranks_per_node, options_.buckets);
     all.erase(std::remove_if(all.begin() + 1, all.end(),
                              [&](const contender& c) { return !options_.wanted(c.name); }),
               all.end());
@@ -405,12 +451,17 @@ options parse(int argc, char** argv) {
       o.seconds = std::stod(value);
     } else if (name == "--only") {
       o.only = split(value);
-    } else if (name == "--sizes") {
-      o.sizes.clear();
+    } else if (name == "--ranks-per-node") {
+      o.ranks_per_node = std::stoi(value);
+    } else if (name == "--sizes" || name == "--buckets") {
+      auto& list = name == "--sizes" ? o.sizes : o.buckets;
+      list.clear();
       for (const std::string& one : split(value)) {
         const int exponent = std::stoi(one);
-        if (exponent < 5 || exponent > 30) throw std::runtime_error("--sizes: from 5 to 30");
-        o.sizes.push_back(static_cast<unsigned>(exponent));
+        if (exponent < 5 || exponent > 30) {
+          throw std::runtime_error(std::string(name) + ": from 5 to 30");
+        }
+        list.push_back(static_cast<unsigned>(exponent));
       }
     } else {
       throw std::runtime_error("unknown argument " + std::string(argument));
