@@ -250,12 +250,12 @@ std::vector<contender> contenders(rank_memory& memory, const links& l, int ranks
     const std::size_t n_buckets = memory.n >> exponent;
     if (n_buckets < 2) continue;
     all.push_back(contend<gather_scatter_mean<watched>>(
-        "bucketed_" + std::to_string(exponent), memory, l.by_ring, "buckets of 2^" +
-        std::to_string(exponent), static_cast<int>(n_buckets)));
+        "bucketed_" + std::to_string(exponent), memory, l.by_ring,
+        "buckets of 2^" + std::to_string(exponent), static_cast<int>(n_buckets)));
   }
   if (ranks_per_node > 1 && l.by_ring.size() > ranks_per_node) {
-    all.push_back(contend<hierarchical_mean<watched>>("hierarchical", memory, l.by_ring, "",
-                                                      ranks_per_node));
+    all.push_back(
+        contend<hierarchical_mean<watched>>("hierarchical", memory, l.by_ring, "", ranks_per_node));
   }
   return all;
 }
@@ -365,9 +365,9 @@ class benchmark {
         options_.wanted("other_allreduce") ? quickest_other(small, watch_) : others[0];
 
     rank_memory memory(n, random.data());
-    auto all = contenders(
-        memory, {connect(ring.number, watch_), connect(other.number, watch_), other.name},
-        options_.ranks_per_node, options_.buckets);
+    auto all = contenders(memory,
+                          {connect(ring.number, watch_), connect(other.number, watch_), other.name},
+                          options_.ranks_per_node, options_.buckets);
     all.erase(std::remove_if(all.begin() + 1, all.end(),
                              [&](const contender& c) { return !options_.wanted(c.name); }),
               all.end());

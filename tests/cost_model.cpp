@@ -134,6 +134,27 @@ const simulated simulation[] = {
     {256, 8, 2.7, exchange::hierarchical, 0.313913},
 };
 
+/// The same with SimGrid's factors for TCP, with which the model was not made. Its worst is 15.0%
+/// too little, all_gather on 16 nodes of 8 ranks at 40 Gbit/s: there SimGrid lets the
+/// acknowledgements of a long way may lose against the traffic inside a node (not examined).
+const simulated simulation_of_tcp[] = {
+    {16, 4, 2.7, exchange::ring, 4.42252},
+    {16, 4, 2.7, exchange::dense_gather_scatter, 10.5732},
+    {16, 4, 2.7, exchange::gather_scatter, 0.70217},
+    {16, 4, 2.7, exchange::hierarchical, 0.319374},
+    {16, 4, 2.7, exchange::all_gather, 8.77895},
+    {16, 4, 40, exchange::ring, 0.379358},
+    {16, 4, 40, exchange::dense_gather_scatter, 0.774874},
+    {16, 4, 40, exchange::gather_scatter, 0.088495},
+    {16, 4, 40, exchange::hierarchical, 0.076332},
+    {16, 4, 40, exchange::all_gather, 0.72057},
+    {64, 1, 10, exchange::ring, 1.22625},
+    {64, 1, 10, exchange::dense_gather_scatter, 1.22626},
+    {64, 1, 10, exchange::gather_scatter, 0.117963},
+    {64, 1, 10, exchange::hierarchical, 0.117963},
+    {64, 1, 10, exchange::all_gather, 2.38643},
+};
+
 }  // namespace
 
 TEST_CASE("cost model: within 15% of every simulated exchange") {
@@ -144,6 +165,21 @@ TEST_CASE("cost model: within 15% of every simulated exchange") {
     CAPTURE(cost::name_of(s.kind));
     const double predicted = seconds(cluster(s.nodes, s.ranks_per_node, s.gbit), s.kind);
     CHECK(std::fabs(predicted / s.seconds - 1) < 0.15);
+  }
+}
+
+TEST_CASE("cost model: within 15% with TCP's share of bandwidth and latency taken off the links") {
+  for (const simulated& s : simulation_of_tcp) {
+    CAPTURE(s.nodes);
+    CAPTURE(s.ranks_per_node);
+    CAPTURE(s.gbit);
+    CAPTURE(cost::name_of(s.kind));
+    cost::network net = cluster(s.nodes, s.ranks_per_node, s.gbit);
+    for (cost::link* l : {&net.between, &net.inside}) {  // SimGrid 3.32, messages above 64 KiB
+      l->bytes_per_second *= 0.940694 / 1.05;
+      l->latency_seconds *= 11.6436;
+    }
+    CHECK(std::fabs(seconds(net, s.kind) / s.seconds - 1) < 0.15);
   }
 }
 
@@ -253,6 +289,20 @@ TEST_CASE("cost model: end to end is the sum over the steps of the mix") {
         doctest::Approx(adam.step_seconds + 2 * zero.step_seconds +
                         4 * (zero.step_seconds + adam.exchange_seconds) + 8 * local));
   CHECK(adam.seconds == doctest::Approx(152000 * adam.step_seconds));
+
+  w.allreduce_factor = 3;  // of every dense step, in the warm-up too
+  const cost::prediction slow = cost::predict(net, w, algorithm::adam, exchange::ring);
+  CHECK(slow.step_seconds == doctest::Approx(adam.step_seconds + 2 * adam.exchange_seconds));
+  CHECK(cost::predict(net, w, algorithm::one_bit_adam, exchange::gather_scatter).seconds ==
+        doctest::Approx(one.seconds + 3 * 2 * adam.exchange_seconds));
+}
+
+TEST_CASE("cost model: one node of several ranks is exact, and has no card to share") {
+  const cost::network net = cluster(1, 4, 1);
+  CHECK(seconds(net, exchange::hierarchical) == seconds(net, exchange::dense_gather_scatter));
+  cost::network other = net;
+  other.between = {};
+  for (const exchange e : all()) CHECK(seconds(other, e) == seconds(net, e));
 }
 
 TEST_CASE("cost model: nonsense is refused, with the number") {

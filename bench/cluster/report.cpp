@@ -159,7 +159,8 @@ void print_runs(const results& r) {
   std::printf(
       "\nBERT-Large, fp16 gradients, batch %d per GPU: seconds of an exchange, samples per second\n"
       "(end to end, warm-up included) and end-to-end speed-up over Adam with a ring allreduce\n"
-      "(~: the exchange by the cost model, not simulated)\n"
+      "(~: the exchange by the cost model, not simulated). hierarchical sums fp16 inside the node\n"
+      "at 100 Gbit/s per rank; onebit on the host sends fp32 there, twice the bytes\n"
       "nodes  x  Gbit/s  exchange        dense  compressed    adam 1-bit A.  0/1 A.   1-bit Adam "
       "1-bit LAMB   0/1 Adam   0/1 over 1-bit\n",
       batch);

@@ -4,8 +4,8 @@
 
 # Simulates BERT-Large on clusters of 16 to 256 nodes with SimGrid, after installing what is missing
 # (Debian, Ubuntu): step times, end-to-end speed-ups beside the papers' claims, and how far the cost
-# model is from the simulation. Takes about ten minutes; the simulated times are the same on every
-# machine.
+# model is from the simulation. Takes two minutes on two idle cores; the simulated times are the same
+# on every machine.
 #
 #   bench/cluster/run.sh [--quick] [--out PREFIX]
 #

@@ -182,7 +182,8 @@ inline constexpr double status_bytes = 4;  ///< in a slot that is not compressed
 ///   all_gather            (W-1) (n/8 / B + a): a ring
 ///   hierarchical          all_to_all of n e / L inside the node; gather_scatter of n / L among the
 ///                         N ranks of equal place, L such groups sharing each card:
-///                         2 (N-1) (n/8 / N / B + a); all_gather of n/8 / L inside
+///                         2 (N-1) (n/8 / N / B + a); all_gather of n/8 / L inside. With one
+///                         node it is dense_gather_scatter
 ///
 /// B / L and B are replaced by b where that is slower. Throws invalid_input.
 [[nodiscard]] inline double exchange_seconds(const network& net, exchange kind, double parameters,
