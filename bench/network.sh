@@ -13,6 +13,7 @@
 # RANKS                 in all; 4 unless said otherwise
 # --ranks-per-node L    L ranks share a node and its port; among them traffic is not shaped (1)
 # --sizes LIST          floats, as powers of two: 20,22,24 (to 26, fewer where the network is slow)
+# --buckets LIST        sizes of the bucketed exchange's buckets, likewise (18,20,22)
 # --seconds S           aim of measuring per size (20); three rounds are made anyway
 # --only NAME,NAME      these exchanges and the ring, instead of all
 # --burst SIZE          what a port lets pass at full speed after a pause (256kb). Far less costs
@@ -22,7 +23,8 @@
 # --out PREFIX          PREFIX.json, PREFIX.txt and PREFIX.svg (build/network/results/RATE-RANKSxL)
 # --timeout S           gives up on an MPI program after so long (900)
 # --bench PROGRAM       a bench_network_mpi that is built already, and
-# --trainer PROGRAM     a language_model: with one of these, nothing is built or installed
+# --trainer PROGRAM     a language_model, and
+# --advisor PROGRAM     an advisor: with one of these, nothing is built or installed
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
 # ONEBIT_BUILD_DIR    where to build, instead of build/network
@@ -47,7 +49,7 @@ cannot() { # ctest reports 77 as a skipped test
 usage() { sed -n '/^# Measures/,/^$/s/^# \{0,1\}//p' bench/network.sh; }
 absolute() { [[ "$1" == /* ]] && echo "$1" || echo "$here/$1"; }
 
-rate="" ranks="" per_node=1 burst=256kb
+rate="" ranks="" per_node=1 burst=256kb buckets=18,20,22 advisor=""
 sizes="" seconds=20 only="" steps=40 text="" out="" timeout=900
 bench="" trainer=""
 while (($#)); do
@@ -56,6 +58,7 @@ while (($#)); do
     --*) (($# > 1)) || fail "$1 needs a value" ;;&
     --ranks-per-node) per_node="$2" && shift ;;
     --sizes) sizes="$2" && shift ;;
+    --buckets) buckets="$2" && shift ;;
     --seconds) seconds="$2" && shift ;;
     --only) only="$2" && shift ;;
     --burst) burst="$2" && shift ;;
@@ -64,6 +67,7 @@ while (($#)); do
     --out) out="$(absolute "$2")" && shift ;;
     --timeout) timeout="$2" && shift ;;
     --bench) bench="$(absolute "$2")" && shift ;;
+    --advisor) advisor="$2" && shift ;;
     --trainer) trainer="$(absolute "$2")" && shift ;;
     -*) fail "unknown option $1; see --help" ;;
     *)
@@ -93,8 +97,9 @@ nodes=$((ranks / per_node))
 
 install_missing() {
   command -v dpkg-query >/dev/null || return 0 # not Debian: whatever is missing is named later
-  local wanted=(g++ cmake iproute2 util-linux libopenmpi-dev openmpi-bin gnuplot-nox)
-  ((steps == 0)) || wanted+=(libeigen3-dev libcli11-dev nlohmann-json3-dev)
+  local wanted=(g++ cmake iproute2 util-linux libopenmpi-dev openmpi-bin gnuplot-nox
+    libcli11-dev)
+  ((steps == 0)) || wanted+=(libeigen3-dev nlohmann-json3-dev)
   ((steps == 0)) || [[ -n "$text" ]] || wanted+=(bible-kjv)
   command -v ninja >/dev/null || wanted+=(make)
   local package missing=()
@@ -108,7 +113,7 @@ install_missing() {
 }
 
 build_programs() {
-  local build="${ONEBIT_BUILD_DIR:-build/network}" more targets=(bench_network_mpi)
+  local build="${ONEBIT_BUILD_DIR:-build/network}" more targets=(bench_network_mpi advisor)
   ((steps == 0)) || targets+=(language_model)
   local configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_TESTS=OFF
     -DONEBIT_BUILD_EXAMPLES=ON -DONEBIT_BUILD_BENCH=ON -DONEBIT_CUDA=OFF)
@@ -120,11 +125,12 @@ build_programs() {
   cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" >&2
   build="$(realpath "$build")"
   bench="$build/bench/bench_network_mpi"
+  advisor="$build/examples/advisor/advisor"
   ((steps == 0)) || trainer="$build/examples/language_model/language_model"
 }
 
 ((EUID == 0)) || cannot "network namespaces need root; try: sudo bench/network.sh $rate $ranks"
-if [[ -z "$bench$trainer" ]]; then
+if [[ -z "$bench$trainer$advisor" ]]; then
   install_missing
   build_programs
 fi
@@ -265,9 +271,46 @@ fi
 
 : >"$work/exchanges.json"
 if [[ -n "$bench" ]]; then
-  mpi "$work/exchanges.txt" "$bench" "--sizes=$sizes" "--seconds=$seconds" \
+  mpi "$work/exchanges.txt" "$bench" "--sizes=$sizes" "--buckets=$buckets" "--seconds=$seconds" \
     "--ranks-per-node=$per_node" "--only=$only" "--json=$work/exchanges.json" || fail "the exchanges failed"
   cat "$work/exchanges.txt" >>"$out.txt"
+fi
+
+# What the advisor, that measures this network by itself, would have said of the largest exchange.
+: >"$work/predictions.json"
+if [[ -n "$advisor" && -s "$work/exchanges.json" ]]; then
+  n=$((1 << ${sizes##*,}))
+  # by the algorithms that the exchanges above use
+  mpi "$work/advisor.txt" env OMPI_MCA_coll_tuned_allgather_algorithm=4 \
+    OMPI_MCA_coll_tuned_allreduce_algorithm=4 "$advisor" --measure --json --parameters "$n" --compute 0ms \
+    --ranks-per-node "$per_node" >/dev/null || { cat "$work/advisor.txt" >&2 && fail "no advice"; }
+  awk -v n="$n" -v json="$work/predictions.json" '
+    function value(name,   text) {
+      if (!match($0, "\"" name "\": *\"?[^,\"}]+")) return ""
+      text = substr($0, RSTART, RLENGTH)
+      sub(/^[^:]*: *"?/, "", text)
+      return text
+    }
+    FILENAME ~ /exchanges/ && value("n") == n { ms[value("exchange")] = value("ms") }
+    FILENAME ~ /advisor/ && value("exchange") != "" {
+      e = value("exchange")
+      # exchange and passes; of the dense ones the exchange alone is measured above
+      seconds = value(e ~ /^(ring|dense_gather_scatter)$/ ? "exchange_seconds" : "step_seconds")
+      if (e == "dense_gather_scatter") e = "dense"
+      at[e] = 1e3 * seconds
+    }
+    END {
+      printf "\nthe advisor, by its own measurements, for %d floats\n", n
+      printf "%-16s %12s %12s %8s\n", "exchange", "measured ms", "predicted ms", "error"
+      split("ring dense gather_scatter all_gather hierarchical", names, " ")
+      for (i = 1; i <= 5; ++i) {
+        e = names[i]
+        if (!(e in ms) || !(e in at)) continue
+        printf "%-16s %12.2f %12.2f %+7.1f%%\n", e, ms[e], at[e], 100 * (at[e] / ms[e] - 1)
+        printf "%s{\"exchange\": \"%s\", \"n\": %d, \"measured_ms\": %.3f, " \
+          "\"predicted_ms\": %.3f}", k++ ? ",\n" : "", e, n, ms[e], at[e] >json
+      }
+    }' "$work/exchanges.json" "$work/advisor.txt" | tee -a "$out.txt"
 fi
 
 # The trainer's table is over all steps. So it stops after 12, ten of which freeze the variance, and
@@ -320,7 +363,9 @@ fi
   printf '"ranks_per_node": %d, "ranks": %d, "cores": %d, "mpi": "%s",\n"exchanges": ' \
     "$per_node" "$ranks" "$(nproc)" "$mpi_version"
   cat "$work/exchanges.json"
-  printf ',\n"training": [\n'
+  printf ',\n"predictions": [\n'
+  cat "$work/predictions.json"
+  printf '],\n"training": [\n'
   cat "$work/training.json"
   printf ']\n}\n'
 } >"$out.json"
