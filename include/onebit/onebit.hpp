@@ -8,9 +8,11 @@
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/collective/gather_scatter.hpp>
+#include <onebit/collective/hierarchical.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
@@ -22,4 +24,5 @@
 #include <onebit/schedule/dry_run.hpp>
 #include <onebit/schedule/freeze.hpp>
 #include <onebit/schedule/intervals.hpp>
+#include <onebit/tensor.hpp>
 #include <onebit/transport/threads.hpp>

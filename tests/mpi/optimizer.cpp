@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <sstream>
@@ -51,9 +52,19 @@ const auto skipping = [](auto& data, auto t) {
   return onebit::zero_one_adam(data.groups(), t, o);
 };
 
-/// Parameters and state of one rank after each of 10 steps, one of which is skipped.
+const auto bucketed = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                              onebit::gather_scatter{onebit::sign<>{}, 1000});
+};
+const auto by_node = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                              onebit::hierarchical{onebit::sign<>{}, t.size() % 2 == 0 ? 2 : 1});
+};
+
+/// Parameters and state of one rank after each of 10 steps, one of which is skipped. `announces`:
+/// tensors are announced before each step, all but the first.
 template <class Make, class T>
-std::uint64_t trajectory(const Make& make, const T& transport) {
+std::uint64_t trajectory(const Make& make, const T& transport, bool announces = false) {
   training<> data;
   auto optimizer = make(data, transport);
   onebit::digest d;
@@ -61,6 +72,10 @@ std::uint64_t trajectory(const Make& make, const T& transport) {
     data.compute_gradients(transport.rank(), optimizer.steps());
     if (i == 6 && transport.rank() == transport.size() - 1) {
       data.grads[2][4321] = std::numeric_limits<float>::infinity();
+    }
+    if (announces) {
+      optimizer.begin(0.01F);
+      for (std::size_t t = data.params.size(); t-- > 1;) optimizer.ready(t);
     }
     const auto report = optimizer.step(0.01F);
     d.add(report.bytes_sent);
@@ -73,7 +88,7 @@ std::uint64_t trajectory(const Make& make, const T& transport) {
 }
 
 template <class Make>
-void check_same_as_threads(const Make& make) {
+void check_same_as_threads(const Make& make, bool announces = false) {
   const onebit::mpi transport(MPI_COMM_WORLD);
   std::uint64_t expected[64] = {};
   if (transport.rank() == 0) {  // threads need one process; the others wait for its results
@@ -82,7 +97,7 @@ void check_same_as_threads(const Make& make) {
     std::copy(all.begin(), all.end(), expected);
   }
   MPI_Bcast(expected, 64, MPI_UINT64_T, 0, MPI_COMM_WORLD);
-  CHECK(trajectory(make, transport) == expected[transport.rank()]);
+  CHECK(trajectory(make, transport, announces) == expected[transport.rank()]);
 }
 
 }  // namespace
@@ -92,6 +107,12 @@ TEST_CASE("the bits of threads: 1-bit Adam, gather-scatter") { check_same_as_thr
 TEST_CASE("the bits of threads: 1-bit Adam, all-gather") { check_same_as_threads(gathered); }
 TEST_CASE("the bits of threads: 1-bit LAMB") { check_same_as_threads(layered); }
 TEST_CASE("the bits of threads: 0/1 Adam") { check_same_as_threads(skipping); }
+
+TEST_CASE("the bits of threads: buckets under way at once") { check_same_as_threads(bucketed); }
+TEST_CASE("the bits of threads: buckets that start before the step") {
+  check_same_as_threads(bucketed, true);
+}
+TEST_CASE("the bits of threads: two levels") { check_same_as_threads(by_node); }
 
 TEST_CASE("MPI's own sum: all ranks hold the same bits") {
   const onebit::mpi transport(MPI_COMM_WORLD);
