@@ -260,31 +260,35 @@ inline std::string difference(const std::vector<trajectory>& a, const std::vecto
   return "none";
 }
 
-/// Calls f(name, make) for each algorithm; make(groups, transport, backend) builds it. Their
-/// schedules have every kind of step in 44.
-template <class F>
-void each_dense(const F& f) {
-  f("adam",
-    [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {.bias_correction = true}, b); });
-  f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
-}
-template <class Collective, class F>
-void each_compressed(const Collective& c, const F& f) {
-  f("one_bit_adam", [c](const auto& g, auto t, auto b) {
+// Algorithms as make(groups, transport, backend), with schedules that have every kind of step
+// in 44.
+
+template <class Collective>
+auto one_bit_adam_with(const Collective& c) {
+  return [c](const auto& g, auto t, auto b) {
     return onebit::one_bit_adam(
         g, t, onebit::one_bit_adam_options{.bias_correction = true, .freeze_after = 12}, c, b);
-  });
-  f("one_bit_lamb", [c](const auto& g, auto t, auto b) {
+  };
+}
+template <class Collective>
+auto one_bit_lamb_with(const Collective& c) {
+  return [c](const auto& g, auto t, auto b) {
     return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 12}}, c, b);
-  });
-  f("zero_one_adam", [c](const auto& g, auto t, auto b) {
+  };
+}
+template <class Collective>
+auto zero_one_adam_with(const Collective& c) {
+  return [c](const auto& g, auto t, auto b) {
     return onebit::zero_one_adam(
         g, t,
         onebit::zero_one_adam_options{
             .schedule = {.kappa = 2, .warmup_steps = 12, .doubling_steps = 8, .max_interval = 4}},
         c, b);
-  });
-  f("variant", [c](const auto& g, auto t, auto b) {
+  };
+}
+template <class Collective>
+auto variant_with(const Collective& c) {
+  return [c](const auto& g, auto t, auto b) {
     return onebit::zero_one_adam_variant(
         g, t,
         onebit::zero_one_adam_variant_options{.schedule = {.var_freeze_step = 12,
@@ -292,19 +296,28 @@ void each_compressed(const Collective& c, const F& f) {
                                                            .local_step_scaler = 8,
                                                            .local_step_clipper = 4}},
         c, b);
-  });
+  };
 }
-template <class Collective, class F>
-void each_algorithm(const Collective& c, const F& f) {
-  each_dense(f);
-  each_compressed(c, f);
+
+/// Calls f(name, make) for each of them, gather-scattered.
+template <class F>
+void each_algorithm(const F& f, std::size_t bucket_elements = 0) {
+  onebit::gather_scatter<onebit::sign<>> c;
+  if (bucket_elements > 0) c.bucket_elements = bucket_elements;
+  f("adam",
+    [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {.bias_correction = true}, b); });
+  f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
+  f("one_bit_adam", one_bit_adam_with(c));
+  f("one_bit_lamb", one_bit_lamb_with(c));
+  f("zero_one_adam", zero_one_adam_with(c));
+  f("variant", variant_with(c));
 }
 
 /// The whole script on the device and on the host: the same bits after every step.
 template <class Device, class P = float, class G = P, class Make>
 void check_same_bits(const char* name, int n, const Make& make, const script& s = {},
                      bool with_master = false, bool settle_each = false) {
-  CAPTURE(name);
+  INFO(std::string(name));
   CAPTURE(n);
   const auto train = [&]<class Place>(auto transport, Place& place) {
     model<Place, P, G> data(place, transport.rank(), transport.size(), s, with_master);

@@ -13,10 +13,8 @@ using onebit::fp16;
 
 namespace {
 
-const auto one_bit_adam = [](const auto& g, auto t, auto b) {
-  return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 12},
-                              onebit::gather_scatter<onebit::sign<>>{}, b);
-};
+const onebit::gather_scatter<onebit::sign<>> exchange;
+const auto one_bit_adam = one_bit_adam_with(exchange);
 
 }  // namespace
 
@@ -26,23 +24,13 @@ TEST_CASE("cuda elements: bf16") {
   check_same_bits<cuda_device, bf16>("no master", 2, one_bit_adam, s, false);
   check_same_bits<cuda_device, bf16>("one rank", 1, one_bit_adam, s, true);
   check_same_bits<cuda_device, float, bf16>("gradients alone", 2, one_bit_adam, s);
-  const auto zero_one = [](const auto& g, auto t, auto b) {
-    return onebit::zero_one_adam(
-        g, t,
-        onebit::zero_one_adam_options{
-            .schedule = {.kappa = 2, .warmup_steps = 12, .doubling_steps = 8, .max_interval = 4}},
-        onebit::gather_scatter<onebit::sign<>>{}, b);
-  };
-  check_same_bits<cuda_device, bf16>("zero_one_adam", 2, zero_one, s, true);
+  check_same_bits<cuda_device, bf16>("zero_one_adam", 2, zero_one_adam_with(exchange), s, true);
 }
 
 TEST_CASE("cuda elements: fp16, and a loss scale that overflows") {
   check_same_bits<cuda_device, fp16>("master", 2, one_bit_adam, {.loss_scale = 1024}, true);
   const script bad{.calls = 20, .bad = {14, 17}, .loss_scale = 1024};
   check_same_bits<cuda_device, fp16>("overflow", 2, one_bit_adam, bad, true, true);
-  const auto lamb = [](const auto& g, auto t, auto b) {
-    return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 12}},
-                                onebit::gather_scatter<onebit::sign<>>{}, b);
-  };
-  check_same_bits<cuda_device, fp16>("one_bit_lamb", 2, lamb, {.loss_scale = 1024}, true);
+  check_same_bits<cuda_device, fp16>("one_bit_lamb", 2, one_bit_lamb_with(exchange),
+                                     {.loss_scale = 1024}, true);
 }

@@ -68,8 +68,8 @@ const auto plain = [](auto& o, auto& data, auto&) { return steps(o, data); };
 }  // namespace
 
 TEST_CASE("cuda stream: steps replayed from graphs are the steps") {
-  each_algorithm(onebit::gather_scatter<onebit::sign<>>{}, [](const char* name, const auto& make) {
-    CAPTURE(name);
+  each_algorithm([](const char* name, const auto& make) {
+    INFO(std::string(name));
     const script s{.calls = 48};
     const auto replayed =
         with_echo<cuda_device>(make, s, [](auto& o, auto& data, cuda_device& device) {
@@ -122,8 +122,8 @@ TEST_CASE("cuda stream: a replayed step that is called off changes nothing") {
 }
 
 TEST_CASE("cuda stream: late steps neither allocate nor wait") {
-  each_algorithm(onebit::gather_scatter<onebit::sign<>>{}, [](const char* name, const auto& make) {
-    CAPTURE(name);
+  each_algorithm([](const char* name, const auto& make) {
+    INFO(std::string(name));
     constexpr std::uint64_t first = 36, last = 44;
     const auto ahead =
         with_echo<cuda_device>(make, {.calls = last}, [](auto& o, auto& data, cuda_device& device) {
@@ -150,8 +150,8 @@ TEST_CASE("cuda stream: late steps neither allocate nor wait") {
 }
 
 TEST_CASE("cuda stream: ranks that share a device do not allocate in late steps") {
-  each_algorithm(onebit::gather_scatter<onebit::sign<>>{}, [](const char* name, const auto& make) {
-    CAPTURE(name);
+  each_algorithm([](const char* name, const auto& make) {
+    INFO(std::string(name));
     (void)on<cuda_device>(2, [&](auto transport, cuda_device& device) {
       const script s;
       model<cuda_device> data(device, transport.rank(), transport.size(), s);
