@@ -16,6 +16,7 @@
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
 # ONEBIT_BUILD_DIR    where to build, instead of build/gpu
 
+# shellcheck disable=SC2317 # functions that `stage` calls
 set -euo pipefail
 here="$PWD"
 command="tests/gpu.sh $*"
@@ -108,7 +109,7 @@ configure() {
     "-DONEBIT_BUILD_BENCH=$with_bench" "-DONEBIT_BUILD_EXAMPLES=$with_examples" \
     -DONEBIT_INSTALL=OFF "${cmake_args[@]}"
 }
-has_target() { cmake --build "$build" --target help | grep -Eq "(^|[ /])$1(:|\$| )"; }
+has_target() { cmake --build "$build" --target help | grep -E "(^|[ /])$1(:|\$| )" >/dev/null; }
 build_all() {
   local target targets=()
   for target in test_cuda test_nccl nccl_trainer bench_cuda; do

@@ -38,7 +38,7 @@ TEST_CASE("cuda trainings: other scales, and none") {
       one_bit_adam_with(onebit::gather_scatter{l1{onebit::granularity::chunk()}}));
   check_same_bits<cuda_device>(
       "l1 by block", 2,
-      one_bit_adam_with(onebit::gather_scatter{l1{onebit::granularity::block(1)}}));
+      one_bit_adam_with(onebit::gather_scatter{l1{onebit::granularity::block(1024)}}));
   check_same_bits<cuda_device>("identity", 2,
                                one_bit_adam_with(onebit::gather_scatter<onebit::identity>{}));
 }
