@@ -105,7 +105,8 @@ configure() {
   local generator=()
   if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DONEBIT_CUDA=ON \
-    -DCMAKE_CUDA_ARCHITECTURES=native "-DONEBIT_BUILD_TESTS=$with_tests" \
+    -DCMAKE_CUDA_ARCHITECTURES=native "-DCMAKE_CUDA_FLAGS_RELEASE=-O2 -DNDEBUG" \
+    "-DONEBIT_BUILD_TESTS=$with_tests" \
     "-DONEBIT_BUILD_BENCH=$with_bench" "-DONEBIT_BUILD_EXAMPLES=$with_examples" \
     -DONEBIT_INSTALL=OFF "${cmake_args[@]}"
 }
