@@ -100,6 +100,11 @@ class rank_team {
 
   [[nodiscard]] int size() const { return static_cast<int>(threads_.size()); }
   [[nodiscard]] onebit::threads transport(int rank) const { return {hub_, rank}; }
+  /// The same for ranks whose buffers lie elsewhere.
+  template <class M>
+  [[nodiscard]] onebit::basic_threads<M> transport(int rank, const M& memory) const {
+    return {hub_, rank, memory};
+  }
 
   /// Runs f(rank) on all ranks at the same time; the seconds of the slowest.
   double time(const std::function<void(int)>& f) {

@@ -6,20 +6,11 @@
 
 #include "../conformance/backend.hpp"
 #include "../conformance/lanes.hpp"
+#include "device.cuh"
 
 using namespace onebit_test;
 
 namespace {
-
-/// A stream for as long as the test runs.
-struct stream {
-  cudaStream_t handle = nullptr;
-  stream() {
-    onebit::detail::check_cuda(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking),
-                               "cudaStreamCreateWithFlags");
-  }
-  ~stream() { (void)cudaStreamDestroy(handle); }
-};
 
 struct cuda_model {
   static std::string name() { return "cuda"; }
@@ -27,22 +18,6 @@ struct cuda_model {
   static onebit::cuda make() {
     static const stream own;
     return onebit::cuda(own.handle);
-  }
-};
-
-/// Counts what goes through it.
-class counting_memory final : public onebit::cuda_memory_resource {
- public:
-  std::size_t n_allocated = 0, n_freed = 0, bytes = 0;
-  void* allocate(std::size_t n, cudaStream_t stream) override {
-    ++n_allocated;
-    bytes += n;
-    return onebit::default_cuda_memory().allocate(n, stream);
-  }
-  void deallocate(void* p, std::size_t n, cudaStream_t stream) noexcept override {
-    ++n_freed;
-    bytes -= n;
-    onebit::default_cuda_memory().deallocate(p, n, stream);
   }
 };
 

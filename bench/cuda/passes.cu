@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The fused passes of a compressed step on a CUDA device, beside a device-to-device copy that moves
+// as many bytes (read and written), and beside Adam written by hand as one kernel.
+//
+// Every iteration times the copy and the pass one after the other; share_of_copy is the median of
+// copy over pass: 1 is a pass at the speed of memory. Below 2^24 elements the cache holds what is
+// moved, of both. Bytes that a pass has to move per element:
+//
+//   encode        16.375  carried read and written, gradients read and overwritten by the undo,
+//                         agreed signs in, live mask in, message out
+//   serve          4.5    two ranks' signs in, residual read, live mask in, average's signs out
+//   serve_commit   8.5    residual read and written, signs of both and of the average, live mask in
+//   update        12.25   parameters read and written, denominators, agreed signs and live mask in
+//   adam          28      parameters, m and v read and written, gradients in
+
+#include <cstring>
+#include <onebit/collective/worker.hpp>
+#include <onebit/compress/sign.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/rule/adam.hpp>
+#include <span>
+
+#include "support.cuh"
+
+namespace {
+
+using namespace onebit_bench;
+using codec = onebit::sign<>;
+using view = onebit::gathered_view<codec>;
+using mean = onebit::mean_view<codec>;
+using worker = onebit::worker_phase<codec, onebit::cuda>;
+
+constexpr int n_ranks = 2;
+
+/// The flat axis of n elements in chunks of two ranks, all of them live.
+struct scene {
+  onebit::cuda backend;
+  std::size_t n;
+  onebit::cuda_buffer<onebit::step_scalars> now;
+  worker local;
+
+  scene(cudaStream_t stream, std::size_t elements)
+      : backend(stream),
+        n(elements),
+        now(backend.make_buffer<onebit::step_scalars>(1)),
+        local(codec{}, backend, std::span(&n, 1), n_ranks) {
+    const onebit::step_scalars values{.lr = 1e-7F};
+    backend.copy_in(now.data(), &values, 1);
+    auto live = backend.make_buffer<std::uint32_t>(local.axis().n_words());
+    check_cuda(cudaMemsetAsync(live.data(), 0xFF, live.bytes(), stream), "cudaMemsetAsync");
+    local.set_live(std::move(live));
+  }
+  /// A slot from each rank: random signs, and scales of 0.5.
+  [[nodiscard]] onebit::cuda_buffer<std::byte> make_slots() {
+    const onebit::slot_format& f = local.format();
+    auto slots = backend.make_buffer<std::byte>(f.slot_bytes * n_ranks);
+    fill(reinterpret_cast<float*>(slots.data()), slots.bytes() / 4, 0, 1, 5, backend.stream());
+    const std::vector<float> scales((f.status_at - f.scales_at) / sizeof(float), 0.5F);
+    for (std::size_t j = 0; j < n_ranks; ++j) {
+      std::byte* at = slots.data() + j * f.slot_bytes + f.scales_at;
+      backend.copy_in(reinterpret_cast<float*>(at), scales.data(), scales.size());
+    }
+    return slots;
+  }
+  [[nodiscard]] view heard(const onebit::cuda_buffer<std::byte>& slots) {
+    return {codec{}, local.format(), slots.data(), local.live()};
+  }
+  [[nodiscard]] onebit::cuda_buffer<onebit::tensor_entry<float, float>> entry(float* params,
+                                                                              float* grads) const {
+    const onebit::tensor_entry<float, float> here{params, grads, 1.0F, 0.01F};
+    auto there = backend.make_buffer<onebit::tensor_entry<float, float>>(1);
+    backend.copy_in(there.data(), &here, 1);
+    return there;
+  }
+};
+
+class encode_pass {
+ public:
+  static constexpr double bytes = 16.375;
+
+  encode_pass(cudaStream_t stream, std::size_t n)
+      : s_(stream, n),
+        grads_(random_buffer(s_.backend, n, 2)),
+        tensor_(s_.entry(nullptr, grads_.data())),
+        agreed_(s_.make_slots()),
+        slots_(s_.make_slots()) {
+    // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
+    s_.local.carry(random_buffer(s_.backend, s_.local.axis().n_words() * 32, 3, 0, 1.7F));
+    run();
+    s_.local.commit(s_.now.data());
+  }
+  void run() {
+    const onebit::momentum_message<view, float, float> message{
+        s_.heard(agreed_), tensor_.data(), s_.now.data(), onebit::make_moments(0.9, 0.999, 1e-8)};
+    s_.local.encode(message, onebit::undo_in_gradients<float, float>{tensor_.data()}, s_.now.data(),
+                    slots_.data(), 0);
+  }
+
+ private:
+  scene s_;
+  onebit::cuda_buffer<float> grads_;
+  onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
+  onebit::cuda_buffer<std::byte> agreed_, slots_;
+};
+
+/// What a rank does with the chunk that it serves, here of n elements, half of the axis.
+class serve_pass {
+ public:
+  static constexpr double bytes = 4.5;
+
+  serve_pass(cudaStream_t stream, std::size_t n)
+      : s_(stream, n_ranks * n),
+        received_(s_.make_slots()),
+        served_(s_.make_slots()),
+        residual_(random_buffer(s_.backend, s_.local.axis().chunk_words() * 32, 4)) {}
+  void run() {
+    const onebit::tile_range own = s_.local.axis().chunk_tiles(0);
+    s_.backend.launch(
+        own.end - own.begin,
+        onebit::encode_kernel<codec, mean, onebit::read_carry>{
+            codec{}, average(), onebit::read_carry{residual_.data(), s_.local.format()},
+            s_.local.live(), s_.local.tiles(), own.begin, s_.local.format(), served_.data(),
+            s_.local.format().chunks_per_bucket, s_.local.sums()});
+    const onebit::tile_range segments = s_.local.axis().chunk_segments(0);
+    s_.backend.launch(segments.end - segments.begin,
+                      onebit::scale_kernel<codec>{codec{}, s_.local.segments() + segments.begin,
+                                                  s_.local.sums(), nullptr, served_.data(),
+                                                  s_.local.format().scales_at, s_.now.data()});
+  }
+
+ protected:
+  [[nodiscard]] mean average() {
+    return {codec{}, s_.local.format(), received_.data(), n_ranks, 1.0F / n_ranks, {}};
+  }
+  scene s_;
+  onebit::cuda_buffer<std::byte> received_, served_;
+  onebit::cuda_buffer<float> residual_;
+};
+
+class serve_commit_pass : public serve_pass {
+ public:
+  static constexpr double bytes = 8.5;
+  using serve_pass::serve_pass;
+  void run() {
+    const onebit::tile_range own = s_.local.axis().chunk_tiles(0);
+    s_.backend.launch(own.end - own.begin,
+                      onebit::server_residual_kernel<mean, view>{
+                          average(), s_.heard(served_), s_.local.live(), s_.local.tiles(),
+                          own.begin, s_.local.format(), residual_.data()});
+  }
+};
+
+class update_pass {
+ public:
+  static constexpr double bytes = 12.25;
+
+  update_pass(cudaStream_t stream, std::size_t n)
+      : s_(stream, n),
+        params_(random_buffer(s_.backend, n, 1)),
+        denominators_(random_buffer(s_.backend, s_.local.axis().n_words() * 32, 3, 2)),
+        tensor_(s_.entry(params_.data(), nullptr)),
+        agreed_(s_.make_slots()) {}
+  void run() {
+    s_.backend.launch(s_.local.axis().tiles().size(),
+                      onebit::detail::adam_update_kernel<view, float, float>{
+                          s_.heard(agreed_), s_.local.tiles(), tensor_.data(), denominators_.data(),
+                          s_.now.data()});
+  }
+
+ private:
+  scene s_;
+  onebit::cuda_buffer<float> params_, denominators_;
+  onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
+  onebit::cuda_buffer<std::byte> agreed_;
+};
+
+class adam_pass : public plain_adam {
+ public:
+  adam_pass(cudaStream_t stream, std::size_t n) : plain_adam(onebit::cuda(stream), n) {}
+};
+
+template <class Pass>
+void run_pass(benchmark::State& state, std::size_t n) {
+  where_it_fits(state, [&] {
+    const stopwatch watch;
+    const double bytes = Pass::bytes * static_cast<double>(n);
+    Pass pass(watch.stream(), n);
+    // half of the bytes are read, half written
+    const onebit::cuda backend(watch.stream());
+    const auto copied = static_cast<std::size_t>(bytes / 2);
+    auto from = random_buffer(backend, copied / 4, 6), to = backend.make_buffer<float>(copied / 4);
+    // enough of a small one that launches overlap: their gaps are not what is asked for here
+    const int repeats =
+        static_cast<int>(std::clamp<std::size_t>((std::size_t{1} << 25) / n, 1, 16));
+    const auto repeated = [&](const auto& f) {
+      return watch.time([&] {
+        for (int i = 0; i < repeats; ++i) f();
+      }) / repeats;
+    };
+    const auto copy = [&] {
+      check_cuda(cudaMemcpyAsync(to.data(), from.data(), to.bytes(), cudaMemcpyDeviceToDevice,
+                                 watch.stream()),
+                 "cudaMemcpyAsync");
+    };
+    for (int i = 0; i < 3; ++i) {
+      (void)repeated(copy);
+      (void)repeated([&] { pass.run(); });
+    }
+    std::vector<double> shares, copies, passes;
+    for (auto _ : state) {
+      copies.push_back(repeated(copy));
+      passes.push_back(repeated([&] { pass.run(); }));
+      state.SetIterationTime(passes.back());
+      shares.push_back(copies.back() / passes.back());
+    }
+    state.counters["share_of_copy"] = median(shares);
+    state.counters["gb_per_second"] = bytes / median(passes) / 1e9;
+    state.counters["copy_gb_per_second"] = bytes / median(copies) / 1e9;
+  });
+}
+
+template <class Pass>
+void add(const char* what) {
+  for (const std::size_t n : powers(20, quick() ? 24 : 28, quick() ? 4 : 2)) {
+    const std::string name = std::string("cuda/") + what + "/n:" + std::to_string(n);
+    benchmark::RegisterBenchmark(name.c_str(), run_pass<Pass>, n)
+        ->UseManualTime()
+        ->Unit(benchmark::kMicrosecond);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cuda_main(argc, argv, [] {
+    add<encode_pass>("encode");
+    add<serve_pass>("serve");
+    add<serve_commit_pass>("serve_commit");
+    add<update_pass>("update");
+    add<adam_pass>("adam");
+  });
+}

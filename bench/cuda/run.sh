@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+
+# Builds the benchmarks for CUDA devices and runs all of them; ends with a table of the figures that
+# matter. Installs nothing. Without a device it says so, and exits with 77.
+#
+#   bench/cuda/run.sh [--quick] [--json FILE] [Google Benchmark argument...]
+#
+# --quick        leaves the large sizes out, where memory is the limit
+# --json FILE    all results in one JSON file, in Google Benchmark's form
+#
+# ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
+# ONEBIT_BUILD_DIR    where to build, instead of build/bench-cuda
+# ONEBIT_BUILT        not empty: the programs are there already
+
+set -euo pipefail
+here="$PWD"
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export PATH="$PATH:/usr/local/cuda/bin"
+
+json=""
+arguments=()
+while (($#)); do
+  case "$1" in
+    --quick) export ONEBIT_BENCH_QUICK=1 ;;
+    --json) json="$2" && shift ;;
+    --json=*) json="${1#--json=}" ;;
+    -h | --help) sed -n '/^# Builds/,/^$/s/^# \{0,1\}//p' bench/cuda/run.sh && exit ;;
+    *) arguments+=("$1") ;;
+  esac
+  shift
+done
+[[ -z "$json" || "$json" == /* ]] || json="$here/$json"
+
+build="${ONEBIT_BUILD_DIR:-build/bench-cuda}"
+if [[ -z "${ONEBIT_BUILT:-}" ]]; then
+  configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_TESTS=OFF
+    -DONEBIT_BUILD_EXAMPLES=OFF -DONEBIT_BUILD_BENCH=ON -DONEBIT_CUDA=ON)
+  if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+    configure+=(-DCMAKE_CUDA_ARCHITECTURES=native)
+  fi
+  read -r -a more <<<"${ONEBIT_CMAKE_ARGS:-}" || true
+  "${configure[@]}" "${more[@]}" >/dev/null
+  cmake --build "$build" --parallel "$(nproc)" --target bench_cuda
+fi
+
+# -- running: each program writes one JSON file
+
+results="$build/results-cuda"
+rm -rf "$results"
+mkdir -p "$results"
+n_run=0
+for name in passes steps exchange; do
+  program="$build/bench/bench_cuda_$name"
+  if [[ ! -x "$program" ]]; then
+    echo "bench_cuda_$name was not built: it needs Google Benchmark, and exchange NCCL as well"
+    continue
+  fi
+  status=0
+  "$program" --benchmark_min_time=0.05 --benchmark_out="$results/$name.json" \
+    --benchmark_out_format=json "${arguments[@]}" || status=$?
+  ((status == 0 || status == 77)) || exit "$status"
+  ((status == 77)) || n_run=$((n_run + 1))
+done
+((n_run > 0)) || exit 77
+
+# -- results: Google Benchmark writes one key per line, so awk is all that is needed
+
+files=()
+for file in "$results"/*.json; do
+  if [[ -s "$file" ]] && grep -q '"name"' "$file"; then files+=("$file"); fi
+done
+if ((${#files[@]} == 0)); then
+  echo "no benchmark was run"
+  exit
+fi
+if [[ -n "$json" ]]; then
+  { # the context of the first file, the benchmarks of all
+    sed '/"benchmarks": \[/q' "${files[0]}"
+    first=1
+    for file in "${files[@]}"; do
+      ((first)) || echo "    ,"
+      first=0
+      awk '/^  \]/ { inside = 0 } inside; /"benchmarks": \[/ { inside = 1 }' "$file"
+    done
+    printf '  ]\n}\n'
+  } >"$json"
+fi
+cat "${files[@]}" | awk -f bench/cuda/summary.awk

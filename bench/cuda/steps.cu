@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Whole steps of every algorithm on one CUDA device.
+//
+//   plain    one rank, kernels launched one by one; time by events, from the first to the last
+//   graphs   the same, replayed from CUDA graphs
+//   ranks:2  two ranks on the device at the same time, whose transport waits for the device twice
+//   in
+//            a collective; time of the slower rank by the host's clock, until its stream is done
+//
+// Gradients are filled anew before each step, outside of what is timed. ns_per_parameter is by
+// rank; adam_ns is Adam written by hand as one kernel on as many elements (with two ranks: one
+// after the other), from the same iterations. All are medians.
+
+#include <memory>
+#include <onebit/onebit.hpp>
+#include <stdexcept>
+
+#include "support.cuh"
+
+namespace {
+
+using namespace onebit_bench;
+using groups = std::vector<onebit::param_group<>>;
+
+/// One rank that only ever enqueues: what a transport of device memory is with one rank.
+class alone {
+ public:
+  explicit alone(cudaStream_t stream) : memory_(stream) {}
+  [[nodiscard]] int rank() const { return 0; }
+  [[nodiscard]] int size() const { return 1; }
+  void all_to_all(const void* send, void* receive, std::size_t n) {
+    memory_.copy(receive, send, n);
+  }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    memory_.copy(receive, send, n);
+  }
+  void all_reduce_sum(float*, std::size_t) {}
+  void host_all_gather(const void* send, void* receive, std::size_t n) {
+    std::memcpy(receive, send, n);
+  }
+
+ private:
+  onebit::cuda_memory memory_;
+};
+
+std::vector<std::size_t> sizes_of(bool mixed, std::size_t n) {
+  return mixed ? mixed_tensors(n) : std::vector<std::size_t>{n};
+}
+
+/// One rank's parameters and gradients, each tensor at a multiple of 64 bytes.
+struct rank_model {
+  stopwatch watch;
+  onebit::cuda backend;
+  onebit::cuda_buffer<float> params, grads, source;
+  groups tensors;
+
+  rank_model(const std::vector<std::size_t>& sizes, int rank)
+      : backend(watch.stream()),
+        params(random_buffer(backend, room(sizes), 1)),
+        grads(backend.make_buffer<float>(room(sizes))),
+        source(random_buffer(backend, room(sizes), 10 + static_cast<std::uint64_t>(rank))),
+        tensors(1) {
+    std::size_t at = 0;
+    for (const std::size_t n : sizes) {
+      tensors[0].tensors.push_back({{params.data() + at, n}, {grads.data() + at, n}});
+      at += padded(n);
+    }
+    tensors[0].weight_decay = 0.01F;
+  }
+  void refill() {
+    check_cuda(cudaMemcpyAsync(grads.data(), source.data(), grads.bytes(), cudaMemcpyDeviceToDevice,
+                               watch.stream()),
+               "cudaMemcpyAsync");
+  }
+
+ private:
+  static std::size_t padded(std::size_t n) { return (n + 15) / 16 * 16; }
+  static std::size_t room(const std::vector<std::size_t>& sizes) {
+    std::size_t n = 0;
+    for (const std::size_t size : sizes) n += padded(size);
+    return n;
+  }
+};
+
+void tell(benchmark::State& state, std::size_t n, const std::vector<double>& steps,
+          const std::vector<double>& adams) {
+  const double ns = 1e9 / static_cast<double>(n);
+  state.counters["ns_per_parameter"] = median(steps) * ns;
+  state.counters["adam_ns"] = median(adams) * ns;
+  state.counters["step_us"] = median(steps) * 1e6;
+}
+
+template <class Optimizer>
+void expect_agreed(Optimizer& o) {
+  if (o.settle() != onebit::outcome::agreed) throw std::runtime_error("bench: a step was skipped");
+}
+
+template <class Make>
+void run_alone(benchmark::State& state, Make make, bool replay, bool mixed, std::size_t n) {
+  where_it_fits(state, [&] {
+    rank_model model(sizes_of(mixed, n), 0);
+    plain_adam adam(model.backend, n);
+    auto optimizer = make(model.tensors, alone(model.watch.stream()), model.backend);
+    onebit::cuda_graphs graphs(model.watch.stream());
+    const auto step = [&] {
+      model.refill();
+      model.backend.wait();
+      return model.watch.time([&] {
+        if (replay) {
+          (void)optimizer.step_with(graphs, 1e-4F);
+        } else {
+          (void)optimizer.step(1e-4F);
+        }
+      });
+    };
+    for (int i = 0; i < step_warm_up + 4; ++i) (void)step();
+    std::vector<double> steps, adams;
+    for (auto _ : state) {
+      steps.push_back(step());
+      state.SetIterationTime(steps.back());
+      adams.push_back(model.watch.time([&] { adam.run(); }));
+    }
+    expect_agreed(optimizer);
+    tell(state, n, steps, adams);
+  });
+}
+
+template <class Make>
+void run_ranks(benchmark::State& state, Make make, bool mixed, std::size_t n) {
+  constexpr int size = 2;
+  using memory = onebit::cuda_memory;
+  using optimizer = decltype(make(groups{}, std::declval<onebit::basic_threads<memory>>(),
+                                  std::declval<onebit::cuda>()));
+  where_it_fits(state, [&] {
+    std::vector<std::unique_ptr<rank_model>> models;
+    for (int r = 0; r < size; ++r) {
+      models.push_back(std::make_unique<rank_model>(sizes_of(mixed, n), r));
+      models.back()->backend.wait();
+    }
+    plain_adam adam(models[0]->backend, n);
+    std::vector<std::unique_ptr<optimizer>> optimizers(size);
+    rank_team team(size);
+    const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
+    team.time([&](int r) {
+      rank_model& m = *models[at(r)];
+      optimizers[at(r)] = std::make_unique<optimizer>(
+          make(m.tensors, team.transport(r, memory(m.watch.stream())), m.backend));
+    });
+    const auto step = [&] {
+      team.time([&](int r) {
+        models[at(r)]->refill();
+        models[at(r)]->backend.wait();
+      });
+      return team.time([&](int r) {
+        (void)optimizers[at(r)]->step(1e-4F);
+        models[at(r)]->backend.wait();
+      });
+    };
+    for (int i = 0; i < step_warm_up + 4; ++i) (void)step();
+    std::vector<double> steps, adams;
+    for (auto _ : state) {
+      steps.push_back(step());
+      state.SetIterationTime(steps.back());
+      adams.push_back(models[0]->watch.time([&] {
+        for (int r = 0; r < size; ++r) adam.run();
+      }));
+    }
+    for (auto& o : optimizers) expect_agreed(*o);
+    tell(state, n, steps, adams);
+  });
+}
+
+template <class Make>
+void add(const std::string& what, Make make) {
+  struct shape {
+    unsigned log2_size;
+    bool mixed;
+  };
+  for (const shape s : {shape{20, false}, {24, false}, {24, true}, {27, false}}) {
+    if (quick() && s.log2_size > 24) continue;
+    const std::size_t n = std::size_t{1} << s.log2_size;
+    const auto name = [&](const char* how) {
+      return "cuda/step/" + what + (s.mixed ? "/mixed/" : "/one_tensor/") + how +
+             "/n:" + std::to_string(n);
+    };
+    const auto measured = [](auto* b) { b->UseManualTime()->Unit(benchmark::kMicrosecond); };
+    measured(benchmark::RegisterBenchmark(name("plain").c_str(), run_alone<Make>, make, false,
+                                          s.mixed, n));
+    measured(benchmark::RegisterBenchmark(name("graphs").c_str(), run_alone<Make>, make, true,
+                                          s.mixed, n));
+    measured(
+        benchmark::RegisterBenchmark(name("ranks:2").c_str(), run_ranks<Make>, make, s.mixed, n));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return cuda_main(argc, argv, [] {
+    const onebit::gather_scatter<onebit::sign<>> exchange;
+    add("adam", [](const groups& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
+    add("one_bit_adam", [exchange](const groups& g, auto t, auto b) {
+      return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 2}, exchange,
+                                  b);
+    });
+    add("lamb", [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
+    add("one_bit_lamb", [exchange](const groups& g, auto t, auto b) {
+      return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}},
+                                  exchange, b);
+    });
+    // an exchange in every step: the dearest kind
+    add("zero_one_adam", [exchange](const groups& g, auto t, auto b) {
+      return onebit::zero_one_adam(
+          g, t,
+          onebit::zero_one_adam_options{
+              .schedule = {.kappa = 1, .warmup_steps = 2, .max_interval = 1}},
+          exchange, b);
+    });
+  });
+}

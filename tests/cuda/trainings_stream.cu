@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Steps as work on a stream: replayed from graphs, without an allocation, and without a wait. One
+// rank with a transport that only enqueues; with NCCL see nccl/devices.cpp.
+
+#include "device.cuh"
+#include "trainings.hpp"
+
+using namespace onebit_test;
+
+namespace {
+
+/// Holds the stream up until the host says so, or for some seconds: then a test fails, and does not
+/// hang.
+__global__ void hold(volatile int* released, unsigned long long most_nanoseconds) {
+  unsigned long long start = 0, now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  } while (*released == 0 && now - start < most_nanoseconds);
+}
+
+class held_stream {
+ public:
+  explicit held_stream(cudaStream_t stream) : stream_(stream) {
+    onebit::detail::check_cuda(cudaMallocHost(&released_, sizeof(int)), "cudaMallocHost");
+    *released_ = 1;
+    launch();  // its first launch may load code, which may wait
+    onebit::detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    *released_ = 0;
+    launch();
+  }
+  held_stream(const held_stream&) = delete;
+  held_stream& operator=(const held_stream&) = delete;
+  ~held_stream() {
+    release();
+    (void)cudaStreamSynchronize(stream_);
+    (void)cudaFreeHost(released_);
+  }
+  [[nodiscard]] bool is_held() const {
+    const cudaError_t state = cudaStreamQuery(stream_);
+    if (state == cudaErrorNotReady) (void)cudaGetLastError();
+    return state == cudaErrorNotReady;
+  }
+  void release() { *static_cast<volatile int*>(released_) = 1; }
+
+ private:
+  void launch() {
+    hold<<<1, 1, 0, stream_>>>(released_, 5'000'000'000ULL);
+    onebit::detail::check_cuda(cudaGetLastError(), "hold");
+  }
+  cudaStream_t stream_;
+  int* released_ = nullptr;
+};
+
+/// f(optimizer, data) with the echo of some ranks.
+template <class Device, class Make, class F>
+auto with_echo(const Make& make, const script& s, const F& f) {
+  Device device;
+  model<Device> data(device, 0, 1, s);
+  auto o = make(data.groups(), echo(device.memory(), 3), device.backend());
+  return f(o, data, device);
+}
+
+const auto plain = [](auto& o, auto& data, auto&) { return steps(o, data); };
+
+}  // namespace
+
+TEST_CASE("cuda stream: steps replayed from graphs are the steps") {
+  each_algorithm([](const char* name, const auto& make) {
+    INFO(std::string(name));
+    const script s{.calls = 48};
+    const auto replayed =
+        with_echo<cuda_device>(make, s, [](auto& o, auto& data, cuda_device& device) {
+          onebit::cuda_graphs graphs(device.handle());
+          for (std::uint64_t call = 0; call < data.plan().calls; ++call) {
+            data.load(call);
+            (void)o.step_with(graphs, script::lr(call));
+            data.keep(call);
+          }
+          CHECK(o.settle() == onebit::outcome::agreed);
+          CHECK(graphs.size() > 0);
+          return data.digests(0, data.plan().calls);
+        });
+    CHECK(difference({replayed}, {with_echo<cuda_device>(make, s, plain)}) == "none");
+    CHECK(difference({replayed}, {with_echo<host_device>(make, s, plain)}) == "none");
+  });
+}
+
+TEST_CASE("cuda stream: a replayed step that is called off changes nothing") {
+  const auto make = [](const auto& g, auto t, auto b) {
+    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 4},
+                                onebit::gather_scatter<onebit::sign<>>{}, b);
+  };
+  const script s{.calls = 24, .bad = {15, 16, 20}};
+  const auto replayed =
+      with_echo<cuda_device>(make, s, [](auto& o, auto& data, cuda_device& device) {
+        onebit::cuda_graphs graphs(device.handle());
+        for (std::uint64_t call = 0; call < data.plan().calls; ++call) {
+          data.load(call);
+          const auto r = o.step_with(graphs, script::lr(call), call % 2 == 0 ? 1.0F : 0.5F);
+          data.keep(call);
+          CHECK(r.pending);
+        }
+        CHECK(o.n_skipped() == 3);
+        return data.digests(0, data.plan().calls);
+      });
+  CHECK(replayed[15] == replayed[14]);
+  CHECK(replayed[16] == replayed[14]);
+  CHECK(replayed[17] != replayed[16]);
+  CHECK(replayed[20] == replayed[19]);
+  const auto host = with_echo<host_device>(make, s, [](auto& o, auto& data, auto&) {
+    for (std::uint64_t call = 0; call < data.plan().calls; ++call) {
+      data.load(call);
+      (void)o.step(script::lr(call), call % 2 == 0 ? 1.0F : 0.5F);
+      data.keep(call);
+    }
+    return data.digests(0, data.plan().calls);
+  });
+  CHECK(difference({replayed}, {host}) == "none");
+}
+
+TEST_CASE("cuda stream: late steps neither allocate nor wait") {
+  each_algorithm([](const char* name, const auto& make) {
+    INFO(std::string(name));
+    constexpr std::uint64_t first = 36, last = 44;
+    const auto ahead =
+        with_echo<cuda_device>(make, {.calls = last}, [](auto& o, auto& data, cuda_device& device) {
+          trajectory all = steps(o, data, 0, first);
+          const std::size_t allocated = device.resource().n_allocated;
+          const std::size_t freed = device.resource().n_freed;
+          held_stream held(device.handle());
+          for (std::uint64_t call = first; call < last; ++call) {
+            data.load(call);
+            (void)o.step(script::lr(call));
+            data.keep(call);
+          }
+          CHECK(held.is_held());  // all steps returned while none of them could run
+          CHECK(device.resource().n_allocated == allocated);
+          CHECK(device.resource().n_freed == freed);
+          held.release();
+          CHECK(o.settle() == onebit::outcome::agreed);
+          const trajectory rest = data.digests(first, last);
+          all.insert(all.end(), rest.begin(), rest.end());
+          return all;
+        });
+    CHECK(difference({ahead}, {with_echo<host_device>(make, {.calls = last}, plain)}) == "none");
+  });
+}
+
+TEST_CASE("cuda stream: ranks that share a device do not allocate in late steps") {
+  each_algorithm([](const char* name, const auto& make) {
+    INFO(std::string(name));
+    (void)on<cuda_device>(2, [&](auto transport, cuda_device& device) {
+      const script s;
+      model<cuda_device> data(device, transport.rank(), transport.size(), s);
+      auto o = make(data.groups(), transport, device.backend());
+      (void)steps(o, data, 0, 36);
+      const std::size_t before = device.resource().n_allocated + device.resource().n_freed;
+      (void)steps(o, data, 36, s.calls);
+      CHECK(device.resource().n_allocated + device.resource().n_freed == before);
+      return trajectory{};
+    });
+  });
+}

@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+
+# All that needs a CUDA device, in one go of less than 8 minutes: builds for the device of this
+# machine, tests (backend, whole trainings, NCCL, the example), looks for bad memory accesses with
+# compute-sanitizer, and measures. Ends with a table. Installs nothing, but tells what is missing.
+# Without a device it says so, and exits with 77.
+#
+#   tests/gpu.sh [--quick] [--out DIR]
+#
+# --quick      benchmarks without the large sizes
+# --out DIR    where DATE-cuda.txt (all that was printed) and DATE-cuda.json (the benchmarks) go,
+#              instead of bench/results
+#
+# ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
+# ONEBIT_BUILD_DIR    where to build, instead of build/gpu
+
+# shellcheck disable=SC2317 # functions that `stage` calls
+set -euo pipefail
+here="$PWD"
+command="tests/gpu.sh $*"
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export PATH="$PATH:/usr/local/cuda/bin"
+
+out="bench/results"
+bench=(bench/cuda/run.sh)
+while (($#)); do
+  case "$1" in
+    --quick) bench+=(--quick) ;;
+    --out) out="$2" && shift ;;
+    --out=*) out="${1#--out=}" ;;
+    -h | --help) sed -n '/^# All that/,/^$/s/^# \{0,1\}//p' tests/gpu.sh && exit ;;
+    *) echo "unknown argument: $1" >&2 && exit 2 ;;
+  esac
+  shift
+done
+[[ "$out" == /* || "$out" == bench/results ]] || out="$here/$out"
+
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L >/dev/null 2>&1; then
+  echo "skipped: no CUDA device (nvidia-smi finds none)"
+  exit 77
+fi
+device="$(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader)"
+
+# -- what is here
+
+missing() { echo "missing: $1 ($2)"; }
+for tool in nvcc cmake g++; do
+  if ! command -v "$tool" >/dev/null; then
+    missing "$tool" "nothing can be built"
+    exit 1
+  fi
+done
+has_header() {
+  echo "#include <$1>" | g++ -std=c++20 -E -x c++ "${@:2}" - >/dev/null 2>&1
+}
+with_tests=ON with_bench=ON with_examples=ON
+include=(-I/usr/local/cuda/include)
+read -r -a cmake_args <<<"${ONEBIT_CMAKE_ARGS:-}" || true
+for argument in "${cmake_args[@]}"; do
+  [[ "$argument" != -DCMAKE_PREFIX_PATH=* ]] || include+=("-I${argument#*=}/include")
+done
+has_header doctest/doctest.h "${include[@]}" ||
+  { missing doctest "no tests: doctest-dev, or -DCMAKE_PREFIX_PATH" && with_tests=OFF; }
+has_header benchmark/benchmark.h "${include[@]}" ||
+  { missing "Google Benchmark" "no benchmarks: libbenchmark-dev" && with_bench=OFF; }
+has_header CLI/CLI.hpp "${include[@]}" ||
+  { missing CLI11 "no example: libcli11-dev" && with_examples=OFF; }
+has_header nccl.h "${include[@]}" || missing NCCL "no tests of it, no example, no exchanges"
+sanitizer="$(command -v compute-sanitizer || true)"
+[[ -n "$sanitizer" ]] || missing compute-sanitizer "no check of memory accesses"
+
+# -- from here on everything is kept
+
+mkdir -p "$out"
+stem="$out/$(date +%F)-cuda"
+exec > >(tee "$stem.txt") 2>&1
+logger=$!
+status=0
+recap=()
+# stage <name> <command...>: goes on after a failure, which the end tells; 77 is skipped.
+stage() {
+  local name="$1" start=$SECONDS rc=0 word=ok
+  shift
+  echo "==> gpu: $name"
+  "$@" || rc=$?
+  if ((rc == 77)); then
+    word=skipped
+  elif ((rc != 0)); then
+    word="FAILED ($rc)"
+    status=1
+  fi
+  recap+=("$(printf '%-28s %4d s  %s' "$name" $((SECONDS - start)) "$word")")
+}
+
+echo "command: $command"
+echo "date:    $(date -u '+%F %T') UTC"
+echo "device:  ${device//$'\n'/; }"
+nvcc --version | tail -n 2 | head -n 1
+echo "commit:  $(git rev-parse --short HEAD 2>/dev/null || echo unknown)"
+
+build="${ONEBIT_BUILD_DIR:-build/gpu}"
+configure() {
+  local generator=()
+  if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DONEBIT_CUDA=ON \
+    -DCMAKE_CUDA_ARCHITECTURES=native "-DCMAKE_CUDA_FLAGS_RELEASE=-O2 -DNDEBUG" \
+    "-DONEBIT_BUILD_TESTS=$with_tests" \
+    "-DONEBIT_BUILD_BENCH=$with_bench" "-DONEBIT_BUILD_EXAMPLES=$with_examples" \
+    -DONEBIT_INSTALL=OFF "${cmake_args[@]}"
+}
+has_target() { cmake --build "$build" --target help | grep -E "(^|[ /])$1(:|\$| )" >/dev/null; }
+build_all() {
+  local target targets=()
+  for target in test_cuda test_nccl nccl_trainer bench_cuda; do
+    if has_target "$target"; then targets+=("$target"); fi
+  done
+  ((${#targets[@]})) || return 77
+  cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}"
+}
+run_tests() {
+  [[ "$with_tests" == ON ]] || return 77
+  ctest --test-dir "$build" --no-tests=error --output-on-failure --timeout 150 \
+    -R '^(cuda|nccl|examples\.nccl_trainer.*|cuda\.spills|cuda\.fast_math_fails)$'
+}
+# Slow, so not every training: the backend's own tests, graphs, and the bad gradients.
+memcheck() {
+  [[ -n "$sanitizer" && -x "$build/tests/test_cuda" ]] || return 77
+  timeout 120 "$sanitizer" --tool memcheck --leak-check no --error-exitcode 9 \
+    "$build/tests/test_cuda" \
+    '--test-case=cuda: buffers*,cuda: memory*,cuda stream: a replayed*,cuda trainings: a bad*'
+}
+# What the sanitizer says of a machine that it cannot work on is no fault of ours.
+memcheck_where_it_works() {
+  local log rc=0
+  log="$(mktemp)"
+  memcheck >"$log" 2>&1 || rc=$?
+  tail -n 25 "$log"
+  if grep -qi "device not supported\|unable to find the\|failed to initialize" "$log"; then rc=77; fi
+  if ((rc == 124)); then echo "compute-sanitizer: out of time" && rc=77; fi
+  rm -f "$log"
+  return "$rc"
+}
+measure() {
+  [[ "$with_bench" == ON ]] || return 77
+  ONEBIT_BUILT=1 ONEBIT_BUILD_DIR="$build" timeout 240 "${bench[@]}" --json "$stem.json"
+}
+
+stage "configure" configure
+((status == 0)) && stage "build" build_all
+if ((status == 0)); then
+  stage "tests" run_tests
+  stage "compute-sanitizer memcheck" memcheck_where_it_works
+  stage "benchmarks" measure
+fi
+
+echo "==> gpu: summary, on ${device//$'\n'/; }"
+printf '%s\n' "${recap[@]}"
+echo "gpu: $( ((status == 0)) && echo "all passed" || echo "FAILED") in $SECONDS s; see $stem.txt"
+exec >&- 2>&-
+wait "$logger" 2>/dev/null || true
+exit "$status"
