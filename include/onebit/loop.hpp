@@ -54,9 +54,12 @@ class loop {
         now_(backend_.template make_buffer<step_scalars>(1)),
         waiting_(tensors_.sizes.size(), 1) {}
 
-  /// Collective. A policy may split the transport, which ranks with other policies would not.
+  /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
   [[nodiscard]] bound bind_alike(const Collective& collective) {
-    detail::roll_call(*transport_, detail::make_card(policy_name(collective), {}, 0, 0));
+    if constexpr (requires { collective.ranks_per_node; }) {
+      const std::string nodes = std::to_string(collective.ranks_per_node) + " ranks per node";
+      detail::roll_call(*transport_, detail::make_card(nodes, {}, 0, 0));
+    }
     return detail::attend(*transport_, [&] {
       return collective.template bind<counting<T>, B, Rule::accumulates>(*transport_, backend_,
                                                                          tensors_.sizes);
