@@ -49,16 +49,22 @@ class loop {
                                 return dense<counting<T>, B>(sum, *transport_, backend_,
                                                              tensors_.sizes, buckets(collective));
                               })),
-        collective_(
-            detail::attend(*transport_,
-                           [&] {
-                             return collective.template bind<counting<T>, B, Rule::accumulates>(
-                                 *transport_, backend_, tensors_.sizes);
-                           })),
+        collective_(bind_alike(collective)),
         entries_(to_buffer(backend_, tensors_.entries)),
         now_(backend_.template make_buffer<step_scalars>(1)),
         waiting_(tensors_.sizes.size(), 1) {}
 
+  /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
+  [[nodiscard]] bound bind_alike(const Collective& collective) {
+    if constexpr (requires { collective.ranks_per_node; }) {
+      const std::string nodes = std::to_string(collective.ranks_per_node) + " ranks per node";
+      detail::roll_call(*transport_, detail::make_card(nodes, {}, 0, 0));
+    }
+    return detail::attend(*transport_, [&] {
+      return collective.template bind<counting<T>, B, Rule::accumulates>(*transport_, backend_,
+                                                                         tensors_.sizes);
+    });
+  }
   /// Buffers that need the ranks to agree first.
   void start() {
     rule_.prepare(dense_.local().axis());
@@ -165,6 +171,19 @@ class loop {
     }
   }
 
+  /// Takes back what has been done of a step that cannot go on.
+  void take_back() {
+    begun_ = false;
+    dense_.finish();
+    if constexpr (Schedule::compresses) {
+      if (!plan_.exchange) return;
+      collective_.with([&](auto& x) {
+        with_undo([&](const auto& undo) { x.rollback(undo, now_.data(), false); });
+        x.local().settle_live(outcome::skipped, now_.data());
+      });
+    }
+  }
+
   /// A step with a compressed exchange. Changes nothing unless all agree.
   outcome exchange(step_meter<counting<T>>& time) {
     const auto* entries = entries_.data();
@@ -172,14 +191,7 @@ class loop {
     return collective_.with([&](auto& x) {
       return with_undo([&](const auto& undo) {
         if (plan_.average_gradient) preview_live(x);
-        outcome o = outcome::skipped;
-        try {
-          o = x.agree(rule_.message(x.agreed(), entries, now), undo, now);
-        } catch (...) {
-          x.rollback(undo, now, false);
-          x.local().settle_live(outcome::skipped, now);
-          throw;
-        }
+        const outcome o = x.agree(rule_.message(x.agreed(), entries, now), undo, now);
         if (o != outcome::skipped) {
           time.agreed();
           if (plan_.average_gradient) {
@@ -217,6 +229,25 @@ class loop {
       if (waiting_[t] != 0 && tensors_.sizes[t] > 0) return false;
     }
     return true;
+  }
+
+  /// Sends the buckets whose gradients are all known.
+  void send_known() {
+    const auto* entries = entries_.data();
+    step_scalars* now = now_.data();
+    if (plan_.average_gradient) {
+      for (; is_known(dense_); sent_early_ = true) {
+        dense_.send_next(rule_.gradient(entries, now), now);
+      }
+    } else if (plan_.exchange) {
+      collective_.with([&](auto& x) {
+        with_undo([&](const auto& undo) {
+          for (; is_known(x); sent_early_ = true) {
+            x.send_next(rule_.message(x.agreed(), entries, now), undo, now);
+          }
+        });
+      });
+    }
   }
 
   /// Bytes that left this node so far, where the collective knows nodes.
@@ -280,6 +311,7 @@ class loop {
   step_plan plan_;
   std::optional<step_meter<counting<T>>> time_;
   bool begun_ = false;
+  bool sent_early_ = false;  ///< by `ready`, in this step
   float begun_lr_ = 0, begun_scale_ = 1;
   std::vector<char> waiting_;  ///< tensors whose gradients are not announced
 };

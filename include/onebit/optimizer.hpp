@@ -95,14 +95,14 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
     const std::uint64_t across = this->sent_across();
     outcome o = outcome::pending;
     try {
-      if (B::deferred && !this->rule_must_know()) {
+      if (B::deferred && !this->rule_must_know() && !sent_early_) {
         run(phase_ * 4 + plan_.average_gradient * 2U + plan_.exchange,
             [&] { o = this->enqueue(time); });
       } else {
         o = this->enqueue(time);
       }
     } catch (...) {
-      dense_.finish();
+      this->take_back();
       throw;
     }
     o = this->conclude(o, lr);
@@ -134,6 +134,7 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
                                                  static_cast<std::uint32_t>(step_ % status_steps)});
     time_.emplace(*transport_, plan_, step_);
     begun_ = true;
+    sent_early_ = false;
     begun_lr_ = lr;
     begun_scale_ = inverse_loss_scale;
     waiting_.assign(waiting_.size(), 1);
@@ -142,7 +143,8 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
   /// Says that the gradients of one tensor, in the order of the groups, are final: buckets whose
   /// gradients are all known start to travel, the last bucket first. Collective in its effect: all
   /// ranks announce the same tensors in the same order. Between begin() and step(); tensors that
-  /// are not announced go with step(). Changes nothing but time.
+  /// are not announced go with step(). Changes nothing but time. When the transport throws, the
+  /// step is taken back, and begins anew.
   void ready(std::size_t tensor) {
     if (!begun_ || tensor >= waiting_.size()) {
       throw invalid_input(detail::message(
@@ -152,18 +154,11 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
     }
     waiting_[tensor] = 0;
     time_->enter();
-    if (plan_.average_gradient) {
-      while (this->is_known(dense_)) {
-        dense_.send_next(rule_.gradient(entries_.data(), now_.data()), now_.data());
-      }
-    } else if (plan_.exchange) {
-      collective_.with([&](auto& x) {
-        this->with_undo([&](const auto& undo) {
-          while (this->is_known(x)) {
-            x.send_next(rule_.message(x.agreed(), entries_.data(), now_.data()), undo, now_.data());
-          }
-        });
-      });
+    try {
+      this->send_known();
+    } catch (...) {
+      this->take_back();
+      throw;
     }
     time_->leave();
   }
@@ -176,8 +171,10 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
   }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters, which are
-  /// the trainer's. Not collective. Throws checkpoint_error when the stream fails.
+  /// the trainer's. Not collective. Throws checkpoint_error when the stream fails, invalid_input
+  /// between begin() and step().
   void save(std::ostream& out) {
+    if (begun_) throw invalid_input(has_begun());
     const std::uint64_t parameters = parameter_digest();
     detail::write_checkpoint(out, [&](auto& a) {
       detail::checkpoint_card card = own_card(parameters);
@@ -193,6 +190,7 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
     detail::checkpoint_card card = own_card(parameter_digest());
     std::string failure;
     try {
+      if (begun_) throw invalid_input(has_begun());
       payload = detail::read_checkpoint(in);
       detail::checkpoint_card found;
       payload->scalar(found);
@@ -257,6 +255,7 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
   using base::plan_;
   using base::rule_;
   using base::schedule_;
+  using base::sent_early_;
   using base::step_;
   using base::tensors_;
   using base::time_;
@@ -270,6 +269,11 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
         collective_.with([](auto& x) { return x.local().format().slot_bytes; });
     return {detail::make_card(name_, tensors_.sizes, parameters, slot_bytes),
             static_cast<std::uint32_t>(rank()), static_cast<std::uint32_t>(size()), step_};
+  }
+
+  [[nodiscard]] std::string has_begun() const {
+    return detail::message("optimizer: step ", step_,
+                           " has begun; save and load before begin() or after step()", where());
   }
 
   template <class Archive>

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+#include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
 #include <vector>
 
@@ -101,8 +102,8 @@ std::vector<std::uint64_t> allocations_per_step(int n, const Make& make) {
 
 /// The freeze is the end of step 5 and allocates; so may the first two steps of either phase.
 template <class Make>
-void check_steps(bool freezes, const Make& make) {
-  for (const int n : {1, 2, 3}) {
+void check_steps(bool freezes, const Make& make, const std::vector<int>& n_ranks = {1, 2, 3}) {
+  for (const int n : n_ranks) {
     for (const int n_threads : {1, 2}) {
       CAPTURE(n);
       CAPTURE(n_threads);
@@ -146,6 +147,19 @@ TEST_CASE("steps do not allocate: 1-bit Adam, all-gather") {
     return onebit::one_bit_adam(data.groups(), t, frozen_after_6(),
                                 onebit::all_gather<onebit::sign<>>{}, backend);
   });
+}
+TEST_CASE("steps do not allocate: 1-bit Adam, in buckets") {
+  check_steps(true, [](auto& data, auto t, auto backend) {
+    return onebit::one_bit_adam(data.groups(), t, frozen_after_6(),
+                                onebit::gather_scatter{onebit::sign<>{}, 1500}, backend);
+  });
+}
+TEST_CASE("steps do not allocate: 1-bit Adam, on two levels") {
+  const auto make = [](auto& data, auto t, auto backend) {
+    return onebit::one_bit_adam(data.groups(), t, frozen_after_6(),
+                                onebit::hierarchical{onebit::sign<>{}, 2}, backend);
+  };
+  check_steps(true, make, {2, 4});
 }
 TEST_CASE("steps do not allocate: gradients that are only read") {
   check_steps(true, [](auto& data, auto t, auto backend) {

@@ -248,7 +248,8 @@ struct status_kernel {
 };
 
 /// Reads the status words of n slots: all ranks read the same, so all decide alike. The slots are
-/// those of `n_ranks` ranks over and over, `slots_per_rank` at a time.
+/// those of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers rise by
+/// `rank_stride`, and by 1 after `slots_per_shift` slots.
 struct check_kernel {
   step_scalars* now;
   const std::byte* slots;
@@ -256,6 +257,7 @@ struct check_kernel {
   std::uint32_t n, n_ranks;
   std::uint32_t slots_per_rank = 1, first_rank = 0, rank_stride = 1;
   bool tell = false;  ///< what this rank heard goes into the next status word it writes
+  std::uint32_t slots_per_shift = 0xFFFFFFFFU;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -268,7 +270,7 @@ struct check_kernel {
       if (status >> 1U == number) continue;
       skip = 1;
       if (odd_rank != 0) continue;
-      odd_rank = first_rank + r / slots_per_rank % n_ranks * rank_stride + 1;
+      odd_rank = first_rank + r / slots_per_rank % n_ranks * rank_stride + r / slots_per_shift + 1;
       odd_step = status >> 1U;
     }
     L::store_scalar(&now->skip, skip);

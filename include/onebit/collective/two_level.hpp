@@ -134,13 +134,14 @@ class two_level {
 
     const share_mean mean{exact, exact_received_.data(), me * n, local_.size(),
                           1.0F / static_cast<float>(l)};
+    share_encoded_ = true;
     worker_.encode(mean, share_undo(), now, sent_.data(), local_.rank());
     across_.all_to_all(sent_.data() + share_at(), received_.data(), f.slot_bytes);
     backend.launch(1, check_kernel{now, received_.data(), f, n, n, 1, me, l, true});
     serve(now);
     across_.all_gather(served_.data(), share_.data(), f.slot_bytes);
     local_.all_gather(share_.data(), pending_.data(), bucket_bytes(f));
-    backend.launch(1, check_kernel{now, pending_.data(), f, l * n, l * n});
+    backend.launch(1, check_kernel{now, pending_.data(), f, l * n, n, 1, 0, l, false, n});
     return outcome_so_far(backend, now, static_cast<int>(node * l + me), static_cast<int>(l * n));
   }
 
@@ -161,14 +162,15 @@ class two_level {
         std::swap(agreed_, pending_);
       }
     }
-    encoded_ = false;
+    encoded_ = share_encoded_ = false;
   }
   template <class Undo>
   void rollback(const Undo& undo, const step_scalars* now, bool if_skipped) {
-    if (!encoded_) return;
-    for (int b = 0; b < local_.size(); ++b) worker_.inner.rollback(undo, now, b, if_skipped);
-    worker_.rollback(share_undo(), now, local_.rank(), if_skipped);
-    encoded_ = false;
+    for (int b = 0; b < local_.size() && encoded_; ++b) {
+      worker_.inner.rollback(undo, now, b, if_skipped);
+    }
+    if (share_encoded_) worker_.rollback(share_undo(), now, local_.rank(), if_skipped);
+    encoded_ = share_encoded_ = false;
   }
 
   void start_empty() {
@@ -311,7 +313,7 @@ class two_level {
   buffer<std::byte> agreed_, pending_;                  ///< all shares
   buffer<float> server_;                                ///< my chunk's residual
   buffer<float> share_undo_;
-  bool encoded_ = false;  ///< in this step
+  bool encoded_ = false, share_encoded_ = false;  ///< in this step
 };
 
 }  // namespace onebit

@@ -85,7 +85,7 @@ class two_phase {
     const int b = worker_.axis().n_buckets() - 1 - n_sent_;
     ++n_sent_;
     worker_.encode(produce, undo, now, pending_.data(), b);
-    scattered_.poke();
+    if constexpr (!B::deferred) scattered_.poke();  // a device needs no host for that, nor may ask
     if (n_ranks() == 1) return;
     const std::size_t at = slots_of(b);
     scattered_.start(*transport_, pending_.data() + at, received_.data() + at, slot_bytes(),

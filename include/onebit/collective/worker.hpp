@@ -87,7 +87,10 @@ class worker_phase {
   [[nodiscard]] const tile* tiles() const { return tiles_.data(); }
   /// By tensor.
   [[nodiscard]] const tile_range* tensor_tiles() const { return tensor_tiles_.data(); }
-  [[nodiscard]] live_mask live() const { return {previews_ ? next_live_.data() : live_.data()}; }
+  [[nodiscard]] live_mask live() const {
+    if (borrowed_.words != nullptr) return borrowed_;
+    return {previews_ ? next_live_.data() : live_.data()};
+  }
   [[nodiscard]] float* sums() { return sums_.data(); }
   [[nodiscard]] const scale_entry* segments() const { return segments_.data(); }
   /// As if it held the whole flat axis.
@@ -191,7 +194,7 @@ class worker_phase {
     live_ = std::move(mask);
     recount();
   }
-  /// Takes the elements that another worker's mask has, for the next passes.
+  /// From here on the mask is this one, which another worker holds.
   void use_mask(live_mask mask) { borrowed_ = mask; }
   /// For this step, the mask that `fill(words)` writes.
   template <class Fill>
