@@ -131,8 +131,8 @@ struct zero_one_maker {
   }
 };
 
-/// At least so many steps, and until one leaves all ranks equal; `announce` says how many tensors are
-/// announced before each step, the last first.
+/// At least so many steps, and until one leaves all ranks equal; `announce` says how many tensors
+/// are announced before each step, the last first.
 template <class Optimizer>
 state finish(Optimizer& o, training<>& data, std::uint64_t steps, std::size_t announce = 0) {
   bool equal = false;
