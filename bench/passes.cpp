@@ -109,7 +109,9 @@ class encode_pass {
     s_.local.encode(message, onebit::undo_in_gradients<float, float>{&s_.tensor}, &s_.now,
                     s_.slots.data(), 0);
   }
-  void run_axpy(const host& backend) { axpy(backend, s_.local.carried(), s_.grads.data(), s_.n); }
+  void run_axpy(const host& backend) {
+    axpy(backend, s_.local.carried().values, s_.grads.data(), s_.n);
+  }
 
  private:
   scene s_;

@@ -41,6 +41,8 @@ struct flat_tensors {
   flat_tensors(const std::vector<param_group<P, G>>& groups, const std::string& where) {
     for (std::size_t g = 0; g < groups.size(); ++g) add_group(groups[g], g, where);
     check_overlap([](const auto& e) { return static_cast<const P*>(e.params); }, "params", where);
+    check_overlap([](const auto& e) { return static_cast<const float*>(e.master); }, "masters",
+                  where);
     if constexpr (!std::is_const_v<G>) {  // they are scratch: shared ones would mix
       check_overlap([](const auto& e) { return static_cast<const G*>(e.grads); }, "grads", where);
     }
@@ -78,7 +80,7 @@ struct flat_tensors {
   void check_overlap(const First& first, const char* what, const std::string& where) const {
     std::vector<std::size_t> order;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] > 0) order.push_back(i);
+      if (sizes[i] > 0 && first(entries[i]) != nullptr) order.push_back(i);
     }
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
       return std::less<>{}(first(entries[a]), first(entries[b]));

@@ -502,6 +502,15 @@ TEST_CASE("16-bit elements: an overflow of the loss scale skips, wrong masters a
     CHECK(o.step(0.1F, 1e-6F).skipped);
     data.fill(0, 0, 1e4F);
     CHECK_FALSE(o.step(0.1F, 1e-4F).skipped);
+    auto shared = data.groups();
+    shared[1].tensors[3].master =
+        shared[1].tensors[1].master.first(1);  // of tensor 2, for tensor 4
+    CHECK(thrown<onebit::invalid_input>([&] { (void)onebit::adam(shared, t); }) ==
+          contains{"4100 params of 2 bytes and 1 master"});
+    shared[1].tensors[3].master = data.master[4];
+    shared[1].tensors[1].master = std::span(data.master[4]).first(1000);
+    CHECK(thrown<onebit::invalid_input>([&] { (void)onebit::adam(shared, t); }) ==
+          contains{"(4100 masters) overlap"});
     data.master[2].pop_back();
     CHECK(thrown<onebit::invalid_input>([&] { (void)onebit::adam(data.groups(), t); }) ==
           contains{"1000 params of 2 bytes and 999 master"});

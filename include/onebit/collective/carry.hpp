@@ -12,6 +12,14 @@
 /// What an encode pass carries from step to step, and how it takes it back.
 namespace onebit {
 
+/// Values of the flat axis from the word `first` on.
+struct flat_part {
+  float* values = nullptr;
+  std::size_t first = 0;
+
+  [[nodiscard]] ONEBIT_HD float* at(const tile& t) const { return values + (t.word - first) * 32; }
+};
+
 /// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
 /// the values are produced, word by word.
 template <class P, class G>
@@ -37,7 +45,8 @@ struct undo_in_gradients {
 
 /// Saves them in a buffer of the optimizer's own, for gradients that must not be written.
 struct undo_in_buffer {
-  float* flat = nullptr;
+  float* values = nullptr;
+  std::size_t first_word = 0;  ///< of the flat axis
 
   template <class L>
   struct writer {
@@ -49,7 +58,7 @@ struct undo_in_buffer {
   };
   template <class L>
   ONEBIT_HD writer<L> at(const tile& t) const {
-    return {flat + t.word * 32};
+    return {flat_part{values, first_word}.at(t)};
   }
 };
 
@@ -89,7 +98,7 @@ struct read_carry {
 template <class C, class Undo>
 struct worker_carry {
   C codec;
-  float* flat = nullptr;
+  flat_part flat;
   const float* scales = nullptr;  ///< of the last exchange, by group; null: carried is the residual
   Undo undo;
 
@@ -115,8 +124,7 @@ struct worker_carry {
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t) const {
-    return {codec, flat + t.word * 32, scales == nullptr ? 0.0F : scales[t.group],
-            undo.template at<L>(t)};
+    return {codec, flat.at(t), scales == nullptr ? 0.0F : scales[t.group], undo.template at<L>(t)};
   }
 };
 

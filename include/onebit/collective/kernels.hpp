@@ -17,7 +17,7 @@ namespace onebit {
 template <class C>
 struct residual_field {
   C codec;
-  const float* flat = nullptr;
+  flat_part flat;
   const float* scales = nullptr;
 
   template <class L>
@@ -36,7 +36,7 @@ struct residual_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {codec, flat + t.word * 32, scales[t.group]};
+    return {codec, flat.at(t), scales[t.group]};
   }
 };
 
@@ -139,14 +139,15 @@ struct rollback_kernel {
   Undo undo;
   const tile* tiles;
   std::size_t first_tile;
-  float* flat;
+  flat_part flat;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[first_tile + i];
     const auto saved = undo.template at<L>(t);
+    float* first = flat.at(t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      L::store(flat + (t.word + k) * 32, saved.load(k));
+      L::store(first + k * 32, saved.load(k));
     }
   }
 };

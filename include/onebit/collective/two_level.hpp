@@ -194,7 +194,8 @@ class two_level {
                                                           given.factors, decay});
     if constexpr (worker::carries) {
       auto share = floats(share_words());
-      const copy_kernel copy{given.momentum.data() + share_first() * word_elements, share.data(),
+      const std::size_t first = std::min(share_first(), worker_.axis().n_words());
+      const copy_kernel copy{given.momentum.data() + first * word_elements, share.data(),
                              share_words() * word_elements};
       backend.launch(copy.launches(), copy);
       worker_.carry(std::move(share), share_first());
@@ -261,9 +262,7 @@ class two_level {
     return std::min(static_cast<std::size_t>(across_.size()) * worker_.axis().chunk_words(),
                     words_from(local_.rank() * across_.size()));
   }
-  [[nodiscard]] undo_in_buffer share_undo() {
-    return {share_undo_.data() - share_first() * word_elements};
-  }
+  [[nodiscard]] undo_in_buffer share_undo() { return {share_undo_.data(), share_first()}; }
   /// The server's residual holds one chunk: the only bucket that this rank serves.
   [[nodiscard]] slot_format own_format() const {
     slot_format f = worker_.format();

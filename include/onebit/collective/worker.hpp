@@ -93,8 +93,7 @@ class worker_phase {
   }
   [[nodiscard]] float* sums() { return sums_.data(); }
   [[nodiscard]] const scale_entry* segments() const { return segments_.data(); }
-  /// As if it held the whole flat axis.
-  [[nodiscard]] float* carried() { return carried_.data() - carried_first_ * word_elements; }
+  [[nodiscard]] flat_part carried() { return {carried_.data(), carried_first_}; }
 
   /// Encodes produce(residual) of one bucket into its slots, one per chunk, and seals them. One
   /// pass: for `sign` 16 bytes read and written per element (carried and gradient, both ways) plus
