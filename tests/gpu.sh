@@ -19,7 +19,7 @@
 # shellcheck disable=SC2317 # functions that `stage` calls
 set -euo pipefail
 here="$PWD"
-command="tests/gpu.sh $*"
+ran="tests/gpu.sh $*"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="$PATH:/usr/local/cuda/bin"
 
@@ -94,7 +94,7 @@ stage() {
   recap+=("$(printf '%-28s %4d s  %s' "$name" $((SECONDS - start)) "$word")")
 }
 
-echo "command: $command"
+echo "command: $ran"
 echo "date:    $(date -u '+%F %T') UTC"
 echo "device:  ${device//$'\n'/; }"
 nvcc --version | tail -n 2 | head -n 1
