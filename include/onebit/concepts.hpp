@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-/// The vocabulary of the library: what each policy promises. See DESIGN "Policies" in the README.
+/// The vocabulary of the library: what each policy promises.
 ///
 /// word     32 elements of the flat axis; one uint32_t of signs, bit i is element i
 /// tile     at most 4096 elements of one tensor in one chunk: the unit of work and of partial sums

@@ -36,9 +36,9 @@ namespace onebit {
 /// views of the trainer's memory, which must outlive it and stay where it is. Movable, not
 /// copyable. `algorithms.hpp` has the usual pairings; a new pairing is a call of this constructor.
 ///
-/// Rule        adam_rule; see rule/adam.hpp for its members
-/// Schedule    always_dense, freeze; see schedule/freeze.hpp
-/// Collective  gather_scatter<C>, all_gather<C>
+/// Rule        adam_rule, lamb_rule, zero_one_rule; see rule/adam.hpp for the members
+/// Schedule    always_dense, freeze, intervals, custom_schedule; see schedule/freeze.hpp
+/// Collective  gather_scatter<C>, all_gather<C>, hierarchical<C>
 template <class Rule, class Schedule, class Collective, class T, class B, class P, class G>
 class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
   static_assert(Element<P> && Element<std::remove_const_t<G>>,

@@ -126,8 +126,11 @@ class dense {
   /// Collective; waits, unless the backend is deferred.
   template <class Produce>
   outcome agree(const Produce& produce, step_scalars* now) {
+    if (!by_rank_order()) {
+      exchange_.prepare_pending();
+      return sum_by_transport(produce, now);
+    }
     exchange_.prepare();
-    if (!by_rank_order()) return sum_by_transport(produce, now);
     const outcome o = exchange_.agree(produce, no_undo{}, now);
     exchange_.finish();
     return o;

@@ -40,12 +40,16 @@ class two_phase {
       : transport_(&transport),
         worker_(std::move(codec), std::move(backend), sizes, transport.size(), n_buckets) {}
 
-  /// Allocates what the exchange needs; before that it costs nothing per element.
+  /// Allocates what `pending` reads; before that it costs nothing per element.
+  void prepare_pending() {
+    if (pending_.size() == 0) pending_ = make(slot_bytes() * n_buckets() * n_ranks());
+  }
+  /// Allocates what the exchange needs.
   void prepare() {
     if (pending_.size() > 0) return;
     const std::size_t slots = slot_bytes() * n_buckets();
     const std::size_t w = n_ranks();
-    pending_ = make(slots * w);
+    prepare_pending();
     scattered_.reserve(n_buckets());
     gathered_.reserve(n_buckets());
     if (w > 1) {
@@ -181,7 +185,7 @@ class two_phase {
     }
   }
 
-  /// My chunk's residual: by element of the flat axis, from the chunk's first word.
+  /// The residual of the chunks that this rank serves, bucket after bucket, by element.
   [[nodiscard]] std::span<const float> server_residual() const {
     return {server_.data(), server_.size()};
   }
