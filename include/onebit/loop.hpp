@@ -261,6 +261,12 @@ class loop {
     if constexpr (requires { rule_.must_know(); }) return rule_.must_know();
     return false;
   }
+  [[nodiscard]] bool may_freeze() const {
+    if constexpr (requires { schedule_.may_freeze_after(step_); }) {
+      return schedule_.may_freeze_after(step_);
+    }
+    return wants_variance_norm();
+  }
   [[nodiscard]] bool wants_variance_norm() const {
     if constexpr (Schedule::compresses && !Rule::local_steps) {
       return plan_.average_gradient && schedule_.wants_variance_norm();
@@ -272,7 +278,7 @@ class loop {
   /// something on the host hangs on it: in a few steps of a training, and while the end of the
   /// warm-up is looked for.
   outcome conclude(outcome o, float lr) {
-    if (o == outcome::pending && (rule_must_know() || wants_variance_norm())) o = settle();
+    if (o == outcome::pending && (rule_must_know() || may_freeze())) o = settle();
     const bool alone = !plan_.exchange && !plan_.average_gradient;
     if (o == outcome::skipped && !alone) return o;
     if (rule_must_know()) ++phase_;

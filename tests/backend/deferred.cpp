@@ -287,7 +287,7 @@ TEST_CASE("deferred: every algorithm has the bits of the host") {
 
 TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where the host looks") {
   // Call 4 or 5 is the first compressed one: LAMB's momentum must outlive it if it is skipped.
-  const std::vector<std::vector<std::uint64_t>> when = {{0}, {1, 2}, {4}, {5}, {8, 9}};
+  const std::vector<std::vector<std::uint64_t>> when = {{0}, {1, 2}, {3}, {4}, {5}, {8, 9}};
   for (const auto& bad : when) {
     CAPTURE(bad[0]);
     const auto train = [&](auto t, auto b) {
@@ -299,8 +299,9 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
     };
     const auto device = on_device(2, train);
     CHECK(device[0] == device[1]);
-    // After the freeze the schedule does not count steps any more, so that the host agrees.
-    if (bad[0] >= 4) CHECK(device == on_host(2, train));
+    // The host agrees from the last step of the warm-up on, the outcome of which is waited for;
+    // after the freeze the schedule counts no steps.
+    if (bad[0] >= 3) CHECK(device == on_host(2, train));
   }
   const auto train = [&](auto t, auto b) {
     tensors<> data;

@@ -219,7 +219,8 @@ class worker_phase {
   }
   [[nodiscard]] std::size_t work_bytes() const {
     return new_scales_.bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
-           groups_.bytes() + segments_.bytes() + offsets_.bytes() + next_live_.bytes() + counts_.bytes();
+           groups_.bytes() + segments_.bytes() + offsets_.bytes() + next_live_.bytes() +
+           counts_.bytes();
   }
 
   template <class Archive>

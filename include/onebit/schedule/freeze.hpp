@@ -68,6 +68,11 @@ class freeze {
   /// Whether freezes_after looks at ||v||_1.
   [[nodiscard]] bool wants_variance_norm() const { return !frozen_ && options_.after == 0; }
 
+  /// Whether freezes_after may say yes: then the step's outcome must be known, since one that was
+  /// skipped is not the last of the warm-up.
+  [[nodiscard]] bool may_freeze_after(std::uint64_t step) const {
+    return !frozen_ && (options_.after == 0 || step + 1 >= options_.after);
+  }
   /// Called once after every dense step; step counts from 0. True: this was the last of the
   /// warm-up.
   [[nodiscard]] bool freezes_after(std::uint64_t step, double variance_norm) {
