@@ -104,6 +104,7 @@ class floats {
   explicit floats(std::size_t n) : n_(n) {
     check(cudaMalloc(&p_, n * sizeof(float)));
     check(cudaMemset(p_, 0, n * sizeof(float)));
+    check(cudaDeviceSynchronize());  // it is on another stream than the rest
   }
   floats(floats&& other) noexcept : n_(other.n_), p_(other.p_) { other.p_ = nullptr; }
   floats& operator=(floats&&) = delete;
