@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: this type is no Backend: it needs launch(n, kernel) and make_buffer<T>(n)
+// expect: onebit: this type is no Backend: it needs launch(n, kernel), make_buffer<T>(n), copy_in
 
 #include <cstddef>
 #include <onebit/onebit.hpp>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: parameters must be float, gradients float or const float
+// expect: onebit: parameters must be float, bf16 or fp16, gradients the same or const
 
 #include <onebit/onebit.hpp>
 #include <vector>

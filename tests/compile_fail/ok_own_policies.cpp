@@ -46,12 +46,17 @@ struct own_transport {
 };
 
 struct own_backend {
+  static constexpr bool deferred = false;
   template <class Kernel>
   void launch(std::size_t, const Kernel&) const {}
   template <class T>
   onebit::host_buffer<T> make_buffer(std::size_t n) const {
     return onebit::host_buffer<T>(n);
   }
+  template <class T>
+  void copy_in(T*, const T*, std::size_t) const {}
+  template <class T>
+  void copy_out(T*, const T*, std::size_t) const {}
 };
 
 int main() {
