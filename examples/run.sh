@@ -5,7 +5,8 @@
 #   ./examples/run.sh [language_model | image_classifier] [arguments]
 #
 # Builds the program, the language model unless said otherwise, in build/examples, after installing
-# what is missing for it, and trains with every optimizer. All further arguments go to the program:
+# what is missing for it, and trains with every optimizer; with a GPU and a CUDA toolkit, and no
+# arguments, also examples/nccl_trainer.cu on the GPU. All further arguments go to the program:
 # see ./examples/run.sh --help
 set -euo pipefail
 
@@ -62,8 +63,9 @@ if ((${#missing[@]} > 0)); then
     apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
+export PATH="$PATH:/usr/local/cuda/bin"
 if ! command -v nvcc >/dev/null; then
-  echo "nvcc not found: building without CUDA, which the examples do not use yet" >&2
+  echo "nvcc not found: building without CUDA" >&2
 fi
 
 log="$build_dir/build.log"
@@ -82,4 +84,24 @@ arguments=()
 if [[ $program == language_model ]]; then
   arguments=(--out "$build_dir") # later options win, so one given by the user overrides it
 fi
-exec "$build_dir/examples/$program/$program" "${arguments[@]}" "$@"
+"$build_dir/examples/$program/$program" "${arguments[@]}" "$@"
+
+# The trainers above run on the host. With a GPU and a CUDA toolkit, another one runs there too.
+if [[ $program == language_model && $# -eq 0 ]] && command -v nvcc >/dev/null &&
+  command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
+  build_dir+=-cuda
+  log="$build_dir/build.log"
+  mkdir -p "$build_dir"
+  if ! {
+    cmake -S "$source_dir" -B "$build_dir" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_EXAMPLES=ON \
+      -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=ON \
+      -DCMAKE_CUDA_ARCHITECTURES=native &&
+      cmake --build "$build_dir" --target nccl_trainer --parallel
+  } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "run.sh: the build for the GPU failed (is NCCL installed?); this was the end of $log" >&2
+    exit 1
+  fi
+  echo "1-bit Adam on the GPU:"
+  "$build_dir/examples/nccl_trainer"
+fi

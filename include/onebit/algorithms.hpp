@@ -106,8 +106,8 @@ template <class P, class G, class T, class B = host>
 /// bytes per parameter. Elements that had no gradient before the freeze are not moved by it
 /// afterwards; weight decay still acts on them. With one rank: Adam with v frozen.
 /// Source: 1-bit Adam (arXiv 2102.02888), algorithm 1.
-/// `collective` is gather_scatter or all_gather with any compressor: sign<l2_scale> per layer
-/// unless said otherwise.
+/// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with one that
+/// works word by word: sign<l2_scale> per layer unless said otherwise.
 template <class P, class G, class T, class B = host,
           class Collective = gather_scatter<sign<l2_scale>>>
 [[nodiscard]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups, T transport,

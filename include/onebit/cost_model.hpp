@@ -18,7 +18,7 @@
 /// number of turns in which each rank sends one message and receives one, and a turn takes as long
 /// as its slowest message. The ranks of a node share one network card, full duplex; inside a node
 /// each rank has a link of its own. Communication and computation do not overlap, as in the papers.
-/// Checked against simulated clusters: bench/cluster.
+/// It knows no buckets. Checked against simulated clusters (bench/cluster) and bench/network.sh.
 namespace onebit::cost {
 
 /// What a program gets of a link, in each direction; not what is printed on it.

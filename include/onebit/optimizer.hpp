@@ -68,8 +68,8 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
   ///
   /// Collective; waits. Cost of a compressed step: 2 collectives and 2 (W-1)/W n/8 bytes sent, plus
   /// scales and status words; about 30 bytes of memory traffic per parameter. No allocation after
-  /// the first step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient
-  /// is not finite, no rank changes anything and all report the step as skipped. Throws
+  /// the second step of a phase. Consumes the gradients (see onebit::tensor). When a rank's
+  /// gradient is not finite, no rank changes anything and all report the step as skipped. Throws
   /// invalid_input when lr is not finite, rank_mismatch, or what the transport throws; then nothing
   /// has changed here.
   ///
@@ -203,7 +203,7 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
     archive(*payload);
   }
 
-  /// Steps done, without the skipped ones.
+  /// Steps done, without the skipped ones (on a deferred backend, and in local steps, these count).
   [[nodiscard]] std::uint64_t steps() const { return step_; }
   [[nodiscard]] std::size_t n_parameters() { return dense_.local().axis().n_elements(); }
 

@@ -23,7 +23,7 @@ enum class phase : std::uint8_t {
 
 /// What one step did, on this rank.
 struct report {
-  std::uint64_t step = 0;  ///< its number, from 0; a skipped step's number is used again
+  std::uint64_t step = 0;  ///< its number, from 0; one that all skipped gives it back
   onebit::phase phase = phase::dense;
   /// A rank saw a non-finite gradient and no rank changed anything; in a local step: this rank did,
   /// and left its gradient out, while the others went on.

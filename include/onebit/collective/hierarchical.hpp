@@ -19,7 +19,8 @@ namespace onebit {
 
 /// Collective policy: exact inside nodes of `ranks_per_node` ranks with consecutive numbers,
 /// gather-scatter with error feedback between them. 0: the transport says how many ranks share a
-/// node. With one node the exchange is exact; with one rank per node it is gather_scatter's.
+/// node, if it can. With one node the exchange is exact; with one rank per node it is
+/// gather_scatter's.
 template <class C>
 struct hierarchical {
   static_assert((check_compressor<C>(), true));
