@@ -49,41 +49,29 @@ struct hierarchical {
                           "; give the number of ranks on each node, the same on all",
                           detail::rank_suffix(transport.rank(), transport.size())));
     }
-    exchange_by_levels<exact, flat, exchange> x;
+    using either = exchange_by_levels<exact, flat, exchange>;
     if (transport.size() == n) {
-      x.emplace(std::in_place_type<exact>, basic_identity<Accumulates>{}, transport, backend,
-                sizes);
-    } else if (n == 1) {
-      x.emplace(std::in_place_type<flat>, codec, transport, backend, sizes);
-    } else {
-      x.emplace(std::in_place_type<exchange>, codec, transport, backend, sizes, n);
+      return either(std::in_place_type<exact>, basic_identity<Accumulates>{}, transport, backend,
+                    sizes);
     }
-    return x;
+    if (n == 1) return either(std::in_place_type<flat>, codec, transport, backend, sizes);
+    return either(std::in_place_type<exchange>, codec, transport, backend, sizes, n);
   }
 
  private:
-  template <class Exact, class Flat, class Exchange>
+  template <class... Exchanges>
   class exchange_by_levels {
    public:
     template <class U, class... Args>
-    void emplace(std::in_place_type_t<U>, Args&&... args) {
-      exchange_.template emplace<U>(std::forward<Args>(args)...);
-    }
+    explicit exchange_by_levels(std::in_place_type_t<U> which, Args&&... args)
+        : exchange_(which, std::forward<Args>(args)...) {}
     template <class F>
     decltype(auto) with(F&& f) {
-      return std::visit(
-          [&](auto& x) -> decltype(f(std::declval<Exact&>())) {
-            if constexpr (std::is_same_v<std::remove_cvref_t<decltype(x)>, std::monostate>) {
-              throw error("hierarchical: no exchange");
-            } else {
-              return f(x);
-            }
-          },
-          exchange_);
+      return std::visit(std::forward<F>(f), exchange_);
     }
 
    private:
-    std::variant<std::monostate, Exact, Flat, Exchange> exchange_;
+    std::variant<Exchanges...> exchange_;
   };
 };
 
