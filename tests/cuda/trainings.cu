@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Whole trainings on a CUDA device have the bits of the host, with 1, 2 and 3 ranks on one device;
-// a gradient that is not finite changes nothing, and settle() tells. What backend/deferred.cpp
+// a gradient that is not finite changes nothing, and settle() tells. What deferred/trainings.cpp
 // tests on emulated warps, on a device.
 
 #include "device.cuh"
