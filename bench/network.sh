@@ -37,6 +37,7 @@
 set -euo pipefail
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source bench/common.sh
 
 fail() {
   echo "network.sh: $*" >&2
@@ -95,21 +96,12 @@ nodes=$((ranks / per_node))
 
 # -- programs
 
-install_missing() {
-  command -v dpkg-query >/dev/null || return 0 # not Debian: whatever is missing is named later
-  local wanted=(g++ cmake iproute2 util-linux libopenmpi-dev openmpi-bin gnuplot-nox
-    libcli11-dev)
+install_packages() {
+  local wanted=(g++ cmake iproute2 util-linux libopenmpi-dev openmpi-bin gnuplot-nox libcli11-dev)
   ((steps == 0)) || wanted+=(libeigen3-dev nlohmann-json3-dev)
   ((steps == 0)) || [[ -n "$text" ]] || wanted+=(bible-kjv)
   command -v ninja >/dev/null || wanted+=(make)
-  local package missing=()
-  for package in "${wanted[@]}"; do
-    [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
-      missing+=("$package")
-  done
-  ((${#missing[@]})) || return 0
-  apt-get update
-  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
+  install_missing "${wanted[@]}"
 }
 
 build_programs() {
@@ -131,7 +123,7 @@ build_programs() {
 
 ((EUID == 0)) || cannot "network namespaces need root; try: sudo bench/network.sh $rate $ranks"
 if [[ -z "$bench$trainer$advisor" ]]; then
-  install_missing
+  install_packages
   build_programs
 fi
 for command in ip tc unshare hostname mpirun; do
@@ -148,7 +140,8 @@ mkdir -p "$(dirname "$out")"
 
 stem=onebit-network
 net="$stem-$$"
-work="$(mktemp -d "/tmp/$net.XXXXXX")"
+temporary="${TMPDIR:-/tmp}"
+work="$(mktemp -d "$temporary/$net.XXXXXX")"
 
 namespaces() { ip netns list | awk -v stem="$1-" 'index($1, stem) == 1 { print $1 }'; }
 
@@ -186,8 +179,8 @@ remove_stale() {
     [[ "$pid" =~ ^[0-9]+$ ]] || continue
     grep -qs network.sh "/proc/$pid/cmdline" || remove "$stem-$pid"
   done
-  for name in "/tmp/$stem"-*; do
-    pid="${name#"/tmp/$stem-"}" && pid="${pid%%.*}"
+  for name in "$temporary/$stem"-*; do
+    pid="${name#"$temporary/$stem-"}" && pid="${pid%%.*}"
     [[ "$pid" =~ ^[0-9]+$ ]] || continue
     grep -qs network.sh "/proc/$pid/cmdline" || rm -rf "$name"
   done

@@ -16,6 +16,7 @@
 set -euo pipefail
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source bench/common.sh
 
 json=""
 arguments=()
@@ -31,30 +32,9 @@ while (($#)); do
 done
 [[ -z "$json" || "$json" == /* ]] || json="$here/$json"
 
-install_missing() {
-  command -v dpkg-query >/dev/null || return 0 # not Debian: cmake names what it does not find
-  local wanted=(g++ cmake libbenchmark-dev libopenmpi-dev openmpi-bin)
-  command -v ninja >/dev/null || wanted+=(make)
-  local package missing=()
-  for package in "${wanted[@]}"; do
-    [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
-      missing+=("$package")
-  done
-  ((${#missing[@]})) || return 0
-
-  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get)
-  if ((EUID != 0)); then
-    if ! sudo -n true 2>/dev/null; then
-      echo "run this first: sudo apt-get update && sudo apt-get install -y ${missing[*]}" >&2
-      exit 1
-    fi
-    apt=(sudo "${apt[@]}")
-  fi
-  "${apt[@]}" update
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
-}
-
-install_missing
+wanted=(g++ cmake libbenchmark-dev libopenmpi-dev openmpi-bin)
+command -v ninja >/dev/null || wanted+=(make)
+install_missing "${wanted[@]}"
 build="${ONEBIT_BUILD_DIR:-build/bench}"
 configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_TESTS=OFF
   -DONEBIT_BUILD_EXAMPLES=OFF -DONEBIT_BUILD_BENCH=ON -DONEBIT_CUDA=OFF)
@@ -92,26 +72,4 @@ if [[ -x "$programs/bench_exchange_mpi" ]] && command -v mpirun >/dev/null; then
   done
 fi
 
-# -- results: Google Benchmark writes one key per line, so awk is all that is needed
-
-files=()
-for file in "$results"/*.json; do
-  if [[ -s "$file" ]] && grep -q '"name"' "$file"; then files+=("$file"); fi
-done
-if ((${#files[@]} == 0)); then
-  echo "no benchmark was run"
-  exit
-fi
-if [[ -n "$json" ]]; then
-  { # the context of the first file, the benchmarks of all
-    sed '/"benchmarks": \[/q' "${files[0]}"
-    first=1
-    for file in "${files[@]}"; do
-      ((first)) || echo "    ,"
-      first=0
-      awk '/^  \]/ { inside = 0 } inside; /"benchmarks": \[/ { inside = 1 }' "$file"
-    done
-    printf '  ]\n}\n'
-  } >"$json"
-fi
-cat "${files[@]}" | awk -f bench/summary.awk
+summarise "$results" "$json" bench/summary.awk

@@ -1,18 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# The figures that matter out of Google Benchmark's JSON files: awk -f bench/summary.awk FILE...
+# The figures that matter out of Google Benchmark's JSON files: awk -f bench/benchmark.awk -f bench/summary.awk FILE...
 
-function value_of(line) {
-  sub(/^[^:]*: */, "", line)
-  sub(/,$/, "", line)
-  gsub(/"/, "", line)
-  return line
-}
-function elements(name) {
-  match(name, /n:[0-9]+/)
-  return substr(name, RSTART + 2, RLENGTH - 2) + 0
-}
 function flush_one(    n, parts, key) {
   if (name == "" || v["run_type"] == "aggregate") return
   n = elements(name)

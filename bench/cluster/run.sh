@@ -18,6 +18,7 @@
 set -euo pipefail
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+source bench/common.sh
 
 quick=0
 out=""
@@ -36,28 +37,7 @@ build=build/cluster
 mkdir -p "$build"
 if [[ -z "$out" ]]; then out="$build/cluster"; elif [[ "$out" != /* ]]; then out="$here/$out"; fi
 
-install_missing() {
-  command -v dpkg-query >/dev/null || return 0 # not Debian: the compiler names what it does not find
-  local package missing=()
-  for package in g++ libsimgrid-dev libcli11-dev nlohmann-json3-dev gnuplot-nox; do
-    [[ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null)" == installed ]] ||
-      missing+=("$package")
-  done
-  ((${#missing[@]})) || return 0
-
-  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get)
-  if ((EUID != 0)); then
-    if ! sudo -n true 2>/dev/null; then
-      echo "run this first: sudo apt-get update && sudo apt-get install -y ${missing[*]}" >&2
-      exit 1
-    fi
-    apt=(sudo "${apt[@]}")
-  fi
-  "${apt[@]}" update
-  "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
-}
-
-install_missing
+install_missing g++ libsimgrid-dev libcli11-dev nlohmann-json3-dev gnuplot-nox
 smpicxx -std=c++20 -O2 bench/cluster/simulate.cpp -o "$build/simulate"
 g++ -std=c++17 -O2 -shared -fPIC bench/cluster/platform.cpp -o "$build/platform.so" -lsimgrid
 g++ -std=c++20 -O2 -Iinclude bench/cluster/report.cpp -o "$build/report"

@@ -18,6 +18,7 @@ set -euo pipefail
 here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export PATH="$PATH:/usr/local/cuda/bin"
+source bench/common.sh
 
 json=""
 arguments=()
@@ -65,26 +66,4 @@ for name in passes steps exchange; do
 done
 ((n_run > 0)) || exit 77
 
-# -- results: Google Benchmark writes one key per line, so awk is all that is needed
-
-files=()
-for file in "$results"/*.json; do
-  if [[ -s "$file" ]] && grep -q '"name"' "$file"; then files+=("$file"); fi
-done
-if ((${#files[@]} == 0)); then
-  echo "no benchmark was run"
-  exit
-fi
-if [[ -n "$json" ]]; then
-  { # the context of the first file, the benchmarks of all
-    sed '/"benchmarks": \[/q' "${files[0]}"
-    first=1
-    for file in "${files[@]}"; do
-      ((first)) || echo "    ,"
-      first=0
-      awk '/^  \]/ { inside = 0 } inside; /"benchmarks": \[/ { inside = 1 }' "$file"
-    done
-    printf '  ]\n}\n'
-  } >"$json"
-fi
-cat "${files[@]}" | awk -f bench/cuda/summary.awk
+summarise "$results" "$json" bench/cuda/summary.awk

@@ -2,18 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # The figures that matter out of the JSON files of the benchmarks on CUDA devices:
-# awk -f bench/cuda/summary.awk FILE...
+# awk -f bench/benchmark.awk -f bench/cuda/summary.awk FILE...
 
-function value_of(line) {
-  sub(/^[^:]*: */, "", line)
-  sub(/,$/, "", line)
-  gsub(/"/, "", line)
-  return line
-}
-function elements(name) {
-  match(name, /n:[0-9]+/)
-  return substr(name, RSTART + 2, RLENGTH - 2) + 0
-}
 function flush_one(    parts, key, n) {
   if (name == "" || v["run_type"] == "aggregate") return
   n = elements(name)

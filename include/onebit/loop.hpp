@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -157,10 +156,12 @@ class loop {
   }
 
   /// Calls f with where an encode pass saves what it overwrites: in the gradients, if they may be
-  /// written and can hold it.
-  template <class F>
-  decltype(auto) with_undo(const F& f) {
-    if constexpr (std::is_same_v<G, float>) {
+  /// written and can hold it; nowhere for an exchange that overwrites nothing.
+  template <class Exchange, class F>
+  decltype(auto) with_undo(const Exchange&, const F& f) {
+    if constexpr (!Exchange::saves) {
+      return f(undo_in_buffer{});
+    } else if constexpr (std::is_same_v<G, float>) {
       return f(undo_in_gradients<P, G>{entries_.data()});
     } else {
       if (undo_.size() == 0) {
@@ -178,7 +179,7 @@ class loop {
     if constexpr (Schedule::compresses) {
       if (!plan_.exchange) return;
       collective_.with([&](auto& x) {
-        with_undo([&](const auto& undo) { x.rollback(undo, now_.data(), false); });
+        with_undo(x, [&](const auto& undo) { x.rollback(undo, now_.data(), false); });
         x.local().settle_live(outcome::skipped, now_.data());
       });
     }
@@ -189,7 +190,7 @@ class loop {
     const auto* entries = entries_.data();
     step_scalars* now = now_.data();
     return collective_.with([&](auto& x) {
-      return with_undo([&](const auto& undo) {
+      return with_undo(x, [&](const auto& undo) {
         if (plan_.average_gradient) preview_live(x);
         const outcome o = x.agree(rule_.message(x.agreed(), entries, now), undo, now);
         if (o != outcome::skipped) {
@@ -241,7 +242,7 @@ class loop {
       }
     } else if (plan_.exchange) {
       collective_.with([&](auto& x) {
-        with_undo([&](const auto& undo) {
+        with_undo(x, [&](const auto& undo) {
           for (; is_known(x); sent_early_ = true) {
             x.send_next(rule_.message(x.agreed(), entries, now), undo, now);
           }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -22,7 +23,6 @@
 #include <optional>
 #include <ostream>
 #include <string>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -66,16 +66,16 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
   /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
   /// factor.
   ///
-  /// Collective; waits. Cost of a compressed step: 2 collectives and 2 (W-1)/W n/8 bytes sent, plus
-  /// scales and status words; about 30 bytes of memory traffic per parameter. No allocation after
-  /// the second step of a phase. Consumes the gradients (see onebit::tensor). When a rank's
-  /// gradient is not finite, no rank changes anything and all report the step as skipped. Throws
-  /// invalid_input when lr is not finite, rank_mismatch, or what the transport throws; then nothing
-  /// has changed here.
+  /// Collective; waits, unless the backend is deferred. Cost of a step compressed by
+  /// gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8 bytes sent, plus scales and
+  /// status words; about 30 bytes of memory traffic per parameter. No allocation after the second
+  /// step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient is not
+  /// finite, no rank changes anything and all report the step as skipped. Throws invalid_input when
+  /// lr is not finite, rank_mismatch, or what the transport throws; then nothing has changed here.
   ///
-  /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA)
-  /// nothing waits: the report does not know the outcome (`pending`), and a skipped step counts for
-  /// the schedule; `settle` tells.
+  /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
+  /// report does not know the outcome (`pending`), and a skipped step counts for the schedule;
+  /// `settle` tells. Only steps on whose outcome the host depends wait for it (loop::conclude).
   report step(float lr, float inverse_loss_scale = 1.0F) {
     return step_with([](std::uint64_t, const auto& enqueue) { enqueue(); }, lr, inverse_loss_scale);
   }
@@ -144,7 +144,7 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
   /// gradients are all known start to travel, the last bucket first. Collective in its effect: all
   /// ranks announce the same tensors in the same order. Between begin() and step(); tensors that
   /// are not announced go with step(). Changes nothing but time. When the transport throws, the
-  /// step is taken back, and begins anew.
+  /// step is taken back: call begin() again, with fresh gradients.
   void ready(std::size_t tensor) {
     if (!begun_ || tensor >= waiting_.size()) {
       throw invalid_input(detail::message(
@@ -218,8 +218,8 @@ class optimizer : private loop<Rule, Schedule, Collective, T, B, P, G> {
            collective_.with([](auto& x) { return x.work_bytes(); });
   }
 
-  /// For inspection and tests: the rule, the schedule, and the exchange in use (f gets a two_phase
-  /// or one_phase).
+  /// For inspection and tests: the rule, the schedule, and the exchange in use (f gets a two_phase,
+  /// one_phase or two_level).
   [[nodiscard]] const Rule& rule() const { return rule_; }
   [[nodiscard]] const Schedule& schedule() const { return schedule_; }
   template <class F>

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
@@ -71,6 +72,27 @@ struct if_skipped {
 
 }  // namespace detail
 
+/// Copies n 4-byte words, or zeroes them: index i does 4096 of them.
+struct copy_kernel {
+  const void* from;  ///< null: zeros
+  void* to;
+  std::size_t n;
+
+  static constexpr std::size_t piece = 4096;
+  [[nodiscard]] std::size_t launches() const { return (n + piece - 1) / piece; }
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t end = (i + 1) * piece < n ? (i + 1) * piece : n;
+    for (std::size_t k = i * piece; k < end; k += 32) {
+      const auto left = static_cast<std::uint32_t>(end - k < 32 ? end - k : 32);
+      const auto v =
+          from == nullptr ? L::set(0.0F) : L::load(static_cast<const float*>(from) + k, left);
+      L::store(static_cast<float*>(to) + k, v, left);
+    }
+  }
+};
+
 /// Launches a kernel that changes what lasts: nothing happens when the step was called off. Where
 /// the host knows the outcome, it does not come here in such a step.
 template <class B, class Kernel>
@@ -90,6 +112,14 @@ void launch_rollback(B& backend, const step_scalars* now, std::size_t n, const K
   } else {
     backend.launch(n, kernel);
   }
+}
+
+/// Copies as many bytes as the smaller of two buffers has, whole 4-byte words, unless the step was
+/// called off.
+template <class B, class Buffer>
+void commit_copy(B& backend, const step_scalars* now, const Buffer& from, Buffer& to) {
+  const copy_kernel copy{from.data(), to.data(), std::min(from.bytes(), to.bytes()) / 4};
+  launch_commit(backend, now, copy.launches(), copy);
 }
 
 /// What became of the step, read by the host: waits for all that was launched. Throws rank_mismatch

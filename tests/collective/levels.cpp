@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "../support/flat_message.hpp"
 #include "../support/training.hpp"
 
 using onebit_test::contains;
@@ -80,22 +81,6 @@ static_assert(onebit::NonBlockingTransport<lazy>);
 static_assert(!onebit::NonBlockingTransport<onebit::threads>);
 
 using flat = std::vector<float>;
-
-/// base + values, as a message.
-struct flat_message {
-  const float* values;
-  template <class L>
-  struct reader {
-    const float* first;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, L::load(first + 32 * k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t) const {
-    return {values + 32 * t.word};
-  }
-};
 
 struct state {
   std::uint64_t parameters = 0;
@@ -297,7 +282,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     for (std::size_t step = 0; step < 12; ++step) {
       now.number = static_cast<std::uint32_t>(step);
       for (std::size_t i = 0; i < n; ++i) message.data()[i] = value(node, step, i);
-      const flat_message produce{message.data()};
+      const onebit_test::flat_message produce{message.data()};
       REQUIRE(x.agree(produce, onebit::undo_in_buffer{undo.data()}, &now) ==
               onebit::outcome::agreed);
       auto& copy = agreed.emplace_back(n);

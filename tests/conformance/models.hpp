@@ -24,6 +24,8 @@
 #include <utility>
 #include <vector>
 
+#include "../support/flat_message.hpp"
+
 namespace onebit_test {
 
 using flat = std::vector<float>;
@@ -170,25 +172,6 @@ struct int8_tile {
 
 static_assert(onebit::TileCompressor<ternary> && !onebit::WordCompressor<ternary>);
 static_assert(onebit::TileCompressor<int8_tile> && !onebit::WordCompressor<int8_tile>);
-
-// --- messages ---------------------------------------------------------------------------
-
-/// base + values: a message that lies on the flat axis.
-struct flat_message {
-  const float* values;
-
-  template <class L>
-  struct reader {
-    const float* first;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, L::load(first + 32 * k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t) const {
-    return {values + 32 * t.word};
-  }
-};
 
 // --- a trainer ------------------------------------------------------------------------------
 

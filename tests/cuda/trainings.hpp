@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/echo.hpp"
 #include "support/training.hpp"
 
 namespace onebit_test {
@@ -326,32 +327,6 @@ void check_same_bits(const char* name, int n, const Make& make, const script& s 
   };
   CHECK(difference(on<Device>(n, train), on<host_device>(n, train)) == "none");
 }
-
-/// A transport of one process that stands for several ranks: the others say what this one says. It
-/// only enqueues, so that its steps can be captured, and wait for nothing.
-template <class M>
-class echo {
- public:
-  echo(M memory, int size) : memory_(std::move(memory)), size_(size) {}
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return size_; }
-  void all_to_all(const void* send, void* receive, std::size_t n) { all_gather(send, receive, n); }
-  void all_gather(const void* send, void* receive, std::size_t n) {
-    for (int r = 0; r < size_; ++r) {
-      memory_.copy(static_cast<std::byte*>(receive) + static_cast<std::size_t>(r) * n, send, n);
-    }
-  }
-  void all_reduce_sum(float*, std::size_t) {}
-  void host_all_gather(const void* send, void* receive, std::size_t n) {
-    for (int r = 0; r < size_; ++r) {
-      std::memcpy(static_cast<std::byte*>(receive) + static_cast<std::size_t>(r) * n, send, n);
-    }
-  }
-
- private:
-  M memory_;
-  int size_;
-};
 
 }  // namespace onebit_test
 

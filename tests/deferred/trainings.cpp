@@ -23,7 +23,9 @@
 #include <utility>
 #include <vector>
 
+#include "../support/echo.hpp"
 #include "../support/emulated.hpp"
+#include "../support/flat_message.hpp"
 #include "../support/training.hpp"
 
 using onebit_test::contains;
@@ -171,47 +173,7 @@ void check_same_bits(int n, Collective collective) {
   });
 }
 
-/// A field as a message.
-template <class Field>
-struct plus_base {
-  Field field;
-  template <class L>
-  struct reader {
-    typename Field::template reader<L> field;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, field(k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t i) const {
-    return {field.template at<L>(t, i)};
-  }
-};
-
-/// A transport of one process that stands for several ranks: the others say what this one says. It
-/// only enqueues, so that its steps can be captured.
-class echo {
- public:
-  echo(emulated_memory memory, int size) : memory_(std::move(memory)), size_(size) {}
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return size_; }
-  void all_to_all(const void* send, void* receive, std::size_t n) { all_gather(send, receive, n); }
-  void all_gather(const void* send, void* receive, std::size_t n) {
-    for (int r = 0; r < size_; ++r) {
-      memory_.copy(static_cast<std::byte*>(receive) + static_cast<std::size_t>(r) * n, send, n);
-    }
-  }
-  void all_reduce_sum(float*, std::size_t) {}
-  void host_all_gather(const void* send, void* receive, std::size_t n) {
-    for (int r = 0; r < size_; ++r) {
-      std::memcpy(static_cast<std::byte*>(receive) + static_cast<std::size_t>(r) * n, send, n);
-    }
-  }
-
- private:
-  emulated_memory memory_;
-  int size_;
-};
+using echo = onebit_test::echo<emulated_memory>;
 
 /// Starts its collectives, too, as NCCL does on a second stream: whether one is done can not be
 /// asked while a graph is captured.
@@ -391,9 +353,8 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
     auto now = backend.template make_buffer<onebit::step_scalars>(1);
     const onebit::step_scalars own{.number = 7U + static_cast<std::uint32_t>(t.rank())};
     backend.copy_in(now.data(), &own, 1);
-    const onebit::detail::flat_field zeros{params.data()};
     const onebit::undo_in_buffer undo{params.data()};
-    const plus_base<onebit::detail::flat_field> message{zeros};
+    const onebit_test::flat_message message{params.data()};
     CHECK(x.agree(message, undo, now.data()) == onebit::outcome::pending);
     const int other = 1 - t.rank();
     const auto settle = [&] { return onebit::settle(backend, now.data(), t.rank(), t.size()); };

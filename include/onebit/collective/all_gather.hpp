@@ -52,6 +52,8 @@ class one_phase {
   template <class U>
   using buffer = typename worker::template buffer<U>;
   using view = mean_view<C>;
+  /// Whether its encode pass overwrites carried values, and saves them where it is told.
+  static constexpr bool saves = worker::carries;
 
   one_phase(C codec, T& transport, B backend, std::span<const std::size_t> sizes, int = 1)
       : transport_(&transport), worker_(std::move(codec), std::move(backend), sizes, 1) {}

@@ -293,27 +293,6 @@ struct total_live_kernel {
   }
 };
 
-/// Copies n 4-byte words, or zeroes them: index i does 4096 of them.
-struct copy_kernel {
-  const void* from;  ///< null: zeros
-  void* to;
-  std::size_t n;
-
-  static constexpr std::size_t piece = 4096;
-  [[nodiscard]] std::size_t launches() const { return (n + piece - 1) / piece; }
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const std::size_t end = (i + 1) * piece < n ? (i + 1) * piece : n;
-    for (std::size_t k = i * piece; k < end; k += 32) {
-      const auto left = static_cast<std::uint32_t>(end - k < 32 ? end - k : 32);
-      const auto v =
-          from == nullptr ? L::set(0.0F) : L::load(static_cast<const float*>(from) + k, left);
-      L::store(static_cast<float*>(to) + k, v, left);
-    }
-  }
-};
-
 /// Counts the live elements of each tile.
 struct count_live_kernel {
   live_mask live;

@@ -75,6 +75,8 @@ class two_level {
   template <class U>
   using buffer = typename worker::template buffer<U>;
   using view = gathered_view<C>;
+  /// As two_phase: what the node's level overwrites is saved here, in share_undo_.
+  static constexpr bool saves = worker_phase<inner_codec, B>::carries;
 
   /// Collective.
   two_level(C codec, T& transport, B backend, std::span<const std::size_t> sizes, int n_local)

@@ -35,6 +35,8 @@ class two_phase {
   template <class U>
   using buffer = typename worker::template buffer<U>;
   using view = gathered_view<C>;
+  /// Whether its encode pass overwrites carried values, and saves them where it is told.
+  static constexpr bool saves = worker::carries;
 
   two_phase(C codec, T& transport, B backend, std::span<const std::size_t> sizes, int n_buckets = 1)
       : transport_(&transport),

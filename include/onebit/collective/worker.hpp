@@ -26,14 +26,6 @@ template <class B, class T>
   return buffer;
 }
 
-/// Copies as many bytes as the smaller of two buffers has, whole 4-byte words, unless the step was
-/// called off.
-template <class B, class Buffer>
-void commit_copy(B& backend, const step_scalars* now, const Buffer& from, Buffer& to) {
-  const copy_kernel copy{from.data(), to.data(), std::min(from.bytes(), to.bytes()) / 4};
-  launch_commit(backend, now, copy.launches(), copy);
-}
-
 /// The worker side of an exchange: layout, live mask, carried values, and the encode pass. `now`,
 /// here and in the collectives, is the step in progress (step.hpp) in the backend's memory.
 ///

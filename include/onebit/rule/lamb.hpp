@@ -119,8 +119,10 @@ class lamb_rule {
     fresh_ = backend_.template make_buffer<float>(v_.size());
     auto copy = backend_.template make_buffer<float>(m_.size());
     const std::size_t n_words = m_.size() / word_elements;
-    backend_.launch(n_words, detail::copy_words_kernel{v_.data(), fresh_.data()});
-    backend_.launch(n_words, detail::copy_words_kernel{m_.data(), copy.data()});
+    const copy_kernel keep_v{v_.data(), fresh_.data(), v_.size()};
+    const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
+    backend_.launch(keep_v.launches(), keep_v);
+    backend_.launch(keep_m.launches(), keep_m);
     backend_.launch(n_words, detail::freeze_kernel{v_.data(), live,
                                                    static_cast<float>(options_.eps), 1.0F, 1.0F});
     for (auto* s : {&sums_a_, &sums_b_}) *s = buffer<float>{};

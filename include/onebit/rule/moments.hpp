@@ -115,14 +115,5 @@ template <class Worker>
   return sum;
 }
 
-struct copy_words_kernel {
-  const float* from;
-  float* to;
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t word) const {
-    L::store(to + word * 32, L::load(from + word * 32));
-  }
-};
-
 }  // namespace detail
 }  // namespace onebit

@@ -168,6 +168,18 @@ struct sum_lr_kernel {
   }
 };
 
+/// Counts the learning rate of a local step, which is part of the sum on every rank, also on one
+/// that left its gradient out. `alone`: nothing was communicated, and no other rank skips it.
+template <class B>
+void count_local_lr(B& backend, double* sum, const step_scalars* now, bool alone) {
+  const sum_lr_kernel add{sum, now, false};
+  if (alone) {
+    backend.launch(1, add);
+  } else {
+    launch_commit(backend, now, 1, add);
+  }
+}
+
 /// Copies the parameters to the flat axis.
 template <class P, class G>
 struct anchor_kernel {
@@ -285,12 +297,7 @@ class zero_one_rule {
   /// that left its gradient out. `alone`: nothing was communicated, and no other rank skips it.
   template <class Worker>
   void count_local(Worker& at, const step_scalars* now, bool alone) {
-    const detail::sum_lr_kernel add{lr_sum_.data(), now, false};
-    if (alone) {
-      at.backend().launch(1, add);
-    } else {
-      launch_commit(at.backend(), now, 1, add);
-    }
+    detail::count_local_lr(at.backend(), lr_sum_.data(), now, alone);
   }
   /// One pass, 20 bytes per element.
   template <class View, class Worker, class P, class G>

@@ -214,12 +214,7 @@ class zero_one_variant_rule {
   /// As zero_one_rule.
   template <class Worker>
   void count_local(Worker& at, const step_scalars* now, bool alone) {
-    const detail::sum_lr_kernel add{lr_sum_.data(), now, false};
-    if (alone) {
-      at.backend().launch(1, add);
-    } else {
-      launch_commit(at.backend(), now, 1, add);
-    }
+    detail::count_local_lr(at.backend(), lr_sum_.data(), now, alone);
   }
   template <class View, class Worker, class P, class G>
   void apply(const View& agreed, const View&, Worker& at, const tensor_entry<P, G>* tensors,
