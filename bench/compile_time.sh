@@ -5,56 +5,79 @@
 # What it costs to compile a file that includes <onebit/onebit.hpp> and makes one optimizer: user
 # seconds, the median of ROUNDS (3) compilations. The budget is 3 s with g++ -O2.
 #
-#   bench/compile_time.sh [--where] [compiler argument...]
+#   bench/compile_time.sh [--against DIR] [--where] [compiler argument...]
 #
-# --where   also what the headers alone cost, and where the compiler says its time goes
-# CXX       the compiler, g++ unless set
+# --against DIR   the same with the headers in DIR, compiled in turn with these, and the ratio
+# --where         also what the headers alone cost, and where the compiler says its time goes
+# CXX             the compiler, g++ unless set
 
 set -euo pipefail
+here="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 cxx="${CXX:-g++}"
 rounds="${ROUNDS:-3}"
-where=0
-if [[ "${1:-}" == --where ]]; then where=1 && shift; fi
-flags=(-std=c++20 -O2 -Iinclude "$@")
+where=0 against=""
+while [[ "${1:-}" == --* ]]; do
+  case "$1" in
+    --where) where=1 ;;
+    --against)
+      against="$(cd "$here" && realpath -e -- "${2:?}")"
+      shift
+      ;;
+    *) break ;;
+  esac
+  shift
+done
+flags=(-std=c++20 -O2 "$@")
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
 echo '#include <onebit/onebit.hpp>' >"$work/headers.cpp"
-cat >"$work/step.cpp" <<'EOF'
+cat >"$work/step.cpp" <<'END'
 #include <onebit/onebit.hpp>
 #include <vector>
 void train(const std::vector<onebit::param_group<>>& groups, onebit::threads transport) {
   auto optimizer = onebit::one_bit_adam(groups, transport, {.freeze_after = 100});
   optimizer.step(1e-3F);
 }
-EOF
+END
+step=(-c "$work/step.cpp" -o "$work/step.o")
 
-user_seconds() { # command: its median
-  local TIMEFORMAT=%U i
-  for ((i = 0; i < rounds; ++i)); do
-    { time "$@" 2>"$work/errors"; } 2>&1 || { cat "$work/errors" >&2 && return 1; }
-  done | sort -n | sed -n "$(((rounds + 1) / 2))p"
+once() { # include directory, compiler arguments: user seconds
+  local TIMEFORMAT=%U
+  { time "$cxx" "${flags[@]}" "-I$1" "${@:2}" 2>"$work/errors"; } 2>&1 ||
+    { cat "$work/errors" >&2 && return 1; }
+}
+median() { sort -n | sed -n "$(((rounds + 1) / 2))p"; }
+tell() { printf '%-48s %6s%s\n' "$@"; }
+user_seconds() { # compiler arguments
+  local i
+  for ((i = 0; i < rounds; ++i)); do once include "$@"; done | median
 }
 
-printf '%-44s %6s s (budget 3)\n' "onebit.hpp and one_bit_adam, $cxx -O2" \
-  "$(user_seconds "$cxx" "${flags[@]}" -c "$work/step.cpp" -o "$work/step.o")"
+for ((i = 0; i < rounds; ++i)); do
+  once include "${step[@]}" >>"$work/ours"
+  [[ -z "$against" ]] || once "$against" "${step[@]}" >>"$work/theirs"
+done
+ours="$(median <"$work/ours")"
+tell "onebit.hpp and one_bit_adam, $cxx -O2" "$ours" " s (budget 3)"
+if [[ -n "$against" ]]; then
+  theirs="$(median <"$work/theirs")"
+  tell "  the same with $against" "$theirs" " s"
+  tell "  these to those" "$(awk "BEGIN { printf \"%.2f\", $ours / $theirs }")" ""
+fi
 ((where)) || exit 0
-printf '%-44s %6s s\n' "  the same, -O0" \
-  "$(user_seconds "$cxx" "${flags[@]}" -O0 -c "$work/step.cpp" -o "$work/step.o")"
-printf '%-44s %6s s\n' "  the same, syntax only" \
-  "$(user_seconds "$cxx" "${flags[@]}" -fsyntax-only "$work/step.cpp")"
-printf '%-44s %6s s\n' "  onebit.hpp alone, syntax only" \
-  "$(user_seconds "$cxx" "${flags[@]}" -fsyntax-only "$work/headers.cpp")"
+tell "  the same, -O0" "$(user_seconds -O0 "${step[@]}")" " s"
+tell "  the same, syntax only" "$(user_seconds -fsyntax-only "$work/step.cpp")" " s"
+tell "  onebit.hpp alone, syntax only" "$(user_seconds -fsyntax-only "$work/headers.cpp")" " s"
 for header in $(sed -n 's/^#include <\(onebit.*\)>/\1/p' include/onebit/onebit.hpp) immintrin.h \
   thread condition_variable chrono memory sstream functional; do
   echo "#include <$header>" >"$work/one.cpp"
-  printf '%-44s %6s s\n' "  <$header> alone" \
-    "$(user_seconds "$cxx" "${flags[@]}" -fsyntax-only "$work/one.cpp")"
+  tell "  <$header> alone" "$(user_seconds -fsyntax-only "$work/one.cpp")" " s"
 done
 if "$cxx" --version | grep -q 'Free Software Foundation'; then
-  "$cxx" "${flags[@]}" -ftime-report -c "$work/step.cpp" -o "$work/step.o" 2>&1 |
+  "$cxx" "${flags[@]}" -Iinclude -ftime-report "${step[@]}" 2>&1 |
     sed -n 's/^ *\([a-z|].*[a-z)]\) *: *\([0-9.]*\) (.*/\2 \1/p' | sort -rn | head -15 |
-    awk '{ s = $1; $1 = ""; printf "  %-42s %6s s\n", $0, s }'
+    awk '{ s = $1; $1 = ""; printf "  %-46s %6s s\n", $0, s }'
 fi

@@ -37,12 +37,12 @@ void run(benchmark::State& state, int size, std::size_t n) {
   rank_team team(size);
   std::vector<std::unique_ptr<rank_memory>> memory(ranks);
   std::vector<std::unique_ptr<Contender>> contenders(ranks);
-  std::vector<std::unique_ptr<bare_allreduce<threads>>> baselines(ranks);
+  std::vector<std::unique_ptr<bare_allreduce>> baselines(ranks);
   const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
   team.time([&](int r) {
     memory[at(r)] = std::make_unique<rank_memory>(n, random.data() + at(r) * shift);
     contenders[at(r)] = std::make_unique<Contender>(*memory[at(r)], team.transport(r));
-    baselines[at(r)] = std::make_unique<bare_allreduce<threads>>(*memory[at(r)], team.transport(r));
+    baselines[at(r)] = std::make_unique<bare_allreduce>(*memory[at(r)], team.transport(r));
   });
   const auto time = [&](auto& of) {
     team.time([&](int r) { memory[at(r)]->refill(); });
@@ -80,11 +80,11 @@ void add(const char* what) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  add<bare_allreduce<threads>>("bare_allreduce");
-  add<dense_mean<onebit::dense_sum::transport, threads>>("dense_transport");
-  add<dense_mean<onebit::dense_sum::rank_order, threads>>("dense_rank_order");
-  add<gather_scatter_mean<threads>>("gather_scatter");
-  add<all_gather_mean<threads>>("all_gather");
+  add<bare_allreduce>("bare_allreduce");
+  add<dense_mean<onebit::dense_sum::transport>>("dense_transport");
+  add<dense_mean<onebit::dense_sum::rank_order>>("dense_rank_order");
+  add<gather_scatter_mean>("gather_scatter");
+  add<all_gather_mean>("all_gather");
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -14,10 +14,10 @@
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/collective/gather_scatter.hpp>
-#include <onebit/collective/two_level.hpp>
+#include <onebit/collective/hierarchical.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/rule/adam.hpp>
-#include <onebit/transport/counting.hpp>
+#include <onebit/transport/wire.hpp>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -42,93 +42,100 @@ struct rank_memory {
   void refill() { std::memcpy(grads.data(), source, n * sizeof(float)); }
 };
 
-inline void expect(onebit::outcome o) {
+inline void expect_agreed(rank_memory& memory, onebit::step_scalars& now,
+                          const onebit::wire& comm) {
+  const auto o = onebit::settle(memory.backend, &now, comm.rank(), comm.size());
   if (o != onebit::outcome::agreed) throw std::runtime_error("bench: an exchange was skipped");
 }
 
-/// 1-bit Adam's exchange: encode, exchange, decode the mean into the gradients, commit.
-template <class Exchange, class T>
+/// 1-bit Adam's exchange: encode, exchange, decode the mean into the gradients, keep it.
+template <class Exchange>
 class compressed_mean {
  public:
   /// `cut`: buckets, or for the hierarchical exchange ranks per node.
-  explicit compressed_mean(rank_memory& memory, T transport, int cut = 1)
+  template <class T, class... Cut>
+  explicit compressed_mean(rank_memory& memory, T transport, Cut... cut)
       : memory_(&memory),
-        transport_(std::move(transport)),
-        exchange_({}, transport_, memory.backend, std::span(&memory.n, 1), cut) {
-    auto& local = exchange_.local();
-    const std::size_t words = local.axis().n_words();
-    onebit::host_buffer<std::uint32_t> live(words);
-    for (std::size_t i = 0; i < words; ++i) live.data()[i] = ~0U;
-    local.set_live(std::move(live));
-    exchange_.adopt(
-        {onebit::host_buffer<float>(words * onebit::word_elements), nullptr, constants_.beta1});
+        comm_(std::move(transport)),
+        exchange_({}, comm_, memory.backend, std::span(&memory.n, 1), cut...),
+        live_(exchange_.axis().n_words()) {
+    for (std::size_t i = 0; i < live_.size(); ++i) live_.data()[i] = ~0U;
+    exchange_.count_live(live());
+    exchange_.start(exchange_.allocate(true, false),
+                    {onebit::host_buffer<float>(live_.size() * onebit::word_elements), nullptr,
+                     constants_.beta1});
   }
   void run() {
     using view = typename Exchange::view;
-    const onebit::momentum_message<view, float, float> message{exchange_.agreed(), &memory_->tensor,
-                                                               &now_, constants_};
-    const onebit::undo_in_gradients<float, float> undo{&memory_->tensor};
-    expect(exchange_.agree(message, undo, &now_));
+    const onebit::turn<onebit::undo_in_gradients<float, float>> turn{
+        &now_, live(), {&memory_->tensor}};
+    exchange_.agree(
+        onebit::momentum_message<view, float, float>{exchange_.agreed(live()), &memory_->tensor,
+                                                     &now_, constants_},
+        turn);
+    expect_agreed(*memory_, now_, comm_);
+    auto& sender = exchange_.sender();
+    memory_->backend.launch(
+        sender.axis().tiles().size(),
+        decode_kernel<view>{exchange_.heard(live()), sender.tiles(), memory_->grads.data()});
+    exchange_.finish(turn);
     ++now_.number;
-    auto& local = exchange_.local();
-    memory_->backend.launch(local.axis().tiles().size(),
-                            onebit::detail::copy_field_kernel<view>{
-                                exchange_.pending(), local.tiles(), memory_->grads.data()});
-    exchange_.commit(&now_);
   }
-  [[nodiscard]] std::uint64_t bytes_sent() const { return transport_.sent().bytes_sent; }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return comm_.sent().bytes_sent; }
 
  private:
+  [[nodiscard]] onebit::live_mask live() const { return {live_.data()}; }
+
   rank_memory* memory_;
-  onebit::counting<T> transport_;
+  onebit::wire comm_;
   Exchange exchange_;
+  onebit::host_buffer<std::uint32_t> live_;
   onebit::moments_constants constants_ = onebit::make_moments(0.9, 0.999, 1e-8);
   onebit::step_scalars now_;
 };
 
-template <class T>
 using gather_scatter_mean =
-    compressed_mean<onebit::two_phase<sign_codec, onebit::counting<T>, onebit::host>, T>;
-template <class T>
-using all_gather_mean =
-    compressed_mean<onebit::one_phase<sign_codec, onebit::counting<T>, onebit::host>, T>;
-template <class T>
+    compressed_mean<onebit::gather_scatter_exchange<sign_codec, onebit::host>>;
+using all_gather_mean = compressed_mean<onebit::all_gather_exchange<sign_codec, onebit::host>>;
 using hierarchical_mean =
-    compressed_mean<onebit::two_level<sign_codec, false, onebit::counting<T>, onebit::host>, T>;
+    compressed_mean<onebit::hierarchical_exchange<sign_codec, false, onebit::host>>;
 
 /// The library's exact mean. It is read where it arrives, so nothing is copied afterwards.
-template <onebit::dense_sum Mode, class T>
+template <onebit::dense_sum Mode>
 class dense_mean {
  public:
+  template <class T>
   dense_mean(rank_memory& memory, T transport)
       : memory_(&memory),
-        transport_(std::move(transport)),
-        dense_(Mode, transport_, memory.backend, std::span(&memory.n, 1)) {}
+        comm_(std::move(transport)),
+        dense_(Mode, comm_, memory.backend, std::span(&memory.n, 1)) {}
   void run() {
-    expect(dense_.agree(onebit::gradient_message<float, float>{&memory_->tensor, &now_}, &now_));
+    dense_.agree(onebit::gradient_message<float, float>{&memory_->tensor, &now_}, &now_);
+    expect_agreed(*memory_, now_, comm_);
+    dense_.finish(&now_);
     ++now_.number;
   }
-  [[nodiscard]] std::uint64_t bytes_sent() const { return transport_.sent().bytes_sent; }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return comm_.sent().bytes_sent; }
 
  private:
   rank_memory* memory_;
-  onebit::counting<T> transport_;
-  onebit::dense<onebit::counting<T>, onebit::host> dense_;
+  onebit::wire comm_;
+  onebit::dense<onebit::host> dense_;
   onebit::step_scalars now_;
 };
 
 /// The transport's allreduce on the bare gradients, in place: no packing, no check, no division.
-template <class T>
 class bare_allreduce {
  public:
+  template <class T>
   bare_allreduce(rank_memory& memory, T transport)
-      : memory_(&memory), transport_(std::move(transport)) {}
-  void run() { transport_.all_reduce_sum(memory_->grads.data(), memory_->n); }
-  [[nodiscard]] std::uint64_t bytes_sent() const { return transport_.sent().bytes_sent; }
+      : memory_(&memory), comm_(std::move(transport)) {}
+  void run() { comm_.all_reduce_sum(memory_->grads.data(), memory_->n); }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return comm_.sent().bytes_sent; }
 
  private:
   rank_memory* memory_;
-  onebit::counting<T> transport_;
+  onebit::wire comm_;
 };
 
 }  // namespace onebit_bench

@@ -37,7 +37,7 @@ void run(benchmark::State& state, const mpi* world, std::size_t n) {
   fill_random(random.data(), n, static_cast<std::uint64_t>(world->rank()) + 1);
   rank_memory memory(n, random.data());
   Contender contender(memory, *world);
-  bare_allreduce<mpi> baseline(memory, *world);
+  bare_allreduce baseline(memory, *world);
   const auto time = [&](auto& of) {
     memory.refill();
     MPI_Barrier(MPI_COMM_WORLD);
@@ -83,11 +83,11 @@ class silent_reporter : public benchmark::BenchmarkReporter {
 
 int run_all(int argc, char** argv) {
   const mpi world(MPI_COMM_WORLD);
-  add<bare_allreduce<mpi>>("bare_allreduce", world);
-  add<dense_mean<onebit::dense_sum::transport, mpi>>("dense_transport", world);
-  add<dense_mean<onebit::dense_sum::rank_order, mpi>>("dense_rank_order", world);
-  add<gather_scatter_mean<mpi>>("gather_scatter", world);
-  add<all_gather_mean<mpi>>("all_gather", world);
+  add<bare_allreduce>("bare_allreduce", world);
+  add<dense_mean<onebit::dense_sum::transport>>("dense_transport", world);
+  add<dense_mean<onebit::dense_sum::rank_order>>("dense_rank_order", world);
+  add<gather_scatter_mean>("gather_scatter", world);
+  add<all_gather_mean>("all_gather", world);
 
   // Only rank 0 writes a file.
   std::vector<char*> arguments;

@@ -240,22 +240,22 @@ struct links {
 std::vector<contender> contenders(rank_memory& memory, const links& l, int ranks_per_node,
                                   const std::vector<unsigned>& buckets) {
   std::vector<contender> all = {
-      contend<bare_allreduce<watched>>("ring", memory, l.by_ring),
-      contend<bare_allreduce<watched>>("other_allreduce", memory, l.by_other, l.other),
-      contend<dense_mean<onebit::dense_sum::rank_order, watched>>("dense", memory, l.by_ring),
-      contend<gather_scatter_mean<watched>>("gather_scatter", memory, l.by_ring),
-      contend<all_gather_mean<watched>>("all_gather", memory, l.by_ring),
+      contend<bare_allreduce>("ring", memory, l.by_ring),
+      contend<bare_allreduce>("other_allreduce", memory, l.by_other, l.other),
+      contend<dense_mean<onebit::dense_sum::rank_order>>("dense", memory, l.by_ring),
+      contend<gather_scatter_mean>("gather_scatter", memory, l.by_ring),
+      contend<all_gather_mean>("all_gather", memory, l.by_ring),
   };
   for (const unsigned exponent : buckets) {
     const std::size_t n_buckets = memory.n >> exponent;
     if (n_buckets < 2) continue;
-    all.push_back(contend<gather_scatter_mean<watched>>(
+    all.push_back(contend<gather_scatter_mean>(
         "bucketed_" + std::to_string(exponent), memory, l.by_ring,
         "buckets of 2^" + std::to_string(exponent), static_cast<int>(n_buckets)));
   }
   if (ranks_per_node > 1 && l.by_ring.size() > ranks_per_node) {
     all.push_back(
-        contend<hierarchical_mean<watched>>("hierarchical", memory, l.by_ring, "", ranks_per_node));
+        contend<hierarchical_mean>("hierarchical", memory, l.by_ring, "", ranks_per_node));
   }
   return all;
 }
@@ -298,7 +298,7 @@ const allreduce_algorithm& quickest_other(rank_memory& memory, stopwatch& watch)
   double least = 0;
   for (const auto& candidate : others) {
     const watched transport = connect(candidate.number, watch);
-    const auto c = contend<bare_allreduce<watched>>(candidate.name, memory, transport);
+    const auto c = contend<bare_allreduce>(candidate.name, memory, transport);
     const double ms = measure(c, memory, watch).ms;  // the same on all ranks
     if (best == nullptr || ms < least) {
       best = &candidate;

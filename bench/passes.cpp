@@ -24,10 +24,11 @@
 #include <cstring>
 #include <memory>
 #include <onebit/backend/host.hpp>
-#include <onebit/collective/worker.hpp>
+#include <onebit/collective/sender.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/rule/adam.hpp>
+#include <onebit/tiled.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -43,7 +44,7 @@ using onebit::host;
 using onebit::host_buffer;
 using codec = onebit::sign<>;
 using view = onebit::gathered_view<codec>;
-using worker = onebit::worker_phase<codec, host>;
+using sender = onebit::sender<codec, host>;
 
 constexpr float agreed_scale = 0.5F;
 
@@ -60,7 +61,8 @@ struct scene {
   host_buffer<float> params, grads;
   onebit::tensor_entry<float, float> tensor;
   onebit::step_scalars now{.lr = 1e-7F};
-  worker local;
+  sender own;
+  host_buffer<std::uint32_t> live;
   host_buffer<std::byte> agreed, slots;
 
   scene(int threads, onebit::isa set, std::size_t elements)
@@ -69,10 +71,11 @@ struct scene {
         params(random_buffer(n, 1)),
         grads(random_buffer(n, 2)),
         tensor{params.data(), grads.data(), 1.0F, 0.01F},
-        local(codec{}, backend, std::span(&n, 1), pass_chunks),
-        agreed(local.format().slot_bytes * pass_chunks),
+        own(codec{}, backend, std::span(&n, 1), pass_chunks),
+        live(own.axis().n_words()),
+        agreed(own.format().slot_bytes * pass_chunks),
         slots(agreed.size()) {
-    const onebit::slot_format& f = local.format();
+    const onebit::slot_format& f = own.format();
     std::uint32_t x = 1;
     for (std::size_t i = 0; i + 4 <= agreed.size(); i += 4) {
       x = x * 1664525U + 1013904223U;
@@ -83,14 +86,16 @@ struct scene {
         std::memcpy(agreed.data() + j * f.slot_bytes + at, &agreed_scale, sizeof(float));
       }
     }
-    host_buffer<std::uint32_t> live(local.axis().n_words());
     for (std::size_t i = 0; i < live.size(); ++i) live.data()[i] = ~0U;
-    local.set_live(std::move(live));
+    own.count_live({live.data()});
   }
-  [[nodiscard]] view heard() { return {codec{}, local.format(), agreed.data(), local.live()}; }
+  [[nodiscard]] view heard() const { return {codec{}, own.format(), agreed.data(), {live.data()}}; }
+  [[nodiscard]] onebit::turn<onebit::undo_in_gradients<float, float>> turn() {
+    return {&now, {live.data()}, {&tensor}};
+  }
 };
 
-/// The worker's encode pass in the steady state.
+/// The sender's encode pass in the steady state.
 class encode_pass {
  public:
   static constexpr double bytes = 16.375;
@@ -99,18 +104,17 @@ class encode_pass {
     // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
     host_buffer<float> carried = random_buffer(n, 3);
     for (std::size_t i = 0; i < n; ++i) carried.data()[i] *= 1.7F;
-    s_.local.carry(std::move(carried));
+    s_.own.carry(std::move(carried));
     run();
-    s_.local.commit(&s_.now);
+    s_.own.finish(s_.turn());
   }
   void run() {
     const onebit::momentum_message<view, float, float> message{
         s_.heard(), &s_.tensor, &s_.now, onebit::make_moments(0.9, 0.999, 1e-8)};
-    s_.local.encode(message, onebit::undo_in_gradients<float, float>{&s_.tensor}, &s_.now,
-                    s_.slots.data(), 0);
+    s_.own.encode(message, s_.turn(), s_.slots.data(), 0);
   }
   void run_axpy(const host& backend) {
-    axpy(backend, s_.local.carried().values, s_.grads.data(), s_.n);
+    axpy(backend, s_.own.carried().values, s_.grads.data(), s_.n);
   }
 
  private:
@@ -128,9 +132,9 @@ class update_pass {
     for (std::size_t i = 0; i < n; ++i) denominators_.data()[i] += 2;
   }
   void run() {
-    s_.backend.launch(s_.local.axis().tiles().size(),
+    s_.backend.launch(s_.own.axis().tiles().size(),
                       onebit::detail::adam_update_kernel<view, float, float>{
-                          s_.heard(), s_.local.tiles(), &s_.tensor, denominators_.data(), &s_.now});
+                          s_.heard(), s_.own.tiles(), &s_.tensor, denominators_.data(), &s_.now});
   }
   void run_axpy(const host& backend) {
     axpy(backend, denominators_.data(), s_.params.data(), s_.n);

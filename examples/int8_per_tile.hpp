@@ -30,7 +30,7 @@ struct int8_per_tile {
     }
   }
 
-  void decode(const std::byte* in, std::size_t n, float* values) const {
+  void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
     float scale = 0;
     std::memcpy(&scale, in, sizeof scale);
     for (std::size_t i = 0; i < n; ++i) {

@@ -4,6 +4,7 @@
 // A rule of one's own: 1-bit SGD with momentum. A rule says what is sent and what is done with what
 // was agreed; optimizer, schedule, collective, checkpoints and the skipping of bad steps are there.
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -11,136 +12,100 @@
 
 namespace {
 
-// m = beta m + g in the warm-up, x -= lr m; marks the real elements of the tile as live.
-template <class View, class P, class G>
-struct sgd_dense_kernel {
-  View gradient;
-  const onebit::tile* tiles;
-  const onebit::tensor_entry<P, G>* tensors;
-  const onebit::step_scalars* now;
+using floats = onebit::host_buffer<float>;
+using tiled = onebit::tiled<onebit::host, float, float>;  // all that a rule sees of a step
+
+// A kernel does tile i, at most 4096 elements of one tensor, in words of 32: L is the processor's
+// arithmetic on one. This one: m = beta m + g.
+template <class Field>
+struct momentum_kernel {
+  Field gradient;
+  tiled at;
   float* m;
   float beta;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const onebit::tile& t = tiles[i];
+    const onebit::tile& t = at.tiles[i];
     const auto g = gradient.template at<L>(t, i);
-    const onebit::parameters_of<L, P> x(tensors[t.tensor], t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* word = m + (t.word + k) * 32;
-      const auto next = L::fma(L::load(word), L::set(beta), g(k));
-      L::store(word, next);
-      x.store(k, L::fma(L::set(-now->lr), next, x.load(k)));
+      L::store(word, L::fma(L::load(word), L::set(beta), g(k)));
     }
   }
 };
 
-// The message, base + beta m + g with m as last agreed.
-template <class View, class P, class G>
-struct sgd_message {
-  View agreed;
-  const onebit::tensor_entry<P, G>* tensors;
-  const onebit::step_scalars* now;
-  float beta;
-
-  template <class L>
-  struct reader {
-    typename View::template reader<L> m;
-    onebit::gradients_of<L, G> g;
-    float beta;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(L::fma(m(k), L::set(beta), base), g.load(k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t i) const {
-    return {agreed.template at<L>(t, i), onebit::gradients_of<L, G>(tensors[t.tensor], t, now),
-            beta};
-  }
-};
-
-// x -= lr m
-template <class View, class P, class G>
-struct sgd_update_kernel {
-  View momentum;
-  const onebit::tile* tiles;
-  const onebit::tensor_entry<P, G>* tensors;
-  const onebit::step_scalars* now;
+// x -= lr m, without weight decay.
+template <class Field>
+struct descent_kernel {
+  Field momentum;
+  tiled at;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const onebit::tile& t = tiles[i];
+    const onebit::tile& t = at.tiles[i];
     const auto m = momentum.template at<L>(t, i);
-    const onebit::parameters_of<L, P> x(tensors[t.tensor], t);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      x.store(k, L::fma(L::set(-now->lr), m(k), x.load(k)));
-    }
+    const onebit::parameters_of<L, float> x(at.tensors[t.tensor], t);
+    const auto step = L::set(-at.now->lr * at.tensors[t.tensor].lr_factor);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) x.store(k, L::fma(step, m(k), x.load(k)));
   }
 };
 
-class sgd_rule {
+class sgd_rule : public onebit::rule_defaults {
  public:
-  static constexpr bool accumulates = false, local_steps = false;
-  using floats = onebit::host_buffer<float>;
+  using backend_type = onebit::host;
 
   explicit sgd_rule(float beta) : beta_(beta) {}
+  onebit::host& backend() { return backend_; }
   void prepare(const onebit::layout& axis) { m_ = floats(axis.n_words() * 32); }
 
-  template <class P, class G>
-  auto gradient(const onebit::tensor_entry<P, G>* tensors, const onebit::step_scalars* now) const {
-    return onebit::gradient_message<P, G>{tensors, now};
+  // The warm-up: what is averaged, and a step from the mean.
+  auto gradient(const tiled& at) const {
+    return onebit::gradient_message<float, float>{at.tensors, at.now};
   }
-  template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const onebit::tensor_entry<P, G>* tensors,
-               const onebit::step_scalars* now) {
-    onebit::launch_commit(
-        at.backend(), now, at.axis().tiles().size(),
-        sgd_dense_kernel<View, P, G>{gradient, at.tiles(), tensors, now, m_.data(), beta_});
+  template <class Field>
+  void refresh(const Field& mean, const tiled& at) {
+    at.commit(momentum_kernel<Field>{mean, at, m_.data(), beta_});
+    at.commit(descent_kernel<onebit::flat_field>{{m_.data()}, at});
   }
-  template <class Worker>
-  double variance_norm(Worker&) const {
-    return 0;  // asked only by an automatic freeze, which needs a variance
-  }
-  // The end of the warm-up: every real element takes part, the padding does not.
-  template <class Worker>
-  onebit::handover<floats> freeze(std::uint32_t* live, Worker& at, std::uint64_t) {
-    for (const onebit::tile& t : at.axis().tiles()) {
+  // Its end: all elements take part from now on, and the momentum goes to who exchanges it.
+  onebit::handover<floats> freeze(std::uint32_t* live, const tiled& at, std::uint64_t) {
+    for (const onebit::tile& t : at.axis.tiles()) {
       for (std::uint32_t i = 0; i < t.n; ++i) live[t.word + i / 32] |= 1U << (i % 32);
     }
     return {std::move(m_), nullptr, beta_};
   }
-  template <class View, class P, class G>
-  auto message(const View& agreed, const onebit::tensor_entry<P, G>* tensors,
-               const onebit::step_scalars* now) const {
-    return sgd_message<View, P, G>{agreed, tensors, now, beta_};
+  bool frozen() const { return m_.size() == 0; }
+  // After it: what is exchanged, and a step from what was agreed.
+  template <class Field>
+  auto message(const Field& agreed, const tiled& at) const {  // base + beta m + 1 g
+    return onebit::momentum_message<Field, float, float>{
+        agreed, at.tensors, at.now, {beta_, 1, 0, 0, 0}};
   }
-  template <class View, class Worker, class P, class G>
-  void apply(const View& agreed, const View&, Worker& at, const onebit::tensor_entry<P, G>* tensors,
-             const onebit::step_scalars* now) {
-    onebit::launch_commit(at.backend(), now, at.axis().tiles().size(),
-                          sgd_update_kernel<View, P, G>{agreed, at.tiles(), tensors, now});
+  template <class Field>
+  void apply(const Field& heard, const Field&, const tiled& at) {
+    at.commit(descent_kernel<Field>{heard, at});
   }
+
   std::size_t state_bytes() const { return m_.bytes(); }
   template <class Archive>
   void archive(Archive& a) {
-    onebit::host backend;
-    a.buffer(m_, backend);
+    a.buffer(m_, backend_);
   }
 
  private:
   float beta_;
+  onebit::host backend_;
   floats m_;
 };
 
 }  // namespace
 
 int main() {
-  using collective = onebit::gather_scatter<onebit::sign<>>;
   const toy::result r = toy::train(4, 400, 0.05F, [](const auto& groups, onebit::threads comm) {
-    return onebit::optimizer<sgd_rule, onebit::freeze, collective, onebit::threads, onebit::host,
-                             float, float>("sgd with momentum 0.9", groups, comm, onebit::host(),
-                                           sgd_rule(0.9F), onebit::freeze({.after = 40}, 0.999),
-                                           collective{});
+    return onebit::optimizer("sgd with momentum 0.9", groups, comm, sgd_rule(0.9F),
+                             onebit::freeze({.after = 40}, 0.999),
+                             onebit::gather_scatter<onebit::sign<>>{});
   });
   return toy::verdict("1-bit SGD with momentum", r, 0.02);
 }

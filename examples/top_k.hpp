@@ -36,7 +36,7 @@ struct top_k {
     }
     std::memcpy(out + kept * sizeof(float), index, kept * sizeof(std::uint16_t));
   }
-  void decode(const std::byte* in, std::size_t n, float* values) const {
+  void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
     const std::size_t kept = kept_of(n);
     std::fill(values, values + n, 0.0F);
     for (std::size_t i = 0; i < kept; ++i) {

@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <onebit/onebit.hpp>
+#include <onebit/schedule.hpp>
 #include <string>
 #include <vector>
+
+#include "advisor/dry_run.hpp"
 
 namespace {
 
@@ -28,21 +30,21 @@ struct interval_flags {
   std::uint64_t kappa = 16, doubling = 32678, max_interval = 16;
 };
 
-onebit::step_counts count(const run& r, const interval_flags& flags) {
+advisor::step_counts count(const run& r, const interval_flags& flags) {
   const auto constant = [](std::uint64_t) { return 1.0F; };
   if (r.algorithm == "adam" || r.algorithm == "lamb") {
-    return onebit::dry_run(onebit::always_dense{}, r.steps, constant);
+    return advisor::dry_run(onebit::always_dense{}, r.steps, constant);
   }
   if (r.algorithm == "zero_one_adam") {
-    return onebit::dry_run(
+    return advisor::dry_run(
         onebit::intervals({flags.kappa, r.warmup, flags.doubling, flags.max_interval}), r.steps,
         constant);
   }
-  return onebit::dry_run(onebit::freeze({.after = r.warmup}, 0.999), r.steps, constant);
+  return advisor::dry_run(onebit::freeze({.after = r.warmup}, 0.999), r.steps, constant);
 }
 
 void print(const run& r, const interval_flags& flags, int ranks, double dense_bits) {
-  const onebit::step_counts n = count(r, flags);
+  const advisor::step_counts n = count(r, flags);
   const double bits = n.bits_per_step(dense_bits);
   const double w = static_cast<double>(ranks);
   const double bytes = 2 * (w - 1) / w * static_cast<double>(r.parameters) * bits / 8;
@@ -52,11 +54,11 @@ void print(const run& r, const interval_flags& flags, int ranks, double dense_bi
               static_cast<unsigned long long>(n.dense + n.both), bits, dense_bits / bits, bytes);
   if (r.one_bit_adam_steps > 0) {
     const auto constant = [](std::uint64_t) { return 1.0F; };
-    const double other = onebit::dry_run(onebit::freeze({.after = r.one_bit_adam_warmup}, 0.999),
-                                         r.one_bit_adam_steps, constant)
+    const double other = advisor::dry_run(onebit::freeze({.after = r.one_bit_adam_warmup}, 0.999),
+                                          r.one_bit_adam_steps, constant)
                              .bits_per_step(dense_bits);
     std::printf("  %5.1f%% rounds, %5.1f%% data",
-                100 * (1 - static_cast<double>(n.rounds()) / static_cast<double>(n.steps)),
+                100 * (1 - static_cast<double>(n.rounds()) / static_cast<double>(n.steps())),
                 100 * (1 - bits / other));
   }
   std::printf("\n");

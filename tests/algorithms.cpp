@@ -5,11 +5,14 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <onebit/onebit.hpp>
 #include <string>
 #include <vector>
 
+#include "../examples/deepspeed_zero_one.hpp"
 #include "support/training.hpp"
 
 using onebit_test::contains;
@@ -28,7 +31,7 @@ struct halves {
       std::memcpy(out + 2 * i, reinterpret_cast<const std::byte*>(values + i) + 2, 2);
     }
   }
-  void decode(const std::byte* in, std::size_t n, float* values) const {
+  void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
     for (std::size_t i = 0; i < n; ++i) {
       values[i] = 0;
       std::memcpy(reinterpret_cast<std::byte*>(values + i) + 2, in + 2 * i, 2);
@@ -105,17 +108,74 @@ TEST_CASE("a compressor without a name is told by what it sends: checkpoints") {
   });
 }
 
-TEST_CASE("with one rank 1-bit Adam is Adam with v frozen, whatever the collective") {
+namespace {
+
+/// The parameters after some steps on n ranks, all of them dense.
+template <class Make>
+std::vector<std::uint64_t> trained(int n, const Make& make) {
+  return on_ranks(n, [&](onebit::threads t) {
+    training<> data;
+    auto optimizer = make(data.groups(), t);
+    const auto bytes = optimizer.state_bytes();
+    for (int i = 0; i < 8; ++i) {
+      const auto report = train(optimizer, data);
+      CHECK_FALSE(report.skipped);
+      CHECK(report.phase == onebit::phase::dense);
+    }
+    CHECK(optimizer.state_bytes() == bytes);  // no memory for what never travels
+    return data.digest();
+  });
+}
+
+/// Where `collective` has nobody to talk to, the algorithms are the uncompressed ones.
+template <class Collective>
+void check_uncompressed(int n, const Collective& collective) {
+  CAPTURE(collective.name());
+  CAPTURE(n);
+  const auto adam = trained(n, [](const auto& g, auto t) { return onebit::adam(g, t); });
+  CHECK(trained(n, [&](const auto& g, auto t) {
+          return onebit::one_bit_adam(g, t, frozen_after(3), collective);
+        }) == adam);
+  CHECK(trained(n, [&](const auto& g, auto t) {
+          return onebit::one_bit_lamb(g, t, {.lamb = {}, .freeze = {.after = 3}}, collective);
+        }) == trained(n, [](const auto& g, auto t) { return onebit::lamb(g, t); }));
+  CHECK(trained(n, [&](const auto& g, auto t) {
+          const onebit::intervals_options when{
+              .kappa = 1, .warmup_steps = 3, .doubling_steps = 1, .max_interval = 4};
+          return onebit::zero_one_adam(g, t, {.adam = {}, .schedule = when}, collective);
+        }) == adam);
+  CHECK(trained(n, [&](const auto& g, auto t) {
+          return deepspeed::zero_one_adam(g, t, {.var_freeze_step = 4}, collective);
+        }) == adam);
+}
+
+}  // namespace
+
+TEST_CASE("where nothing would travel every algorithm is the uncompressed one, bit for bit") {
+  check_uncompressed(1, onebit::gather_scatter<onebit::identity>{});
+  check_uncompressed(1, onebit::gather_scatter<onebit::sign<>>{});
+  check_uncompressed(1, onebit::all_gather<onebit::sign<>>{});
+  check_uncompressed(1, onebit::hierarchical<onebit::sign<>>{{}, 1});
+  check_uncompressed(3, onebit::hierarchical<onebit::sign<>>{{}, 3});
+  CHECK(trained(1, [](const auto& g, auto t) {
+          return onebit::one_bit_adam(g, t, frozen_after(3), onebit::all_gather{halves{}});
+        }) == trained(1, [](const auto& g, auto t) { return onebit::adam(g, t); }));
+}
+
+TEST_CASE("two ranks that have the same gradients are one: v frozen, whatever the collective") {
   const auto run = [](const auto& collective) {
-    return on_ranks(1, [&](onebit::threads t) {
+    return on_ranks(2, [&](onebit::threads t) {
       training<> data;
       auto optimizer = onebit::one_bit_adam(data.groups(), t, frozen_after(3), collective);
-      for (int i = 0; i < 8; ++i) (void)train(optimizer, data);
+      for (std::uint64_t i = 0; i < 8; ++i) {
+        data.compute_gradients(0, i);
+        CHECK(optimizer.step(0.01F).phase ==
+              (i < 3 ? onebit::phase::dense : onebit::phase::compressed));
+      }
       return data.digest();
     })[0];
   };
   const auto expected = run(onebit::gather_scatter<onebit::identity>{});
-  CHECK(run(onebit::gather_scatter<onebit::sign<>>{}) == expected);
-  CHECK(run(onebit::all_gather<onebit::sign<>>{}) == expected);
-  CHECK(run(onebit::all_gather{halves{}}) == expected);
+  CHECK(run(onebit::all_gather<onebit::identity>{}) == expected);
+  CHECK(run(onebit::hierarchical<onebit::identity>{{}, 1}) == expected);
 }

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "../examples/deepspeed_zero_one.hpp"
 #include "support/training.hpp"
 
 using onebit_test::contains;
@@ -219,9 +220,11 @@ TEST_CASE("resumed == never stopped: 0/1 Adam, also between two exchanges") {
     return onebit::zero_one_adam(data.groups(), t, o);
   });
   check_all_resumes<float>([](auto& data, auto t) {
-    onebit::zero_one_adam_variant_options o;
-    o.schedule = {4, 1, 1, 4};
-    return onebit::zero_one_adam_variant(data.groups(), t, o);
+    const deepspeed::zero_one_options o{.var_freeze_step = 4,
+                                        .var_update_scaler = 1,
+                                        .local_step_scaler = 1,
+                                        .local_step_clipper = 4};
+    return deepspeed::zero_one_adam(data.groups(), t, o);
   });
 }
 
@@ -252,7 +255,11 @@ TEST_CASE("resumed == never stopped: the automatic freeze keeps its history") {
       n_dense += whole[0][i].last_phase == onebit::phase::dense ? 1U : 0U;
     }
     REQUIRE(n_dense > 5);
-    REQUIRE(n_dense < steps - 1);
+    if (n > 1) {
+      REQUIRE(n_dense < steps - 1);
+    } else {  // one rank alone never freezes
+      REQUIRE(n_dense == steps);
+    }
     for (std::size_t k = 0; k <= steps; ++k) {
       check_resumed<float>(n, whole, k, 0, automatic);
       check_resumed<float>(n, whole, k, 11, automatic);
@@ -335,7 +342,7 @@ TEST_CASE("a foreign file, another version, another byte order") {
   std::string order = whole[0].substr(8, 4);
   std::reverse(order.begin(), order.end());
   CHECK(changed(8, order) == contains{"the other byte order (mark 67305985, here 16909060)"});
-  CHECK(changed(12, {"\x63\0\0\0", 4}) == contains{"format version 99, this library reads 1"});
+  CHECK(changed(12, {"\x63\0\0\0", 4}) == contains{"format version 99, this library reads 2"});
   // A length that is not true allocates no more than what comes.
   CHECK(changed(16, std::string(8, '\xff')) == contains{"truncated: "});
   CHECK(changed(16, {"\0\0\0\0\0\0\0\0", 8}) == contains{"damaged: checksum "});
@@ -363,8 +370,8 @@ TEST_CASE("a checkpoint of something else: world, rank, tensors, options, algori
     });
     const auto text = told({mine[0], other[1]});
     CHECK(text[0] == contains{"rank 1 could not read"});
-    CHECK(text[1] == contains{"freeze_after 5"});
-    CHECK(text[1] == contains{"freeze_after 4"});
+    CHECK(text[1] == contains{"freeze after 5"});
+    CHECK(text[1] == contains{"freeze after 4"});
   }
   SUBCASE("algorithm") {
     const auto other = checkpoints(2, 6, plain);
@@ -502,4 +509,49 @@ TEST_CASE("a digest does not depend on how the bytes are cut") {
     zero.add("\0", 1);
     CHECK(zero.value() != whole.value());
   }
+}
+
+TEST_CASE("a payload without a stream only counts; what it counts is what is written and read") {
+  onebit::host backend;
+  auto values = backend.make_buffer<float>(33);
+  for (std::size_t i = 0; i < 33; ++i) values.data()[i] = static_cast<float>(i);
+  std::vector<double> norms = {1, 2, 3};
+  std::uint64_t step = 7;
+  const auto write = [&](auto& a) {
+    a.scalar(step);
+    a.vector(norms);
+    a.buffer(values, backend);
+  };
+  onebit::detail::payload_writer counts(nullptr);
+  write(counts);
+  CHECK(counts.size() == 8 + (8 + 3 * 8) + (8 + 33 * 4));
+  CHECK(counts.checksum() == onebit::digest{}.value());  // it looked at nothing
+  std::ostringstream out;
+  onebit::detail::payload_writer writes(&out);
+  write(writes);
+  CHECK(writes.size() == counts.size());
+  const std::string bytes = out.str();
+  CHECK(bytes.size() == counts.size());
+
+  onebit::detail::payload_reader reader({bytes.begin(), bytes.end()});
+  std::uint64_t read_step = 0;
+  std::vector<double> read_norms;
+  onebit::host_buffer<float> read_values;
+  reader.scalar(read_step);
+  reader.vector(read_norms);
+  reader.buffer(read_values, backend);  // as long as what was written
+  CHECK(reader.left() == 0);
+  CHECK(read_step == 7);
+  CHECK(read_norms == norms);
+  REQUIRE(read_values.size() == 33);
+  CHECK(read_values.data()[32] == 32.0F);
+  CHECK(thrown<onebit::checkpoint_error>([&] { reader.scalar(read_step); }) ==
+        contains{"a section of 8 bytes at offset "});
+
+  onebit::detail::payload_reader other({bytes.begin(), bytes.end()});
+  other.scalar(read_step);
+  other.vector(read_norms);
+  onebit::host_buffer<double> doubles;
+  CHECK(thrown<onebit::checkpoint_error>([&] { other.buffer(doubles, backend); }) ==
+        contains{"a section of 132 bytes at offset 48 that holds objects of 8 bytes"});
 }

@@ -1,17 +1,19 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "../examples/advisor/cost_model.hpp"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
-#include <onebit/cost_model.hpp>
-#include <onebit/schedule/dry_run.hpp>
-#include <onebit/schedule/intervals.hpp>
+#include <onebit/schedule.hpp>
 #include <string>
 #include <vector>
 
-namespace cost = onebit::cost;
+#include "../examples/advisor/dry_run.hpp"
+
+namespace cost = advisor::cost;
 using cost::algorithm;
 using cost::exchange;
 
@@ -42,10 +44,10 @@ cost::workload papers_run() {
   w.dense_update_seconds = 75.59e-3;
   w.compression = {0.024, 0.0004, 0.225, 0.006};
   w.steps = 152000;
-  w.one_bit_adam = cost::step_mix::freeze_after(23000, 152000);
-  w.zero_one_adam = cost::step_mix::of(onebit::dry_run(
+  w.one_bit_adam = advisor::step_counts::freeze_after(23000, 152000);
+  w.zero_one_adam = advisor::dry_run(
       onebit::intervals({.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678}), 162000,
-      [](std::uint64_t) { return 1.0F; }));
+      [](std::uint64_t) { return 1.0F; });
   return w;
 }
 

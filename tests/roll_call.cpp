@@ -9,6 +9,9 @@
 #include <cstring>
 #include <functional>
 #include <onebit/onebit.hpp>
+#include <onebit/transport/wire.hpp>
+#include <sstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -66,11 +69,9 @@ TEST_CASE("another number of tensors") {
     for (const auto& group : g) {
       for (const auto& x : group.tensors) one[0].tensors.push_back(x);
     }
-    (void)onebit::optimizer<onebit::adam_rule<onebit::host>, onebit::always_dense,
-                            onebit::gather_scatter<onebit::identity>, onebit::threads, onebit::host,
-                            float, float>(
-        "same name", one, t, onebit::host{}, onebit::adam_rule<onebit::host>({}, onebit::host{}),
-        onebit::always_dense{}, onebit::gather_scatter<onebit::identity>{});
+    (void)onebit::optimizer("same name", one, t,
+                            onebit::adam_rule<onebit::host>({}, onebit::host{}),
+                            onebit::always_dense{}, onebit::gather_scatter<onebit::identity>{});
   });
   check_disagreement("[2 tensors", [](onebit::threads t, bool odd) {
     training<> data(odd ? std::vector<std::size_t>{4, 4} : std::vector<std::size_t>{4, 4, 4});
@@ -98,7 +99,7 @@ TEST_CASE("other options") {
     training<> data({4});
     (void)onebit::adam(data.groups(), t, {0.9, 0.999, odd ? 1.0000000000000002e-8 : 1e-8, false});
   });
-  check_disagreement("freeze_after 11", [](onebit::threads t, bool odd) {
+  check_disagreement("freeze after 11", [](onebit::threads t, bool odd) {
     training<> data({4});
     (void)onebit::one_bit_adam(data.groups(), t, frozen_after(odd ? 11 : 10));
   });
@@ -346,4 +347,95 @@ TEST_CASE("three ranks at three steps whose mean is one of them: all are told") 
     return thrown<onebit::rank_mismatch>([&] { (void)train(optimizer, data); });
   });
   for (const auto& text : told) CHECK(text == contains{"is at step"});
+}
+
+namespace {
+
+/// Carries a device's memory, as far as the library knows: cards may only go where host memory
+/// does.
+struct with_host_gather {
+  onebit::threads inner;
+  int* host_gathers;
+  int* others;
+
+  [[nodiscard]] int rank() const { return inner.rank(); }
+  [[nodiscard]] int size() const { return inner.size(); }
+  void all_to_all(const void* send, void* receive, std::size_t n) {
+    ++*others;
+    inner.all_to_all(send, receive, n);
+  }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    ++*others;
+    inner.all_gather(send, receive, n);
+  }
+  void all_reduce_sum(float* data, std::size_t n) {
+    ++*others;
+    inner.all_reduce_sum(data, n);
+  }
+  void host_all_gather(const void* send, void* receive, std::size_t n) {
+    ++*host_gathers;
+    inner.all_gather(send, receive, n);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the roll call goes over a wire, one collective of host memory, counted") {
+  using onebit::detail::make_card;
+  onebit::run_threads(3, [](onebit::threads t) {
+    int host_gathers = 0, others = 0;
+    onebit::wire w(with_host_gather{t, &host_gathers, &others});
+    const auto card = make_card("adam", {4, 5}, 77, 12);
+    onebit::detail::roll_call(w, card);
+    CHECK(host_gathers == 1);
+    CHECK(w.sent().collectives == 1);
+    CHECK(w.sent().bytes_sent == 2 * sizeof card);
+
+    const auto other = make_card(t.rank() == 1 ? "adan" : "adam", {4, 5}, 77, 12);
+    CHECK(thrown<onebit::rank_mismatch>([&] { onebit::detail::roll_call(w, other); }) ==
+          contains{"rank 1"});
+    CHECK(host_gathers == 2);
+
+    // Nobody is asked for what all can do; who cannot tells those that wait in their roll call.
+    CHECK(onebit::detail::attend(w, [] { return 5; }) == 5);
+    CHECK(host_gathers == 2);
+    const auto rejecting = [&] {
+      if (t.rank() != 2) return onebit::detail::roll_call(w, card);
+      onebit::detail::attend(w, []() -> int { throw std::runtime_error("too small"); });
+    };
+    if (t.rank() == 2) {
+      CHECK(thrown<std::runtime_error>(rejecting) == "too small");
+    } else {
+      CHECK(thrown<onebit::rank_mismatch>(rejecting) == contains{"rank 2 rejected its input"});
+    }
+    CHECK(host_gathers == 3);
+
+    onebit::detail::agree_on_checkpoint(w, "", 6);
+    CHECK(thrown<onebit::checkpoint_error>([&] {
+            onebit::detail::agree_on_checkpoint(w, t.rank() == 0 ? "the disk is gone" : "", 6);
+          }) == contains{t.rank() == 0 ? "the disk is gone" : "rank 0 could not read"});
+    CHECK(host_gathers == 5);
+    CHECK(others == 0);
+  });
+}
+
+TEST_CASE("what ranks tell each other at construction and at a load is host memory") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    int host_gathers = 0, others = 0;
+    training<> data;
+    auto o = onebit::one_bit_adam(data.groups(), with_host_gather{t, &host_gathers, &others},
+                                  frozen_after(1));
+    CHECK(host_gathers > 0);
+    CHECK(others == 0);
+    const auto before = host_gathers;
+    (void)train(o, data);
+    (void)train(o, data);
+    CHECK(others > 0);
+    CHECK(host_gathers == before);
+    const auto carried = others;
+    std::istringstream in(onebit_test::saved(o));
+    o.load(in);
+    CHECK(host_gathers > before);
+    CHECK(others == carried);
+  });
 }

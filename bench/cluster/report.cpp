@@ -15,15 +15,16 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <onebit/cost_model.hpp>
-#include <onebit/schedule/dry_run.hpp>
-#include <onebit/schedule/intervals.hpp>
+#include <onebit/schedule.hpp>
 #include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
 
-namespace cost = onebit::cost;
+#include "../../examples/advisor/cost_model.hpp"
+#include "../../examples/advisor/dry_run.hpp"
+
+namespace cost = advisor::cost;
 using cost::algorithm;
 using cost::exchange;
 
@@ -121,12 +122,12 @@ cost::workload bert_large(int accumulated) {
                    .update_ns = update / parameters * 1e9,
                    .sum_ns = 4 * ns_per_byte};
   w.steps = 152000;
-  w.one_bit_adam = cost::step_mix::freeze_after(23000, 152000);
-  w.one_bit_lamb = cost::step_mix::freeze_after(1000, 5993);
-  w.zero_one_adam = cost::step_mix::of(onebit::dry_run(
+  w.one_bit_adam = advisor::step_counts::freeze_after(23000, 152000);
+  w.one_bit_lamb = advisor::step_counts::freeze_after(1000, 5993);
+  w.zero_one_adam = advisor::dry_run(
       onebit::intervals(
           {.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678, .max_interval = 16}),
-      162000, [](std::uint64_t) { return 1.0F; }));
+      162000, [](std::uint64_t) { return 1.0F; });
   return w;
 }
 

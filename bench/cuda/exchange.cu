@@ -11,11 +11,11 @@
 #include <nccl.h>
 
 #include <memory>
-#include <onebit/collective/two_phase.hpp>
+#include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/rule/adam.hpp>
-#include <onebit/transport/counting.hpp>
 #include <onebit/transport/nccl.hpp>
+#include <onebit/transport/wire.hpp>
 #include <span>
 #include <stdexcept>
 
@@ -25,8 +25,7 @@ namespace {
 
 using namespace onebit_bench;
 using codec = onebit::sign<>;
-using transport = onebit::counting<onebit::nccl>;
-using exchange = onebit::two_phase<codec, transport, onebit::cuda>;
+using exchange = onebit::gather_scatter_exchange<codec, onebit::cuda>;
 
 void check_nccl(ncclResult_t code) {
   if (code != ncclSuccess) throw std::runtime_error(ncclGetLastError(nullptr));
@@ -42,44 +41,44 @@ class contender {
         tensor_(backend_.make_buffer<onebit::tensor_entry<float, float>>(1)),
         now_(backend_.make_buffer<onebit::step_scalars>(1)) {
     check_nccl(ncclCommInitRank(&comm_, size, id, rank));
-    transport_ = std::make_unique<transport>(onebit::nccl(comm_, watch_.stream()));
+    wire_ = std::make_unique<onebit::wire>(onebit::nccl(comm_, watch_.stream()));
     const onebit::tensor_entry<float, float> entry{nullptr, grads_.data()};
     backend_.copy_in(tensor_.data(), &entry, 1);
     const onebit::step_scalars start;
     backend_.copy_in(now_.data(), &start, 1);
-    exchange_ = std::make_unique<exchange>(codec{}, *transport_, backend_, std::span(&n_, 1));
-    auto& local = exchange_->local();
-    const std::size_t words = local.axis().n_words();
-    auto live = backend_.make_buffer<std::uint32_t>(words);
-    check_cuda(cudaMemsetAsync(live.data(), 0xFF, live.bytes(), watch_.stream()),
+    exchange_ = std::make_unique<exchange>(codec{}, *wire_, backend_, std::span(&n_, 1));
+    const std::size_t words = exchange_->axis().n_words();
+    live_ = backend_.make_buffer<std::uint32_t>(words);
+    check_cuda(cudaMemsetAsync(live_.data(), 0xFF, live_.bytes(), watch_.stream()),
                "cudaMemsetAsync");
-    local.set_live(std::move(live));
-    exchange_->adopt({backend_.make_buffer<float>(words * 32), nullptr, constants_.beta1});
+    exchange_->count_live(live());
+    exchange_->start(exchange_->allocate(true, false),
+                     {backend_.make_buffer<float>(words * 32), nullptr, constants_.beta1});
   }
   contender(const contender&) = delete;
   contender& operator=(const contender&) = delete;
   ~contender() {
     (void)cudaStreamSynchronize(watch_.stream());
     exchange_.reset();
-    transport_.reset();
+    wire_.reset();
     (void)ncclCommDestroy(comm_);
   }
 
   void compressed() {
     const onebit::momentum_message<exchange::view, float, float> message{
-        exchange_->agreed(), tensor_.data(), now_.data(), constants_};
-    const onebit::undo_in_gradients<float, float> undo{tensor_.data()};
-    (void)exchange_->agree(message, undo, now_.data());
-    auto& local = exchange_->local();
-    backend_.launch(local.axis().tiles().size(),
-                    onebit::detail::copy_field_kernel<exchange::view>{
-                        exchange_->pending(), local.tiles(), grads_.data()});
-    exchange_->commit(now_.data());
-    transport_->wait();
+        exchange_->agreed(live()), tensor_.data(), now_.data(), constants_};
+    const onebit::turn<onebit::undo_in_gradients<float, float>> turn{
+        now_.data(), live(), {tensor_.data()}};
+    exchange_->agree(message, turn);
+    backend_.launch(exchange_->axis().tiles().size(),
+                    decode_kernel<exchange::view>{exchange_->heard(live()),
+                                                  exchange_->sender().tiles(), grads_.data()});
+    exchange_->finish(turn);
+    wire_->wait();
   }
   void allreduce() {
-    transport_->all_reduce_sum(grads_.data(), n_);
-    transport_->wait();
+    wire_->all_reduce_sum(grads_.data(), n_);
+    wire_->wait();
   }
   void refill(int rank) {
     fill(grads_.data(), n_, 0, 1, 1 + static_cast<std::uint64_t>(rank), watch_.stream());
@@ -87,15 +86,18 @@ class contender {
   }
 
  private:
+  [[nodiscard]] onebit::live_mask live() const { return {live_.data()}; }
+
   stopwatch watch_;
   onebit::cuda backend_;
   std::size_t n_;
   onebit::cuda_buffer<float> grads_;
   onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
   onebit::cuda_buffer<onebit::step_scalars> now_;
+  onebit::cuda_buffer<std::uint32_t> live_;
   onebit::moments_constants constants_ = onebit::make_moments(0.9, 0.999, 1e-8);
   ncclComm_t comm_ = nullptr;
-  std::unique_ptr<transport> transport_;
+  std::unique_ptr<onebit::wire> wire_;
   std::unique_ptr<exchange> exchange_;
 };
 

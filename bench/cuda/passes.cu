@@ -16,10 +16,11 @@
 //   adam          28      parameters, m and v read and written, gradients in
 
 #include <cstring>
-#include <onebit/collective/worker.hpp>
+#include <onebit/collective/sender.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/rule/adam.hpp>
+#include <onebit/tiled.hpp>
 #include <span>
 
 #include "support.cuh"
@@ -30,7 +31,7 @@ using namespace onebit_bench;
 using codec = onebit::sign<>;
 using view = onebit::gathered_view<codec>;
 using mean = onebit::mean_view<codec>;
-using worker = onebit::worker_phase<codec, onebit::cuda>;
+using sender = onebit::sender<codec, onebit::cuda>;
 
 constexpr int n_ranks = 2;
 
@@ -39,22 +40,24 @@ struct scene {
   onebit::cuda backend;
   std::size_t n;
   onebit::cuda_buffer<onebit::step_scalars> now;
-  worker local;
+  sender own;
+  onebit::cuda_buffer<std::uint32_t> live;
 
   scene(cudaStream_t stream, std::size_t elements)
       : backend(stream),
         n(elements),
         now(backend.make_buffer<onebit::step_scalars>(1)),
-        local(codec{}, backend, std::span(&n, 1), n_ranks) {
+        own(codec{}, backend, std::span(&n, 1), n_ranks),
+        live(backend.make_buffer<std::uint32_t>(own.axis().n_words())) {
     const onebit::step_scalars values{.lr = 1e-7F};
     backend.copy_in(now.data(), &values, 1);
-    auto live = backend.make_buffer<std::uint32_t>(local.axis().n_words());
     check_cuda(cudaMemsetAsync(live.data(), 0xFF, live.bytes(), stream), "cudaMemsetAsync");
-    local.set_live(std::move(live));
+    own.count_live(mask());
   }
+  [[nodiscard]] onebit::live_mask mask() const { return {live.data()}; }
   /// A slot from each rank: random signs, and scales of 0.5.
   [[nodiscard]] onebit::cuda_buffer<std::byte> make_slots() {
-    const onebit::slot_format& f = local.format();
+    const onebit::slot_format& f = own.format();
     auto slots = backend.make_buffer<std::byte>(f.slot_bytes * n_ranks);
     fill(reinterpret_cast<float*>(slots.data()), slots.bytes() / 4, 0, 1, 5, backend.stream());
     const std::vector<float> scales((f.status_at - f.scales_at) / sizeof(float), 0.5F);
@@ -64,8 +67,8 @@ struct scene {
     }
     return slots;
   }
-  [[nodiscard]] view heard(const onebit::cuda_buffer<std::byte>& slots) {
-    return {codec{}, local.format(), slots.data(), local.live()};
+  [[nodiscard]] view heard(const onebit::cuda_buffer<std::byte>& slots) const {
+    return {codec{}, own.format(), slots.data(), mask()};
   }
   [[nodiscard]] onebit::cuda_buffer<onebit::tensor_entry<float, float>> entry(float* params,
                                                                               float* grads) const {
@@ -87,18 +90,21 @@ class encode_pass {
         agreed_(s_.make_slots()),
         slots_(s_.make_slots()) {
     // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
-    s_.local.carry(random_buffer(s_.backend, s_.local.axis().n_words() * 32, 3, 0, 1.7F));
+    s_.own.carry(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 3, 0, 1.7F));
     run();
-    s_.local.commit(s_.now.data());
+    s_.own.finish(turn());
   }
   void run() {
     const onebit::momentum_message<view, float, float> message{
         s_.heard(agreed_), tensor_.data(), s_.now.data(), onebit::make_moments(0.9, 0.999, 1e-8)};
-    s_.local.encode(message, onebit::undo_in_gradients<float, float>{tensor_.data()}, s_.now.data(),
-                    slots_.data(), 0);
+    s_.own.encode(message, turn(), slots_.data(), 0);
   }
 
  private:
+  [[nodiscard]] onebit::turn<onebit::undo_in_gradients<float, float>> turn() {
+    return {s_.now.data(), s_.mask(), {tensor_.data()}};
+  }
+
   scene s_;
   onebit::cuda_buffer<float> grads_;
   onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
@@ -114,25 +120,24 @@ class serve_pass {
       : s_(stream, n_ranks * n),
         received_(s_.make_slots()),
         served_(s_.make_slots()),
-        residual_(random_buffer(s_.backend, s_.local.axis().chunk_words() * 32, 4)) {}
+        residual_(random_buffer(s_.backend, s_.own.axis().chunk_words() * 32, 4)) {}
   void run() {
-    const onebit::tile_range own = s_.local.axis().chunk_tiles(0);
-    s_.backend.launch(
-        own.end - own.begin,
-        onebit::encode_kernel<codec, mean, onebit::read_carry>{
-            codec{}, average(), onebit::read_carry{residual_.data(), s_.local.format()},
-            s_.local.live(), s_.local.tiles(), own.begin, s_.local.format(), served_.data(),
-            s_.local.format().chunks_per_bucket, s_.local.sums()});
-    const onebit::tile_range segments = s_.local.axis().chunk_segments(0);
+    const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
+    s_.backend.launch(own.end - own.begin,
+                      onebit::encode_kernel<codec, mean, onebit::read_carry>{
+                          codec{}, average(), onebit::read_carry{residual_.data(), s_.own.format()},
+                          s_.mask(), s_.own.tiles(), own.begin, s_.own.format(), served_.data(),
+                          s_.own.format().chunks_per_bucket, s_.own.sums()});
+    const onebit::tile_range segments = s_.own.axis().chunk_segments(0);
     s_.backend.launch(segments.end - segments.begin,
-                      onebit::scale_kernel<codec>{codec{}, s_.local.segments() + segments.begin,
-                                                  s_.local.sums(), nullptr, served_.data(),
-                                                  s_.local.format().scales_at, s_.now.data()});
+                      onebit::scale_kernel<codec>{codec{}, s_.own.segments() + segments.begin,
+                                                  s_.own.sums(), nullptr, served_.data(),
+                                                  s_.own.format().scales_at, s_.now.data()});
   }
 
  protected:
   [[nodiscard]] mean average() {
-    return {codec{}, s_.local.format(), received_.data(), n_ranks, 1.0F / n_ranks, {}};
+    return {codec{}, s_.own.format(), received_.data(), n_ranks, 1.0F / n_ranks, {}};
   }
   scene s_;
   onebit::cuda_buffer<std::byte> received_, served_;
@@ -144,11 +149,11 @@ class serve_commit_pass : public serve_pass {
   static constexpr double bytes = 8.5;
   using serve_pass::serve_pass;
   void run() {
-    const onebit::tile_range own = s_.local.axis().chunk_tiles(0);
+    const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
     s_.backend.launch(own.end - own.begin,
                       onebit::server_residual_kernel<mean, view>{
-                          average(), s_.heard(served_), s_.local.live(), s_.local.tiles(),
-                          own.begin, s_.local.format(), residual_.data()});
+                          average(), s_.heard(served_), s_.mask(), s_.own.tiles(), own.begin,
+                          s_.own.format(), residual_.data()});
   }
 };
 
@@ -159,13 +164,13 @@ class update_pass {
   update_pass(cudaStream_t stream, std::size_t n)
       : s_(stream, n),
         params_(random_buffer(s_.backend, n, 1)),
-        denominators_(random_buffer(s_.backend, s_.local.axis().n_words() * 32, 3, 2)),
+        denominators_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 3, 2)),
         tensor_(s_.entry(params_.data(), nullptr)),
         agreed_(s_.make_slots()) {}
   void run() {
-    s_.backend.launch(s_.local.axis().tiles().size(),
+    s_.backend.launch(s_.own.axis().tiles().size(),
                       onebit::detail::adam_update_kernel<view, float, float>{
-                          s_.heard(agreed_), s_.local.tiles(), tensor_.data(), denominators_.data(),
+                          s_.heard(agreed_), s_.own.tiles(), tensor_.data(), denominators_.data(),
                           s_.now.data()});
   }
 

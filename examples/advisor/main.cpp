@@ -15,11 +15,12 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <onebit/cost_model.hpp>
-#include <onebit/schedule/dry_run.hpp>
-#include <onebit/schedule/intervals.hpp>
+#include <onebit/schedule.hpp>
 #include <string>
 #include <vector>
+
+#include "cost_model.hpp"
+#include "dry_run.hpp"
 
 #ifdef ADVISOR_WITH_MPI
 #include "measure.hpp"
@@ -27,7 +28,7 @@
 
 namespace {
 
-namespace cost = onebit::cost;
+namespace cost = advisor::cost;
 
 struct settings {
   cost::network network{64, 4, {4.8e9 / 8, 30e-6}, {100e9 / 8, 5e-6}};
@@ -52,10 +53,10 @@ cost::workload workload_of(const settings& s) {
   w.dense_update_seconds = s.parameters * s.dense_update_ns * 1e-9;
   w.compression = s.compression;
   w.steps = s.steps;
-  w.one_bit_adam = cost::step_mix::freeze_after(s.warmup, s.steps);
-  w.zero_one_adam = cost::step_mix::of(onebit::dry_run(
+  w.one_bit_adam = advisor::step_counts::freeze_after(s.warmup, s.steps);
+  w.zero_one_adam = advisor::dry_run(
       onebit::intervals({.warmup_steps = s.lr_warmup, .doubling_steps = s.doubling}), s.steps,
-      [](std::uint64_t) { return 1.0F; }));
+      [](std::uint64_t) { return 1.0F; });
   return w;
 }
 

@@ -68,7 +68,7 @@ double best_time(const F& f) {
 // Latency and bandwidth, from two sizes of slots, each in W-1 turns of an all-gather, in which each
 // rank receives from one at a time. Ranks that take no part wait. The smaller size is above what
 // MPI sends by other algorithms.
-onebit::cost::link fit(mpi* ranks, int n_ranks) {
+cost::link fit(mpi* ranks, int n_ranks) {
   const std::size_t large = std::clamp<std::size_t>((std::size_t{64} << 20) / n_ranks,
                                                     std::size_t{256} << 10, std::size_t{4} << 20);
   const std::size_t small = std::size_t{16} << 10;

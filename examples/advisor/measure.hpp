@@ -4,16 +4,16 @@
 // What --measure finds out: the network under MPI and the passes on this host.
 #pragma once
 
-#include <onebit/cost_model.hpp>
+#include "cost_model.hpp"
 
 namespace advisor {
 
 struct measurement {
-  onebit::cost::network network;     // a link that no ranks use stays empty
-  onebit::cost::passes compression;  // of the host backend
-  double dense_update_ns = 0;        // Adam's, per parameter
-  double allreduce_seconds = 0;      // of as many floats, by the transport's own allreduce ...
-  double allreduce_parameters = 0;   // ... and how many they were
+  cost::network network;            // a link that no ranks use stays empty
+  cost::passes compression;         // of the host backend
+  double dense_update_ns = 0;       // Adam's, per parameter
+  double allreduce_seconds = 0;     // of as many floats, by the transport's own allreduce ...
+  double allreduce_parameters = 0;  // ... and how many they were
 };
 
 // Collective over MPI_COMM_WORLD, a few seconds. Throws onebit::invalid_input with fewer than two

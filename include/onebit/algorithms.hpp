@@ -4,25 +4,27 @@
 
 #include <cstdint>
 #include <onebit/backend/host.hpp>
+#include <onebit/collective/dense.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
+#include <onebit/policy_checks.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
 #include <onebit/rule/zero_one.hpp>
-#include <onebit/rule/zero_one_variant.hpp>
-#include <onebit/schedule/freeze.hpp>
-#include <onebit/schedule/intervals.hpp>
-#include <sstream>
+#include <onebit/schedule.hpp>
+#include <onebit/tensor.hpp>
+#include <onebit/transport/wire.hpp>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-/// The algorithms of the papers, as pairings of rule, schedule and collective.
+/// The algorithms of the papers, as pairings of rule, schedule and collective. With one rank, or
+/// where a hierarchy has one node, all of them are the uncompressed algorithm.
 namespace onebit {
 
 namespace detail {
@@ -34,38 +36,38 @@ consteval void check_policies() {
   check_backend<B>();
 }
 
-/// Options as text: ranks and checkpoints compare it.
-template <class... Parts>
-[[nodiscard]] std::string describe(const Parts&... parts) {
-  std::ostringstream out;
-  out.precision(17);
-  (out << ... << parts);
-  return std::move(out).str();
-}
+}  // namespace detail
 
 template <class P, class G>
-[[nodiscard]] std::string describe_groups(const std::vector<param_group<P, G>>& groups) {
-  std::ostringstream out;
-  out.precision(9);
+[[nodiscard, gnu::cold]] std::string describe(const std::vector<param_group<P, G>>& groups) {
+  std::string text;
   for (const auto& g : groups) {
-    out << " [" << g.tensors.size() << " tensors, lr_factor " << g.lr_factor << ", weight_decay "
-        << g.weight_decay << "]";
+    text += detail::join(9, {" [", g.tensors.size(), " tensors, lr_factor ", g.lr_factor,
+                             ", weight_decay ", g.weight_decay, "]"});
   }
-  return std::move(out).str();
+  return text;
 }
-
-[[nodiscard]] inline std::string describe(const lamb_options& o) {
+[[nodiscard, gnu::cold]] inline std::string describe(const adam_options& o) {
+  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
+                  o.bias_correction);
+}
+[[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ", o.min_coeff,
                   "..", o.max_coeff, " coeff_beta ", o.coeff_beta, " factor ", o.factor_min, "..",
                   o.factor_max, " threshold ", o.factor_threshold, " momentum_scaling ",
                   o.momentum_scaling);
 }
-[[nodiscard]] inline std::string describe(const freeze_options& o) {
+[[nodiscard, gnu::cold]] inline std::string describe(const zero_one_options& o) {
+  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps);
+}
+[[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
                   o.lr_warmup_steps);
 }
-
-}  // namespace detail
+[[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
+  return describe("kappa ", o.kappa, " warmup_steps ", o.warmup_steps, " doubling_steps ",
+                  o.doubling_steps, " max_interval ", o.max_interval, " also_every ", o.also_every);
+}
 
 struct one_bit_adam_options {
   double beta1 = 0.9;
@@ -85,18 +87,14 @@ struct one_bit_adam_options {
 ///
 /// Cost per step: 2 (W-1)/W 4n bytes sent; state 8 bytes per parameter, work space 8 + 4/W.
 template <class P, class G, class T, class B = host>
-[[nodiscard]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
-                        adam_options options = {}, B backend = B{},
-                        dense_sum sum = dense_sum::rank_order) {
+[[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
+                                   adam_options options = {}, B backend = B{},
+                                   dense_sum sum = dense_sum::rank_order) {
   detail::check_policies<T, B>();
-  using rule = adam_rule<B>;
-  auto checked = detail::attend(transport, [&] { return rule(options, backend); });
-  return optimizer<rule, always_dense, gather_scatter<identity>, T, B, P, G>(
-      detail::describe("adam beta1 ", options.beta1, " beta2 ", options.beta2, " eps ", options.eps,
-                       " bias_correction ", options.bias_correction,
-                       detail::describe_groups(groups)),
-      groups, std::move(transport), std::move(backend), std::move(checked), always_dense{},
-      gather_scatter<identity>{}, sum);
+  wire comm(std::move(transport));
+  auto rule = detail::attend(comm, [&] { return adam_rule<B>(options, std::move(backend)); });
+  return optimizer("adam " + describe(options) + describe(groups), groups, comm, std::move(rule),
+                   always_dense{}, gather_scatter<identity>{}, sum);
 }
 
 /// 1-bit Adam: Adam until v is stable, then v is frozen and the momentum is what travels, one bit
@@ -104,46 +102,39 @@ template <class P, class G, class T, class B = host>
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 8.25 + 4/W
 /// bytes per parameter. Elements that had no gradient before the freeze are not moved by it
-/// afterwards; weight decay still acts on them. With one rank: Adam with v frozen.
+/// afterwards; weight decay still acts on them.
 /// Source: 1-bit Adam (arXiv 2102.02888), algorithm 1.
 /// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with one that
 /// works word by word: sign<l2_scale> per layer unless said otherwise.
-template <class P, class G, class T, class B = host,
-          class Collective = gather_scatter<sign<l2_scale>>>
-[[nodiscard]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups, T transport,
-                                one_bit_adam_options options, Collective collective = {},
-                                B backend = B{}) {
+template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+[[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
+                                           T transport, one_bit_adam_options options,
+                                           C collective = {}, B backend = B{}) {
   detail::check_policies<T, B>();
-  using rule = adam_rule<B>;
-  auto [checked, schedule] = detail::attend(transport, [&] {
-    return std::pair(
-        rule({options.beta1, options.beta2, options.eps, options.bias_correction}, backend),
-        freeze({options.freeze_after, options.freeze_ratio, options.lr_warmup_steps},
-               options.beta2));
+  check_split<C, T>();
+  wire comm(std::move(transport));
+  const adam_options adam{options.beta1, options.beta2, options.eps, options.bias_correction};
+  const freeze_options when{options.freeze_after, options.freeze_ratio, options.lr_warmup_steps};
+  auto [rule, schedule] = detail::attend(comm, [&] {
+    return std::pair(adam_rule<B>(adam, std::move(backend)), freeze(when, options.beta2));
   });
-  return optimizer<rule, freeze, Collective, T, B, P, G>(
-      detail::describe("one_bit_adam beta1 ", options.beta1, " beta2 ", options.beta2, " eps ",
-                       options.eps, " bias_correction ", options.bias_correction, " freeze_after ",
-                       options.freeze_after, " ratio ", options.freeze_ratio, " lr_warmup_steps ",
-                       options.lr_warmup_steps, " ", policy_name(collective),
-                       detail::describe_groups(groups)),
-      groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
-      collective, options.warm_up_sum);
+  return optimizer("one_bit_adam " + describe(adam) + " " + describe(when) + " " +
+                       policy_name(collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), collective,
+                   options.warm_up_sum);
 }
 
 /// LAMB with exact averages: the uncompressed baseline. Collective over the transport. A layer is a
 /// tensor.
 template <class P, class G, class T, class B = host>
-[[nodiscard]] auto lamb(const std::vector<param_group<P, G>>& groups, T transport,
-                        lamb_options options = {}, B backend = B{},
-                        dense_sum sum = dense_sum::rank_order) {
+[[nodiscard, gnu::cold]] auto lamb(const std::vector<param_group<P, G>>& groups, T transport,
+                                   lamb_options options = {}, B backend = B{},
+                                   dense_sum sum = dense_sum::rank_order) {
   detail::check_policies<T, B>();
-  using rule = lamb_rule<B>;
-  auto checked = detail::attend(transport, [&] { return rule(options, backend); });
-  return optimizer<rule, always_dense, gather_scatter<identity>, T, B, P, G>(
-      detail::describe("lamb ", detail::describe(options), detail::describe_groups(groups)), groups,
-      std::move(transport), std::move(backend), std::move(checked), always_dense{},
-      gather_scatter<identity>{}, sum);
+  wire comm(std::move(transport));
+  auto rule = detail::attend(comm, [&] { return lamb_rule<B>(options, std::move(backend)); });
+  return optimizer("lamb " + describe(options) + describe(groups), groups, comm, std::move(rule),
+                   always_dense{}, gather_scatter<identity>{}, sum);
 }
 
 struct one_bit_lamb_options {
@@ -159,23 +150,22 @@ struct one_bit_lamb_options {
 /// `collective`: one scale for all layers unless said otherwise, since the momenta are brought to
 /// one scale first (lamb_options::momentum_scaling). Source: 1-bit LAMB (arXiv 2104.06069),
 /// algorithm 2.
-template <class P, class G, class T, class B = host,
-          class Collective = gather_scatter<sign<l2_scale>>>
-[[nodiscard]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups, T transport,
-                                one_bit_lamb_options options,
-                                Collective collective = {{granularity::vector()}},
-                                B backend = B{}) {
+template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+[[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
+                                           T transport, one_bit_lamb_options options,
+                                           C collective = {{granularity::vector()}},
+                                           B backend = B{}) {
   detail::check_policies<T, B>();
-  using rule = lamb_rule<B>;
-  auto [checked, schedule] = detail::attend(transport, [&] {
-    return std::pair(rule(options.lamb, backend), freeze(options.freeze, options.lamb.beta2));
+  check_split<C, T>();
+  wire comm(std::move(transport));
+  auto [rule, schedule] = detail::attend(comm, [&] {
+    return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
+                     freeze(options.freeze, options.lamb.beta2));
   });
-  return optimizer<rule, freeze, Collective, T, B, P, G>(
-      detail::describe("one_bit_lamb ", detail::describe(options.lamb), " ",
-                       detail::describe(options.freeze), " ", policy_name(collective),
-                       detail::describe_groups(groups)),
-      groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
-      collective, options.warm_up_sum);
+  return optimizer("one_bit_lamb " + describe(options.lamb) + " " + describe(options.freeze) + " " +
+                       policy_name(collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), collective,
+                   options.warm_up_sum);
 }
 
 struct zero_one_adam_options {
@@ -192,54 +182,21 @@ struct zero_one_adam_options {
 /// 16.25 + 4/W bytes per parameter. A non-finite gradient in a step that communicates makes all
 /// skip; in a local step, which nobody hears of, the rank that has it leaves it out. Source: 0/1
 /// Adam (arXiv 2202.06009), algorithm 1.
-template <class P, class G, class T, class B = host,
-          class Collective = gather_scatter<sign<l2_scale>>>
-[[nodiscard]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups, T transport,
-                                 zero_one_adam_options options, Collective collective = {},
-                                 B backend = B{}) {
+template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+[[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
+                                            T transport, zero_one_adam_options options,
+                                            C collective = {}, B backend = B{}) {
   detail::check_policies<T, B>();
-  using rule = zero_one_rule<B>;
-  auto [checked, schedule] = detail::attend(transport, [&] {
-    return std::pair(rule(options.adam, backend), intervals(options.schedule));
+  check_split<C, T>();
+  wire comm(std::move(transport));
+  auto [rule, schedule] = detail::attend(comm, [&] {
+    return std::pair(zero_one_rule<B>(options.adam, std::move(backend)),
+                     intervals(options.schedule));
   });
-  return optimizer<rule, intervals, Collective, T, B, P, G>(
-      detail::describe("zero_one_adam beta1 ", options.adam.beta1, " beta2 ", options.adam.beta2,
-                       " eps ", options.adam.eps, " kappa ", options.schedule.kappa,
-                       " warmup_steps ", options.schedule.warmup_steps, " doubling_steps ",
-                       options.schedule.doubling_steps, " max_interval ",
-                       options.schedule.max_interval, " also_every ", options.schedule.also_every,
-                       " ", policy_name(collective), detail::describe_groups(groups)),
-      groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
-      collective, options.refresh_sum);
-}
-
-struct zero_one_adam_variant_options {
-  zero_one_options adam{};
-  variant_intervals_options schedule{};
-  dense_sum dense = dense_sum::rank_order;
-};
-
-/// 0/1 Adam as DeepSpeed's ZeroOneAdam has it: see rule/zero_one_variant.hpp for what differs. For
-/// migration and comparison.
-template <class P, class G, class T, class B = host,
-          class Collective = gather_scatter<sign<l2_scale>>>
-[[nodiscard]] auto zero_one_adam_variant(const std::vector<param_group<P, G>>& groups, T transport,
-                                         zero_one_adam_variant_options options,
-                                         Collective collective = {}, B backend = B{}) {
-  detail::check_policies<T, B>();
-  using rule = zero_one_variant_rule<B>;
-  auto [checked, schedule] = detail::attend(transport, [&] {
-    return std::pair(rule(options.adam, backend), variant_intervals(options.schedule));
-  });
-  const variant_intervals_options& s = options.schedule;
-  return optimizer<rule, variant_intervals, Collective, T, B, P, G>(
-      detail::describe(
-          "zero_one_adam_variant beta1 ", options.adam.beta1, " beta2 ", options.adam.beta2,
-          " eps ", options.adam.eps, " var_freeze_step ", s.var_freeze_step, " var_update_scaler ",
-          s.var_update_scaler, " local_step_scaler ", s.local_step_scaler, " local_step_clipper ",
-          s.local_step_clipper, " ", policy_name(collective), detail::describe_groups(groups)),
-      groups, std::move(transport), std::move(backend), std::move(checked), std::move(schedule),
-      collective, options.dense);
+  return optimizer("zero_one_adam " + describe(options.adam) + " " + describe(options.schedule) +
+                       " " + policy_name(collective) + describe(groups),
+                   groups, comm, std::move(rule), std::move(schedule), collective,
+                   options.refresh_sum);
 }
 
 }  // namespace onebit

@@ -5,75 +5,16 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/vocabulary.hpp>
+#include <span>
 #include <string>
+#include <utility>
 
-/// The vocabulary of the library: what each policy promises.
-///
-/// word     32 elements of the flat axis; one uint32_t of signs, bit i is element i
-/// tile     at most 4096 elements of one tensor in one chunk: the unit of work and of partial sums
-/// chunk    the contiguous words that one rank serves (averages) in gather-scatter
-/// slot     the bytes that one rank sends to another in one collective
-
-/// major * 10000 + minor * 100 + patch
-#define ONEBIT_VERSION 100
-
-/// Marks per-element arithmetic: compiled for the host (inlined into a runner that carries the
-/// target attribute of one instruction set) and, under nvcc, for the device.
-#if defined(__CUDACC__)
-#define ONEBIT_HD __host__ __device__ __forceinline__
-#else
-#define ONEBIT_HD __attribute__((always_inline)) inline
-#endif
-
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#error "onebit detects non-finite gradients and promises equal bits: compile without -ffast-math"
-#endif
-
+/// What each policy promises. Members that a policy need not have are in a `*_defaults` to derive
+/// from, or in a concept of their own; nothing else asks for them.
 namespace onebit {
 
-inline constexpr std::size_t word_elements = 32;
-inline constexpr std::size_t tile_elements = 4096;
-inline constexpr std::size_t tile_words = tile_elements / word_elements;
-
-struct tile;  // layout.hpp
-
-namespace detail {
-
-/// Lanes that only exist in concepts: stands for whatever a backend hands to a kernel.
-struct any_lanes {
-  struct value {};
-  struct bits {};
-  static value set(float);
-  static value load(const float*);
-  static void store(float*, const value&);
-  static value add(const value&, const value&);
-  static value fma(const value&, const value&, const value&);
-  static value select(const bits&, const value&, const value&);
-  static bits not_negative(const value&);
-  static bits load_bits(const std::uint32_t*);
-  static void store_bits(std::uint32_t*, const bits&);
-};
-
-struct any_kernel {
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {}
-};
-
-}  // namespace detail
-
-/// What one step does. Every rank gets the same plan from the same numbers.
-struct step_plan {
-  bool average_gradient = true;  ///< exact mean of the gradients
-  bool exchange = false;         ///< compressed exchange of the rule's message
-                                 ///< neither: a local step, for rules that have one
-};
-
-/// Was a step called off by a rank that saw a non-finite value?
-enum class outcome : std::uint8_t {
-  agreed,
-  skipped,
-  pending  ///< on a backend that runs behind the host: not known yet
-};
+// -- where arithmetic runs -----------------------------------------------------------------------
 
 /// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being the
 /// backend's lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
@@ -92,13 +33,25 @@ concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& k
   { backend.template make_buffer<float>(n).size() } -> std::convertible_to<std::size_t>;
 };
 
+/// A kernel of a few scalars a call, that says `static constexpr bool serial = true`: it needs no
+/// lanes that hold a word, and the host compiles it once, not for every instruction set.
+template <class Kernel>
+concept SerialKernel = requires {
+  requires Kernel::serial;
+};
+
+/// A kernel that says `static constexpr bool rare = true`: it runs a few times in a training, and
+/// the host compiles it for one instruction set.
+template <class Kernel>
+concept RareKernel = requires {
+  requires Kernel::rare;
+};
+
+// -- how bytes travel ----------------------------------------------------------------------------
+
 /// How bytes travel between `size()` ranks. All three operations are collective and take buffers
 /// that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it. They
 /// wait, or, with a deferred backend, are ordered with its kernels.
-///
-/// A transport may also have `start_all_to_all` and `start_all_gather`, which return a request with
-/// `wait()` and `test()` (for buckets that travel while others are encoded); `split(color, key)`
-/// (for hierarchical collectives); and `host_all_gather`, where all_gather takes device memory.
 template <class T>
 concept Transport = requires(T transport, const void* send, void* receive, std::size_t slot_bytes,
                              float* data, std::size_t n) {
@@ -108,6 +61,71 @@ concept Transport = requires(T transport, const void* send, void* receive, std::
   transport.all_gather(send, receive, slot_bytes);
   transport.all_reduce_sum(data, n);
 };
+
+/// Can also start its collectives, and wait for them later: what is under way overlaps with what is
+/// computed. A request is movable, and waits when it is destroyed; `test()` says whether it is
+/// done.
+template <class T>
+concept StartingTransport = Transport<T> &&
+    requires(T t, const void* send, void* receive, std::size_t slot_bytes) {
+  t.start_all_to_all(send, receive, slot_bytes).wait();
+  t.start_all_gather(send, receive, slot_bytes).wait();
+  { t.start_all_gather(send, receive, slot_bytes).test() } -> std::convertible_to<bool>;
+};
+
+/// Can also be split into transports over a part of the ranks, for hierarchical collectives.
+template <class T>
+concept SplittingTransport = Transport<T> && requires(const T t, int color, int key) {
+  { t.split(color, key) } -> std::convertible_to<T>;
+};
+
+/// Knows how many ranks share a node.
+template <class T>
+concept NodeAwareTransport = Transport<T> && requires(const T t) {
+  { t.ranks_per_node() } -> std::convertible_to<int>;
+};
+
+/// Carries device memory, and host memory by this member.
+template <class T>
+concept HostGatheringTransport = Transport<T> &&
+    requires(T t, const void* send, void* receive, std::size_t slot_bytes) {
+  t.host_all_gather(send, receive, slot_bytes);
+};
+
+/// Its collectives only enqueue; `wait()` waits for them, and tells what went wrong.
+template <class T>
+concept WaitingTransport = Transport<T> && requires(T t) {
+  t.wait();
+};
+
+/// Says whether it takes device pointers.
+template <class T>
+concept DeviceAwareTransport = Transport<T> && requires(const T t) {
+  { t.device_aware() } -> std::convertible_to<bool>;
+};
+
+/// How a rank reaches the memory its buffers lie in: a handle, cheap to copy. Copies are ordered
+/// among each other and after whatever work the handle stands for (on CUDA: its stream).
+///
+/// copy(to, from, bytes)  either side may be device or host memory; may return before it is done,
+///                        and only after wait() may the host use either side again
+/// wait()                 until all copies and all work before it are done
+/// allocate_host(bytes)   host memory from which copies run at full speed (on CUDA: pinned),
+/// 64-byte
+///                        aligned; free_host(p) takes it back; no copy may be under way then
+/// host_can_touch         the host may read and write this memory itself, and copies are done when
+///                        they return
+template <class M>
+concept Memory = std::copy_constructible<M> &&
+    requires(M memory, void* to, const void* from, std::size_t bytes) {
+  memory.copy(to, from, bytes);
+  memory.wait();
+  { memory.allocate_host(bytes) } -> std::same_as<void*>;
+  memory.free_host(to);
+  { M::host_can_touch } -> std::convertible_to<bool>;
+};
+
+// -- value <-> bits ------------------------------------------------------------------------------
 
 /// A compressor whose codec works word by word and fuses into the passes that produce and use the
 /// values: `sign`, `identity`. See compress/sign.hpp for what each member means.
@@ -127,68 +145,199 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
 
 /// The short way to write a compressor: a codec for one tile of at most 4096 floats. Its message
 /// has `tile_bytes(n)` bytes, whatever the values. The residual is kept for it (error feedback).
+/// `encode` may throw: the step is taken back. `decode` is noexcept: it also runs where parameters
+/// are being updated, which nothing can undo.
 template <class C>
 concept TileCompressor = requires(const C c, const float* values, std::size_t n, std::byte* out,
                                   const std::byte* in, float* decoded) {
   { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;
   c.encode(values, n, out);
-  c.decode(in, n, decoded);
+  { c.decode(in, n, decoded) }
+  noexcept;
 };
 
 template <class C>
 concept Compressor = WordCompressor<C> || TileCompressor<C>;
 
-/// One call per requirement, so that a compiler says in words what is missing.
-template <class C>
-consteval void check_compressor() {
-  static_assert(Compressor<C>,
-                "onebit: this type is no Compressor: write either the three members of a "
-                "TileCompressor: tile_bytes(n), encode(values, n, out), decode(in, n, values), all "
-                "const, or the members of a WordCompressor as in onebit/compress/sign.hpp");
-}
+/// A policy with a name, as checkpoints and error messages tell it.
+template <class Policy>
+concept Named = requires(const Policy p) {
+  std::string(p.name());
+};
 
-template <class T>
-consteval void check_transport() {
-  static_assert(
-      requires(T t) {
-        { t.rank() } -> std::convertible_to<int>;
-      },
-      "onebit: this type is no Transport: int rank() is missing");
-  static_assert(
-      requires(T t) {
-        { t.size() } -> std::convertible_to<int>;
-      },
-      "onebit: this type is no Transport: int size() is missing");
-  static_assert(
-      requires(T t, const void* s, void* r, std::size_t n) { t.all_to_all(s, r, n); },
-      "onebit: this type is no Transport: all_to_all(const void* send, void* receive, "
-      "std::size_t slot_bytes) is missing");
-  static_assert(
-      requires(T t, const void* s, void* r, std::size_t n) { t.all_gather(s, r, n); },
-      "onebit: this type is no Transport: all_gather(const void* send, void* receive, "
-      "std::size_t slot_bytes) is missing");
-  static_assert(
-      requires(T t, float* d, std::size_t n) { t.all_reduce_sum(d, n); },
-      "onebit: this type is no Transport: all_reduce_sum(float* data, std::size_t n) is "
-      "missing");
-}
-
-template <class B>
-consteval void check_backend() {
-  static_assert(Backend<B>,
-                "onebit: this type is no Backend: it needs launch(n, kernel), make_buffer<T>(n), "
-                "copy_in(to, from, n), copy_out(to, from, n) and a static bool `deferred` as in "
-                "onebit/backend/host.hpp");
-}
-
-/// The name of a policy, as checkpoints and error messages tell it: its `name()`, if it has one.
 template <class Policy>
 [[nodiscard]] std::string policy_name(const Policy& policy) {
-  if constexpr (requires { std::string(policy.name()); }) {
+  if constexpr (Named<Policy>) {
     return policy.name();
   } else {
     return "custom";
   }
 }
+
+// -- when ----------------------------------------------------------------------------------------
+
+/// What one step does. Every rank makes the same plan from the same numbers.
+struct step_plan {
+  bool average_gradient = true;  ///< exact mean of the gradients
+  bool exchange = false;         ///< compressed exchange of the rule's message
+  bool frozen = false;           ///< the warm-up is over: what the rule freezes is frozen before it
+  bool needs_variance_norm = false;  ///< `done` looks at ||v||_1
+  bool may_end_warm_up = false;      ///< the next plan hangs on whether this step is skipped
+  bool last_average = false;         ///< no later step averages: its memory is given back
+
+  /// A step in which nothing travels, for rules that have one.
+  [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
+};
+
+/// What a schedule need not say.
+struct schedule_defaults {
+  /// Never exchanging, it needs no memory for it.
+  static constexpr bool compresses = true;
+  /// After each step that was done; `variance_norm` is ||v||_1 where the plan asked for it.
+  void done(std::uint64_t, float, double) {}
+  /// What it remembers, for checkpoints.
+  template <class Archive>
+  void archive(Archive&) {}
+};
+
+/// When a step averages gradients and when it exchanges messages. `plan` changes nothing, and the
+/// same numbers give the same plan on every rank.
+template <class S>
+concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, double variance_norm,
+                            detail::any_archive a) {
+  { fixed.plan(step, lr) } -> std::same_as<step_plan>;
+  s.done(step, lr, variance_norm);
+  s.archive(a);
+  { S::compresses } -> std::convertible_to<bool>;
+};
+
+// -- what arithmetic -----------------------------------------------------------------------------
+
+/// What a rule need not say.
+struct rule_defaults {
+  /// The carried buffer holds residuals only; true: it also gathers what is sent later.
+  static constexpr bool accumulates = false;
+  /// Whether there are steps without communication.
+  static constexpr bool local_steps = false;
+  /// The factors that correct the bias of m and v in the step with this number.
+  [[nodiscard]] std::pair<double, double> corrections(std::uint64_t) const { return {1.0, 1.0}; }
+  /// Before each step, and before anything of it: may make the plan smaller, or throw.
+  template <class At>
+  void open(step_plan&, float, std::uint64_t, const At&) {}
+  /// ||v||_1 after `refresh`, for schedules that ask.
+  template <class At>
+  [[nodiscard]] double variance_norm(const At&) {
+    return 0;
+  }
+  /// Whether the host must know the outcome of the step that comes.
+  [[nodiscard]] bool must_know() const { return false; }
+  /// After each step that was done.
+  void done(const step_plan&, float) {}
+  [[nodiscard]] bool frozen() const { return false; }
+};
+
+/// What every rule has. `at` is the tiled axis (tiled.hpp): all that a rule sees of the step.
+template <class R>
+concept Rule = requires(R r, const R fixed, const layout& axis,
+                        const tiled<typename R::backend_type, float, float>& at,
+                        const detail::any_field& field, detail::any_archive a, step_plan& plan) {
+  requires Backend<typename R::backend_type>;
+  r.backend();           // where it runs
+  r.prepare(axis);       // its state, for these tensors
+  fixed.gradient(at);    // the message that is averaged
+  r.refresh(field, at);  // a dense step from the mean; for 0/1 Adam only v
+  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
+  r.archive(a);
+  fixed.corrections(std::uint64_t{});
+  r.open(plan, 0.0F, std::uint64_t{}, at);
+  { r.variance_norm(at) } -> std::convertible_to<double>;
+  { fixed.must_know() } -> std::convertible_to<bool>;
+  r.done(plan, 0.0F);
+  { fixed.frozen() } -> std::convertible_to<bool>;
+};
+
+/// A rule whose messages are exchanged.
+template <class R>
+concept ExchangeRule = Rule<R> &&
+    requires(R r, const R fixed, const tiled<typename R::backend_type, float, float>& at,
+             const detail::any_field& heard, const detail::any_field& agreed) {
+  fixed.message(agreed, at);   // what is exchanged, from what was agreed in the last exchange
+  r.apply(heard, agreed, at);  // the update, from what was heard in this one
+};
+
+/// A rule that freezes something at the end of the warm-up, and hands its momentum over. `freeze`
+/// allocates before it changes anything: when that fails the next step tries again.
+template <class R>
+concept FreezingRule = ExchangeRule<R> &&
+    requires(R r, const tiled<typename R::backend_type, float, float>& at, std::uint32_t* live,
+             std::uint64_t last_step) {
+  r.freeze(live, at, last_step);
+};
+
+/// A rule with steps in which nothing travels; its elements come to life one by one.
+template <class R>
+concept LocalRule = ExchangeRule<R> && R::local_steps &&
+    requires(R r, const tiled<typename R::backend_type, float, float>& at,
+             const detail::any_field& gradient, std::uint32_t* live, const step_plan& plan) {
+  r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
+  r.local_step(plan, at);
+  r.dense_step(gradient, at);  // the whole step, where nothing would travel
+};
+
+// -- who talks to whom ---------------------------------------------------------------------------
+
+/// An exchange as the step uses it: the ranks agree on a message. Only `allocate` allocates; what a
+/// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says.
+template <class X>
+concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
+                            const turn<undo_in_buffer>& t, const live_mask& live,
+                            detail::any_archive a) {
+  requires Backend<typename X::backend_type>;
+  { fixed.travels() } -> std::convertible_to<bool>;  // false: the plan never exchanges
+  { fixed.needs_undo() } -> std::convertible_to<bool>;
+  { fixed.axis() } -> std::convertible_to<const layout&>;
+  x.sender();  // whose axis rules see
+  { x.allocate(true, true) } -> std::same_as<typename X::space>;
+  x.start(std::declval<typename X::space>(),  // from a momentum, or from nothing
+          std::declval<handover<typename X::float_buffer>>());
+  { fixed.started() } -> std::convertible_to<bool>;
+  x.count_live(live);                                // these elements take part from now on
+  x.agreed(live);                                    // field: of the last exchange
+  x.heard(live);                                     // field: of this step's
+  { fixed.n_unsent() } -> std::convertible_to<int>;  // buckets of this step
+  x.send_next(message, t);
+  x.agree(message, t);
+  x.accumulate(message, t);
+  x.finish(t);
+  x.archive(a);
+  { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;
+  { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;
+  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
+  { fixed.work_bytes() } -> std::convertible_to<std::size_t>;
+};
+
+/// What a collective policy need not say.
+struct collective_defaults {
+  /// Whether it needs a SplittingTransport.
+  static constexpr bool splits = false;
+  /// What ranks must agree on before it is bound, in words.
+  [[nodiscard]] std::string terms() const { return {}; }
+  /// The buckets of the dense averages beside it: about so many elements each, 0: one for all.
+  static constexpr std::size_t bucket_elements = 0;
+};
+
+/// Who talks to whom: `bind` makes the exchange for a wire, a backend, tensor sizes, and rules that
+/// accumulate or not. Collective.
+template <class C>
+concept Collective = requires(const C c, const wire& w, const detail::any_backend& backend,
+                              std::span<const std::size_t> sizes) {
+  requires Exchange<typename C::template exchange<detail::any_backend, false>>;
+  {
+    c.template bind<detail::any_backend, false>(w, backend, sizes)
+    } -> std::same_as<typename C::template exchange<detail::any_backend, false>>;
+  { C::splits } -> std::convertible_to<bool>;
+  { c.terms() } -> std::convertible_to<std::string>;
+  { c.bucket_elements } -> std::convertible_to<std::size_t>;
+};
 
 }  // namespace onebit

@@ -2,9 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sstream>
+#include <concepts>
+#include <cstdint>
+#include <cstdio>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 /// The exceptions that onebit throws. Every message says what was found, with its numbers, and what
 /// to do about it; where ranks are involved it ends in `[rank r/W]`.
@@ -48,19 +52,72 @@ class checkpoint_error : public error {
 
 namespace detail {
 
-/// Builds an error message from its parts. Only ever called on the way to a throw.
+/// A piece of a text: characters or a number.
+class text_part {
+ public:
+  text_part(std::string_view text) : text_(text), kind_(kind::text) {}
+  text_part(const char* text) : text_part(std::string_view(text)) {}
+  text_part(const std::string& text) : text_part(std::string_view(text)) {}
+  text_part(std::signed_integral auto x) : signed_(x), kind_(kind::signed_number) {}
+  text_part(std::unsigned_integral auto x) : unsigned_(x), kind_(kind::unsigned_number) {}
+  text_part(std::floating_point auto x) : real_(static_cast<double>(x)), kind_(kind::real) {}
+
+  /// Reals with so many significant digits.
+  void append_to(std::string& out, int digits) const {
+    char number[64];
+    int n = 0;
+    switch (kind_) {
+      case kind::text:
+        out.append(text_);
+        return;
+      case kind::signed_number:
+        n = std::snprintf(number, sizeof number, "%lld", signed_);
+        break;
+      case kind::unsigned_number:
+        n = std::snprintf(number, sizeof number, "%llu", unsigned_);
+        break;
+      case kind::real:
+        n = std::snprintf(number, sizeof number, "%.*g", digits, real_);
+        break;
+    }
+    out.append(number, static_cast<std::size_t>(n));
+  }
+
+ private:
+  enum class kind : std::uint8_t { text, signed_number, unsigned_number, real };
+  union {
+    std::string_view text_;
+    long long signed_;
+    unsigned long long unsigned_;
+    double real_;
+  };
+  kind kind_;
+};
+
+[[nodiscard, gnu::cold]] inline std::string join(int digits,
+                                                 std::initializer_list<text_part> parts) {
+  std::string out;
+  for (const text_part& part : parts) part.append_to(out, digits);
+  return out;
+}
+
+/// An error message from its parts. Only ever called on the way to a throw.
 template <class... Parts>
 [[nodiscard]] std::string message(const Parts&... parts) {
-  std::ostringstream out;
-  out << "onebit::";
-  (out << ... << parts);
-  return std::move(out).str();
+  return join(6, {"onebit::", text_part(parts)...});
 }
 
 /// The suffix that names the rank on which an error arose.
-[[nodiscard]] inline std::string rank_suffix(int rank, int size) {
-  return " [rank " + std::to_string(rank) + "/" + std::to_string(size) + "]";
+[[nodiscard, gnu::cold]] inline std::string rank_suffix(int rank, int size) {
+  return join(6, {" [rank ", rank, "/", size, "]"});
 }
 
 }  // namespace detail
+
+/// Options as text, with enough digits to tell any two apart: ranks and checkpoints compare it.
+template <class... Parts>
+[[nodiscard]] std::string describe(const Parts&... parts) {
+  return detail::join(17, {detail::text_part(parts)...});
+}
+
 }  // namespace onebit

@@ -31,7 +31,7 @@ struct granularity {
   friend constexpr bool operator==(const granularity&, const granularity&) = default;
 };
 
-[[nodiscard]] inline std::string to_string(granularity g) {
+[[nodiscard, gnu::cold]] inline std::string to_string(granularity g) {
   switch (g.unit) {
     case scale_per::vector:
       return "vector";
@@ -99,6 +99,11 @@ class layout {
   }
   /// Words of every chunk but the last, which may be shorter or empty.
   [[nodiscard]] std::size_t chunk_words() const { return chunk_words_; }
+  /// Words of chunk j.
+  [[nodiscard]] std::size_t words_of_chunk(int j) const {
+    const std::size_t first = static_cast<std::size_t>(j) * chunk_words_;
+    return first >= n_words_ ? 0 : std::min(chunk_words_, n_words_ - first);
+  }
   [[nodiscard]] const std::vector<tile>& tiles() const { return tiles_; }
   /// The tiles of chunk j.
   [[nodiscard]] tile_range chunk_tiles(int j) const { return chunks_[static_cast<std::size_t>(j)]; }
@@ -136,8 +141,8 @@ class layout {
   std::vector<tile_range> groups_;
 };
 
-inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales,
-                      int n_buckets)
+[[gnu::cold]] inline layout::layout(std::span<const std::size_t> sizes, int n_chunks,
+                                    granularity scales, int n_buckets)
     : n_chunks_(n_chunks) {
   if (n_chunks < 1 || n_buckets < 1) {
     throw invalid_input(detail::message("layout: n_chunks is ", n_chunks, ", n_buckets ", n_buckets,
@@ -167,7 +172,8 @@ inline layout::layout(std::span<const std::size_t> sizes, int n_chunks, granular
   }
 }
 
-inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales) {
+[[gnu::cold]] inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements,
+                                             granularity scales) {
   const auto first_tile = static_cast<std::uint32_t>(tiles_.size());
   const std::size_t first = n_words_;
   const std::size_t end = first + (n_elements + word_elements - 1) / word_elements;
@@ -214,7 +220,7 @@ inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements, gran
   tensors_[index] = {first_tile, static_cast<std::uint32_t>(tiles_.size())};
 }
 
-inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
+[[gnu::cold]] inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
   const auto index = tiles_.size();
   if (index >= std::numeric_limits<std::uint32_t>::max()) {
     throw invalid_input(detail::message("layout: more than 2^32 tiles of ", tile_elements,
@@ -246,32 +252,20 @@ inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
   tiles_.push_back(piece);
 }
 
-/// One bit per element: clear in padding and in elements that never had variance. Those send 0,
-/// carry 0, receive 0 and count in no scale. Null pointer: all set.
-struct live_mask {
-  const std::uint32_t* words = nullptr;
-
-  /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
-  template <class L>
-  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
-                                   typename L::value& check) const {
-    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
-    check = L::fma(v, L::set(0.0F), check);
-    return L::keep(L::load_bits(words + word), v);
+/// Buckets of about `bucket_elements` elements; 0: one for all. Throws invalid_input when they are
+/// too many.
+[[nodiscard, gnu::cold]] inline int n_buckets(std::span<const std::size_t> sizes,
+                                              std::size_t bucket_elements) {
+  if (bucket_elements == 0) return 1;
+  std::size_t n = 0;
+  for (const std::size_t s : sizes) n += s;
+  const std::size_t buckets = (n + bucket_elements - 1) / bucket_elements;
+  if (buckets > 65536) {
+    throw invalid_input(detail::message("gather_scatter: ", n, " elements in buckets of ",
+                                        bucket_elements, " are ", buckets,
+                                        " buckets; at most 65536"));
   }
-  template <class L>
-  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
-    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
-    return L::keep(L::load_bits(words + word), v);
-  }
-};
-
-/// What a rule gives a collective at the end of the warm-up.
-template <class Buffer>
-struct handover {
-  Buffer momentum;                 ///< on the flat axis
-  const float* factors = nullptr;  ///< by tensor: what is agreed is factor * momentum; null: 1
-  float decay = 1;                 ///< what the next message takes of what was agreed
-};
+  return buckets == 0 ? 1 : static_cast<int>(buckets);
+}
 
 }  // namespace onebit

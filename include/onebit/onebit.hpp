@@ -20,9 +20,6 @@
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
 #include <onebit/rule/zero_one.hpp>
-#include <onebit/rule/zero_one_variant.hpp>
-#include <onebit/schedule/dry_run.hpp>
-#include <onebit/schedule/freeze.hpp>
-#include <onebit/schedule/intervals.hpp>
+#include <onebit/schedule.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/threads.hpp>

@@ -5,7 +5,8 @@
 #include <chrono>
 #include <cstdint>
 #include <onebit/concepts.hpp>
-#include <onebit/transport/counting.hpp>
+#include <onebit/now.hpp>
+#include <onebit/transport/wire.hpp>
 #include <string_view>
 
 /// What one step did.
@@ -39,12 +40,11 @@ struct report {
   double update_seconds = 0;
 };
 
-/// Measures one step over a counting transport.
-template <class T>
+/// Measures one step over a wire.
 class step_meter {
  public:
-  step_meter(const T& transport, const step_plan& plan, std::uint64_t step)
-      : transport_(&transport), before_(transport.sent()) {
+  step_meter(const wire& comm, const step_plan& plan, std::uint64_t step, std::uint64_t across)
+      : comm_(&comm), before_(comm.sent()), across_(across) {
     report_.step = step;
     report_.phase = plan.exchange           ? phase::compressed
                     : plan.average_gradient ? phase::dense
@@ -56,29 +56,28 @@ class step_meter {
   /// The exchange is over, the update begins.
   void agreed() { agreed_ = clock::now(); }
 
-  /// Fills the report and counts the step: one that all skipped has not happened, a local one that
-  /// this rank skipped has.
-  report finish(outcome o, std::uint64_t& step, bool happened, std::uint64_t bytes_between_nodes) {
+  /// The report; `across` is what was sent to other nodes up to now.
+  [[nodiscard]] report finish(outcome o, std::uint64_t across) {
     const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
     const auto end = clock::now();
     if (agreed_ == clock::time_point{}) agreed_ = end;
-    const traffic sent = transport_->sent() - before_;
+    const traffic sent = comm_->sent() - before_;
     report_.skipped = o == outcome::skipped;
     report_.pending = o == outcome::pending;
     report_.bytes_sent = sent.bytes_sent;
-    report_.bytes_between_nodes = bytes_between_nodes;
+    report_.bytes_between_nodes = across - across_;
     report_.collectives = sent.collectives;
     report_.communicate_seconds = sent.seconds;
     report_.encode_seconds = seconds(before_agreed_ + (agreed_ - start_)) - sent.seconds;
     report_.update_seconds = seconds(end - agreed_);
-    if (!report_.skipped || happened) ++step;
     return report_;
   }
 
  private:
   using clock = std::chrono::steady_clock;
-  const T* transport_;
+  const wire* comm_;
   traffic before_;
+  std::uint64_t across_;
   report report_;
   clock::time_point start_ = clock::now();
   clock::duration before_agreed_{};

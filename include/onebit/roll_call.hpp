@@ -6,28 +6,71 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <functional>
+#include <onebit/checkpoint.hpp>
 #include <onebit/error.hpp>
-#include <onebit/layout.hpp>
-#include <onebit/state.hpp>
 #include <onebit/tensor.hpp>
+#include <onebit/transport/wire.hpp>
 #include <string>
-#include <string_view>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 /// What is checked when an optimizer is built: each rank's own input, then that all ranks agree.
 namespace onebit::detail {
 
-/// An all_gather of a few bytes of host memory, also over transports that carry device memory.
-template <class T>
-void gather_on_host(T& transport, const void* send, void* receive, std::size_t bytes) {
-  if constexpr (requires { transport.host_all_gather(send, receive, bytes); }) {
-    transport.host_all_gather(send, receive, bytes);
-  } else {
-    transport.all_gather(send, receive, bytes);
+/// A range of the trainer's memory: the i-th tensor's parameters, gradients or masters.
+struct memory_range {
+  const char* first;
+  const char* end;
+  std::size_t tensor, n;
+};
+
+/// Throws invalid_input when two ranges overlap. The same parameters twice would be updated twice.
+[[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges, const char* what,
+                                        const std::string& where) {
+  const auto by_address = [](const void* a, const void* b) {
+    const auto first = [](const void* p) { return static_cast<const memory_range*>(p)->first; };
+    return first(a) < first(b) ? -1 : first(a) > first(b) ? 1 : 0;
+  };
+  if (!ranges.empty()) {
+    std::qsort(ranges.data(), ranges.size(), sizeof ranges[0], by_address);
+  }
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    const memory_range &a = ranges[i - 1], &b = ranges[i];
+    if (b.first >= a.end) continue;
+    throw invalid_input(message("optimizer: tensors ", a.tensor, " (", a.n, " ", what, ") and ",
+                                b.tensor, " (", b.n, " ", what,
+                                ") overlap in memory; list shared parameters once", where));
+  }
+}
+
+/// Throws invalid_input unless a group's options and a tensor's sizes can be used.
+[[gnu::cold]] inline void check_group(std::size_t g, float lr_factor, float weight_decay,
+                                      const std::string& where) {
+  if (!std::isfinite(lr_factor) || lr_factor < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has lr_factor ", lr_factor,
+                                ", must be finite and not negative", where));
+  }
+  if (!std::isfinite(weight_decay) || weight_decay < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has weight_decay ", weight_decay,
+                                ", must be finite and not negative", where));
+  }
+}
+struct tensor_sizes {
+  std::size_t group, tensor, params, grads, masters, bytes_each;
+  bool may_have_masters;
+};
+[[gnu::cold]] inline void check_tensor(const tensor_sizes& s, const std::string& where) {
+  if (s.params != s.grads) {
+    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
+                                s.params, " params but ", s.grads, " grads", where));
+  }
+  if (s.masters != 0 && (!s.may_have_masters || s.masters != s.params)) {
+    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
+                                s.params, " params of ", s.bytes_each, " bytes and ", s.masters,
+                                " master parameters; give as many, and only ",
+                                "with 2-byte parameters", where));
   }
 }
 
@@ -38,61 +81,34 @@ struct flat_tensors {
   std::vector<tensor_entry<P, G>> entries;
 
   /// Throws invalid_input; `where` names the rank.
-  flat_tensors(const std::vector<param_group<P, G>>& groups, const std::string& where) {
-    for (std::size_t g = 0; g < groups.size(); ++g) add_group(groups[g], g, where);
-    check_overlap([](const auto& e) { return static_cast<const P*>(e.params); }, "params", where);
-    check_overlap([](const auto& e) { return static_cast<const float*>(e.master); }, "masters",
-                  where);
-    if constexpr (!std::is_const_v<G>) {  // they are scratch: shared ones would mix
-      check_overlap([](const auto& e) { return static_cast<const G*>(e.grads); }, "grads", where);
-    }
-  }
-
- private:
-  void add_group(const param_group<P, G>& group, std::size_t g, const std::string& where) {
-    if (!std::isfinite(group.lr_factor) || group.lr_factor < 0) {
-      throw invalid_input(message("optimizer: group ", g, " has lr_factor ", group.lr_factor,
-                                  ", must be finite and not negative", where));
-    }
-    if (!std::isfinite(group.weight_decay) || group.weight_decay < 0) {
-      throw invalid_input(message("optimizer: group ", g, " has weight_decay ", group.weight_decay,
-                                  ", must be finite and not negative", where));
-    }
-    for (std::size_t t = 0; t < group.tensors.size(); ++t) {
-      const tensor<P, G>& x = group.tensors[t];
-      if (x.params.size() != x.grads.size()) {
-        throw invalid_input(message("optimizer: group ", g, " tensor ", t, " has ", x.params.size(),
-                                    " params but ", x.grads.size(), " grads", where));
+  [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
+                             const std::string& where) {
+    std::vector<memory_range> params, grads, masters;
+    const auto add = [&](std::vector<memory_range>& ranges, const auto& values) {
+      const auto* first = reinterpret_cast<const char*>(values.data());
+      if (!values.empty() && first != nullptr) {
+        ranges.push_back({first, first + values.size_bytes(), sizes.size(), values.size()});
       }
-      if (!x.master.empty() && (std::is_same_v<P, float> || x.master.size() != x.params.size())) {
-        throw invalid_input(message("optimizer: group ", g, " tensor ", t, " has ", x.params.size(),
-                                    " params of ", sizeof(P), " bytes and ", x.master.size(),
-                                    " master parameters; give as many, and only ",
-                                    "with 2-byte parameters", where));
-      }
-      sizes.push_back(x.params.size());
-      entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
-                         x.master.empty() ? nullptr : x.master.data()});
-    }
-  }
-  /// The same parameters twice would be updated twice.
-  template <class First>
-  void check_overlap(const First& first, const char* what, const std::string& where) const {
-    std::vector<std::size_t> order;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] > 0 && first(entries[i]) != nullptr) order.push_back(i);
-    }
-    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-      return std::less<>{}(first(entries[a]), first(entries[b]));
-    });
-    for (std::size_t i = 1; i < order.size(); ++i) {
-      const std::size_t a = order[i - 1], b = order[i];
-      if (std::less<>{}(first(entries[b]), first(entries[a]) + sizes[a])) {
-        throw invalid_input(message("optimizer: tensors ", a, " (", sizes[a], " ", what, ") and ",
-                                    b, " (", sizes[b], " ", what,
-                                    ") overlap in memory; list shared parameters once", where));
+    };
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const param_group<P, G>& group = groups[g];
+      check_group(g, group.lr_factor, group.weight_decay, where);
+      for (std::size_t t = 0; t < group.tensors.size(); ++t) {
+        const tensor<P, G>& x = group.tensors[t];
+        check_tensor({g, t, x.params.size(), x.grads.size(), x.master.size(), sizeof(P),
+                      !std::is_same_v<P, float>},
+                     where);
+        add(params, x.params);
+        add(masters, x.master);
+        if constexpr (!std::is_const_v<G>) add(grads, x.grads);  // they are scratch
+        sizes.push_back(x.params.size());
+        entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
+                           x.master.empty() ? nullptr : x.master.data()});
       }
     }
+    check_overlap(std::move(params), "params", where);
+    check_overlap(std::move(masters), "masters", where);
+    check_overlap(std::move(grads), "grads", where);
   }
 };
 
@@ -114,8 +130,10 @@ struct rank_card {
   }
 };
 
-[[nodiscard]] inline rank_card make_card(std::string name, const std::vector<std::size_t>& sizes,
-                                         std::uint64_t parameter_digest, std::size_t slot_bytes) {
+[[nodiscard, gnu::cold]] inline rank_card make_card(std::string name,
+                                                    const std::vector<std::size_t>& sizes,
+                                                    std::uint64_t parameter_digest,
+                                                    std::size_t slot_bytes) {
   rank_card card;
   digest d;
   for (const std::size_t n : sizes) {
@@ -136,12 +154,10 @@ struct rank_card {
 }
 
 /// In what `odd` differs from `usual`, in words.
-[[nodiscard]] inline std::string difference(const rank_card& odd, int odd_rank,
-                                            const rank_card& usual, int usual_rank) {
-  const auto both = [&](const auto& a, const auto& b) {
-    std::ostringstream out;
-    out << "rank " << odd_rank << " has " << a << ", rank " << usual_rank << " has " << b;
-    return out.str();
+[[nodiscard, gnu::cold]] inline std::string difference(const rank_card& odd, int odd_rank,
+                                                       const rank_card& usual, int usual_rank) {
+  const auto both = [&](text_part a, text_part b) {
+    return join(6, {"rank ", odd_rank, " has ", a, ", rank ", usual_rank, " has ", b});
   };
   if (std::strcmp(odd.name, usual.name) != 0) return both(odd.name, usual.name);
   if (odd.n_tensors != usual.n_tensors) {
@@ -167,12 +183,12 @@ struct checkpoint_card {
   std::uint32_t rank = 0, size = 0;
   std::uint64_t step = 0;
 
-  [[nodiscard]] std::string difference(const checkpoint_card& here) const {
-    const auto differ = [](const auto& what, const auto& a, const auto& b) {
-      return message("checkpoint: it has ", what, a, ", this optimizer ", b);
+  [[nodiscard, gnu::cold]] std::string difference(const checkpoint_card& here) const {
+    const auto differ = [](const char* what, text_part a, text_part b) {
+      return join(6, {"onebit::checkpoint: it has ", what, a, ", this optimizer ", b});
     };
     if (std::strncmp(ranks.name, here.ranks.name, sizeof ranks.name) != 0) {
-      return differ("", std::string(ranks.name, strnlen(ranks.name, sizeof ranks.name)),
+      return differ("", std::string_view(ranks.name, strnlen(ranks.name, sizeof ranks.name)),
                     here.ranks.name);
     }
     if (size != here.size) return differ("world size ", size, here.size);
@@ -197,21 +213,29 @@ struct checkpoint_card {
   }
 };
 
+/// Collective.
+[[nodiscard, gnu::cold]] inline std::vector<rank_card> gather_cards(wire& comm,
+                                                                    const rank_card& mine) {
+  std::vector<rank_card> cards(static_cast<std::size_t>(comm.size()));
+  comm.host_all_gather(&mine, cards.data(), sizeof mine);
+  return cards;
+}
+
 /// Collective: compares the cards of all ranks. All throw rank_mismatch when one differs, naming
 /// the rank that is in the minority.
-template <class T>
-void roll_call(T& transport, const rank_card& mine) {
-  const auto size = static_cast<std::size_t>(transport.size());
-  std::vector<rank_card> cards(size);
-  gather_on_host(transport, &mine, cards.data(), sizeof mine);
-  const std::string where = rank_suffix(transport.rank(), transport.size());
+[[gnu::cold]] inline void roll_call(wire& comm, const rank_card& mine) {
+  const std::vector<rank_card> cards = gather_cards(comm, mine);
+  const std::size_t size = cards.size();
+  const std::string where = comm.where();
   for (std::size_t r = 0; r < size; ++r) {
     if (cards[r].rejected == 0) continue;
     throw rank_mismatch(
         message("optimizer: rank ", r, " rejected its input; its own error says why", where));
   }
   const auto sharers = [&](std::size_t r) {
-    return std::count(cards.begin(), cards.end(), cards[r]);
+    int n = 0;
+    for (const rank_card& other : cards) n += other == cards[r] ? 1 : 0;
+    return n;
   };
   std::size_t usual = 0;
   for (std::size_t r = 1; r < size; ++r) {
@@ -227,28 +251,30 @@ void roll_call(T& transport, const rank_card& mine) {
 
 /// Runs f, which checks this rank's input. When it throws, tells the other ranks, which wait in
 /// their roll call, before the exception goes on.
-template <class T, class F>
-auto attend(T& transport, const F& f) {
+[[gnu::cold]] inline void tell_rejection(wire& comm) {
+  rank_card card;
+  card.rejected = 1;
+  (void)gather_cards(comm, card);
+}
+template <class F>
+[[gnu::cold]] auto attend(wire& comm, const F& f) {
   try {
     return f();
   } catch (...) {
-    rank_card card;
-    card.rejected = 1;
-    std::vector<rank_card> cards(static_cast<std::size_t>(transport.size()));
-    gather_on_host(transport, &card, cards.data(), sizeof card);
+    tell_rejection(comm);
     throw;
   }
 }
 
 /// Collective, at a load: all throw checkpoint_error when a rank has a failure to tell or another
 /// step than the others.
-template <class T>
-void agree_on_checkpoint(T& transport, const std::string& failure, std::uint64_t step) {
-  const std::string where = rank_suffix(transport.rank(), transport.size());
+[[gnu::cold]] inline void agree_on_checkpoint(wire& comm, const std::string& failure,
+                                              std::uint64_t step) {
+  const std::string where = comm.where();
   constexpr auto failed = ~std::uint64_t{0};
   const std::uint64_t mine = failure.empty() ? step : failed;
-  std::vector<std::uint64_t> steps(static_cast<std::size_t>(transport.size()));
-  gather_on_host(transport, &mine, steps.data(), sizeof mine);
+  std::vector<std::uint64_t> steps(static_cast<std::size_t>(comm.size()));
+  comm.host_all_gather(&mine, steps.data(), sizeof mine);
   if (!failure.empty()) throw checkpoint_error(failure + where);
   for (std::size_t r = 0; r < steps.size(); ++r) {
     if (steps[r] == failed) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
-#include <onebit/step.hpp>
+#include <onebit/now.hpp>
 #include <span>
 #include <type_traits>
 #include <vector>

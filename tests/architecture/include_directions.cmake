@@ -9,28 +9,39 @@ cmake_minimum_required(VERSION 3.25)
 
 # -- the rules ---------------------------------------------------------------------------------
 
-# A unit is a folder under onebit/, or the stem of a header that lies in onebit/ itself. A unit may
-# include the units named here; a unit that is not named here may not exist.
-set(core error concepts element layout step tensor)
-set(leaves backend transport compress schedule rule)
+# A unit is a folder under onebit/, or the stem of a header that lies in onebit/ itself; wire.hpp,
+# any transport without its type, is a unit of its own. A unit may include the units named here; a
+# unit that is not named here may not exist.
 
+# The core: each may include those before it.
+set(core error vocabulary concepts element layout now tensor tiled)
+set(before "")
 foreach(unit IN LISTS core)
-  set(may_include_${unit} ${core})
+  set(may_include_${unit} ${unit} ${before})
+  list(APPEND before ${unit})
 endforeach()
-foreach(unit IN LISTS leaves)
-  set(may_include_${unit} ${core} ${unit})
-endforeach()
-set(may_include_collective ${core} ${leaves} collective)
-# What the loop is made of besides: checkpoints, the checks at construction, the report of a step.
-set(may_include_state ${core} state)
-set(may_include_roll_call ${core} state roll_call)
-set(may_include_report ${core} transport report)
-set(may_include_loop ${may_include_collective} roll_call state report loop)
-set(may_include_optimizer ${may_include_loop} optimizer)
-# Arithmetic on sizes and counts: it needs none of the policies that it predicts.
-set(may_include_cost_model ${core} cost_model)
-set(may_include_algorithms ${may_include_optimizer} algorithms)
-set(may_include_onebit ${may_include_algorithms} onebit)
+set(may_include_policy_checks concepts)
+
+# The policies know the core, or only its concepts, and not each other.
+set(may_include_transport error vocabulary concepts transport)
+set(may_include_wire error vocabulary concepts)
+set(may_include_schedule error vocabulary concepts schedule)
+set(may_include_backend ${core} backend)
+set(may_include_compress ${core} compress)
+set(may_include_rule ${core} rule)
+# Collectives compress, and send over a wire: over whatever transport, on whatever backend.
+set(may_include_collective ${core} policy_checks compress wire collective)
+
+# An optimizer: what its parts say to others, the parts, one step, and what a trainer holds.
+set(may_include_checkpoint error)
+set(may_include_roll_call ${core} checkpoint wire)
+set(may_include_report ${core} wire)
+set(may_include_engine ${core} collective checkpoint roll_call wire)
+set(may_include_step_in_progress ${core} report)
+set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine
+                          step_in_progress)
+set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
+set(may_include_onebit ${may_include_algorithms} transport algorithms)
 
 # The one unit in which a system header may appear; none of them is reached from the umbrella.
 set(system_headers mpi.h nccl.h cuda_runtime.h)
@@ -59,7 +70,9 @@ endif()
 
 # onebit/rule/adam.hpp -> rule, onebit/error.hpp -> error
 function(unit_of header result)
-  if(header MATCHES "^onebit/([^/.]+)(/|\\.(hpp|cuh)$)")
+  if(header STREQUAL "onebit/transport/wire.hpp")
+    set(${result} wire PARENT_SCOPE)
+  elseif(header MATCHES "^onebit/([^/.]+)(/|\\.(hpp|cuh)$)")
     set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   else()
     set(${result} "" PARENT_SCOPE)

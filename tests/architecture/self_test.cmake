@@ -11,12 +11,20 @@ cmake_minimum_required(VERSION 3.25)
 function(write_good_tree)
   file(REMOVE_RECURSE "${WORK_DIR}")
   file(WRITE "${WORK_DIR}/onebit/error.hpp" "#include <string>\n")
-  file(WRITE "${WORK_DIR}/onebit/concepts.hpp" "#include <onebit/error.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/rule/adam.hpp" "#include \"../concepts.hpp\"\n")
+  file(WRITE "${WORK_DIR}/onebit/vocabulary.hpp" "#include <cstddef>\n")
+  file(WRITE "${WORK_DIR}/onebit/concepts.hpp" "#include <onebit/vocabulary.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/tiled.hpp" "#include <onebit/concepts.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/rule/adam.hpp" "#include \"../tiled.hpp\"\n")
   file(WRITE "${WORK_DIR}/onebit/transport/threads.hpp" "#include \"onebit/error.hpp\"\n")
+  file(WRITE "${WORK_DIR}/onebit/transport/wire.hpp" "#include <onebit/concepts.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/transport/mpi.hpp" "#include <mpi.h>\n")
-  file(WRITE "${WORK_DIR}/onebit/collective/dense.hpp" "#include <onebit/transport/threads.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/optimizer.hpp" "#include <onebit/collective/dense.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/collective/dense.hpp" "#include <onebit/transport/wire.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/checkpoint.hpp" "#include <onebit/error.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/engine.hpp"
+       "#include <onebit/checkpoint.hpp>\n#include <onebit/collective/dense.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/step_in_progress.hpp" "#include <onebit/tiled.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/optimizer.hpp"
+       "#include <onebit/engine.hpp>\n#include <onebit/step_in_progress.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/onebit.hpp"
        "#include <onebit/optimizer.hpp>\n#include <onebit/rule/adam.hpp>\n")
 endfunction()
@@ -53,6 +61,20 @@ check_breach("leaf includes leaf, by a relative path" rule/adam.hpp
              "#  include \"../transport/threads.hpp\"\n" "rule may not include transport")
 check_breach("core includes leaf" error.hpp "#include <onebit/rule/adam.hpp>\n"
              "error may not include rule")
+check_breach("core includes what comes after it" concepts.hpp "#include <onebit/tiled.hpp>\n"
+             "concepts may not include tiled")
+check_breach("collective includes a transport" collective/dense.hpp
+             "#include <onebit/transport/threads.hpp>\n" "collective may not include transport")
+check_breach("rule includes the wire" rule/adam.hpp "#include <onebit/transport/wire.hpp>\n"
+             "rule may not include wire")
+check_breach("the wire includes a transport" transport/wire.hpp "#include \"threads.hpp\"\n"
+             "wire may not include transport")
+check_breach("checkpoint includes the core" checkpoint.hpp "#include <onebit/concepts.hpp>\n"
+             "checkpoint may not include concepts")
+check_breach("engine includes a rule" engine.hpp "#include <onebit/rule/adam.hpp>\n"
+             "engine may not include rule")
+check_breach("step includes the engine" step_in_progress.hpp "#include <onebit/engine.hpp>\n"
+             "step_in_progress may not include engine")
 check_breach("collective includes optimizer" collective/dense.hpp
              "#include <onebit/optimizer.hpp>\n" "collective may not include optimizer")
 check_breach("optimizer includes the umbrella" optimizer.hpp "#include <onebit/onebit.hpp>\n"

@@ -1,11 +1,29 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "../conformance/backend.hpp"
 
 using namespace onebit_test;
+
+namespace {
+
+/// Counts its calls, and throws in one of them.
+struct throws_at {
+  std::uint32_t* counts;
+  std::size_t at;
+  template <class L>
+  void operator()(L, std::size_t i) const {
+    ++counts[i];
+    if (i == at) throw std::runtime_error("thrown at " + std::to_string(i));
+  }
+};
+
+}  // namespace
 
 TEST_CASE_TEMPLATE_INVOKE(backend_conformance, scalar_1, scalar_2, avx2_1, avx2_2, avx512_1,
                           avx512_2);
@@ -33,6 +51,33 @@ TEST_CASE("host: more threads than work, and many small launches") {
   }
   for (std::size_t i = 0; i < 7; ++i) {  // round % 8 > i
     CHECK(counts.data()[i] == 2000 / 8 * (7 - i));
+  }
+}
+
+TEST_CASE("host: what a kernel throws, on any thread, the caller of launch catches") {
+  for (const int threads : {1, 3}) {
+    onebit::host backend(threads);
+    for (std::size_t at = 0; at < 30; ++at) {
+      std::vector<std::uint32_t> counts(30, 0);
+      std::string text;
+      try {
+        backend.launch(30, throws_at{counts.data(), at});
+      } catch (const std::runtime_error& e) {
+        text = e.what();
+      }
+      CHECK(text == "thrown at " + std::to_string(at));
+      for (const std::uint32_t n : counts) CHECK(n <= 1);
+      CHECK(counts[at] == 1);
+      // the other threads' shares are done, and the next launch is as if nothing had been
+      for (std::size_t i = 0; i < 30; ++i) {
+        if (threads == 3 && i / 10 != at / 10) CHECK(counts[i] == 1);
+      }
+      backend.launch(30, throws_at{counts.data(), 30});
+      CHECK(counts[29] >= 1);
+    }
+    std::vector<std::uint32_t> counts(30, 0);
+    backend.launch(30, throws_at{counts.data(), 30});
+    CHECK(counts == std::vector<std::uint32_t>(30, 1));
   }
 }
 

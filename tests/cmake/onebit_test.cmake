@@ -4,7 +4,8 @@
 # onebit_test(NAME source... [LABELS label...] [LIBS target...] [MPI_RANKS n...] [TIMEOUT seconds])
 #
 # Builds the doctest program test_NAME and registers it as the test NAME, labelled NAME and LABELS.
-# Sources with a main of their own are built with OWN_MAIN. With MPI_RANKS the program runs once
+# Sources with a main of their own are built with OWN_MAIN; those that must see no header but their
+# own, with NO_PCH. With MPI_RANKS the program runs once
 # for each count n, as the test NAME.n, and must be given exactly n ranks. TIMEOUT is 120 s unless
 # told. All these programs together are the target onebit_tests.
 
@@ -12,6 +13,14 @@ add_custom_target(onebit_tests)
 add_library(onebit_test_main OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/../main.cpp")
 target_link_libraries(onebit_test_main PRIVATE doctest::doctest)
 target_compile_features(onebit_test_main PRIVATE cxx_std_20)
+
+# Nearly all tests include both: read once, not sixty times. That every header can be included alone
+# is a test of its own.
+file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp" CONTENT "" @ONLY)
+add_library(onebit_test_headers OBJECT EXCLUDE_FROM_ALL
+            "${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp")
+target_link_libraries(onebit_test_headers PRIVATE onebit onebit_warnings doctest::doctest)
+target_precompile_headers(onebit_test_headers PRIVATE <doctest/doctest.h> <onebit/onebit.hpp>)
 
 # mpirun as tests need it: root allowed, more ranks than cores without spinning. By environment,
 # because the names of the options differ between MPI implementations and versions.
@@ -33,7 +42,7 @@ function(onebit_mpi_test_properties name n_ranks expected_ranks)
 endfunction()
 
 function(onebit_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN" "TIMEOUT" "LABELS;LIBS;MPI_RANKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;NO_PCH" "TIMEOUT" "LABELS;LIBS;MPI_RANKS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -44,6 +53,9 @@ function(onebit_test name)
   target_link_libraries(test_${name} PRIVATE onebit onebit_warnings doctest::doctest ${arg_LIBS})
   if(NOT arg_OWN_MAIN)
     target_link_libraries(test_${name} PRIVATE onebit_test_main)
+  endif()
+  if(NOT arg_NO_PCH)
+    target_precompile_headers(test_${name} REUSE_FROM onebit_test_headers)
   endif()
 
   set(names "")
@@ -63,16 +75,36 @@ endfunction()
 
 # onebit_cuda_test(NAME source...)
 #
-# The same for .cu files, one of which has a main: it must exit with 77 where there is no CUDA
-# device, and ctest then reports the test as skipped. No part of onebit_tests.
+# The same for .cu files. They take long to compile, so that the program is built only where it can
+# run: the test builds and runs it where there is a CUDA device, and is reported as skipped elsewhere.
+# No part of onebit_tests.
 function(onebit_cuda_test name)
-  add_executable(test_${name} ${ARGN})
+  add_executable(test_${name} EXCLUDE_FROM_ALL ${ARGN})
   target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(test_${name} PRIVATE onebit_cuda doctest::doctest)
   target_compile_features(test_${name} PRIVATE cuda_std_20)
   if(ONEBIT_WERROR)
     target_compile_options(test_${name} PRIVATE "SHELL:-Werror all-warnings")
   endif()
-  add_test(NAME ${name} COMMAND test_${name})
-  set_tests_properties(${name} PROPERTIES LABELS "${name}" TIMEOUT 300 SKIP_RETURN_CODE 77)
+  if(NOT TARGET onebit_device_probe)
+    file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/device_probe.cpp"
+         CONTENT "#include <cuda_runtime.h>
+int main() {
+  int n = 0;
+  return cudaGetDeviceCount(&n) == cudaSuccess && n > 0 ? 0 : 1;
+}
+" @ONLY)
+    add_executable(onebit_device_probe "${CMAKE_CURRENT_BINARY_DIR}/device_probe.cpp")
+    target_link_libraries(onebit_device_probe PRIVATE CUDA::cudart)
+  endif()
+  add_test(
+    NAME ${name}
+    COMMAND
+      "${CMAKE_COMMAND}" "-DPROBE=$<TARGET_FILE:onebit_device_probe>"
+      "-DBUILD_DIR=${PROJECT_BINARY_DIR}" -DTARGET=test_${name}
+      "-DPROGRAM=$<TARGET_FILE:test_${name}>" -P
+      "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_on_device.cmake")
+  set_tests_properties(
+    ${name} PROPERTIES LABELS "${name}" TIMEOUT 1200 PROCESSORS 2
+                       SKIP_REGULAR_EXPRESSION "skipped: there is no CUDA device")
 endfunction()

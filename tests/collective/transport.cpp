@@ -45,15 +45,15 @@ struct broken {
 
 }  // namespace
 
-TEST_CASE("transport: threads, any number of ranks") {
+TEST_CASE("transport: threads, any number of ranks, also without their type") {
   for (const int w : {1, 2, 3, 5, 8}) {
     for (const auto& failures :
          on_ranks(w, [](onebit::threads t) { return transport_failures(t); })) {
       for (const std::string& failure : failures) FAIL_CHECK(failure);
     }
     for (const auto& failures : on_ranks(w, [](onebit::threads t) {
-           onebit::counting<onebit::threads> counted(t);
-           return transport_failures(counted);
+           onebit::wire any(t);
+           return transport_failures(any);
          })) {
       CHECK(failures.empty());
     }

@@ -34,7 +34,7 @@ struct word_codec {
 struct tile_codec {
   std::size_t tile_bytes(std::size_t n) const { return n; }
   void encode(const float*, std::size_t, std::byte*) const {}
-  void decode(const std::byte*, std::size_t, float*) const {}
+  void decode(const std::byte*, std::size_t, float*) const noexcept {}
 };
 
 struct own_transport {
@@ -59,9 +59,42 @@ struct own_backend {
   void copy_out(T*, const T*, std::size_t) const {}
 };
 
+struct own_schedule : onebit::schedule_defaults {
+  onebit::step_plan plan(std::uint64_t step, float) const {
+    return {.average_gradient = step < 3, .exchange = step >= 3};
+  }
+};
+
+struct own_rule : onebit::rule_defaults {
+  using backend_type = own_backend;
+  own_backend& backend() { return backend_; }
+  void prepare(const onebit::layout&) {}
+  template <class P, class G>
+  onebit::gradient_message<P, G> gradient(const onebit::tiled<own_backend, P, G>& at) const {
+    return {at.tensors, at.now};
+  }
+  template <class View, class P, class G>
+  void refresh(const View&, const onebit::tiled<own_backend, P, G>&) {}
+  template <class View, class P, class G>
+  onebit::gradient_message<P, G> message(const View&,
+                                         const onebit::tiled<own_backend, P, G>& at) const {
+    return {at.tensors, at.now};
+  }
+  template <class View, class P, class G>
+  void apply(const View&, const View&, const onebit::tiled<own_backend, P, G>&) {}
+  std::size_t state_bytes() const { return 0; }
+  template <class Archive>
+  void archive(Archive&) {}
+
+ private:
+  own_backend backend_;
+};
+
 int main() {
   std::vector<onebit::param_group<>> groups;
   const own_transport t;
   (void)onebit::one_bit_adam(groups, t, {}, onebit::gather_scatter<word_codec>{}, own_backend{});
   (void)onebit::one_bit_adam(groups, t, {}, onebit::all_gather{tile_codec{}}, own_backend{});
+  (void)onebit::optimizer("own", groups, t, own_rule{}, own_schedule{},
+                          onebit::gather_scatter{tile_codec{}});
 }

@@ -9,7 +9,7 @@
 struct forgot_const {
   std::size_t tile_bytes(std::size_t n) const { return n; }
   void encode(const float*, std::size_t, std::byte*) {}
-  void decode(const std::byte*, std::size_t, float*) const {}
+  void decode(const std::byte*, std::size_t, float*) const noexcept {}
 };
 
 int main() { (void)onebit::gather_scatter<forgot_const>{}; }

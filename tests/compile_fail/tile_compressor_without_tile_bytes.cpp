@@ -9,7 +9,7 @@
 
 struct incomplete {
   void encode(const float*, std::size_t, std::byte*) const {}
-  void decode(const std::byte*, std::size_t, float*) const {}
+  void decode(const std::byte*, std::size_t, float*) const noexcept {}
 };
 
 int main() {

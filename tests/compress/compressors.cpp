@@ -23,6 +23,17 @@ using exact_carrying = plain<onebit::basic_identity<true>>;
 using ternary_model = plain<ternary>;
 using int8_model = plain<int8_tile>;
 
+/// Not a compressor: what `decode` throws would leave parameters half updated.
+struct decode_may_throw {
+  std::size_t tile_bytes(std::size_t n) const { return 4 * n; }
+  void encode(const float*, std::size_t, std::byte*) const {}
+  void decode(const std::byte*, std::size_t, float*) const {}
+};
+struct encode_may_throw : decode_may_throw {
+  void decode(const std::byte*, std::size_t, float*) const noexcept {}
+};
+static_assert(!onebit::Compressor<decode_may_throw> && onebit::TileCompressor<encode_may_throw>);
+
 /// Encodes n values with a scale of their own, by the fold order of one tile.
 template <class C>
 struct whole_tile {

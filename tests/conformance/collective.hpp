@@ -4,9 +4,9 @@
 // The suite of exchanges (what a collective policy binds to), and the loop that drives one
 // exchange by itself, without an optimizer. A model has
 //   codec()                      its compressor
-//   make(transport, backend, sizes)
+//   make(wire, backend, sizes)
 //   exact                        the agreed value is the mean, up to rounding
-// and, where the exchange is dense, agrees without undo, commit and rollback.
+// and, where the exchange is dense, agrees without undo.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
@@ -44,57 +44,65 @@ template <class Model>
 exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t>& sizes,
                         std::size_t steps, const messages& message,
                         onebit::host backend = onebit::host()) {
-  onebit::counting<onebit::threads> counted(transport);
+  onebit::wire counted(transport);
   auto x = Model::make(counted, backend, sizes);
-  const onebit::layout& axis = x.local().axis();
+  const onebit::layout& axis = x.axis();
   exchange_trace trace;
   trace.real = real_elements(axis);
   auto values = backend.make_buffer<float>(axis.n_words() * 32);
   auto undo = backend.make_buffer<float>(axis.n_words() * 32);
+  auto live = backend.make_buffer<std::uint32_t>(axis.n_words());
+  for (std::size_t i = 0; i < trace.real.size(); ++i) {
+    if (trace.real[i]) live.data()[i / 32] |= 1U << i % 32;
+  }
 
   onebit::step_scalars now;
-  constexpr bool is_dense = !requires { x.commit(&now); };
-  constexpr bool carries = std::remove_cvref_t<decltype(x.local())>::carries;
+  const onebit::turn<onebit::undo_in_buffer> turn{&now, {live.data()}, {undo.data()}};
+  constexpr bool is_dense = !requires { x.finish(turn); };
+  constexpr bool carries = std::remove_cvref_t<decltype(x.sender())>::carries;
   if constexpr (!is_dense) {
-    auto live = backend.make_buffer<std::uint32_t>(axis.n_words());
-    for (std::size_t i = 0; i < trace.real.size(); ++i) {
-      if (trace.real[i]) live.data()[i / 32] |= 1U << i % 32;
-    }
-    x.prepare();
-    x.local().carry_nothing();
-    x.local().set_live(std::move(live));
+    x.start(x.allocate(true, true), {});
+    x.count_live(turn.live);
   }
   std::uint64_t number = 0;
+  std::size_t last = none;  // step that was not skipped
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t i = 0; i < trace.real.size(); ++i) {
       values.data()[i] = trace.real[i] ? message(transport.rank(), step, i) : 0.0F;
     }
     const onebit::traffic before = counted.sent();
-    onebit::outcome o;
     now.number = static_cast<std::uint32_t>(number);
     now.skip = now.bad = 0;
     if constexpr (is_dense) {
-      o = x.agree(flat_message{values.data()}, &now);
+      x.agree(flat_message{values.data()}, &now);
     } else {
-      const onebit::undo_in_buffer saved_to{undo.data()};
-      o = x.agree(flat_message{values.data()}, saved_to, &now);
-      if (o == onebit::outcome::skipped) x.rollback(saved_to, &now, false);
+      x.agree(flat_message{values.data()}, turn);
     }
     trace.sent.push_back(counted.sent() - before);
-    trace.skipped.push_back(o == onebit::outcome::skipped);
+    trace.skipped.push_back(now.skip != 0);
     trace.agreed.emplace_back();
-    if (o == onebit::outcome::agreed) {
-      trace.agreed.back() = copied(x.pending(), x.local(), backend);
-      if constexpr (!is_dense) x.commit(&now);
-      ++number;
+    if constexpr (is_dense) {
+      if (now.skip == 0) trace.agreed.back() = copied(x.heard(), x.sender(), backend);
+      x.finish(&now);
+    } else {
+      if (now.skip == 0) trace.agreed.back() = copied(x.heard(turn.live), x.sender(), backend);
+      x.finish(turn);
+      if (now.skip == 0) last = step;
+      // what was heard is agreed from now on; a step that was called off has changed nothing of it
+      if (last != none) {
+        const flat agreed = copied(x.agreed(turn.live), x.sender(), backend);
+        CHECK(first_difference(agreed, trace.agreed[last]) == none);
+      }
     }
+    number += now.skip == 0 ? 1U : 0U;
     if constexpr (carries) {
-      flat residual = copied(x.local().residual(), x.local(), backend);
+      flat residual = copied(x.sender().residual(), x.sender(), backend);
       for (std::size_t i = 0; i < residual.size(); ++i) {
         if (!trace.real[i]) residual[i] = 0;  // the field does not know what is padding
       }
       trace.worker_residual.push_back(residual);
-      trace.server_residual.emplace_back(x.server_residual().begin(), x.server_residual().end());
+      const auto& server = x.server_residual();
+      trace.server_residual.emplace_back(server.data(), server.data() + server.size());
     }
   }
   return trace;
@@ -104,28 +112,28 @@ exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t
 
 template <class C>
 struct gather_scatter_of {
-  static constexpr bool exact = !onebit::worker_phase<C, onebit::host>::carries;
+  static constexpr bool exact = !onebit::sender<C, onebit::host>::carries;
   static C codec() { return {}; }
-  template <class T>
-  static auto make(T& transport, onebit::host backend, const std::vector<std::size_t>& sizes) {
-    return onebit::two_phase<C, T, onebit::host>(codec(), transport, backend, sizes);
+  static auto make(const onebit::wire& w, onebit::host backend,
+                   const std::vector<std::size_t>& sizes) {
+    return onebit::gather_scatter_exchange<C, onebit::host>(codec(), w, backend, sizes);
   }
 };
 template <class C>
 struct all_gather_of {
-  static constexpr bool exact = !onebit::worker_phase<C, onebit::host>::carries;
+  static constexpr bool exact = !onebit::sender<C, onebit::host>::carries;
   static C codec() { return {}; }
-  template <class T>
-  static auto make(T& transport, onebit::host backend, const std::vector<std::size_t>& sizes) {
-    return onebit::one_phase<C, T, onebit::host>(codec(), transport, backend, sizes);
+  static auto make(const onebit::wire& w, onebit::host backend,
+                   const std::vector<std::size_t>& sizes) {
+    return onebit::all_gather_exchange<C, onebit::host>(codec(), w, backend, sizes);
   }
 };
 template <onebit::dense_sum Sum>
 struct dense_model {
   static constexpr bool exact = true;
-  template <class T>
-  static auto make(T& transport, onebit::host backend, const std::vector<std::size_t>& sizes) {
-    return onebit::dense<T, onebit::host>(Sum, transport, backend, sizes);
+  static auto make(const onebit::wire& w, onebit::host backend,
+                   const std::vector<std::size_t>& sizes) {
+    return onebit::dense<onebit::host>(Sum, w, backend, sizes);
   }
 };
 

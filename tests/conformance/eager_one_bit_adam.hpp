@@ -3,9 +3,9 @@
 
 // 1-bit Adam written down plainly, with eager residuals and all W ranks in one process, but in
 // float and in the order of operations that the library documents. It must give the library's bits:
-// what the library makes lazy, fused, packed or parallel changes nothing. It also tells how far
-// each sign decision was from the other side, so that runs can be chosen whose decisions no
-// rounding changes. Only the layout (tested by itself) is the library's.
+// what the library makes lazy, fused, packed or parallel changes nothing. With one rank it is Adam.
+// It also tells how far each sign decision was from the other side, so that runs can be chosen
+// whose decisions no rounding changes. Only the layout (tested by itself) is the library's.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_EAGER_ONE_BIT_ADAM_HPP
 #define ONEBIT_TESTS_CONFORMANCE_EAGER_ONE_BIT_ADAM_HPP
@@ -16,7 +16,8 @@
 
 namespace onebit_test {
 
-enum class wire { gather_scatter, all_gather, exact };
+/// Through which exchange. `uncompressed`: every step is a dense one.
+enum class wire { gather_scatter, all_gather, exact, uncompressed };
 
 class eager_one_bit_adam {
  public:
@@ -28,7 +29,7 @@ class eager_one_bit_adam {
 
   eager_one_bit_adam(const plan& p, compression c)
       : plan_(p),
-        how_(p.ranks == 1 ? compression{c.scales, c.l1, wire::exact} : c),
+        how_(p.ranks == 1 ? compression{c.scales, c.l1, wire::uncompressed} : c),
         axis_(p.sizes, how_.exchange == wire::all_gather ? 1 : p.ranks, c.scales),
         ranks_(static_cast<std::size_t>(p.ranks)),
         n_(axis_.n_words() * 32),
@@ -69,7 +70,7 @@ class eager_one_bit_adam {
         if (real(at)) g[r][at] = plan_.gradient(static_cast<int>(r), step, element_[at]);
       }
     }
-    if (step < plan_.options.freeze_after) {
+    if (step < plan_.options.freeze_after || how_.exchange == wire::uncompressed) {
       dense_step(g, step);
     } else {
       if (step == plan_.options.freeze_after) freeze(step);

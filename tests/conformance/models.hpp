@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "../support/flat_message.hpp"
+#include "../support/tile_codecs.hpp"
 
 namespace onebit_test {
 
@@ -119,60 +120,6 @@ inline std::vector<onebit::isa> instruction_sets() {
   return found;
 }
 
-// --- tile compressors for tests -------------------------------------------------------------
-
-/// -s, 0, +s: two bits an element behind one float; s is the mean magnitude, and what is less
-/// than half of it is sent as 0.
-struct ternary {
-  static std::string name() { return "ternary"; }
-  std::size_t tile_bytes(std::size_t n) const { return 4 + (n + 3) / 4; }
-  void encode(const float* values, std::size_t n, std::byte* out) const {
-    double sum = 0;
-    for (std::size_t i = 0; i < n; ++i) sum += std::fabs(static_cast<double>(values[i]));
-    const auto s = static_cast<float>(sum / static_cast<double>(n));
-    std::memcpy(out, &s, 4);
-    std::memset(out + 4, 0, (n + 3) / 4);
-    for (std::size_t i = 0; i < n; ++i) {
-      const unsigned code = std::fabs(values[i]) < s / 2 || s == 0 ? 0 : values[i] > 0 ? 1 : 2;
-      out[4 + i / 4] |= static_cast<std::byte>(code << 2 * (i % 4));
-    }
-  }
-  void decode(const std::byte* in, std::size_t n, float* values) const {
-    float s = 0;
-    std::memcpy(&s, in, 4);
-    for (std::size_t i = 0; i < n; ++i) {
-      const unsigned code = (std::to_integer<unsigned>(in[4 + i / 4]) >> 2 * (i % 4)) & 3U;
-      values[i] = code == 0 ? 0.0F : code == 1 ? s : -s;
-    }
-  }
-};
-
-/// One byte an element behind one float per tile.
-struct int8_tile {
-  static std::string name() { return "int8"; }
-  std::size_t tile_bytes(std::size_t n) const { return 4 + n; }
-  void encode(const float* values, std::size_t n, std::byte* out) const {
-    float largest = 0;
-    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(values[i]));
-    const float step = largest / 127;
-    std::memcpy(out, &step, 4);
-    for (std::size_t i = 0; i < n; ++i) {
-      const float q = step > 0 ? std::nearbyint(values[i] / step) : 0.0F;
-      out[4 + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(q, -127.0F, 127.0F)));
-    }
-  }
-  void decode(const std::byte* in, std::size_t n, float* values) const {
-    float step = 0;
-    std::memcpy(&step, in, 4);
-    for (std::size_t i = 0; i < n; ++i) {
-      values[i] = step * static_cast<float>(std::to_integer<std::int8_t>(in[4 + i]));
-    }
-  }
-};
-
-static_assert(onebit::TileCompressor<ternary> && !onebit::WordCompressor<ternary>);
-static_assert(onebit::TileCompressor<int8_tile> && !onebit::WordCompressor<int8_tile>);
-
 // --- a trainer ------------------------------------------------------------------------------
 
 struct group_spec {
@@ -258,7 +205,8 @@ struct trace {
   std::vector<flat> params;  ///< after every step, all tensors in one
   std::vector<onebit::report> reports;
   std::string checkpoint;
-  flat agreed, worker_residual, server_residual;  ///< of the flat axis; the server's: its chunk
+  /// Of the flat axis (the server's: its chunk); empty where nothing was exchanged.
+  flat agreed, worker_residual, server_residual;
 };
 
 template <class Optimizer>
@@ -269,11 +217,12 @@ std::string saved(Optimizer& o) {
 }
 
 /// A field on the flat axis of an exchange, padding included.
-template <class Field, class Worker, class B>
-flat copied(const Field& field, Worker& at, B& backend) {
-  auto to = backend.template make_buffer<float>(at.axis().n_words() * 32);
-  backend.launch(at.axis().tiles().size(),
-                 onebit::detail::copy_field_kernel<Field>{field, at.tiles(), to.data()});
+template <class Field, class Sender, class B>
+flat copied(const Field& field, Sender& at, B& backend) {
+  auto to = backend.template make_buffer<float>(at.flat_elements());
+  backend.launch(at.axis().tiles().size(), onebit::store_field_kernel<Field>{
+                                               field, at.tiles(), onebit::flat_format(at.axis()),
+                                               reinterpret_cast<std::byte*>(to.data())});
   return flat(to.data(), to.data() + to.size());
 }
 
@@ -292,14 +241,15 @@ trace train(onebit::threads transport, const plan& p, Collective collective,
     t.params.push_back(own.all_params());
   }
   t.checkpoint = saved(o);
-  o.inspect([&](auto& x) {
-    if (p.steps <= p.options.freeze_after) return;
-    t.agreed = copied(x.agreed(), x.local(), backend);
-    if constexpr (std::remove_cvref_t<decltype(x.local())>::carries) {
-      t.worker_residual = copied(x.local().residual(), x.local(), backend);
-      t.server_residual.assign(x.server_residual().begin(), x.server_residual().end());
-    }
-  });
+  auto& x = o.exchange();
+  CHECK(x.started() == (p.ranks > 1 && p.steps > p.options.freeze_after));
+  if (!x.started()) return t;  // with one rank it never does: nothing would travel
+  t.agreed = copied(x.agreed(o.live()), x.sender(), backend);
+  if constexpr (std::remove_cvref_t<decltype(x.sender())>::carries) {
+    t.worker_residual = copied(x.sender().residual(), x.sender(), backend);
+    const auto& server = x.server_residual();
+    t.server_residual.assign(server.data(), server.data() + server.size());
+  }
   return t;
 }
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of schedules. A model has make(), fresh and equal each time.
+// The suite of schedules. A model has make(), fresh and equal each time, and `local`: whether there
+// are steps in which nothing travels.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
@@ -11,7 +12,9 @@
 namespace onebit_test::schedule_suite {
 
 inline bool operator==(const onebit::step_plan& a, const onebit::step_plan& b) {
-  return a.average_gradient == b.average_gradient && a.exchange == b.exchange;
+  return a.average_gradient == b.average_gradient && a.exchange == b.exchange &&
+         a.frozen == b.frozen && a.needs_variance_norm == b.needs_variance_norm &&
+         a.may_end_warm_up == b.may_end_warm_up && a.last_average == b.last_average;
 }
 
 /// ||v||_1 as it grows towards its stable value.
@@ -19,12 +22,11 @@ inline double variance_norm(std::size_t step) {
   return 3.0 * (1 - std::pow(0.9, static_cast<double>(step + 1)));
 }
 
+/// What an optimizer does after a step that was done.
 template <class Schedule>
 void advance(Schedule& s, std::size_t step) {
-  if (s.plan(step, 0.1F).exchange) return;
-  const bool wants = s.wants_variance_norm();
-  const bool froze = s.freezes_after(step, wants ? variance_norm(step) : 0.0);
-  if (froze) CHECK(s.plan(step + 1, 0.1F).exchange);
+  const bool needs = s.plan(step, 0.1F).needs_variance_norm;
+  s.done(step, 0.1F, needs ? variance_norm(step) : 0.0);
 }
 
 template <class Schedule>
@@ -44,18 +46,33 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
   using schedule = decltype(first);
 
   auto second = Model::make();
-  bool compressed = false;
+  bool compressed = false, frozen = false, no_more_averages = false;
   for (std::size_t step = 0; step < steps; ++step) {
     CAPTURE(step);
     const onebit::step_plan plan = first.plan(step, 0.1F);
     CHECK(plan == first.plan(step, 0.1F));   // asking changes nothing
     CHECK(plan == second.plan(step, 0.1F));  // every rank gets the same
-    CHECK((plan.average_gradient || plan.exchange));
+    if (!Model::local) CHECK_FALSE(plan.local());
     if (!schedule::compresses) CHECK_FALSE(plan.exchange);
-    if (compressed) CHECK(plan.exchange);  // there is no way back
-    compressed = plan.exchange;
+    if (frozen) CHECK(plan.frozen);  // there is no way back
+    if (!Model::local) CHECK(plan.frozen == plan.exchange);
+    if (plan.frozen || no_more_averages) CHECK_FALSE(plan.average_gradient);
+    compressed = compressed || plan.exchange;
+    frozen = plan.frozen;
+    no_more_averages = no_more_averages || plan.last_average;
+    // Nothing but a plan that says so hangs on the norm of v.
+    auto other = Model::make();
+    std::istringstream in(written(first));
+    auto reader = onebit::detail::read_checkpoint(in);
+    other.archive(reader);
     advance(first, step);
     advance(second, step);
+    other.done(step, 0.1F, plan.needs_variance_norm ? variance_norm(step) : 1e9);
+    CHECK(written(other) == written(first));
+    // Only a plan that says so may be the last of the warm-up.
+    if (!Model::local && !plan.may_end_warm_up) {
+      CHECK(first.plan(step + 1, 0.1F).frozen == plan.frozen);
+    }
   }
   CHECK(compressed == schedule::compresses);
 

@@ -10,6 +10,8 @@
 #include <onebit/onebit.hpp>
 #include <vector>
 
+#include "../../examples/deepspeed_zero_one.hpp"
+
 namespace {
 
 using groups = std::vector<onebit::param_group<float, float>>;
@@ -27,7 +29,7 @@ void every_kernel(const groups& g, onebit::threads comm, Backend backend) {
   steps(onebit::one_bit_adam(g, comm, {}, exchange, backend));
   steps(onebit::one_bit_lamb(g, comm, {}, exchange, backend));
   steps(onebit::zero_one_adam(g, comm, {}, exchange, backend));
-  steps(onebit::zero_one_adam_variant(g, comm, {}, exchange, backend));
+  steps(deepspeed::zero_one_adam(g, comm, {}, exchange, backend));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/memory.hpp>
 #include <span>
@@ -29,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/deepspeed_zero_one.hpp"
 #include "support/echo.hpp"
 #include "support/training.hpp"
 
@@ -60,13 +62,21 @@ class area {
   void* p_;
 };
 
+/// Odd sizes, an empty tensor, one element, more than a tile; back to back, so that few of them are
+/// aligned to more than an element.
+inline const std::vector<std::size_t> odd_sizes = {33, 0, 1000, 1, 9001, 64, 700};
+
 /// What a training does, beside what its optimizer says.
 struct script {
   std::uint64_t calls = 44;
   /// In these calls the last rank has a gradient that is not finite.
   std::vector<std::uint64_t> bad{};
   float loss_scale = 1;
+  std::vector<std::size_t> sizes = odd_sizes;
 
+  [[nodiscard]] std::size_t total() const {
+    return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+  }
   [[nodiscard]] bool is_bad(std::uint64_t call) const {
     return std::find(bad.begin(), bad.end(), call) != bad.end();
   }
@@ -75,10 +85,6 @@ struct script {
   }
 };
 
-/// Odd sizes, an empty tensor, one element, more than a tile; back to back, so that few of them are
-/// aligned to more than an element.
-inline const std::vector<std::size_t> odd_sizes = {33, 0, 1000, 1, 9001, 64, 700};
-
 /// The parameters and gradients of one rank, in the memory of `Device`.
 template <class Device, class P = float, class G = P>
 class model {
@@ -86,15 +92,15 @@ class model {
   model(Device& device, int rank, int size, const script& s, bool with_master = false)
       : device_(&device),
         script_(s),
-        params_(total()),
-        grads_(total()),
-        master_(with_master ? total() : 0),
-        source_(total() * s.calls),
+        params_(s.total()),
+        grads_(s.total()),
+        master_(with_master ? s.total() : 0),
+        source_(s.total() * s.calls),
         history_((params_.bytes() + master_.bytes()) * s.calls) {
     std::vector<float> x;
     std::vector<P> rounded;
-    for (std::size_t t = 0; t < odd_sizes.size(); ++t) {
-      for (std::size_t i = 0; i < odd_sizes[t]; ++i) {
+    for (std::size_t t = 0; t < s.sizes.size(); ++t) {
+      for (std::size_t i = 0; i < s.sizes[t]; ++i) {
         x.push_back(noise(t * 1000003 + i));
         rounded.push_back(onebit::from_float<P>(x.back()));
       }
@@ -102,8 +108,8 @@ class model {
     std::vector<G> all;
     for (std::uint64_t call = 0; call < s.calls; ++call) {
       const std::uint64_t seed = 7919 * (call + 1) + 104729 * static_cast<std::uint64_t>(rank + 1);
-      for (std::size_t t = 0; t < odd_sizes.size(); ++t) {
-        for (std::size_t i = 0; i < odd_sizes[t]; ++i) {
+      for (std::size_t t = 0; t < s.sizes.size(); ++t) {
+        for (std::size_t i = 0; i < s.sizes[t]; ++i) {
           float g = noise(seed * 1000003 + t * 50021 + i) * s.loss_scale;
           if (i % 17 == 5) g = 0;
           if (s.is_bad(call) && rank == size - 1 && t == 2 && i == 7) {
@@ -129,8 +135,8 @@ class model {
     result[0].weight_decay = 0.01F;
     result[1].lr_factor = 0.5F;
     std::size_t at = 0;
-    for (std::size_t t = 0; t < odd_sizes.size(); ++t) {
-      const std::size_t n = odd_sizes[t];
+    for (std::size_t t = 0; t < script_.sizes.size(); ++t) {
+      const std::size_t n = script_.sizes[t];
       onebit::tensor<P, G> x{{params_.data() + at, n}, {grads_.data() + at, n}};
       if (master_.size() > 0) x.master = {master_.data() + at, n};
       result[t == 0 ? 0 : 1].tensors.push_back(x);
@@ -141,7 +147,7 @@ class model {
 
   /// The gradients of a call, and what it made of the parameters. Neither waits.
   void load(std::uint64_t call) {
-    device_->memory().copy(grads_.data(), source_.data() + call * total(), grads_.bytes());
+    device_->memory().copy(grads_.data(), source_.data() + call * script_.total(), grads_.bytes());
   }
   void keep(std::uint64_t call) {
     std::byte* to = history_.data() + call * (params_.bytes() + master_.bytes());
@@ -167,15 +173,15 @@ class model {
   }
   /// A digest for each call in [first, last).
   [[nodiscard]] std::vector<std::uint64_t> digests(std::uint64_t first, std::uint64_t last) const {
-    std::vector<std::byte> all(history_.size());
-    auto memory = device_->memory();
-    memory.copy(all.data(), history_.data(), all.size());
-    memory.wait();
     const std::size_t n = params_.bytes() + master_.bytes();
+    std::vector<std::byte> all((last - first) * n);
+    auto memory = device_->memory();
+    memory.copy(all.data(), history_.data() + first * n, all.size());
+    memory.wait();
     std::vector<std::uint64_t> result;
     for (std::uint64_t call = first; call < last; ++call) {
       onebit::digest d;
-      d.add(all.data() + call * n, n);
+      d.add(all.data() + (call - first) * n, n);
       result.push_back(d.value());
     }
     return result;
@@ -183,12 +189,6 @@ class model {
   [[nodiscard]] const script& plan() const { return script_; }
 
  private:
-  static std::size_t total() {
-    std::size_t n = 0;
-    for (const std::size_t size : odd_sizes) n += size;
-    return n;
-  }
-
   Device* device_;
   script script_;
   area<P, Device> params_;
@@ -288,15 +288,14 @@ auto zero_one_adam_with(const Collective& c) {
   };
 }
 template <class Collective>
-auto variant_with(const Collective& c) {
+auto deepspeed_with(const Collective& c) {
   return [c](const auto& g, auto t, auto b) {
-    return onebit::zero_one_adam_variant(
-        g, t,
-        onebit::zero_one_adam_variant_options{.schedule = {.var_freeze_step = 12,
-                                                           .var_update_scaler = 2,
-                                                           .local_step_scaler = 8,
-                                                           .local_step_clipper = 4}},
-        c, b);
+    return deepspeed::zero_one_adam(g, t,
+                                    deepspeed::zero_one_options{.var_freeze_step = 12,
+                                                                .var_update_scaler = 2,
+                                                                .local_step_scaler = 8,
+                                                                .local_step_clipper = 4},
+                                    c, b);
   };
 }
 
@@ -311,7 +310,7 @@ void each_algorithm(const F& f, std::size_t bucket_elements = 0) {
   f("one_bit_adam", one_bit_adam_with(c));
   f("one_bit_lamb", one_bit_lamb_with(c));
   f("zero_one_adam", zero_one_adam_with(c));
-  f("variant", variant_with(c));
+  f("deepspeed", deepspeed_with(c));
 }
 
 /// The whole script on the device and on the host: the same bits after every step.

@@ -20,8 +20,9 @@ TEST_CASE("cuda trainings: all_gather") {
   check_same_bits<cuda_device>("zero_one_adam", 3, zero_one_adam_with(c));
 }
 
-TEST_CASE("cuda trainings: two levels, and the one level that is left of them") {
-  // nodes of 2: between them; a node of 2 alone: exact; nodes of 1 each: as gather_scatter
+TEST_CASE("cuda trainings: two levels, and what is left of them") {
+  // nodes of 2: between them; a node of 2 alone: every step is dense; nodes of 1 each: as
+  // gather_scatter
   const onebit::hierarchical c{onebit::sign<>{}, 2};
   for (const int n : {4, 2}) {
     check_same_bits<cuda_device>("one_bit_adam", n, one_bit_adam_with(c));

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <map>
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
@@ -23,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../examples/deepspeed_zero_one.hpp"
 #include "../support/echo.hpp"
 #include "../support/emulated.hpp"
 #include "../support/flat_message.hpp"
@@ -37,6 +37,7 @@ namespace {
 
 using sizes = std::vector<std::size_t>;
 const sizes small = {33, 0, 1000, 1, 4100};
+const sizes whole_words = {64, 0, 1024, 32, 4128};
 
 /// One rank's tensors of P with gradients of G, and master parameters.
 template <class P = float, class G = P>
@@ -45,12 +46,12 @@ struct tensors {
   std::vector<std::vector<std::remove_const_t<G>>> grads;
   std::vector<std::vector<float>> master;
 
-  explicit tensors(bool with_master = false) {
-    for (std::size_t t = 0; t < small.size(); ++t) {
-      params.emplace_back(small[t]);
-      grads.emplace_back(small[t]);
-      master.emplace_back(with_master ? small[t] : 0);
-      for (std::size_t i = 0; i < small[t]; ++i) {
+  explicit tensors(bool with_master = false, const sizes& of = small) {
+    for (std::size_t t = 0; t < of.size(); ++t) {
+      params.emplace_back(of[t]);
+      grads.emplace_back(of[t]);
+      master.emplace_back(with_master ? of[t] : 0);
+      for (std::size_t i = 0; i < of[t]; ++i) {
         const float x = onebit_test::noise(t * 1000003 + i);
         params[t][i] = onebit::from_float<P>(x);
         if (with_master) master[t][i] = x;
@@ -149,13 +150,12 @@ struct all_makers {
           c, b);
     });
     f("variant", [c](const auto& g, auto t, auto b) {
-      return onebit::zero_one_adam_variant(
-          g, t,
-          onebit::zero_one_adam_variant_options{.schedule = {.var_freeze_step = 5,
-                                                             .var_update_scaler = 2,
-                                                             .local_step_scaler = 3,
-                                                             .local_step_clipper = 2}},
-          c, b);
+      return deepspeed::zero_one_adam(g, t,
+                                      deepspeed::zero_one_options{.var_freeze_step = 5,
+                                                                  .var_update_scaler = 2,
+                                                                  .local_step_scaler = 3,
+                                                                  .local_step_clipper = 2},
+                                      c, b);
     });
   }
 };
@@ -163,7 +163,7 @@ struct all_makers {
 template <class Collective>
 void check_same_bits(int n, Collective collective) {
   all_makers<Collective>{collective}([&](const char* name, const auto& make) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     const auto train = [&](auto t, auto b) {
       tensors<> data;
       auto o = make(data.groups(), t, b);
@@ -193,7 +193,86 @@ class starting_echo : public echo {
     return {};
   }
 };
-static_assert(onebit::NonBlockingTransport<starting_echo>);
+static_assert(onebit::StartingTransport<starting_echo>);
+
+/// Throws in the collective that it is told, before it enqueues anything.
+class failing_echo : public echo {
+ public:
+  struct script {
+    std::uint64_t calls = 0, fail_at = ~std::uint64_t{0};
+  };
+  failing_echo(emulated_memory memory, int size, script* told)
+      : echo(std::move(memory), size), told_(told) {}
+  void all_to_all(const void* send, void* receive, std::size_t n) {
+    count();
+    echo::all_to_all(send, receive, n);
+  }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    count();
+    echo::all_gather(send, receive, n);
+  }
+
+ private:
+  void count() {
+    if (told_->calls++ == told_->fail_at) throw onebit::transport_error("the network is down");
+  }
+  script* told_;
+};
+
+enum class failure { none, collective, allocation };
+
+/// Trains on a device of one, every step in graphs. Each collective, or allocation, of each step
+/// fails before the step works, where it runs at once and where it is recorded; replayed steps have
+/// none. Nothing may change then but that the freeze stays done. Gives the state after each step.
+template <class Make>
+std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
+    const Make& make, std::uint64_t freezes_before, failure what) {
+  const emulated backend;
+  failing_echo::script told;
+  tensors<> data(false, whole_words);  // what one rank says for all is no padding elsewhere
+  auto o = make(data.groups(), failing_echo(emulated_memory(backend), 2, &told), backend);
+  onebit_test::emulated_graphs graphs(backend);
+  const auto state = [&] { return std::pair(data.digest(), onebit_test::saved(o)); };
+  std::vector<std::pair<std::uint64_t, std::string>> states;
+  int n_failed = 0;
+  for (std::uint64_t call = 0; call < 12; ++call) {
+    CAPTURE(call);
+    const auto step = [&] {
+      data.fill(0, call);
+      (void)o.step_with(graphs, 0.01F / static_cast<float>(1 + call % 3));
+    };
+    bool done = false, may_freeze = call == freezes_before;
+    for (std::uint64_t k = 0; what != failure::none && !done; ++k) {
+      CAPTURE(k);
+      const auto before = state();
+      if (what == failure::collective) told.fail_at = told.calls + k;
+      if (what == failure::allocation) backend.fail_allocation(k);
+      try {
+        step();
+        done = true;
+      } catch (const onebit::transport_error&) {
+        ++n_failed;
+      } catch (const std::bad_alloc&) {
+        ++n_failed;
+      }
+      told.fail_at = ~std::uint64_t{0};
+      backend.fail_no_allocation();
+      if (done) break;
+      const auto after = state();
+      CHECK(after.first == before.first);
+      CHECK((after.second == before.second || std::exchange(may_freeze, false)));
+      CHECK(o.steps() == call);
+    }
+    if (!done) step();
+    CHECK(o.settle() == onebit::outcome::agreed);
+    states.push_back(state());
+  }
+  CHECK(graphs.n_replayed > 2);
+  // recordings failed too, and none allocates
+  CHECK((graphs.n_recorded > graphs.size()) == (what == failure::collective));
+  CHECK((n_failed > 2) == (what != failure::none));
+  return states;
+}
 
 /// Trains on a device of one, a step in graphs if `replay`; in the steps of `early` the last tensor
 /// is announced.
@@ -203,8 +282,7 @@ std::uint64_t train_in_graphs(const Make& make, bool replay, const std::set<std:
   const emulated_memory memory(backend);
   tensors<> data;
   auto o = make(data.groups(), T(memory, 2), backend);
-  std::map<std::uint64_t, std::pair<int, emulated::recording>> graphs;
-  int n_replayed = 0;
+  onebit_test::emulated_graphs graphs(backend);
   for (std::uint64_t call = 0; call < 20; ++call) {
     data.fill(0, call);
     if (call == 13) data.grads[2][7] = std::numeric_limits<float>::quiet_NaN();
@@ -215,25 +293,14 @@ std::uint64_t train_in_graphs(const Make& make, bool replay, const std::set<std:
       o.ready(data.params.size() - 1);
     }
     if (replay) {
-      (void)o.step_with(
-          [&](std::uint64_t key, const auto& enqueue) {
-            auto& [times, graph] = graphs[key];
-            if (times++ == 0) {
-              enqueue();
-              return;
-            }
-            if (times == 2) graph = backend.record(enqueue);
-            backend.replay(graph);
-            ++n_replayed;
-          },
-          lr, scale);
+      (void)o.step_with(graphs, lr, scale);
     } else {
       (void)o.step(lr, scale);
     }
     CHECK((o.settle() == onebit::outcome::skipped) == (call == 13));
   }
-  if (replay) CHECK(n_replayed > 2);
-  if (replay && early.empty()) CHECK(n_replayed > 8);
+  if (replay) CHECK(graphs.n_replayed > 2);
+  if (replay && early.empty()) CHECK(graphs.n_replayed > 8);
   return data.digest();
 }
 
@@ -279,7 +346,7 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
 
 TEST_CASE("deferred: save, load, go on") {
   all_makers<>{}([&](const char* name, const auto& make) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     const auto whole = [&](auto t, auto b) {
       tensors<> data;
       auto o = make(data.groups(), t, b);
@@ -345,17 +412,16 @@ TEST_CASE("deferred: through staging memory, as over MPI") {
 
 TEST_CASE("deferred: ranks at different steps are told once, by settle") {
   const auto say = [](auto t, auto backend) -> std::uint64_t {
-    using transport = decltype(t);
     using B = decltype(backend);
-    onebit::two_phase<onebit::sign<>, transport, B> x({}, t, backend, small);
-    x.start_empty();
-    auto params = backend.template make_buffer<float>(x.local().axis().n_words() * 32);
+    onebit::gather_scatter_exchange<onebit::sign<>, B> x({}, onebit::wire(t), backend, small);
+    x.start(x.allocate(true, true), {});
+    auto params = backend.template make_buffer<float>(x.sender().flat_elements());
     auto now = backend.template make_buffer<onebit::step_scalars>(1);
     const onebit::step_scalars own{.number = 7U + static_cast<std::uint32_t>(t.rank())};
     backend.copy_in(now.data(), &own, 1);
-    const onebit::undo_in_buffer undo{params.data()};
-    const onebit_test::flat_message message{params.data()};
-    CHECK(x.agree(message, undo, now.data()) == onebit::outcome::pending);
+    const onebit::turn<onebit::undo_in_buffer> turn{now.data(), {}, {params.data()}};
+    x.agree(onebit_test::flat_message{params.data()}, turn);
+    x.finish(turn);
     const int other = 1 - t.rank();
     const auto settle = [&] { return onebit::settle(backend, now.data(), t.rank(), t.size()); };
     CHECK(thrown<onebit::rank_mismatch>([&] { (void)settle(); }) ==
@@ -369,15 +435,30 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
 
 TEST_CASE("deferred: a replayed step is the step") {
   all_makers<>{}([&](const char* name, const auto& make) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     CHECK(train_in_graphs<echo>(make, true, {}) == train_in_graphs<echo>(make, false, {}));
   });
+}
+
+TEST_CASE("deferred: a collective or an allocation that fails, also in a recording: no change") {
+  using collective = onebit::gather_scatter<onebit::sign<>>;
+  for (const std::size_t bucket : {std::size_t{0}, std::size_t{1500}}) {
+    all_makers<collective>{{{}, bucket}}([&](const char* name, const auto& make) {
+      CAPTURE(bucket);
+      CAPTURE(std::string(name));
+      const std::uint64_t freezes_before = std::string(name) == "variant" ? 5 : 4;
+      const auto expected = train_through_failures(make, freezes_before, failure::none);
+      for (const failure what : {failure::collective, failure::allocation}) {
+        CHECK(train_through_failures(make, freezes_before, what) == expected);
+      }
+    });
+  }
 }
 
 TEST_CASE("deferred: buckets in replayed steps, and steps announced between them") {
   using collective = onebit::gather_scatter<onebit::sign<>>;
   all_makers<collective>{{{}, 1500}}([&](const char* name, const auto& make) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     const auto plain = train_in_graphs<echo>(make, false, {});
     CHECK(train_in_graphs<starting_echo>(make, true, {}) == plain);
     CHECK(train_in_graphs<starting_echo>(make, true, {2, 3, 7, 10, 11, 13, 15}) == plain);

@@ -3,8 +3,8 @@
 
 // The recorded 1-bit LAMB and 0/1 Adam trajectories through the library: the cases whose chunks are
 // multiples of 32 and that need no momentum mask. LAMB was recorded with all tensors in one
-// exchange, 0/1 Adam with an exchange per tensor, so here with one optimizer per tensor and the
-// variant rule.
+// exchange, 0/1 Adam with an exchange per tensor, so here with one optimizer per tensor, by the
+// rule and the schedule of examples/deepspeed_zero_one.hpp.
 
 #include <doctest/doctest.h>
 
@@ -13,12 +13,11 @@
 #include <cstring>
 #include <exception>
 #include <iostream>
-#include <memory>
 #include <onebit/onebit.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "../../examples/deepspeed_zero_one.hpp"
 #include "../support/golden_compare.hpp"
 
 namespace golden = onebit_test::golden;
@@ -45,6 +44,11 @@ floats server_scales(const View& view, int n_ranks) {
                 sizeof(float));
   }
   return scales;
+}
+
+template <class Buffer>
+floats to_vector(const Buffer& b) {
+  return floats(b.data(), b.data() + b.size());
 }
 
 /// v from the constant denominator sqrt(v) + eps.
@@ -83,33 +87,6 @@ void for_each_case(const std::string& kind, Run run) {
   CHECK(n > 0);
 }
 
-/// Keeps the scales of the last exchange: the end of stage A clears them in the optimizer.
-class listening {
- public:
-  struct heard {
-    std::vector<std::byte> sent, gathered;
-  };
-  listening(onebit::threads inner, std::shared_ptr<heard> log)
-      : inner_(std::move(inner)), log_(std::move(log)) {}
-  int rank() const { return inner_.rank(); }
-  int size() const { return inner_.size(); }
-  void all_to_all(const void* send, void* receive, std::size_t n) {
-    const auto* first = static_cast<const std::byte*>(send);
-    log_->sent.assign(first, first + n);
-    inner_.all_to_all(send, receive, n);
-  }
-  void all_gather(const void* send, void* receive, std::size_t n) {
-    inner_.all_gather(send, receive, n);
-    const auto* first = static_cast<const std::byte*>(receive);
-    log_->gathered.assign(first, first + n * static_cast<std::size_t>(size()));
-  }
-  void all_reduce_sum(float* data, std::size_t n) { inner_.all_reduce_sum(data, n); }
-
- private:
-  onebit::threads inner_;
-  std::shared_ptr<heard> log_;
-};
-
 void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
   const std::size_t n_tensors = c.tensors().size();
   onebit::lamb_options options;
@@ -147,10 +124,9 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
       const auto report = optimizer.step(static_cast<float>(c.lr(t)));
       CHECK((report.phase == onebit::phase::compressed) == (c.phases().at(t - 1) == 'C'));
       if (report.phase == onebit::phase::compressed) {
-        optimizer.inspect([&](auto& x) {
-          append(worker, gather(comm, {x.local().scales()[0]}));
-          append(server, server_scales(x.agreed(), comm.size()));
-        });
+        auto& x = optimizer.exchange();
+        append(worker, gather(comm, {x.sender().scales()[0]}));
+        append(server, server_scales(x.agreed(optimizer.live()), comm.size()));
       }
       for (std::size_t k = 0; k < n_tensors; ++k) {
         coefficients.push_back(static_cast<double>(optimizer.rule().layers()[k].coefficient));
@@ -159,25 +135,19 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
         }
       }
     }
-    floats worker_error, server_error;
+    auto& x = optimizer.exchange();
+    floats mine;
     std::vector<floats> m(n_tensors), v(n_tensors), fresh(n_tensors);
-    optimizer.inspect([&](auto& x) {
-      auto& at = x.local();
-      floats mine;
-      for (std::size_t k = 0; k < n_tensors; ++k) {
-        append(mine, optimizer.copy(at.residual(), at, k));
-        m[k] = optimizer.copy(x.agreed(), at, k);
-        for (float& y : m[k]) y *= optimizer.rule().layers()[k].inverse_k;
-        v[k] = variance_of(
-            optimizer.copy(onebit::detail::flat_field{optimizer.rule().variance()}, at, k),
-            options.eps);
-        fresh[k] =
-            optimizer.copy(onebit::detail::flat_field{optimizer.rule().fresh_variance()}, at, k);
-      }
-      worker_error = gather(comm, mine);
-      const auto own = x.server_residual();
-      server_error = gather(comm, floats(own.begin(), own.end()));
-    });
+    for (std::size_t k = 0; k < n_tensors; ++k) {
+      append(mine, optimizer.copy(x.sender().residual(), k));
+      m[k] = optimizer.copy(x.agreed(optimizer.live()), k);
+      for (float& y : m[k]) y *= optimizer.rule().layers()[k].inverse_k;
+      v[k] = variance_of(optimizer.copy(onebit::flat_field{optimizer.rule().variance()}, k),
+                         options.eps);
+      fresh[k] = optimizer.copy(onebit::flat_field{optimizer.rule().fresh_variance()}, k);
+    }
+    const floats worker_error = gather(comm, mine);
+    const floats server_error = gather(comm, to_vector(x.server_residual()));
     if (comm.rank() != 0) return;
 
     std::vector<double> average, factor, scaling;
@@ -205,11 +175,14 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
 
 void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
   const std::size_t n_tensors = c.tensors().size();
-  onebit::zero_one_adam_variant_options options;
-  options.adam = {c.beta1(), c.beta2(), c.hyper("eps")};
   const auto count = [&](const char* key) { return static_cast<std::uint64_t>(c.hyper(key)); };
-  options.schedule = {count("var_freeze_step"), count("var_update_scaler"),
-                      count("local_step_scaler"), count("local_step_clipper")};
+  const deepspeed::zero_one_options options{
+      .adam = {c.beta1(), c.beta2(), c.hyper("eps")},
+      .var_freeze_step = count("var_freeze_step"),
+      .var_update_scaler = count("var_update_scaler"),
+      .local_step_scaler = count("local_step_scaler"),
+      .local_step_clipper = count("local_step_clipper"),
+  };
   const auto recorded = c.recorded_updates();
 
   onebit::run_threads(static_cast<int>(c.world_size()), [&](onebit::threads comm) {
@@ -218,12 +191,11 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
       params.push_back(c.initial_params<float>(k));
       grads[k].resize(params[k].size());
     }
-    const auto log = std::make_shared<listening::heard>();
     const auto make = [&](std::size_t k) {
       std::vector<onebit::param_group<>> groups(1);
       groups[0].weight_decay = static_cast<float>(c.hyper("weight_decay"));
       groups[0].tensors.push_back({params[k], grads[k]});
-      return onebit::zero_one_adam_variant(groups, listening(comm, log), options);
+      return deepspeed::zero_one_adam(groups, comm, options);
     };
     std::vector<decltype(make(0))> optimizers;
     for (std::size_t k = 0; k < n_tensors; ++k) optimizers.push_back(make(k));
@@ -239,15 +211,9 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
                                : phase == 'L' ? onebit::phase::local
                                               : onebit::phase::compressed));
         if (report.phase == onebit::phase::compressed) {
-          optimizers[k].inspect([&](auto& x) {
-            const onebit::slot_format& f = x.local().format();
-            float mine = 0;
-            std::memcpy(&mine, log->sent.data() + f.scales_at, sizeof mine);
-            append(worker, gather(comm, {mine}));
-            auto view = x.pending();
-            view.slots = log->gathered.data();
-            append(server, server_scales(view, comm.size()));
-          });
+          auto& x = optimizers[k].exchange();
+          append(worker, gather(comm, {x.sender().scales()[0]}));
+          append(server, server_scales(x.heard(optimizers[k].live()), comm.size()));
         }
         if (std::find(recorded.begin(), recorded.end(), t) != recorded.end()) {
           append(history[k], gather(comm, params[k]));
@@ -255,23 +221,17 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
       }
     }
     for (std::size_t k = 0; k < n_tensors; ++k) {
-      floats m, v, sum, worker_error, server_error;
-      optimizers[k].inspect([&](auto& x) {
-        auto& at = x.local();
-        const auto flat = [&](const float* p) {
-          return optimizers[k].copy(onebit::detail::flat_field{p}, at, 0);
-        };
-        m = gather(comm, flat(optimizers[k].rule().momentum()));
-        v = flat(optimizers[k].rule().variance());
-        sum = gather(comm, flat(optimizers[k].rule().local_sum()));
-        worker_error = gather(comm, optimizers[k].copy(at.residual(), at, 0));
-        const auto own = x.server_residual();
-        server_error = gather(comm, floats(own.begin(), own.end()));
-      });
-      const floats all = history[k];
+      auto& o = optimizers[k];
+      auto& x = o.exchange();
+      const auto flat = [&](const float* p) { return o.copy(onebit::flat_field{p}, 0); };
+      const floats m = gather(comm, flat(o.rule().momentum()));
+      const floats v = flat(o.rule().variance());
+      const floats sum = gather(comm, flat(o.rule().local_sum()));
+      const floats worker_error = gather(comm, o.copy(x.sender().residual(), 0));
+      const floats server_error = gather(comm, to_vector(x.server_residual()));
       if (comm.rank() != 0) continue;
       const std::string suffix = "_tensor" + std::to_string(k);
-      checker.check("params" + suffix, all);
+      checker.check("params" + suffix, history[k]);
       checker.check("exp_avg" + suffix, m);
       checker.check("exp_avg_sq" + suffix, v);
       checker.check("momentum_accumulator" + suffix, sum);
@@ -297,6 +257,6 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
 
 TEST_CASE("golden: 1-bit LAMB through the library") { for_each_case("onebit_lamb", run_lamb); }
 
-TEST_CASE("golden: 0/1 Adam, DeepSpeed's variant, through the library") {
+TEST_CASE("golden: DeepSpeed's 0/1 Adam, a rule of the user's, through the library") {
   for_each_case("zero_one_adam", run_zero_one);
 }

@@ -110,43 +110,45 @@ void check_allreduce(const golden::golden_case& c) {
     listening heard{transport, &scattered, &gathered};
     onebit::host backend;
     const std::vector<std::size_t> sizes = {n};
-    onebit::two_phase<onebit::sign<>, listening, onebit::host> x({}, heard, backend, sizes);
-    x.prepare();
+    onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x({}, onebit::wire(heard),
+                                                                    backend, sizes);
     const auto buffer = [&](const std::vector<float>& from, std::size_t first, std::size_t count) {
       auto b = backend.make_buffer<float>(count);
       std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(first), count, b.data());
       return b;
     };
-    x.local().carry(buffer(worker_error, r * n, n));
-    x.carry_server(buffer(server_error, r * chunk, chunk));
+    auto space = x.allocate(true, true);
+    space.carried = buffer(worker_error, r * n, n);
+    space.residual = buffer(server_error, r * chunk, chunk);
+    x.start(std::move(space), {});
     auto undo = backend.make_buffer<float>(n);
 
     pieces made;
     const auto keep_errors = [&] {
-      made.floats["worker_error"].push_back(copied(x.local().residual(), x.local(), backend));
-      made.floats["server_error"].emplace_back(x.server_residual().begin(),
-                                               x.server_residual().end());
+      made.floats["worker_error"].push_back(copied(x.sender().residual(), x.sender(), backend));
+      const auto& served = x.server_residual();
+      made.floats["server_error"].push_back(to_vector(served.data(), served.size()));
     };
     keep_errors();
-    const auto& format = x.local().format();
+    const auto& format = x.sender().format();
     for (std::size_t call = 0; call < calls; ++call) {
       const auto message = buffer(input, (call * w + r) * n, n);
       onebit::step_scalars now;
       now.number = static_cast<std::uint32_t>(call);
-      const auto o = x.agree(onebit_test::flat_message{message.data()},
-                             onebit::undo_in_buffer{undo.data()}, &now);
-      if (o != onebit::outcome::agreed) throw std::runtime_error("golden: a call was skipped");
-      if (r == 0) made.floats["output"].push_back(copied(x.pending(), x.local(), backend));
-      x.commit(&now);
+      const onebit::turn<onebit::undo_in_buffer> turn{&now, {}, {undo.data()}};
+      x.agree(onebit_test::flat_message{message.data()}, turn);
+      if (now.skip != 0) throw std::runtime_error("golden: a call was skipped");
+      if (r == 0) made.floats["output"].push_back(copied(x.heard({}), x.sender(), backend));
+      x.finish(turn);
       keep_errors();
-      made.floats["worker_scales"].push_back({x.local().scales()[0]});
+      made.floats["worker_scales"].push_back({x.sender().scales()[0]});
       made.floats["server_scales"].push_back({float_at(gathered.data() + format.scales_at)});
       auto& signs = made.bytes["worker_sign_bytes"].emplace_back();
       for (std::size_t j = 0; j < w; ++j) {
         append_signs(signs, scattered.data() + j * format.slot_bytes, chunk / 32);
         // every slot carries the worker's scale
         if (float_at(scattered.data() + j * format.slot_bytes + format.scales_at) !=
-            x.local().scales()[0]) {
+            x.sender().scales()[0]) {
           throw std::runtime_error("golden: a slot has another scale");
         }
       }
@@ -185,13 +187,14 @@ struct tensor_run {
   flat worker_scales, server_scales;  ///< by compressed call
 };
 
+/// `plays`: the rank of the recording whose gradients this one has.
 template <class Optimizer>
-tensor_run run_tensor(const golden::golden_case& c, std::size_t k, int rank, flat& params,
+tensor_run run_tensor(const golden::golden_case& c, std::size_t k, int plays, flat& params,
                       flat& grads, Optimizer& o) {
   tensor_run result;
   const auto recorded = c.recorded_updates();
   for (std::size_t t = 1; t <= c.updates(); ++t) {
-    const flat g = c.gradient(k, static_cast<std::size_t>(rank), t, params);
+    const flat g = c.gradient(k, static_cast<std::size_t>(plays), t, params);
     std::copy(g.begin(), g.end(), grads.begin());  // in place: the optimizer has its address
     const onebit::report r = o.step(static_cast<float>(c.lr(t)));
     if (r.skipped) throw std::runtime_error("golden: a step was skipped");
@@ -205,19 +208,19 @@ tensor_run run_tensor(const golden::golden_case& c, std::size_t k, int rank, fla
       append(result.params, params);
     }
     if (!compressed || c.world_size() == 1) continue;
-    o.inspect([&](auto& x) {
-      result.worker_scales.push_back(x.local().scales()[0]);
-      if constexpr (requires { x.agreed().n_slots; }) return;
-      const auto& format = x.local().format();
-      result.server_scales.push_back(float_at(x.agreed().slots +
-                                              static_cast<std::size_t>(rank) * format.slot_bytes +
-                                              format.scales_at));
-    });
+    auto& x = o.exchange();
+    const auto& format = x.sender().format();
+    result.worker_scales.push_back(x.sender().scales()[0]);
+    result.server_scales.push_back(float_at(x.agreed(o.live()).slots +
+                                            static_cast<std::size_t>(o.rank()) * format.slot_bytes +
+                                            format.scales_at));
   }
   return result;
 }
 
-tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threads transport) {
+template <class Collective>
+tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threads transport,
+                      const Collective& collective) {
   flat params = c.initial_params(k), grads(params.size());
   onebit::one_bit_adam_options options;
   options.beta1 = c.beta1();
@@ -226,15 +229,15 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   options.freeze_after = c.hyper<std::size_t>("freeze_step") - 1;
   const std::vector<onebit::param_group<>> groups{
       {{{params, grads}}, 1.0F, static_cast<float>(c.hyper("weight_decay"))}};
-  auto o = onebit::one_bit_adam(groups, transport, options);
-  tensor_run result = run_tensor(c, k, transport.rank(), params, grads, o);
-  o.inspect([&](auto& x) {
-    result.m = o.copy(x.agreed(), x.local(), 0);
-    if constexpr (std::remove_cvref_t<decltype(x.local())>::carries) {
-      result.worker_error = o.copy(x.local().residual(), x.local(), 0);
-      result.server_error.assign(x.server_residual().begin(), x.server_residual().end());
-    }
-  });
+  auto o = onebit::one_bit_adam(groups, transport, options, collective);
+  const int plays = c.world_size() == 1 ? 0 : transport.rank();
+  tensor_run result = run_tensor(c, k, plays, params, grads, o);
+  auto& x = o.exchange();
+  result.m = o.copy(x.agreed(o.live()), 0);
+  if constexpr (std::remove_cvref_t<decltype(x)>::carries) {
+    result.worker_error = o.copy(x.sender().residual(), 0);
+    result.server_error = to_vector(x.server_residual().data(), x.server_residual().size());
+  }
   // The rule keeps sqrt(v) + eps from the freeze on.
   for (const float d : to_vector(o.rule().variance(), params.size())) {
     const double root = static_cast<double>(d) - options.eps;
@@ -261,9 +264,12 @@ void check_adam(const golden::golden_case& c) {
   const std::size_t w = c.world_size(), n_tensors = c.tensors().size();
   std::vector<std::vector<tensor_run>> of_tensor;  // [tensor][rank]
   for (std::size_t k = 0; k < n_tensors; ++k) {
-    of_tensor.push_back(on_ranks(static_cast<int>(w), [&](onebit::threads transport) {
-      return c.tensors()[k].non_freeze ? run_never_frozen(c, k, transport)
-                                       : run_frozen(c, k, transport);
+    // One rank alone never compresses; what is recorded of it is played by two that have the same
+    // gradients: the mean of two equal values is that value.
+    of_tensor.push_back(on_ranks(w == 1 ? 2 : static_cast<int>(w), [&](onebit::threads transport) {
+      if (c.tensors()[k].non_freeze) return run_never_frozen(c, k, transport);
+      if (w == 1) return run_frozen(c, k, transport, onebit::gather_scatter<onebit::identity>{});
+      return run_frozen(c, k, transport, onebit::gather_scatter<onebit::sign<>>{});
     }));
     const auto& ranks = of_tensor.back();
     flat worker_error, server_error;

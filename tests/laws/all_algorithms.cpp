@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The laws for LAMB, 1-bit LAMB, 0/1 Adam and DeepSpeed's variant of it: same bits whatever runs
-// them, checkpoints, skipped steps, failing transports, budgets.
+// them, uncompressed where nothing travels, checkpoints, skipped steps, failing transports, budgets.
 
 #include <doctest/doctest.h>
 
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/deepspeed_zero_one.hpp"
 #include "../support/scripted.hpp"
 #include "../support/training.hpp"
 
@@ -22,7 +23,12 @@ using namespace onebit_test;
 
 namespace {
 
+/// The first compressed step of each is at its `freezes_before`: the freeze is no part of it, and
+/// stays done when that step is skipped, or fails.
+constexpr std::uint64_t never = ~std::uint64_t{0};
+
 struct lamb_maker {
+  static constexpr std::uint64_t freezes_before = never;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
     return onebit::lamb(groups, transport, onebit::lamb_options{.beta2 = 0.99}, backend);
@@ -30,6 +36,7 @@ struct lamb_maker {
 };
 
 struct one_bit_lamb_maker {
+  static constexpr std::uint64_t freezes_before = 6;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
     const onebit::gather_scatter collective{onebit::sign<>{onebit::granularity::vector()}};
@@ -41,6 +48,7 @@ struct one_bit_lamb_maker {
 };
 
 struct zero_one_maker {
+  static constexpr std::uint64_t freezes_before = never;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
     return onebit::zero_one_adam(
@@ -53,15 +61,16 @@ struct zero_one_maker {
 };
 
 struct variant_maker {
+  static constexpr std::uint64_t freezes_before = 9;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
-    return onebit::zero_one_adam_variant(
+    return deepspeed::zero_one_adam(
         groups, transport,
-        onebit::zero_one_adam_variant_options{.adam = {.beta2 = 0.99},
-                                              .schedule = {.var_freeze_step = 9,
-                                                           .var_update_scaler = 3,
-                                                           .local_step_scaler = 6,
-                                                           .local_step_clipper = 4}},
+        deepspeed::zero_one_options{.adam = {.beta2 = 0.99},
+                                    .var_freeze_step = 9,
+                                    .var_update_scaler = 3,
+                                    .local_step_scaler = 6,
+                                    .local_step_clipper = 4},
         onebit::gather_scatter<onebit::sign<>>{}, backend);
   }
 };
@@ -107,6 +116,30 @@ TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(same_bits, lamb_maker, one_bit_lamb_maker, zero_one_maker, variant_maker);
+
+TEST_CASE("one rank: every algorithm is the uncompressed one, bit for bit") {
+  const auto trained = [](const auto& make) {
+    return on_ranks(1, [&](onebit::threads transport) {
+      training data;
+      auto o = make(data.groups(), transport);
+      while (o.steps() < n_steps) {
+        const auto report = train(o, data);
+        CHECK(report.phase == onebit::phase::dense);
+        CHECK(report.collectives == 0);
+      }
+      return data.params;
+    })[0];
+  };
+  const auto adam = trained([](const auto& g, auto t) {
+    return onebit::adam(g, t, {.beta2 = 0.99});
+  });
+  CHECK(trained([](const auto& g, auto t) {
+          return onebit::one_bit_adam(g, t, {.beta2 = 0.99, .freeze_after = 6});
+        }) == adam);
+  CHECK(trained(one_bit_lamb_maker{}) == trained(lamb_maker{}));
+  CHECK(trained(zero_one_maker{}) == adam);
+  CHECK(trained(variant_maker{}) == adam);
+}
 
 TEST_CASE_TEMPLATE_DEFINE("saved at any step, loaded, gone on: as if never stopped", Make,
                           resumed) {
@@ -154,15 +187,20 @@ TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip,
       while (o.steps() < n_steps) {
         const std::uint64_t step = o.steps();
         const auto plan = o.schedule().plan(step, 0.01F);
-        if (plan.average_gradient || plan.exchange) {
+        const bool travels = plan.average_gradient || plan.exchange;
+        for (int times = 0; times < 2 && travels; ++times) {
           data.compute_gradients(o.rank(), step);
           if (o.rank() == static_cast<int>(step % 3)) data.grads[2][step * 100] = bad;
           const state before{data.digest(), saved(o)};
           const auto report = o.step(0.01F);
           if (!report.skipped) problem = "step " + std::to_string(step) + " was not skipped";
-          if (!(state{data.digest(), saved(o)} == before)) {
+          const state after{data.digest(), saved(o)};
+          if (after.parameters != before.parameters ||
+              (after != before) != (step == Make::freezes_before && times == 0)) {
             problem = "step " + std::to_string(step) + " changed something";
           }
+          std::istringstream in(after.checkpoint);
+          o.load(in);
         }
         train(o, data);
       }
@@ -177,33 +215,41 @@ TEST_CASE_TEMPLATE_INVOKE(skipped, lamb_maker, one_bit_lamb_maker, zero_one_make
 TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing changes", Make,
                           network_down) {
   const int n_ranks = 2;
+  const auto undisturbed = run(n_ranks, Make{});
+  std::vector<std::string> frozen(static_cast<std::size_t>(n_ranks));
   for (std::uint64_t at = 0; at < 4; ++at) {
     CAPTURE(at);
     std::vector<std::string> problems(static_cast<std::size_t>(n_ranks));
-    on_ranks(n_ranks, [&](onebit::threads transport) {
+    const auto states = on_ranks(n_ranks, [&](onebit::threads transport) {
       training data;
       const auto told = std::make_shared<script>();
       auto o = Make{}(data.groups(), scripted(transport, told));
       std::string& problem = problems[static_cast<std::size_t>(transport.rank())];
       while (o.steps() < n_steps) {
         const state before{data.digest(), saved(o)};
-        data.compute_gradients(o.rank(), o.steps());
         told->fail_at = told->calls + at;
         bool failed = false;
         try {
-          (void)o.step(0.01F);
+          train(o, data);
         } catch (const onebit::transport_error&) {
           failed = true;
         }
         told->fail_at = script::never;
-        if (failed && !(state{data.digest(), saved(o)} == before)) {
+        state expected = before;
+        if (failed && o.steps() == Make::freezes_before) {  // the same wherever it failed
+          std::string& first = frozen[static_cast<std::size_t>(transport.rank())];
+          if (first.empty()) first = saved(o);
+          expected.checkpoint = first;
+        }
+        if (failed && !(state{data.digest(), saved(o)} == expected)) {
           problem = "step " + std::to_string(o.steps()) + " changed something";
         }
         if (failed) train(o, data);
       }
-      return 0;
+      return state{data.digest(), saved(o)};
     });
     for (const std::string& problem : problems) CHECK(problem == "");
+    CHECK(states == undisturbed);
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(network_down, lamb_maker, one_bit_lamb_maker, zero_one_maker,

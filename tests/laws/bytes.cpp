@@ -66,6 +66,7 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
     for (const int w : {1, 2, 3, 4, 5, 8}) {
       p.ranks = w;
       const auto n_ranks = static_cast<std::size_t>(w);
+      const onebit::phase later = w > 1 ? onebit::phase::compressed : onebit::phase::dense;
       for (const granularity g : {granularity::vector(), granularity::layer(), granularity::chunk(),
                                   granularity::block(96)}) {
         if (w > 4 && g.unit == scale_per::chunk) continue;
@@ -79,17 +80,18 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
         const std::size_t gathered =
             (n_ranks - 1) * (4 * whole.n_words + 4 * whole.slot_scales + 4);
         const std::uint32_t two = w > 1 ? 2 : 0, one = w > 1 ? 1 : 0;
+        // with one rank nothing would travel, and every step is a dense one
         const onebit::sign<> codec{g};
         for (const trace& t : run(p, onebit::gather_scatter{codec})) {
           for (const auto& r : t.reports) {
-            const bool warm_up = r.step < p.options.freeze_after;
+            const bool warm_up = w == 1 || r.step < p.options.freeze_after;
             check_step(r, warm_up ? onebit::phase::dense : onebit::phase::compressed,
                        warm_up ? dense : scattered, two);
           }
         }
         for (const trace& t : run(p, onebit::all_gather{codec})) {
           check_step(t.reports.front(), onebit::phase::dense, dense, two);
-          check_step(t.reports.back(), onebit::phase::compressed, gathered, one);
+          check_step(t.reports.back(), later, gathered, one);
         }
       }
       const tally c = count(sizes, n_ranks, granularity::vector());
@@ -97,7 +99,7 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
       p.options.warm_up_sum = onebit::dense_sum::transport;
       for (const trace& t : run(p, onebit::gather_scatter<onebit::identity>{})) {
         check_step(t.reports.front(), onebit::phase::dense, dense, w > 1 ? 1 : 0);
-        check_step(t.reports.back(), onebit::phase::compressed, dense, w > 1 ? 2 : 0);
+        check_step(t.reports.back(), later, dense, w > 1 ? 2 : 0);
       }
       p.options.warm_up_sum = onebit::dense_sum::rank_order;
     }

@@ -112,7 +112,7 @@ TEST_CASE(
   check_both<onebit::l2_scale>(p, granularity::chunk(), false);
 }
 
-TEST_CASE("law 3: through an exact exchange, and with one rank, it is Adam with v frozen") {
+TEST_CASE("law 3: through an exact exchange it is Adam with v frozen, with one rank it is Adam") {
   plan p;
   p.groups = {{4, 0.5F, 0.125F}, {4, 1.5F, 0.0F}};
   p.steps = 20;

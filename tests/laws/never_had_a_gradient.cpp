@@ -57,7 +57,7 @@ void check(const plan& p, const Collective& collective) {
           n_stuck += x == x0 ? 1U : 0U;
           continue;
         }
-        if (!t.agreed.empty()) n_held += t.agreed[word * 32 + i] != 0 ? 1U : 0U;
+        n_held += t.agreed.at(word * 32 + i) != 0 ? 1U : 0U;
         if (!decays) {
           n_moved += bits_of(x) == bits_of(x0) ? 0U : 1U;
         } else {
@@ -80,7 +80,7 @@ void check(const plan& p, const Collective& collective) {
 }  // namespace
 
 TEST_CASE("law 8: elements without a gradient before the freeze are never moved by one") {
-  for (const int w : {1, 2, 3, 5}) {
+  for (const int w : {2, 3, 5}) {
     const plan p = dead_plan(w);
     for (const granularity g : {granularity::vector(), granularity::layer(), granularity::chunk(),
                                 granularity::block(32)}) {
@@ -90,6 +90,32 @@ TEST_CASE("law 8: elements without a gradient before the freeze are never moved 
     check(p, onebit::gather_scatter<ternary>{});
     check(p, onebit::all_gather<int8_tile>{});
     check(p, onebit::gather_scatter<onebit::identity>{});
+  }
+}
+
+TEST_CASE("law 8: with one rank nothing is frozen: they move as with Adam, as soon as they can") {
+  const plan p = dead_plan(1);
+  const auto trained = [&](const auto& make) {
+    return on_ranks(1, [&](onebit::threads t) {
+      memory own(p.sizes);
+      auto o = make(own.groups<float>(p.all_groups()), t);
+      for (std::size_t step = 0; step < p.steps; ++step) {
+        p.fill(own, 0, step);
+        o.step(p.lr);
+      }
+      return own.params;
+    })[0];
+  };
+  const auto adam = trained([&](const auto& g, auto t) {
+    return onebit::adam(g, t, {.beta1 = p.options.beta1, .beta2 = p.options.beta2});
+  });
+  const auto one_bit = trained([&](const auto& g, auto t) {
+    return onebit::one_bit_adam(g, t, p.options, onebit::gather_scatter<onebit::sign<>>{});
+  });
+  const memory start(p.sizes);
+  for (std::size_t k = 0; k < p.sizes.size(); ++k) {
+    CHECK(first_difference(one_bit[k], adam[k]) == none);
+    for (std::size_t i = 0; i < p.sizes[k]; ++i) CHECK(one_bit[k][i] != start.params[k][i]);
   }
 }
 
@@ -125,10 +151,9 @@ TEST_CASE("law 8: scales are those of the elements that live") {
         }
         seen s;
         onebit::host backend;
-        o.inspect([&](auto& x) {
-          s.scales.assign(x.local().scales().begin(), x.local().scales().end());
-          s.agreed = copied(x.agreed(), x.local(), backend);
-        });
+        auto& x = o.exchange();
+        s.scales.assign(x.sender().scales().begin(), x.sender().scales().end());
+        s.agreed = copied(x.agreed(o.live()), x.sender(), backend);
         return s;
       });
       for (const seen& s : ranks) {

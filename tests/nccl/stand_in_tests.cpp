@@ -7,8 +7,8 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
-#include <onebit/transport/counting.hpp>
 #include <onebit/transport/nccl.hpp>
+#include <onebit/transport/wire.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -54,10 +54,10 @@ TEST_CASE("conforms, with communicators that block and such that do not") {
         for (const auto& failure : onebit_test::transport_failures(transport)) FAIL_CHECK(failure);
         for (const auto& failure : onebit_test::split_failures(transport)) FAIL_CHECK(failure);
         for (const auto& failure : onebit_test::request_failures(transport)) FAIL_CHECK(failure);
-        onebit::counting counted(transport);
-        for (const auto& failure : onebit_test::split_failures(counted)) FAIL_CHECK(failure);
-        for (const auto& failure : onebit_test::request_failures(counted)) FAIL_CHECK(failure);
-        counted.wait();
+        onebit::wire erased(transport);
+        for (const auto& failure : onebit_test::split_failures(erased)) FAIL_CHECK(failure);
+        for (const auto& failure : onebit_test::request_failures(erased)) FAIL_CHECK(failure);
+        erased.wait();
         CHECK(record.aborted.empty());
         CHECK(record.destroyed > 0);  // the parts, and never the caller's own
       });

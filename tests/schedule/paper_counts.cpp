@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <onebit/schedule/dry_run.hpp>
-#include <onebit/schedule/freeze.hpp>
-#include <onebit/schedule/intervals.hpp>
+#include <onebit/schedule.hpp>
 #include <vector>
+
+#include "../../examples/advisor/dry_run.hpp"
 
 namespace {
 
@@ -24,7 +24,7 @@ double rounded(double x, int decimals) {
 }
 
 double one_bit_reduction(std::uint64_t warmup, std::uint64_t steps) {
-  const auto n = onebit::dry_run(onebit::freeze({.after = warmup}, 0.999), steps, constant);
+  const auto n = advisor::dry_run(onebit::freeze({.after = warmup}, 0.999), steps, constant);
   CHECK(n.dense == warmup);
   CHECK(n.compressed == steps - warmup);
   CHECK(n.rounds() == steps);
@@ -40,14 +40,14 @@ TEST_CASE("paper counts: volume of 1-bit Adam and 1-bit LAMB against fp16") {
 }
 
 TEST_CASE("paper counts: 0/1 Adam on BERT, 162K steps") {
-  const auto n = onebit::dry_run(
+  const auto n = advisor::dry_run(
       onebit::intervals(
           {.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678, .max_interval = 16}),
       162000, constant);
   CHECK(n.rounds() == 74946);
   CHECK(n.dense + n.both == 153);
   const double one_bit =
-      onebit::dry_run(onebit::freeze({.after = 23000}, 0.999), 152000, constant).bits_per_step(16);
+      advisor::dry_run(onebit::freeze({.after = 23000}, 0.999), 152000, constant).bits_per_step(16);
   const double bits = n.bits_per_step(16);
   CHECK(rounded(100 * (1 - 74946 / 162000.0), 1) == 53.7);
   CHECK(rounded(bits, 3) == 0.477);
@@ -63,7 +63,7 @@ TEST_CASE("intervals: refreshes at 0 to 16, 18, 20, ..., gaps doubling after eve
   for (std::uint64_t step = 0; step < 200; ++step) {
     if (s.plan(step, 1.0F).average_gradient) refreshes.push_back(step);
     CHECK(s.plan(step, 1.0F).exchange);
-    s.observe(step, 1.0F);
+    s.done(step, 1.0F, 0.0);
   }
   std::vector<std::uint64_t> expected;
   for (std::uint64_t step = 0; step <= 16; ++step) expected.push_back(step);
@@ -83,6 +83,6 @@ TEST_CASE("intervals: double each time the learning rate has halved, up to the l
     const std::uint64_t interval = std::min<std::uint64_t>(8, std::uint64_t{1} << halvings);
     CAPTURE(step);
     CHECK(s.plan(step, lr(step)).exchange == (step % interval == 0));
-    s.observe(step, lr(step));
+    s.done(step, lr(step), 0.0);
   }
 }

@@ -8,13 +8,17 @@
 #ifndef ONEBIT_TESTS_SUPPORT_EMULATED_HPP
 #define ONEBIT_TESTS_SUPPORT_EMULATED_HPP
 
-#include <cstdlib>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <new>
 #include <onebit/backend/host.hpp>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -27,27 +31,54 @@ namespace onebit_test {
 /// Work in order, none of it done before `wait`. What is still queued at the end never runs.
 class emulated_stream {
  public:
-  void push(std::function<void()> task) { tasks_.push_back(std::move(task)); }
-  [[nodiscard]] bool idle() const { return tasks_.empty(); }
-  /// What f() pushes, instead of queueing it.
+  using task = std::function<void()>;
+  static constexpr std::uint64_t never = ~std::uint64_t{0};
+
+  void push(task t) { (recorded_ ? *recorded_ : tasks_).push_back(std::move(t)); }
+  [[nodiscard]] bool idle() const { return tasks_.empty() && !recorded_; }
+  /// What f() pushes, instead of queueing it; nothing, when f throws.
   template <class F>
-  [[nodiscard]] std::vector<std::function<void()>> record(const F& f) {
-    auto before = std::exchange(tasks_, {});
-    f();
-    std::vector<std::function<void()>> recorded(tasks_.begin(), tasks_.end());
-    tasks_ = std::move(before);
+  [[nodiscard]] std::deque<task> record(const F& f) {
+    recorded_.emplace();
+    try {
+      f();
+      if (freed_in_recording_) refuse("memory was freed");
+    } catch (...) {
+      recorded_.reset();
+      freed_in_recording_ = false;
+      throw;
+    }
+    auto recorded = std::move(*recorded_);
+    recorded_.reset();
     return recorded;
   }
+  /// What a stream that is being captured cannot do, or what a graph cannot do twice.
+  void require_no_recording(const char* what) const {
+    if (recorded_) refuse(what);
+  }
+  void allocate() {
+    require_no_recording("memory is allocated");
+    if (allocations_left_ != never && allocations_left_-- == 0) throw std::bad_alloc();
+  }
+  void fail_allocation(std::uint64_t more) { allocations_left_ = more; }
+  void freed() { freed_in_recording_ = recorded_.has_value(); }
   void wait() {
+    require_no_recording("it is waited for");
     while (!tasks_.empty()) {
-      const auto task = std::move(tasks_.front());
+      const task first = std::move(tasks_.front());
       tasks_.pop_front();
-      task();
+      first();
     }
   }
 
  private:
-  std::deque<std::function<void()>> tasks_;
+  [[noreturn]] static void refuse(const char* what) {
+    throw std::logic_error(std::string("emulated: in a recording ") + what);
+  }
+  std::deque<task> tasks_;
+  std::optional<std::deque<task>> recorded_;  ///< while something is recorded
+  bool freed_in_recording_ = false;
+  std::uint64_t allocations_left_ = never;  ///< before one fails
 };
 
 /// Freed in the order of the stream: what was launched before may still use it.
@@ -75,6 +106,7 @@ class emulated_buffer {
 
  private:
   void release() {
+    if (memory_.size() > 0) stream_->freed();
     if (memory_.size() > 0 && !stream_->idle()) {
       stream_->push([kept = std::make_shared<onebit::host_buffer<T>>(std::move(memory_))] {});
     }
@@ -93,8 +125,12 @@ class basic_emulated {
 
   template <class T>
   [[nodiscard]] emulated_buffer<T> make_buffer(std::size_t n) const {
+    stream_->allocate();
     return {n, stream_};
   }
+  /// The allocation after `more` others throws bad_alloc, and none after it.
+  void fail_allocation(std::uint64_t more) const { stream_->fail_allocation(more); }
+  void fail_no_allocation() const { stream_->fail_allocation(emulated_stream::never); }
   template <class Kernel>
   void launch(std::size_t n, const Kernel& kernel) const {
     static_assert(std::is_trivially_copyable_v<Kernel>, "kernels travel as bytes");
@@ -108,6 +144,7 @@ class basic_emulated {
   template <class T>
   void copy_in(T* to, const T* from, std::size_t n) const {
     if (n == 0) return;
+    stream_->require_no_recording("pageable memory is copied");
     stream_->push([to, values = std::vector<T>(from, from + n)] {
       std::memcpy(to, values.data(), values.size() * sizeof(T));
     });
@@ -121,7 +158,7 @@ class basic_emulated {
   void wait() const { stream_->wait(); }
 
   /// As a CUDA graph: captures what f() enqueues, and enqueues it again as often as wanted.
-  using recording = std::vector<std::function<void()>>;
+  using recording = std::deque<emulated_stream::task>;
   template <class F>
   [[nodiscard]] recording record(const F& f) const {
     return stream_->record(f);
@@ -138,6 +175,45 @@ class basic_emulated {
 using emulated = basic_emulated<true>;
 using emulated_at_once = basic_emulated<false>;
 static_assert(onebit::Backend<emulated> && onebit::Backend<emulated_at_once>);
+
+/// Recorded work by key, for optimizer::step_with: as onebit::cuda_graphs.
+class emulated_graphs {
+ public:
+  explicit emulated_graphs(emulated backend) : backend_(std::move(backend)) {}
+
+  template <class F>
+  void operator()(std::uint64_t key, const F& enqueue) {
+    entry& e = entries_[key];
+    if (!e.seen) {
+      enqueue();
+      e.seen = true;  // one that throws has not allocated all, and is no first call
+      return;
+    }
+    if (!e.graph) {
+      ++n_recorded;
+      e.graph = backend_.record(enqueue);
+    }
+    ++n_replayed;
+    backend_.replay(*e.graph);
+  }
+
+  /// Graphs recorded so far.
+  [[nodiscard]] int size() const {
+    int n = 0;
+    for (const auto& [key, e] : entries_) n += e.graph ? 1 : 0;
+    return n;
+  }
+
+  int n_recorded = 0, n_replayed = 0;  ///< calls, also of those that throw
+
+ private:
+  struct entry {
+    bool seen = false;
+    std::optional<emulated::recording> graph;
+  };
+  emulated backend_;
+  std::map<std::uint64_t, entry> entries_;
+};
 
 /// How a transport reaches the backend's memory: as onebit::cuda_memory does.
 class emulated_memory {

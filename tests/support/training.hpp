@@ -11,9 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <onebit/checkpoint.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
-#include <onebit/state.hpp>
 #include <onebit/transport/threads.hpp>
 #include <ostream>
 #include <sstream>

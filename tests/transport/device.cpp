@@ -7,10 +7,10 @@
 
 #include <chrono>
 #include <cstring>
-#include <onebit/transport/counting.hpp>
 #include <onebit/transport/memory.hpp>
 #include <onebit/transport/staged.hpp>
 #include <onebit/transport/threads.hpp>
+#include <onebit/transport/wire.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -88,45 +88,27 @@ class bare {
   onebit::threads inner_;
 };
 
+// What a transport can do beside the three collectives is asked for by concepts, and a wrapper can
+// what it wraps can.
 template <class T>
-concept has_split = requires(const T& t) {
-  t.split(0, 0);
-};
-template <class T>
-concept has_ranks_per_node = requires(const T& t) {
-  t.ranks_per_node();
-};
-template <class T>
-concept has_host_all_gather = requires(T& t) {
-  t.host_all_gather(nullptr, nullptr, 0);
-};
-template <class T>
-concept has_start = requires(T& t) {
-  t.start_all_gather(nullptr, nullptr, 0);
-};
-template <class T>
-concept has_wait = requires(T& t) {
-  t.wait();
-};
-template <class T>
-concept has_device_aware = requires(const T& t) {
-  t.device_aware();
-};
-
-// A wrapper has an optional member exactly where what it wraps has it.
-static_assert(!has_split<bare> && !has_split<onebit::counting<bare>>);
-static_assert(!has_split<onebit::staged<bare, fake_memory>>);
-static_assert(has_split<onebit::counting<onebit::threads>>);
-static_assert(has_split<onebit::staged<onebit::threads, fake_memory>>);
-static_assert(!has_ranks_per_node<onebit::counting<onebit::threads>>);
-static_assert(!has_host_all_gather<onebit::threads> && has_host_all_gather<device_threads>);
-static_assert(!has_host_all_gather<onebit::counting<onebit::threads>>);
-static_assert(has_host_all_gather<onebit::counting<device_threads>>);
-static_assert(has_host_all_gather<onebit::counting<onebit::staged<bare, fake_memory>>>);
-static_assert(!has_start<onebit::counting<onebit::threads>>);
-static_assert(!has_wait<onebit::counting<onebit::threads>>);
-static_assert(has_device_aware<onebit::counting<aware>> &&
-              !has_device_aware<onebit::counting<onebit::threads>>);
+concept nothing_more =
+    onebit::Transport<T> && !onebit::StartingTransport<T> && !onebit::SplittingTransport<T> &&
+    !onebit::NodeAwareTransport<T> && !onebit::HostGatheringTransport<T> &&
+    !onebit::WaitingTransport<T> && !onebit::DeviceAwareTransport<T>;
+using staged_bare = onebit::staged<bare, fake_memory>;
+using staged_threads = onebit::staged<onebit::threads, fake_memory>;
+static_assert(nothing_more<bare>);
+static_assert(onebit::HostGatheringTransport<staged_bare> &&
+              !onebit::SplittingTransport<staged_bare> && !onebit::NodeAwareTransport<staged_bare>);
+static_assert(onebit::SplittingTransport<onebit::threads> &&
+              onebit::SplittingTransport<staged_threads> &&
+              !onebit::NodeAwareTransport<staged_threads>);
+static_assert(!onebit::HostGatheringTransport<onebit::threads> &&
+              onebit::HostGatheringTransport<device_threads>);
+static_assert(!onebit::StartingTransport<onebit::threads> &&
+              !onebit::WaitingTransport<onebit::threads>);
+static_assert(onebit::DeviceAwareTransport<aware> &&
+              !onebit::DeviceAwareTransport<onebit::threads>);
 
 }  // namespace
 
@@ -149,8 +131,7 @@ TEST_CASE("a host transport is staged") {
     onebit::run_threads(n, [&](onebit::threads t) {
       const auto& memory = all[static_cast<std::size_t>(t.rank())];
       check_conforms(through_device(onebit::staged(t, memory), memory));
-      check_conforms(
-          through_device(onebit::counting(onebit::staged(onebit::counting(t), memory)), memory));
+      check_conforms(through_device(onebit::wire(onebit::staged(onebit::wire(t), memory)), memory));
     });
     for (const auto& memory : all) {
       CHECK_FALSE(memory.told().freed_in_use);
@@ -211,9 +192,9 @@ TEST_CASE("small messages between the hosts go on host memory, counted") {
     CHECK(transport.sent().bytes_sent == 4 * static_cast<std::size_t>(transport.size() - 1));
     CHECK(transport.sent().collectives == 1);
   };
-  onebit::run_threads(streams(3), [&](device_threads t) { gathers(onebit::counting(t)); });
+  onebit::run_threads(streams(3), [&](device_threads t) { gathers(onebit::wire(t)); });
   onebit::run_threads(
-      3, [&](onebit::threads t) { gathers(onebit::counting(onebit::staged(t, fake_memory()))); });
+      3, [&](onebit::threads t) { gathers(onebit::wire(onebit::staged(t, fake_memory()))); });
 }
 
 TEST_CASE("plain memory is passed through") {

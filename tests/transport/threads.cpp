@@ -7,8 +7,8 @@
 
 #include <atomic>
 #include <chrono>
-#include <onebit/transport/counting.hpp>
 #include <onebit/transport/threads.hpp>
+#include <onebit/transport/wire.hpp>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -190,9 +190,9 @@ TEST_CASE("two groups of threads at once do not meet") {
   for (auto& t : threads) t.join();
 }
 
-TEST_CASE("counting counts what leaves a rank, also when the call fails") {
+TEST_CASE("a wire counts what leaves a rank, also when the call fails") {
   onebit::run_threads(4, [](onebit::threads t) {
-    onebit::counting<onebit::threads> c(t);
+    onebit::wire c(t);
     CHECK(c.rank() == t.rank());
     CHECK(c.size() == 4);
     std::vector<float> a(64), b(64);

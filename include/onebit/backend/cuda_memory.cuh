@@ -188,8 +188,8 @@ class cuda_graphs {
   void operator()(std::uint64_t key, const F& enqueue) {
     entry& e = entries_[key];
     if (!e.seen) {
-      e.seen = true;
       enqueue();
+      e.seen = true;  // one that throws has not allocated all, and is no first call
       return;
     }
     if (!e.graph) e.graph = cuda_graph::capture(stream_, enqueue);

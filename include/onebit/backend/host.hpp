@@ -19,10 +19,12 @@
 // backend runs on the portable lanes, and is another type (another inline namespace) than in C++.
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__CUDACC__)
 #define ONEBIT_HOST_SIMD 1
+#define ONEBIT_RARE [[gnu::cold]]  // machines from before 2013
 #include <onebit/backend/lanes_avx2.hpp>
 #include <onebit/backend/lanes_avx512.hpp>
 #else
 #define ONEBIT_HOST_SIMD 0
+#define ONEBIT_RARE
 #endif
 
 namespace onebit {
@@ -34,6 +36,38 @@ enum class isa : std::uint8_t { scalar, avx2, avx512 };
   return i == isa::avx512 ? "avx512" : i == isa::avx2 ? "avx2" : "scalar";
 }
 
+namespace detail {
+
+/// Zeroed bytes, 64-byte aligned; movable.
+class host_block {
+ public:
+  host_block() = default;
+  [[gnu::cold]] explicit host_block(std::size_t bytes) : bytes_(bytes) {
+    if (bytes == 0) return;
+    data_ = ::operator new(bytes, alignment);
+    std::memset(data_, 0, bytes);
+  }
+  host_block(host_block&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  [[gnu::cold, gnu::noinline]] host_block& operator=(host_block&& other) noexcept {
+    host_block old(std::move(other));
+    std::swap(data_, old.data_);
+    std::swap(bytes_, old.bytes_);
+    return *this;
+  }
+  [[gnu::cold, gnu::noinline]] ~host_block() { ::operator delete(data_, alignment); }
+
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] std::size_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr std::align_val_t alignment{64};
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace detail
+
 /// n objects of T, zeroed, 64-byte aligned; movable. Freed on destruction or by assigning `{}`.
 template <class T>
 class host_buffer {
@@ -41,31 +75,14 @@ class host_buffer {
 
  public:
   host_buffer() = default;
-  explicit host_buffer(std::size_t n) : size_(n) {
-    if (n == 0) return;
-    data_.reset(static_cast<T*>(::operator new(n * sizeof(T), alignment)));
-    for (std::size_t i = 0; i < n; ++i) ::new (static_cast<void*>(data_.get() + i)) T{};
-  }
-  [[nodiscard]] T* data() { return data_.get(); }
-  [[nodiscard]] const T* data() const { return data_.get(); }
-  [[nodiscard]] std::size_t size() const { return size_; }
-  [[nodiscard]] std::size_t bytes() const { return size_ * sizeof(T); }
-
-  host_buffer(host_buffer&& other) noexcept
-      : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
-  host_buffer& operator=(host_buffer&& other) noexcept {
-    data_ = std::move(other.data_);
-    size_ = std::exchange(other.size_, 0);
-    return *this;
-  }
+  explicit host_buffer(std::size_t n) : block_(n * sizeof(T)) {}
+  [[nodiscard]] T* data() { return static_cast<T*>(block_.data()); }
+  [[nodiscard]] const T* data() const { return static_cast<const T*>(block_.data()); }
+  [[nodiscard]] std::size_t size() const { return block_.bytes() / sizeof(T); }
+  [[nodiscard]] std::size_t bytes() const { return block_.bytes(); }
 
  private:
-  static constexpr std::align_val_t alignment{64};
-  struct deleter {
-    void operator()(T* p) const { ::operator delete(static_cast<void*>(p), alignment); }
-  };
-  std::unique_ptr<T, deleter> data_;
-  std::size_t size_ = 0;
+  detail::host_block block_;
 };
 
 #if ONEBIT_HOST_SIMD
@@ -82,7 +99,7 @@ class host {
   static constexpr bool deferred = false;
 
   /// The best instruction set that this machine has.
-  [[nodiscard]] static isa best_isa() {
+  [[nodiscard, gnu::cold]] static isa best_isa() {
 #if ONEBIT_HOST_SIMD
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -97,7 +114,7 @@ class host {
 
   /// `threads` per rank, the caller included. Throws invalid_input when threads < 1 or this machine
   /// (or this compiler) has no such instruction set.
-  explicit host(int threads = 1, isa set = best_isa()) : isa_(set) {
+  [[gnu::cold]] explicit host(int threads = 1, isa set = best_isa()) : isa_(set) {
     if (threads < 1) {
       throw invalid_input(detail::message("host: ", threads, " threads; must be at least 1"));
     }
@@ -131,22 +148,40 @@ class host {
   /// Calls kernel(L{}, i) for i in [0, n) and waits. No allocation.
   template <class Kernel>
   void launch(std::size_t n, const Kernel& kernel) const {
-    using task = detail::thread_team::task;
-    task f = &run_portable<Kernel>;
-#if ONEBIT_HOST_SIMD
-    if (isa_ == isa::avx512) f = &run_avx512<Kernel>;
-    if (isa_ == isa::avx2) f = &run_avx2<Kernel>;
-#endif
-    if (team_) {
-      team_->run(n, f, &kernel);
-    } else {
-      f(&kernel, 0, n);
-    }
+    run(n, task_of<Kernel>(), &kernel);
   }
 
  private:
+  using task = detail::thread_team::task;
+
+  void run(std::size_t n, task f, const void* kernel) const {
+    if (team_) {
+      team_->run(n, f, kernel);
+    } else {
+      f(kernel, 0, n);
+    }
+  }
   template <class Kernel>
-  static void run_portable(const void* kernel, std::size_t begin, std::size_t end) {
+  [[nodiscard]] task task_of() const {
+    if constexpr (SerialKernel<Kernel>) {
+      return &run_serial<Kernel>;
+    } else if constexpr (RareKernel<Kernel>) {
+      return &run_portable<Kernel>;
+    } else {
+#if ONEBIT_HOST_SIMD
+      if (isa_ == isa::avx512) return &run_avx512<Kernel>;
+      if (isa_ == isa::avx2) return &run_avx2<Kernel>;
+#endif
+      return &run_portable<Kernel>;
+    }
+  }
+  template <class Kernel>
+  static void run_serial(const void* kernel, std::size_t begin, std::size_t end) {
+    const Kernel& k = *static_cast<const Kernel*>(kernel);
+    for (std::size_t i = begin; i < end; ++i) k(host_lanes{}, i);
+  }
+  template <class Kernel>
+  ONEBIT_RARE static void run_portable(const void* kernel, std::size_t begin, std::size_t end) {
     const Kernel& k = *static_cast<const Kernel*>(kernel);
     for (std::size_t i = begin; i < end; ++i) k(portable_lanes{}, i);
   }
@@ -175,4 +210,5 @@ static_assert(Backend<host>);
 
 }  // namespace onebit
 
+#undef ONEBIT_RARE
 #undef ONEBIT_HOST_SIMD

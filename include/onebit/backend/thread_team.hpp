@@ -4,9 +4,11 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace onebit::detail {
@@ -19,7 +21,7 @@ class thread_team {
   /// Fewer calls than this are not worth waking a thread for.
   static constexpr std::size_t smallest = 8;
 
-  explicit thread_team(int n_threads) {
+  [[gnu::cold]] explicit thread_team(int n_threads) {
     try {
       for (int i = 1; i < n_threads; ++i) {
         threads_.emplace_back([this, i] { work(static_cast<std::size_t>(i)); });
@@ -53,10 +55,11 @@ class thread_team {
     share(0, n, f, context);
     std::unique_lock lock(mutex_);
     done_.wait(lock, [this] { return running_ == 0; });
+    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
  private:
-  void stop() {
+  [[gnu::cold]] void stop() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -64,9 +67,16 @@ class thread_team {
     start_.notify_all();
     for (std::thread& t : threads_) t.join();
   }
-  void share(std::size_t part, std::size_t n, task f, const void* context) const {
+  /// A share that throws (a user's codec may) ends early; the others go on, since they use the same
+  /// kernel, and the first exception is told when all have ended.
+  void share(std::size_t part, std::size_t n, task f, const void* context) {
     const std::size_t parts = threads_.size() + 1;
-    f(context, n * part / parts, n * (part + 1) / parts);
+    try {
+      f(context, n * part / parts, n * (part + 1) / parts);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
   }
   void work(std::size_t part) {
     std::size_t seen = 0;
@@ -90,6 +100,7 @@ class thread_team {
   std::size_t round_ = 0, running_ = 0, n_ = 0;
   task task_ = nullptr;
   const void* context_ = nullptr;
+  std::exception_ptr failure_;
   bool stop_ = false;
 };
 

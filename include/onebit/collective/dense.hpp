@@ -7,8 +7,9 @@
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
-#include <onebit/error.hpp>
+#include <onebit/tiled.hpp>
 #include <span>
+#include <utility>
 
 /// The uncompressed mean: of gradients, in the warm-up and in the baselines.
 namespace onebit {
@@ -47,6 +48,7 @@ struct mean_in_place_kernel {
 /// The status words as floats, where an allreduce adds them up: slot r sums to the step of rank r,
 /// or to NaN.
 struct tag_kernel {
+  static constexpr bool serial = true;
   step_scalars* now;
   std::byte* slots;
   slot_format format;
@@ -69,6 +71,7 @@ struct tag_kernel {
 };
 
 struct check_tags_kernel {
+  static constexpr bool serial = true;
   step_scalars* now;
   const std::byte* slots;
   slot_format format;
@@ -95,82 +98,77 @@ struct check_tags_kernel {
 
 }  // namespace detail
 
-/// Agrees on the mean of what the ranks produce, in fp32.
+/// Agrees on the mean of what the ranks produce, in fp32: gather-scatter of `identity`, or a sum of
+/// the transport's.
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
 /// plus a status word per slot; transport: 1 collective. Memory while in use: 8 bytes per element
 /// and 4/W (rank_order), 4 (transport).
-template <class T, class B>
+template <class B>
 class dense {
  public:
-  dense(dense_sum mode, T& transport, B backend, std::span<const std::size_t> sizes,
-        int n_buckets = 1)
-      : mode_(mode), transport_(&transport), exchange_({}, transport, backend, sizes, n_buckets) {}
+  dense(dense_sum mode, wire w, B backend, std::span<const std::size_t> sizes, int n_buckets = 1)
+      : mode_(mode),
+        wire_(std::move(w)),
+        exchange_({}, wire_, std::move(backend), sizes, n_buckets) {}
 
   using view = gathered_view<identity>;
-  [[nodiscard]] view pending() { return exchange_.pending(); }
-  [[nodiscard]] auto& local() { return exchange_.local(); }
-  void release() { exchange_.release(); }
-  [[nodiscard]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
+  [[nodiscard]] view heard() { return exchange_.heard({}); }
+  [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
+  [[nodiscard]] auto& sender() { return exchange_.sender(); }
+  void release() noexcept { exchange_.release(); }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
-  /// As two_phase: buckets that are not sent yet, and the next of them on its way.
+  /// As gather_scatter_exchange: buckets that are not sent yet, and the next of them on its way.
   [[nodiscard]] int n_unsent() const { return by_rank_order() ? exchange_.n_unsent() : 0; }
   template <class Produce>
-  void send_next(const Produce& produce, step_scalars* now) {
-    exchange_.prepare();
-    exchange_.send_next(produce, no_undo{}, now);
+  [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now) {
+    prepare();
+    exchange_.send_next(produce, turn<undo_in_buffer>{now, {}, {}});
   }
-  /// Forgets what was sent.
-  void finish() { exchange_.finish(); }
-
-  /// Collective; waits, unless the backend is deferred.
+  /// Collective; waits, unless the backend is deferred. Allocates when it was released.
   template <class Produce>
-  outcome agree(const Produce& produce, step_scalars* now) {
-    if (!by_rank_order()) {
-      exchange_.prepare_pending();
-      return sum_by_transport(produce, now);
+  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now) {
+    prepare();
+    const turn<undo_in_buffer> t{now, {}, {}};
+    if (by_rank_order()) {
+      exchange_.agree(produce, t);
+    } else {
+      sum_by_transport(produce, t);
     }
-    exchange_.prepare();
-    const outcome o = exchange_.agree(produce, no_undo{}, now);
-    exchange_.finish();
-    return o;
   }
+  /// Ends the step: nothing lasts but the memory.
+  void finish(step_scalars* now) { exchange_.finish(turn<undo_in_buffer>{now, {}, {}}); }
 
  private:
-  struct no_undo {};
-
   [[nodiscard]] bool by_rank_order() const {
-    return mode_ == dense_sum::rank_order || transport_->size() == 1;
+    return mode_ == dense_sum::rank_order || !exchange_.travels();
   }
-
+  [[gnu::cold]] void prepare() {
+    if (exchange_.started()) return;
+    auto space = by_rank_order() ? exchange_.allocate(false, false) : exchange_.allocate_heard();
+    exchange_.hold(space);
+  }
   template <class Produce>
-  outcome sum_by_transport(const Produce& produce, step_scalars* now) {
-    auto& local = exchange_.local();
-    const slot_format& f = local.format();
-    const auto w = static_cast<std::uint32_t>(transport_->size());
-    const auto n_slots = static_cast<std::uint32_t>(local.axis().n_slots());
-    std::byte* slots = exchange_.pending_slots();
-    const auto rank = static_cast<std::uint32_t>(transport_->rank());
-    for (int b = local.axis().n_buckets() - 1; b >= 0; --b) {
-      local.encode(produce, no_undo{}, now, slots, b);
-    }
-    local.backend().launch(1, detail::tag_kernel{now, slots, f, n_slots, rank});
-    transport_->all_reduce_sum(reinterpret_cast<float*>(slots),
-                               n_slots * f.slot_bytes / sizeof(float));
-    local.backend().launch(1, detail::check_tags_kernel{now, slots, f, w});
-    const auto so_far = [&] {
-      return outcome_so_far(local.backend(), now, transport_->rank(), transport_->size());
-    };
-    if (so_far() == outcome::skipped) return outcome::skipped;
-    local.backend().launch(
-        local.axis().tiles().size(),
-        detail::mean_in_place_kernel{local.tiles(), f, slots, 1.0F / static_cast<float>(w), now});
-    return so_far();
+  [[gnu::cold]] void sum_by_transport(const Produce& produce, const turn<undo_in_buffer>& t) {
+    auto& s = exchange_.sender();
+    const slot_format& f = s.format();
+    const auto w = static_cast<std::uint32_t>(wire_.size());
+    const auto n_slots = static_cast<std::uint32_t>(axis().n_slots());
+    std::byte* slots = exchange_.heard_slots();
+    for (int b = axis().n_buckets() - 1; b >= 0; --b) s.encode(produce, t, slots, b);
+    s.backend().launch(
+        1, detail::tag_kernel{t.now, slots, f, n_slots, static_cast<std::uint32_t>(wire_.rank())});
+    wire_.all_reduce_sum(reinterpret_cast<float*>(slots), n_slots * f.slot_bytes / sizeof(float));
+    s.backend().launch(1, detail::check_tags_kernel{t.now, slots, f, w});
+    s.backend().launch(
+        axis().tiles().size(),
+        detail::mean_in_place_kernel{s.tiles(), f, slots, 1.0F / static_cast<float>(w), t.now});
   }
 
   dense_sum mode_;
-  T* transport_;
-  two_phase<identity, T, B> exchange_;
+  wire wire_;
+  gather_scatter_exchange<identity, B> exchange_;
 };
 
 }  // namespace onebit

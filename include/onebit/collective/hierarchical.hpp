@@ -2,80 +2,326 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <onebit/collective/two_level.hpp>
-#include <onebit/collective/two_phase.hpp>
+#include <cstdint>
+#include <onebit/collective/sender.hpp>
+#include <onebit/collective/server.hpp>
+#include <onebit/collective/slot.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
+#include <onebit/policy_checks.hpp>
+#include <onebit/transport/wire.hpp>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
-#include <variant>
 
-/// Full precision inside a node, compressed between nodes: the policy.
+/// Averages on two levels: full precision inside a node, compressed between nodes.
 namespace onebit {
 
-/// Collective policy: exact inside nodes of `ranks_per_node` ranks with consecutive numbers,
-/// gather-scatter with error feedback between them. 0: the transport says how many ranks share a
-/// node, if it can. With one node the exchange is exact; with one rank per node it is
-/// gather_scatter's.
-template <class C>
-struct hierarchical {
-  static_assert((check_compressor<C>(), true));
-  static_assert(WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
-  C codec{};
-  int ranks_per_node = 0;
+/// The mean over the ranks of a node of what each sent of this rank's share: identity's slots.
+struct share_mean {
+  slot_format format;
+  const std::byte* slots;  ///< one bucket from each local rank
+  std::uint32_t first_chunk;
+  int n_ranks;
+  float inverse;
 
-  [[nodiscard]] std::string name() const {
-    return "hierarchical, " + std::to_string(ranks_per_node) + " ranks per node, of " +
-           policy_name(codec);
+  template <class L>
+  struct reader {
+    detail::tile_sum<L, identity> sum;
+    float inverse;
+    /// base + mean, rounded once
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::fma(sum(k), L::set(inverse), base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    slot_format by_rank = format;
+    by_rank.slot_bytes = format.slot_bytes * format.chunks_per_bucket;
+    return {detail::tile_sum<L, identity>(identity{}, by_rank,
+                                          slots + (t.chunk - first_chunk) * format.slot_bytes,
+                                          n_ranks, t, index),
+            inverse};
+  }
+};
+
+/// One exchange on two levels. The ranks of a node average their messages exactly, each its share
+/// of the flat axis (1 / L of it, a bucket); the ranks with the same share on all nodes run the two
+/// compressed phases on it; the ranks of a node gather the compressed shares. Worker residuals
+/// belong to a node and lie with the rank that serves the share. With one rank per node it is
+/// gather_scatter's exchange, bit for bit.
+///
+/// Cost per rank: between nodes 2 (N-1)/N n/(8 L) bytes, L times fewer than without the hierarchy;
+/// inside a node 4n (L-1)/L bytes and n/8 (L-1)/L; 4 collectives. Memory: two messages of 4 bytes
+/// per element of work space, carried values 4/L bytes per element (and 4 for rules that
+/// accumulate), the server's residual 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
+template <WordCompressor C, bool Accumulates, class B>
+class hierarchical_exchange {
+  using exact_codec = basic_identity<Accumulates>;
+
+ public:
+  using backend_type = B;
+  using sender_type = onebit::sender<C, B>;
+  using exact_type = onebit::sender<exact_codec, B>;
+  using float_buffer = buffer_of<B, float>;
+  using byte_buffer = buffer_of<B, std::byte>;
+  using view = gathered_view<C>;
+
+  /// Collective.
+  hierarchical_exchange(C codec, const wire& w, B backend, std::span<const std::size_t> sizes,
+                        int n_local)
+      : local_(w.split(w.rank() / n_local, w.rank())),
+        across_(w.split(w.rank() % n_local, w.rank())),
+        sender_(std::move(codec), backend, sizes, across_.size(), n_local),
+        exact_(exact_codec{}, std::move(backend), sizes, across_.size(), n_local) {}
+
+  /// As gather_scatter_exchange, here and below. With one node nothing would travel between nodes.
+  [[nodiscard]] bool travels() const { return across_.size() > 1; }
+  [[nodiscard]] bool needs_undo() const { return flat() ? sender_type::carries : Accumulates; }
+  [[nodiscard]] const layout& axis() const { return sender_.axis(); }
+  [[nodiscard]] std::size_t slot_bytes() const { return sender_.format().slot_bytes; }
+  /// Between the nodes.
+  [[nodiscard]] sender_type& sender() { return sender_; }
+  /// Inside the node: carries this rank's sums, for rules that accumulate.
+  [[nodiscard]] exact_type& exact() { return exact_; }
+
+  struct space {
+    two_sided<B, std::byte> gathered;
+    byte_buffer exact_sent, exact_received, sent, received, served, share;
+    float_buffer residual, carried, sums, undo;
+  };
+  [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
+    space s;
+    const std::size_t bucket = bucket_bytes(sender_.format()), all = bucket * shares();
+    s.gathered = {keeps_agreed ? make(all) : byte_buffer{}, make(all)};
+    s.received = make(bucket);
+    s.served = make(slot_bytes());
+    s.residual = server<C, B>::make_residual(sender_.backend(), axis().words_of_chunk(own_chunk()));
+    if (!flat()) {
+      const std::size_t exact = bucket_bytes(exact_.format()) * shares();
+      s.exact_sent = make(exact);
+      s.exact_received = make(exact);
+      s.sent = make(all);
+      s.share = make(bucket);
+      if (Accumulates && from_nothing) s.sums = floats(axis().n_words());
+      if constexpr (sender_type::carries) s.undo = floats(share_words());
+    }
+    if constexpr (sender_type::carries) {
+      if (from_nothing || !flat()) s.carried = floats(share_words());
+    }
+    return s;
+  }
+  /// Every node holds the same momentum, each rank its share of it.
+  [[gnu::cold]] void start(space&& s, handover<float_buffer>&& given) {
+    gathered_ = std::move(s.gathered);
+    exact_sent_ = std::move(s.exact_sent);
+    exact_received_ = std::move(s.exact_received);
+    sent_ = std::move(s.sent);
+    received_ = std::move(s.received);
+    served_ = std::move(s.served);
+    share_ = std::move(s.share);
+    share_undo_ = std::move(s.undo);
+    server_.start(std::move(s.residual));
+    if constexpr (Accumulates) exact_.carry(std::move(s.sums));
+    if (given.momentum.size() > 0) {
+      take_over(sender_, given);
+      if constexpr (!sender_type::carries) {
+        store_flat(sender_, given.momentum.data(), gathered_.current());
+      } else if (flat()) {
+        s.carried = std::move(given.momentum);
+      } else {
+        const std::size_t first = std::min(share_first(), axis().n_words());
+        const copy_kernel copy{given.momentum.data() + first * word_elements, s.carried.data(),
+                               share_words() * word_elements};
+        sender_.backend().launch(copy.launches(), copy);
+      }
+    }
+    if constexpr (sender_type::carries) sender_.carry(std::move(s.carried), share_first());
+  }
+  [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
+  void count_live(live_mask live) { sender_.count_live(live); }
+
+  [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
+  [[nodiscard]] view heard(live_mask live) { return view_of(gathered_.next(), live); }
+
+  /// All goes at once.
+  [[nodiscard]] int n_unsent() const { return 0; }
+  template <class Produce, class Undo>
+  [[gnu::cold]] void send_next(const Produce&, const turn<Undo>&) {}
+
+  /// Collective; waits, unless the backend is deferred.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void agree(const Produce& produce, const turn<Undo>& t) {
+    const slot_format& f = sender_.format();
+    const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
+    const auto me = static_cast<std::uint32_t>(local_.rank());
+    std::byte* const sent = flat() ? gathered_.next() : sent_.data();
+    std::byte* const share = flat() ? gathered_.next() : share_.data();
+    if (flat()) {
+      sender_.encode(produce, t, sent, 0);
+    } else {
+      sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
+    }
+    across_.all_to_all(sent + me * bucket_bytes(f), received_.data(), f.slot_bytes);
+    check(received_.data(), f, t, {.n = n, .n_ranks = n, .first = me, .stride = l, .tell = true});
+    server_.serve(sender_, mean(), own_chunk(), t, served_.data());
+    sender_.seal(served_.data(), 1, t.now);
+    across_.all_gather(served_.data(), share, f.slot_bytes);
+    if (!flat()) local_.all_gather(share, gathered_.next(), bucket_bytes(f));
+    check(gathered_.next(), f, t, {.n = l * n, .n_ranks = n, .stride = l, .per_shift = n});
+  }
+  template <class Produce, class Undo>
+  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
+    if constexpr (Accumulates) {
+      if (!flat()) return exact_.accumulate(produce, t);
+    }
+    sender_.accumulate(produce, t);
+  }
+  template <class Undo>
+  [[gnu::cold]] void finish(const turn<Undo>& t) {
+    server_.finish(sender_, mean(), own_chunk(), heard(t.live), t);
+    if (flat()) {
+      sender_.finish(t);
+    } else {
+      sender_.finish(share_turn(t));
+      exact_.finish(t);
+    }
+    gathered_.keep(sender_.backend(), t.now);
   }
 
-  /// Collective. Throws invalid_input when the ranks do not divide into such nodes.
-  template <class T, class B, bool Accumulates>
-  auto bind(T& transport, const B& backend, std::span<const std::size_t> sizes) const {
-    using exchange = two_level<C, Accumulates, T, B>;
-    using exact = two_phase<basic_identity<Accumulates>, T, B>;
-    using flat = two_phase<C, T, B>;
-    int n = ranks_per_node;
-    if constexpr (requires { transport.ranks_per_node(); }) {
-      if (n == 0) n = transport.ranks_per_node();
+  /// The residual of this rank's chunk of its share.
+  [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
+  [[nodiscard]] std::uint64_t sent_across() const { return across_.sent().bytes_sent; }
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
+    return sender_.state_bytes() + exact_.state_bytes() + server_.state_bytes() + gathered_.bytes();
+  }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    std::size_t n =
+        sender_.work_bytes() + exact_.work_bytes() + share_undo_.bytes() + gathered_.next_bytes();
+    for (const auto* b : {&exact_sent_, &exact_received_, &sent_, &received_, &served_, &share_}) {
+      n += b->bytes();
     }
-    if (n < 1 || transport.size() % n != 0) {
-      throw invalid_input(
-          detail::message("hierarchical: ", transport.size(), " ranks in nodes of ", n,
-                          "; give the number of ranks on each node, the same on all",
-                          detail::rank_suffix(transport.rank(), transport.size())));
-    }
-    using either = exchange_by_levels<exact, flat, exchange>;
-    if (transport.size() == n) {
-      return either(std::in_place_type<exact>, basic_identity<Accumulates>{}, transport, backend,
-                    sizes);
-    }
-    if (n == 1) return either(std::in_place_type<flat>, codec, transport, backend, sizes);
-    return either(std::in_place_type<exchange>, codec, transport, backend, sizes, n);
+    return n;
+  }
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a) {
+    archive_space(*this, a, gathered_);
+    sender_.archive(a);
+    exact_.archive(a);
+    server_.archive(a, sender_.backend());
+    gathered_.archive(a, sender_.backend());
   }
 
  private:
-  template <class... Exchanges>
-  class exchange_by_levels {
-   public:
-    template <class U, class... Args>
-    explicit exchange_by_levels(std::in_place_type_t<U> which, Args&&... args)
-        : exchange_(which, std::forward<Args>(args)...) {}
-    template <class F>
-    decltype(auto) with(F&& f) {
-      return std::visit(std::forward<F>(f), exchange_);
-    }
-
-   private:
-    std::variant<Exchanges...> exchange_;
+  struct slots_of_ranks {
+    std::uint32_t n, n_ranks, per_rank = 1, first = 0, stride = 1;
+    bool tell = false;
+    std::uint32_t per_shift = 0xFFFFFFFFU;
   };
+
+  /// The messages of the node's ranks, each this rank's share of it.
+  template <class Produce, class Undo>
+  share_mean average_in_node(const Produce& produce, const turn<Undo>& t) {
+    const slot_format& f = exact_.format();
+    const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
+    const auto me = static_cast<std::uint32_t>(local_.rank());
+    for (int b = local_.size() - 1; b >= 0; --b) exact_.encode(produce, t, exact_sent_.data(), b);
+    local_.all_to_all(exact_sent_.data(), exact_received_.data(), bucket_bytes(f));
+    const auto node = static_cast<std::uint32_t>(across_.rank());
+    check(exact_received_.data(), f, t,
+          {.n = l * n, .n_ranks = l, .per_rank = n, .first = node * l, .tell = true});
+    return {f, exact_received_.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
+  }
+  template <class Undo>
+  [[gnu::cold]] void check(const std::byte* slots, const slot_format& f, const turn<Undo>& t,
+                           const slots_of_ranks& s) {
+    sender_.backend().launch(1, check_kernel{t.now, slots, f, s.n, s.n_ranks, s.per_rank, s.first,
+                                             s.stride, s.tell, s.per_shift});
+  }
+  [[nodiscard]] byte_buffer make(std::size_t n) {
+    return sender_.backend().template make_buffer<std::byte>(n);
+  }
+  [[nodiscard]] float_buffer floats(std::size_t n_words) {
+    return sender_.backend().template make_buffer<float>(n_words * word_elements);
+  }
+  [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
+  /// One rank per node: there is no level inside.
+  [[nodiscard]] bool flat() const { return local_.size() == 1; }
+  [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
+    return f.slot_bytes * f.chunks_per_bucket;
+  }
+  [[nodiscard]] int own_chunk() const { return local_.rank() * across_.size() + across_.rank(); }
+  [[nodiscard]] std::size_t share_first() const {
+    return static_cast<std::size_t>(local_.rank() * across_.size()) * axis().chunk_words();
+  }
+  [[nodiscard]] std::size_t share_words() const {
+    const std::size_t left = axis().n_words() - std::min(share_first(), axis().n_words());
+    return std::min(static_cast<std::size_t>(across_.size()) * axis().chunk_words(), left);
+  }
+  /// What the share's encode pass overwrites is saved here: it reads no gradients.
+  template <class Undo>
+  [[nodiscard]] turn<undo_in_buffer> share_turn(const turn<Undo>& t) {
+    return {t.now, t.live, {share_undo_.data(), share_first()}};
+  }
+  [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
+    return {sender_.codec(), sender_.format(), slots, live};
+  }
+  /// The server holds one chunk: of the only bucket that this rank serves.
+  [[nodiscard]] mean_view<C> mean() const {
+    slot_format f = sender_.format();
+    f.chunks_per_bucket = static_cast<std::uint32_t>(axis().n_slots());
+    return server<C, B>::mean(sender_.codec(), f, received_.data(), across_.size());
+  }
+
+  wire local_, across_;
+  sender_type sender_;
+  exact_type exact_;
+  server<C, B> server_;
+  two_sided<B, std::byte> gathered_;              ///< all shares
+  byte_buffer exact_sent_, exact_received_;       ///< inside the node: a bucket per local rank
+  byte_buffer sent_, received_, served_, share_;  ///< between nodes
+  float_buffer share_undo_;
 };
 
+/// Collective policy: exact inside nodes of `ranks_per_node` ranks with consecutive numbers,
+/// gather-scatter with error feedback between them. 0: the transport says how many ranks share a
+/// node, if it can.
 template <class C>
-hierarchical(C, int) -> hierarchical<C>;
+struct hierarchical : collective_defaults {
+  static_assert((check_compressor<C>(), true));
+  static_assert(WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
+  static constexpr bool splits = true;
+  C codec{};
+  int ranks_per_node = 0;
+
+  hierarchical() = default;
+  hierarchical(C c, int n) : codec(std::move(c)), ranks_per_node(n) {}
+
+  [[nodiscard, gnu::cold]] std::string name() const {
+    return "hierarchical, " + terms() + ", of " + policy_name(codec);
+  }
+  [[nodiscard]] std::string terms() const {
+    return std::to_string(ranks_per_node) + " ranks per node";
+  }
+  /// Collective. Throws invalid_input when the ranks do not divide into such nodes.
+  template <class B, bool Accumulates>
+  using exchange = hierarchical_exchange<codec_for<Accumulates, C>, Accumulates, B>;
+  template <class B, bool Accumulates>
+  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const wire& w, const B& backend,
+                                                         std::span<const std::size_t> sizes) const {
+    const int n = ranks_per_node == 0 ? w.ranks_per_node() : ranks_per_node;
+    if (n < 1 || w.size() % n != 0) {
+      throw invalid_input(
+          detail::message("hierarchical: ", w.size(), " ranks in nodes of ", n,
+                          "; give the number of ranks on each node, the same on all", w.where()));
+    }
+    return {for_rule<Accumulates>(codec), w, backend, sizes, n};
+  }
+};
+
+static_assert(Collective<hierarchical<identity>>);
 
 }  // namespace onebit

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/tiled.hpp>
 #include <vector>
 
 /// What travels: the bytes of a slot, and the views that read values out of them.
@@ -78,6 +79,15 @@ template <Compressor C>
   return f;
 }
 
+/// The flat axis as one long slot of identity's.
+[[nodiscard]] inline slot_format flat_format(const layout& axis) {
+  slot_format f;
+  f.word_bytes = word_elements * sizeof(float);
+  f.chunk_words = axis.chunk_words();
+  f.slot_bytes = f.chunk_words * f.word_bytes;
+  return f;
+}
+
 namespace detail {
 
 template <class T>
@@ -101,7 +111,7 @@ ONEBIT_OUT_OF_LINE void encode_tile(const C& codec, const float* values, std::si
 }
 template <class C>
 ONEBIT_OUT_OF_LINE void decode_tile(const C& codec, const std::byte* in, std::size_t n,
-                                    float* values) {
+                                    float* values) noexcept {
   codec.decode(in, n, values);
 }
 #undef ONEBIT_OUT_OF_LINE

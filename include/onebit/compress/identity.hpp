@@ -7,6 +7,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <string>
+#include <type_traits>
 
 namespace onebit {
 
@@ -48,6 +49,18 @@ struct basic_identity {
 };
 
 using identity = basic_identity<false>;
+
+/// The compressor as a rule needs it: rules that accumulate want even `identity` to carry.
+template <bool Accumulates, class C>
+using codec_for = std::conditional_t<std::is_same_v<C, identity>, basic_identity<Accumulates>, C>;
+template <bool Accumulates, class C>
+[[nodiscard]] codec_for<Accumulates, C> for_rule(const C& codec) {
+  if constexpr (std::is_same_v<C, identity>) {
+    return {};
+  } else {
+    return codec;
+  }
+}
 
 static_assert(WordCompressor<basic_identity<false>> && WordCompressor<basic_identity<true>>);
 

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/now.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/tiled.hpp>
 #include <utility>
 
 /// Adam's arithmetic: what is sent, and what is done with what was agreed.
@@ -120,18 +122,16 @@ struct adam_update_kernel {
 ///
 /// State: m and v, 8 bytes per element in the warm-up; one denominator, 4 bytes, after the freeze.
 /// Source: 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
-template <class B>
-class adam_rule {
+template <Backend B>
+class adam_rule : public rule_defaults {
  public:
-  template <class T>
-  using buffer = decltype(std::declval<B&>().template make_buffer<T>(0));
-  /// The carried buffer holds residuals only, and every step communicates.
-  static constexpr bool accumulates = false;
-  static constexpr bool local_steps = false;
+  using backend_type = B;
+  using float_buffer = buffer_of<B, float>;
 
   adam_rule(adam_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);
   }
+  [[nodiscard]] B& backend() { return backend_; }
 
   void prepare(const layout& axis) {
     m_ = backend_.template make_buffer<float>(axis.n_words() * word_elements);
@@ -140,30 +140,33 @@ class adam_rule {
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  /// The factors that correct the bias of m and v in the step with this number.
   [[nodiscard]] std::pair<double, double> corrections(std::uint64_t step) const {
     if (!options_.bias_correction) return {1.0, 1.0};
     const auto t = static_cast<double>(step + 1);
     return {1 / (1 - std::pow(options_.beta1, t)), 1 / (1 - std::pow(options_.beta2, t))};
   }
+
+  /// What the dense phase averages.
+  template <class P, class G>
+  [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+    return {at.tensors, at.now};
+  }
   /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element.
-  template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors,
-               const step_scalars* now) {
-    launch_commit(at.backend(), now, at.axis().tiles().size(),
-                  detail::adam_dense_kernel<View, P, G>{gradient, at.tiles(), tensors, m_.data(),
-                                                        v_.data(), at.sums(), now, constants()});
+  template <class View, class P, class G>
+  void refresh(const View& gradient, const tiled<B, P, G>& at) {
+    at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, m_.data(),
+                                                    v_.data(), at.sums, at.now, constants()});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
-  template <class Worker>
-  [[nodiscard]] double variance_norm(Worker& at) {
+  template <class At>
+  [[nodiscard]] double variance_norm(const At& at) {
     return detail::sum_of_tiles(at, norm_.data());
   }
 
-  /// Freezes v after step `step`: fills `live`, hands m over.
-  template <class Worker>
-  [[nodiscard]] handover<buffer<float>> freeze(std::uint32_t* live, Worker&, std::uint64_t step) {
-    const auto [m_correction, v_correction] = corrections(step);
+  /// Freezes v as it was after step `last`: fills `live`, hands m over.
+  template <class At>
+  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At&, std::uint64_t last) {
+    const auto [m_correction, v_correction] = corrections(last);
     backend_.launch(v_.size() / word_elements,
                     detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps),
                                           static_cast<float>(1 / m_correction),
@@ -171,28 +174,17 @@ class adam_rule {
     frozen_ = true;
     return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
   }
-
-  /// What the dense phase averages.
-  template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors,
-                                                const step_scalars* now) const {
-    return {tensors, now};
-  }
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
   [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
-                                                     const tensor_entry<P, G>* tensors,
-                                                     const step_scalars* now) const {
-    return {agreed, tensors, now, constants()};
+                                                     const tiled<B, P, G>& at) const {
+    return {agreed, at.tensors, at.now, constants()};
   }
-
   /// The update from the newly agreed momentum.
-  template <class View, class Worker, class P, class G>
-  void apply(const View& momentum, const View&, Worker& at, const tensor_entry<P, G>* tensors,
-             const step_scalars* now) {
-    launch_commit(
-        at.backend(), now, at.axis().tiles().size(),
-        detail::adam_update_kernel<View, P, G>{momentum, at.tiles(), tensors, v_.data(), now});
+  template <class View, class P, class G>
+  void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
+    at.commit(
+        detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, v_.data(), at.now});
   }
 
   /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
@@ -214,9 +206,11 @@ class adam_rule {
 
   adam_options options_;
   B backend_;
-  buffer<float> m_, v_;
-  buffer<double> norm_;
+  float_buffer m_, v_;
+  buffer_of<B, double> norm_;
   bool frozen_ = false;
 };
+
+static_assert(FreezingRule<adam_rule<detail::any_backend>>);
 
 }  // namespace onebit

@@ -8,14 +8,29 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/now.hpp>
 #include <onebit/rule/lamb_kernels.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/tiled.hpp>
 #include <utility>
 #include <vector>
 
 /// LAMB's arithmetic, and 1-bit LAMB's: layer-wise learning rates that are known without norms of
 /// gradients nobody has.
 namespace onebit {
+
+struct lamb_options {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double min_coeff = 0.01;  ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
+  double max_coeff = 10;
+  double coeff_beta = 0.9;  ///< of the coefficient's average over the warm-up
+  double factor_min = 0.5;  ///< clips the factor of the compressed phase
+  double factor_max = 4;
+  double factor_threshold = 0.1;  ///< the factor's largest relative change per step
+  bool momentum_scaling = true;   ///< bring all layers' momentum to one RMS before compression
+};
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const lamb_options& o) {
@@ -51,18 +66,16 @@ inline void validate(const lamb_options& o) {
 /// variance, 8 bytes; 28 bytes per tensor.
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
 /// authors' code.
-template <class B>
-class lamb_rule {
+template <Backend B>
+class lamb_rule : public rule_defaults {
  public:
-  template <class T>
-  using buffer = decltype(std::declval<B&>().template make_buffer<T>(0));
-  /// The carried buffer holds residuals only, and every step communicates.
-  static constexpr bool accumulates = false;
-  static constexpr bool local_steps = false;
+  using backend_type = B;
+  using float_buffer = buffer_of<B, float>;
 
   lamb_rule(lamb_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);
   }
+  [[nodiscard]] B& backend() { return backend_; }
 
   void prepare(const layout& axis) {
     const std::size_t n = axis.n_words() * word_elements;
@@ -70,100 +83,87 @@ class lamb_rule {
     m_ = backend_.template make_buffer<float>(n);
     v_ = backend_.template make_buffer<float>(n);
     norm_ = backend_.template make_buffer<double>(1);
-    layers_ = backend_.template make_buffer<lamb_layer>(n_tensors);
-    const std::vector<lamb_layer> fresh(n_tensors);
-    backend_.copy_in(layers_.data(), fresh.data(), n_tensors);
+    layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
   }
   [[nodiscard]] const lamb_options& options() const { return options_; }
+  [[nodiscard]] bool frozen() const { return frozen_; }
 
   template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors,
-                                                const step_scalars* now) const {
-    return {tensors, now};
+  [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+    return {at.tensors, at.now};
   }
-
   /// The dense step, from the agreed gradient. Two passes, 44 bytes per element.
-  template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors,
-               const step_scalars* now) {
-    prepare_sums(at);
+  template <class View, class P, class G>
+  void refresh(const View& gradient, const tiled<B, P, G>& at) {
+    prepare_sums(at.n_tiles());
     const moments_constants c = constants();
-    const std::size_t n_tiles = at.axis().tiles().size();
-    launch_commit(
-        at.backend(), now, n_tiles,
-        detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles(), tensors, m_.data(), v_.data(),
-                                                at.sums(), sums_a_.data(), sums_b_.data(), c});
-    launch_commit(at.backend(), now, layers_.size(),
-                  detail::lamb_coefficient_kernel{at.tensor_tiles(), sums_a_.data(), sums_b_.data(),
-                                                  layers_.data(), options_});
-    launch_commit(at.backend(), now, n_tiles,
-                  detail::lamb_dense_update_kernel<P, G>{at.tiles(), tensors, m_.data(), v_.data(),
-                                                         layers_.data(), c, now});
+    at.commit(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, m_.data(),
+                                                      v_.data(), at.sums, sums_a_.data(),
+                                                      sums_b_.data(), c});
+    at.commit(layers_.size(), detail::lamb_coefficient_kernel{
+                                  at.tensor_tiles, sums_a_.data(), sums_b_.data(), layers_.data(),
+                                  options_.min_coeff, options_.max_coeff, options_.coeff_beta});
+    at.commit(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, m_.data(), v_.data(),
+                                                     layers_.data(), c, at.now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
-  template <class Worker>
-  [[nodiscard]] double variance_norm(Worker& at) {
+  template <class At>
+  [[nodiscard]] double variance_norm(const At& at) {
     return detail::sum_of_tiles(at, norm_.data());
   }
 
   /// Freezes v: fills `live`, hands a copy of m over, scaled so that all layers have one RMS (their
   /// common scale then fits all); keeps m for the first compressed step.
-  template <class Worker>
-  [[nodiscard]] handover<buffer<float>> freeze(std::uint32_t* live, Worker& at, std::uint64_t) {
-    const std::size_t n_tiles = at.axis().tiles().size();
-    at.backend().launch(n_tiles, detail::square_sum_kernel{at.tiles(), m_.data(), sums_a_.data()});
-    at.backend().launch(1, detail::lamb_scaling_kernel{
-                               at.tensor_tiles(), at.tiles(), sums_a_.data(), layers_.size(),
-                               layers_.data(), factors_.data(), options_.momentum_scaling});
-    fresh_ = backend_.template make_buffer<float>(v_.size());
+  template <class At>
+  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at, std::uint64_t) {
+    auto fresh = backend_.template make_buffer<float>(v_.size());
     auto copy = backend_.template make_buffer<float>(m_.size());
-    const std::size_t n_words = m_.size() / word_elements;
-    const copy_kernel keep_v{v_.data(), fresh_.data(), v_.size()};
+    auto sums = backend_.template make_buffer<float>(at.n_tiles());
+    at.backend.launch(at.n_tiles(), detail::square_sum_kernel{at.tiles, m_.data(), sums.data()});
+    at.backend.launch(
+        1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sums.data(), layers_.size(),
+                                       layers_.data(), factors_.data(), options_.momentum_scaling});
+    const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(keep_m.launches(), keep_m);
-    backend_.launch(n_words, detail::freeze_kernel{v_.data(), live,
-                                                   static_cast<float>(options_.eps), 1.0F, 1.0F});
-    for (auto* s : {&sums_a_, &sums_b_}) *s = buffer<float>{};
+    backend_.launch(
+        v_.size() / word_elements,
+        detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), 1.0F, 1.0F});
+    fresh_ = std::move(fresh);
+    for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
+    frozen_ = true;
     return {std::move(copy), factors_.data(), static_cast<float>(options_.beta1)};
   }
 
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
   template <class View, class P, class G>
   [[nodiscard]] detail::lamb_message<View, P, G> message(const View& agreed,
-                                                         const tensor_entry<P, G>* tensors,
-                                                         const step_scalars* now) const {
-    return {agreed, tensors, layers_.data(), now, constants()};
+                                                         const tiled<B, P, G>& at) const {
+    return {agreed, at.tensors, layers_.data(), at.now, constants()};
   }
-
   /// The update: two passes over the agreed message, 28 bytes per element.
-  template <class View, class Worker, class P, class G>
-  void apply(const View& agreed, const View& before, Worker& at, const tensor_entry<P, G>* tensors,
-             const step_scalars* now) {
-    prepare_sums(at);
+  template <class View, class P, class G>
+  void apply(const View& heard, const View& before, const tiled<B, P, G>& at) {
+    prepare_sums(at.n_tiles());
     const moments_constants c = constants();
-    const std::size_t n_tiles = at.axis().tiles().size();
-    launch_commit(at.backend(), now, n_tiles,
-                  detail::lamb_fresh_kernel<View, P, G>{
-                      agreed, before, m_.size() > 0 ? m_.data() : nullptr, at.live(), at.tiles(),
-                      tensors, layers_.data(), v_.data(), fresh_.data(), sums_a_.data(),
-                      sums_b_.data(), at.sums(), c});
-    launch_commit(
-        at.backend(), now, layers_.size(),
-        detail::lamb_factor_kernel<P, G>{at.tensor_tiles(), at.tiles(), tensors, sums_a_.data(),
-                                         sums_b_.data(), at.sums(), layers_.data(), options_});
-    launch_commit(at.backend(), now, n_tiles,
-                  detail::lamb_update_kernel<View, P, G>{agreed, at.tiles(), tensors,
-                                                         layers_.data(), v_.data(), now});
+    at.commit(detail::lamb_fresh_kernel<View, P, G>{
+        heard, before, m_.size() > 0 ? m_.data() : nullptr, at.live, at.tiles, at.tensors,
+        layers_.data(), v_.data(), fresh_.data(), sums_a_.data(), sums_b_.data(), at.sums, c});
+    at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
+                                  at.tensor_tiles, at.tiles, at.tensors, sums_a_.data(),
+                                  sums_b_.data(), at.sums, layers_.data(), options_.factor_min,
+                                  options_.factor_max, options_.factor_threshold});
+    at.commit(detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, layers_.data(),
+                                                     v_.data(), at.now});
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
   /// that reads m.
-  [[nodiscard]] bool must_know() const { return fresh_.size() > 0 && m_.size() > 0; }
-  /// Called after a step that was not skipped.
-  void conclude(const step_plan&, float) {
-    if (must_know()) m_ = buffer<float>{};
+  [[nodiscard]] bool must_know() const { return frozen_ && m_.size() > 0; }
+  void done(const step_plan& plan, float) {
+    if (plan.exchange && must_know()) m_ = {};
   }
 
   /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps;
@@ -179,34 +179,36 @@ class lamb_rule {
 
   template <class Archive>
   void archive(Archive& a) {
+    a.scalar(frozen_);
     a.buffer(m_, backend_);
     a.buffer(v_, backend_);
     a.buffer(fresh_, backend_);
     a.buffer(layers_, backend_);
     a.buffer(factors_, backend_);
     if constexpr (Archive::reading)
-      for (auto* s : {&sums_a_, &sums_b_}) *s = buffer<float>{};
+      for (auto* s : {&sums_a_, &sums_b_}) *s = {};
   }
 
  private:
   [[nodiscard]] moments_constants constants() const {
     return make_moments(options_.beta1, options_.beta2, options_.eps);
   }
-  template <class Worker>
-  void prepare_sums(Worker& at) {
-    const std::size_t n = at.axis().tiles().size();
-    if (sums_a_.size() == n) return;
-    sums_a_ = backend_.template make_buffer<float>(n);
-    sums_b_ = backend_.template make_buffer<float>(n);
+  void prepare_sums(std::size_t n_tiles) {
+    if (sums_b_.size() == n_tiles) return;
+    sums_a_ = backend_.template make_buffer<float>(n_tiles);
+    sums_b_ = backend_.template make_buffer<float>(n_tiles);  // last: it is what is asked
   }
 
   lamb_options options_;
   B backend_;
-  buffer<float> m_, v_, fresh_;
-  buffer<float> sums_a_, sums_b_;  ///< by tile of the collective in use
-  buffer<double> norm_;
-  buffer<lamb_layer> layers_;
-  buffer<float> factors_;  ///< by tensor: momentum scaling k
+  float_buffer m_, v_, fresh_;
+  float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
+  buffer_of<B, double> norm_;
+  buffer_of<B, lamb_layer> layers_;
+  float_buffer factors_;  ///< by tensor: momentum scaling k
+  bool frozen_ = false;
 };
+
+static_assert(FreezingRule<lamb_rule<detail::any_backend>>);
 
 }  // namespace onebit

@@ -6,26 +6,14 @@
 #include <cstdint>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/now.hpp>
 #include <onebit/rule/moments.hpp>
-#include <onebit/step.hpp>
 #include <onebit/tensor.hpp>
+#include <onebit/tiled.hpp>
 
 /// The passes of LAMB and 1-bit LAMB. Norms are sums of squares: per tile in float, over tiles in
 /// double, then one float.
 namespace onebit {
-
-struct lamb_options {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double min_coeff = 0.01;  ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
-  double max_coeff = 10;
-  double coeff_beta = 0.9;  ///< of the coefficient's average over the warm-up
-  double factor_min = 0.5;  ///< clips the factor of the compressed phase
-  double factor_max = 4;
-  double factor_threshold = 0.1;  ///< the factor's largest relative change per step
-  bool momentum_scaling = true;   ///< bring all layers' momentum to one RMS before compression
-};
 
 /// What LAMB keeps of a layer.
 struct lamb_layer {
@@ -92,10 +80,11 @@ struct lamb_moments_kernel {
 
 /// The layer's coefficient from the norms, and its average.
 struct lamb_coefficient_kernel {
+  static constexpr bool serial = true;
   const tile_range* tensor_tiles;
   const float *sum_x, *sum_u;
   lamb_layer* layers;
-  lamb_options o;
+  double least, most, beta;  ///< clips of the coefficient, and what its average keeps
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -103,10 +92,10 @@ struct lamb_coefficient_kernel {
     const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin));
     const float u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
     double c = 1;
-    if (x != 0 && u != 0) c = clamp_to(static_cast<double>(x / u), o.min_coeff, o.max_coeff);
+    if (x != 0 && u != 0) c = clamp_to(static_cast<double>(x / u), least, most);
     lamb_layer layer = layers[i];
     // explicit fma, here and below: some instruction sets would contract it, others not
-    if (c != 1) layer.average = fma(o.coeff_beta, layer.average, (1 - o.coeff_beta) * c);
+    if (c != 1) layer.average = fma(beta, layer.average, (1 - beta) * c);
     layer.coefficient = static_cast<float>(c);
     L::store_scalar(layers + i, layer);
   }
@@ -137,6 +126,7 @@ struct lamb_dense_update_kernel {
 };
 
 struct square_sum_kernel {
+  static constexpr bool rare = true;
   const tile* tiles;
   const float* flat;
   float* sums;
@@ -156,6 +146,7 @@ struct square_sum_kernel {
 /// k_l = mean over layers of R / R_l, R_l the RMS of the layer's momentum; 1 where R_l is 0. Empty
 /// tensors are no layers. One call for all layers.
 struct lamb_scaling_kernel {
+  static constexpr bool serial = true;
   const tile_range* tensor_tiles;
   const tile* tiles;
   const float* sums;
@@ -277,12 +268,13 @@ struct lamb_fresh_kernel {
 /// The layer's factor and coefficient.
 template <class P, class G>
 struct lamb_factor_kernel {
+  static constexpr bool serial = true;
   const tile_range* tensor_tiles;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const float *sum_m, *sum_u, *largest;
   lamb_layer* layers;
-  lamb_options o;
+  double least, greatest, threshold;  ///< clips of the factor, and of its change
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -298,9 +290,8 @@ struct lamb_factor_kernel {
       f = fma(f, rho, 1.0) - rho;
     }
     lamb_layer layer = layers[i];
-    f = clamp_to(f, o.factor_min, o.factor_max);
-    f = clamp_to(f, layer.last_factor * (1 - o.factor_threshold),
-                 layer.last_factor * (1 + o.factor_threshold));
+    f = clamp_to(f, least, greatest);
+    f = clamp_to(f, layer.last_factor * (1 - threshold), layer.last_factor * (1 + threshold));
     layer.last_factor = f;
     layer.coefficient = static_cast<float>(layer.average * f);
     L::store_scalar(layers + i, layer);

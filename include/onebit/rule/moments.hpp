@@ -9,8 +9,9 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
-#include <onebit/step.hpp>
+#include <onebit/now.hpp>
 #include <onebit/tensor.hpp>
+#include <onebit/tiled.hpp>
 
 /// What the rules that keep a first and a second moment share.
 namespace onebit {
@@ -75,11 +76,51 @@ struct gradient_message {
   }
 };
 
+/// v from the mean gradient.
+template <class View>
+struct variance_kernel {
+  View gradient;
+  const tile* tiles;
+  float* v;
+  moments_constants c;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto g = gradient.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* word = v + (t.word + k) * 32;
+      L::store(word, c.template next_variance<L>(L::load(word), g(k)));
+    }
+  }
+};
+
+/// The bits of the elements that will have variance after this gradient.
+template <class View>
+struct preview_live_kernel {
+  View gradient;
+  const tile* tiles;
+  const float* v;
+  std::uint32_t* live;
+  moments_constants c;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto g = gradient.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto next = c.template next_variance<L>(L::load(v + (t.word + k) * 32), g(k));
+      L::store_bits(live + t.word + k, L::positive(next));
+    }
+  }
+};
+
 namespace detail {
 
 /// v to its constant denominator (sqrt(v c) + eps) / c_m, and the bits of the elements with v > 0.
 /// Elements without variance get denominator 1: their momentum is 0 from here on.
 struct freeze_kernel {
+  static constexpr bool rare = true;
   float* v;
   std::uint32_t* live;
   float eps, inverse_m_correction, v_correction;
@@ -97,6 +138,7 @@ struct freeze_kernel {
 };
 
 struct sum_kernel {
+  static constexpr bool serial = true;
   const float* values;
   std::size_t n;
   double* result;
@@ -107,11 +149,11 @@ struct sum_kernel {
 };
 
 /// The sum of the tiles' sums, of which `result` has place for one. Waits for the backend.
-template <class Worker>
-[[nodiscard]] double sum_of_tiles(Worker& at, double* result) {
-  at.backend().launch(1, sum_kernel{at.sums(), at.axis().tiles().size(), result});
+template <class At>
+[[nodiscard]] double sum_of_tiles(const At& at, double* result) {
+  at.backend.launch(1, sum_kernel{at.sums, at.n_tiles(), result});
   double sum = 0;
-  at.backend().copy_out(&sum, result, 1);
+  at.backend.copy_out(&sum, result, 1);
   return sum;
 }
 

@@ -7,9 +7,10 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/now.hpp>
 #include <onebit/rule/moments.hpp>
-#include <onebit/step.hpp>
 #include <onebit/tensor.hpp>
+#include <onebit/tiled.hpp>
 #include <utility>
 
 /// 0/1 Adam's arithmetic: local Adam steps from an anchor, and what their sum becomes at an
@@ -20,6 +21,19 @@ struct zero_one_options {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;  ///< added to the root
+};
+
+/// Adds this step's learning rate to a sum, or starts the sum anew.
+struct sum_lr_kernel {
+  static constexpr bool serial = true;
+  double* sum;
+  const step_scalars* now;
+  bool restart;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(sum, restart ? 0.0 : *sum + static_cast<double>(now->lr));
+  }
 };
 
 namespace detail {
@@ -50,48 +64,27 @@ struct zero_one_message {
   }
 };
 
-/// v from the mean gradient.
-template <class View>
-struct variance_kernel {
-  View gradient;
-  const tile* tiles;
-  float* v;
-  moments_constants c;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto g = gradient.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      float* word = v + (t.word + k) * 32;
-      L::store(word, c.template next_variance<L>(L::load(word), g(k)));
-    }
-  }
-};
-
-/// The bits of the elements that will have variance after this gradient.
-template <class View>
-struct preview_live_kernel {
-  View gradient;
-  const tile* tiles;
-  const float* v;
-  std::uint32_t* live;
-  moments_constants c;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto g = gradient.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto next = c.template next_variance<L>(L::load(v + (t.word + k) * 32), g(k));
-      L::store_bits(live + t.word + k, L::positive(next));
-    }
-  }
-};
-
-/// x and m from the local gradient.
+/// This rank's gradients, as a field.
 template <class P, class G>
-struct zero_one_local_kernel {
+struct own_gradient {
+  const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    gradients_of<L, G> gradient;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return gradient.load(k); }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
+  }
+};
+
+/// x and m from a gradient: Adam's step.
+template <class Field, class P, class G>
+struct zero_one_step_kernel {
+  Field gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   live_mask live;
@@ -105,11 +98,11 @@ struct zero_one_local_kernel {
     const tile& t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
-    const gradients_of<L, G> gradient(tensor, t, now);
+    const auto gradient_at = gradient.template at<L>(t, i);
     const float step = -(now->lr * tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto g = gradient.load(k);
+      const auto g = gradient_at(k);
       const auto m_new =
           live.template keep<L>(word, c.template next_momentum<L>(L::load(m + word * 32), g));
       L::store(m + word * 32, m_new);
@@ -156,33 +149,10 @@ struct zero_one_sync_kernel {
   }
 };
 
-/// Adds this step's learning rate to a sum, or starts the sum anew.
-struct sum_lr_kernel {
-  double* sum;
-  const step_scalars* now;
-  bool restart;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(sum, restart ? 0.0 : *sum + static_cast<double>(now->lr));
-  }
-};
-
-/// Counts the learning rate of a local step, which is part of the sum on every rank, also on one
-/// that left its gradient out. `alone`: nothing was communicated, and no other rank skips it.
-template <class B>
-void count_local_lr(B& backend, double* sum, const step_scalars* now, bool alone) {
-  const sum_lr_kernel add{sum, now, false};
-  if (alone) {
-    backend.launch(1, add);
-  } else {
-    launch_commit(backend, now, 1, add);
-  }
-}
-
 /// Copies the parameters to the flat axis.
 template <class P, class G>
 struct anchor_kernel {
+  static constexpr bool rare = true;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   float* anchor;
@@ -208,19 +178,18 @@ struct anchor_kernel {
 /// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's).
 /// Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the
 /// printed old one would keep the gradient out when every step exchanges); eps outside the root.
-template <class B>
-class zero_one_rule {
+template <Backend B>
+class zero_one_rule : public rule_defaults {
  public:
-  template <class T>
-  using buffer = decltype(std::declval<B&>().template make_buffer<T>(0));
+  using backend_type = B;
   static constexpr bool accumulates = true;
   static constexpr bool local_steps = true;
-  static constexpr bool refresh_is_step = false;
 
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
     validate_moments("zero_one", options.beta1, options.beta2, options.eps);
   }
+  [[nodiscard]] B& backend() { return backend_; }
 
   void prepare(const layout& axis) {
     const std::size_t n = axis.n_words() * word_elements;
@@ -229,12 +198,10 @@ class zero_one_rule {
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
 
-  /// Before each step: makes an exchange a local step while the learning rates sum to 0, since
-  /// nothing has moved. Throws invalid_input for a negative lr, and for a first step that does not
-  /// average gradients.
-  template <class P, class G, class Worker>
-  void check(step_plan& plan, float lr, std::uint64_t step, const tensor_entry<P, G>*,
-             Worker&) const {
+  /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
+  /// Throws invalid_input for a negative lr, and for a first step that does not average gradients.
+  template <class At>
+  void open(step_plan& plan, float lr, std::uint64_t step, const At&) const {
     if (lr < 0) {
       throw invalid_input(detail::message("zero_one: lr is ", lr, ", must not be negative"));
     }
@@ -245,71 +212,64 @@ class zero_one_rule {
     }
     if (!(moved_ || lr > 0)) plan.exchange = false;
   }
+  /// The first step is taken again when it was skipped.
+  [[nodiscard]] bool must_know() const { return !started_; }
 
   template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tensor_entry<P, G>* tensors,
-                                                const step_scalars* now) const {
-    return {tensors, now};
+  [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+    return {at.tensors, at.now};
   }
   /// Which elements will have variance after `refresh`.
-  template <class View, class Worker>
-  void preview_live(const View& gradient, Worker& at, std::uint32_t* live) {
-    at.backend().launch(
-        at.axis().tiles().size(),
-        detail::preview_live_kernel<View>{gradient, at.tiles(), v_.data(), live, constants()});
+  template <class View, class At>
+  void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
+    at.backend.launch(at.n_tiles(),
+                      preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, constants()});
   }
   /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
   /// parameters from which the ranks start.
-  template <class View, class Worker, class P, class G>
-  void refresh(const View& gradient, Worker& at, const tensor_entry<P, G>* tensors,
-               const step_scalars* now) {
-    const std::size_t n_tiles = at.axis().tiles().size();
+  template <class View, class P, class G>
+  void refresh(const View& gradient, const tiled<B, P, G>& at) {
     if (!started_) {
-      launch_commit(at.backend(), now, n_tiles,
-                    detail::anchor_kernel<P, G>{at.tiles(), tensors, anchor_.data()});
+      at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
-    launch_commit(at.backend(), now, n_tiles,
-                  detail::variance_kernel<View>{gradient, at.tiles(), v_.data(), constants()});
+    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), constants()});
   }
-  /// Whether the host must know the outcome of the next step: the first takes the anchor.
-  [[nodiscard]] bool must_know() const { return !started_; }
-  /// Called after a step that was done.
-  void conclude(const step_plan& plan, float lr) {
+  /// The whole step, where nothing travels: Adam's, from the mean gradient.
+  template <class View, class P, class G>
+  void dense_step(const View& gradient, const tiled<B, P, G>& at) {
+    refresh(gradient, at);
+    step(gradient, at);
+  }
+  /// What a step adds to the sum that is exchanged.
+  template <class View, class P, class G>
+  [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
+                                                       const tiled<B, P, G>& at) const {
+    return {m_.data(), at.tensors, at.now, constants()};
+  }
+  /// x and m from the local gradient. One pass, 24 bytes per element. The learning rate counts on
+  /// every rank, also on one that leaves its gradient out in a step of which no other rank hears.
+  template <class P, class G>
+  void local_step(const step_plan& plan, const tiled<B, P, G>& at) {
+    step(detail::own_gradient<P, G>{at.tensors, at.now}, at);
+    const sum_lr_kernel add{lr_sum_.data(), at.now, false};
+    if (plan.local()) {
+      at.backend.launch(1, add);
+    } else {
+      at.commit(1, add);
+    }
+  }
+  /// One pass, 20 bytes per element.
+  template <class View, class P, class G>
+  void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
+    at.commit(detail::zero_one_sync_kernel<View, P, G>{heard, at.tiles, at.tensors, m_.data(),
+                                                       anchor_.data(), v_.data(), lr_sum_.data(),
+                                                       at.now, constants()});
+    at.commit(1, sum_lr_kernel{lr_sum_.data(), at.now, true});
+  }
+  void done(const step_plan& plan, float lr) {
     started_ = true;
     moved_ = !plan.exchange && (moved_ || lr > 0);
   }
-
-  template <class View, class P, class G>
-  [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
-                                                       const tensor_entry<P, G>* tensors,
-                                                       const step_scalars* now) const {
-    return {m_.data(), tensors, now, constants()};
-  }
-  /// Two passes, 40 bytes per element.
-  template <class Worker, class P, class G>
-  void local_step(Worker& at, const tensor_entry<P, G>* tensors, const step_scalars* now) {
-    at.accumulate(detail::zero_one_message<P, G>{m_.data(), tensors, now, constants()}, now);
-    launch_commit(at.backend(), now, at.axis().tiles().size(),
-                  detail::zero_one_local_kernel<P, G>{at.tiles(), tensors, at.live(), m_.data(),
-                                                      v_.data(), now, constants()});
-  }
-  /// Counts the learning rate of a local step, which is part of the sum on every rank, also on one
-  /// that left its gradient out. `alone`: nothing was communicated, and no other rank skips it.
-  template <class Worker>
-  void count_local(Worker& at, const step_scalars* now, bool alone) {
-    detail::count_local_lr(at.backend(), lr_sum_.data(), now, alone);
-  }
-  /// One pass, 20 bytes per element.
-  template <class View, class Worker, class P, class G>
-  void apply(const View& agreed, const View&, Worker& at, const tensor_entry<P, G>* tensors,
-             const step_scalars* now) {
-    launch_commit(at.backend(), now, at.axis().tiles().size(),
-                  detail::zero_one_sync_kernel<View, P, G>{agreed, at.tiles(), tensors, m_.data(),
-                                                           anchor_.data(), v_.data(),
-                                                           lr_sum_.data(), now, constants()});
-    launch_commit(at.backend(), now, 1, detail::sum_lr_kernel{lr_sum_.data(), now, true});
-  }
-  void freeze() {}
 
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   [[nodiscard]] const float* variance() const { return v_.data(); }
@@ -329,16 +289,23 @@ class zero_one_rule {
   }
 
  private:
+  template <class Field, class P, class G>
+  void step(const Field& gradient, const tiled<B, P, G>& at) {
+    at.commit(detail::zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, at.live,
+                                                        m_.data(), v_.data(), at.now, constants()});
+  }
   [[nodiscard]] moments_constants constants() const {
     return make_moments(options_.beta1, options_.beta2, options_.eps);
   }
 
   zero_one_options options_;
   B backend_;
-  buffer<float> m_, v_, anchor_;
-  buffer<double> lr_sum_;  ///< of the steps since the last exchange
-  bool moved_ = false;     ///< that sum is not 0
+  buffer_of<B, float> m_, v_, anchor_;
+  buffer_of<B, double> lr_sum_;  ///< of the steps since the last exchange
+  bool moved_ = false;           ///< that sum is not 0
   bool started_ = false;
 };
+
+static_assert(LocalRule<zero_one_rule<detail::any_backend>>);
 
 }  // namespace onebit

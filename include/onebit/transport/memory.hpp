@@ -8,31 +8,11 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <onebit/concepts.hpp>
 #include <utility>
 
 /// The memory that transports carry bytes between: the host's own, or a device's.
 namespace onebit {
-
-/// How a rank reaches the memory its buffers lie in: a handle, cheap to copy. Copies are ordered
-/// among each other and after whatever work the handle stands for (on CUDA: its stream).
-///
-/// copy(to, from, bytes)  either side may be device or host memory; may return before it is done,
-///                        and only after wait() may the host use either side again
-/// wait()                 until all copies and all work before it are done
-/// allocate_host(bytes)   host memory from which copies run at full speed (on CUDA: pinned),
-/// 64-byte
-///                        aligned; free_host(p) takes it back; no copy may be under way then
-/// host_can_touch         the host may read and write this memory itself, and copies are done when
-///                        they return
-template <class M>
-concept Memory = std::copy_constructible<M> &&
-    requires(M memory, void* to, const void* from, std::size_t bytes) {
-  memory.copy(to, from, bytes);
-  memory.wait();
-  { memory.allocate_host(bytes) } -> std::same_as<void*>;
-  memory.free_host(to);
-  { M::host_can_touch } -> std::convertible_to<bool>;
-};
 
 /// Plain memory: memcpy, never waits.
 struct host_memory {

@@ -58,13 +58,13 @@ class staged {
   }
 
   /// Collective over all ranks: as T's own.
-  [[nodiscard]] staged split(int color, int key) const requires requires(const T& t) {
-    T(t.split(color, key));
+  [[nodiscard]] staged split(int color, int key) const requires SplittingTransport<T> {
+    return staged(inner_.split(color, key), memory_);
   }
-  { return staged(inner_.split(color, key), memory_); }
   /// Collective: as T's own.
-  [[nodiscard]] int ranks_per_node() const requires requires(const T& t) { t.ranks_per_node(); }
-  { return inner_.ranks_per_node(); }
+  [[nodiscard]] int ranks_per_node() const requires NodeAwareTransport<T> {
+    return inner_.ranks_per_node();
+  }
 
   [[nodiscard]] T& inner() { return inner_; }
 
@@ -72,7 +72,7 @@ class staged {
   [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(inner_.size()); }
 
   [[nodiscard]] bool takes_device_memory() const {
-    if constexpr (requires(const T& t) { t.device_aware(); }) {
+    if constexpr (DeviceAwareTransport<T>) {
       return inner_.device_aware();
     } else {
       return M::host_can_touch;

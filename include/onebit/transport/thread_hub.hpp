@@ -34,7 +34,7 @@ class thread_hub {
     int rank = 0;
   };
 
-  thread_hub(int size, std::chrono::milliseconds timeout)
+  [[gnu::cold]] thread_hub(int size, std::chrono::milliseconds timeout)
       : calls_(static_cast<std::size_t>(size)),
         timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365))) {}
 
@@ -42,7 +42,7 @@ class thread_hub {
   [[nodiscard]] const call& of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
 
   /// Waits until all ranks made the same call.
-  void meet(int rank, const call& mine) {
+  [[gnu::cold]] void meet(int rank, const call& mine) {
     calls_[static_cast<std::size_t>(rank)] = mine;
     wait_for_all(rank, mine.what);
     const call& first = calls_[0];
@@ -59,7 +59,7 @@ class thread_hub {
 
   /// Waits until all ranks are done with each other's memory. All have met and will part, so none
   /// gives up, not even when the hub is aborted meanwhile: the others still use its buffers.
-  void part() {
+  [[gnu::cold]] void part() {
     std::unique_lock lock(mutex_);
     const std::size_t round = round_;
     if (!complete()) changed_.wait(lock, [&] { return round_ != round; });
@@ -67,45 +67,44 @@ class thread_hub {
 
   /// Makes every present and later meeting throw, here and in the hubs split from this one. The
   /// first reason given is the one that is told.
-  void abort(const std::string& why) {
+  [[gnu::cold]] void abort(const std::string& why) {
     std::unique_lock lock(mutex_);
     abort(lock, why);
   }
 
   /// Waits for all ranks: gives those of one color a hub of their own, ordered by key, then rank.
-  [[nodiscard]] seat split(int rank, int color, int key) {
+  [[nodiscard, gnu::cold]] seat split(int rank, int color, int key) {
     struct card {
       int color, key, rank;
     };
     const card mine{color, key, rank};
-    std::vector<card> group;
-    group.reserve(calls_.size());  // nothing may fail between meeting and parting
-    int odd = -1, odd_color = 0;
+    const auto before = [](const card& a, const card& b) {
+      return a.key != b.key ? a.key < b.key : a.rank < b.rank;
+    };
+    card first = mine;  // of the group: its leader
+    seat place;
+    int odd = -1, odd_color = 0, group_size = 0;
     meet(rank, {"split", &mine, nullptr, 0});
     for (int r = 0; r < size(); ++r) {
       const card& its = *static_cast<const card*>(of(r).send);
-      if (its.color == color) group.push_back(its);
       if (its.color < 0 && odd < 0) {
         odd = r;
         odd_color = its.color;
       }
+      if (its.color != color) continue;
+      ++group_size;
+      if (before(its, mine)) ++place.rank;
+      if (before(its, first)) first = its;
     }
     part();
     if (odd >= 0) {
       throw invalid_input(message("threads: split: rank ", odd, " has color ", odd_color,
                                   "; must not be negative", rank_suffix(rank, size())));
     }
-    std::sort(group.begin(), group.end(), [](const card& a, const card& b) {
-      return std::tie(a.key, a.rank) < std::tie(b.key, b.rank);
-    });
-    const auto own =
-        std::find_if(group.begin(), group.end(), [&](const card& its) { return its.rank == rank; });
-    seat place{nullptr, static_cast<int>(own - group.begin())};
-    const int leader = group.front().rank;
-    if (leader == rank) place.hub = adopt(static_cast<int>(group.size()));
+    if (first.rank == rank) place.hub = adopt(group_size);
     meet(rank, {"split", &place.hub, nullptr, 0});
-    if (leader != rank) {
-      place.hub = *static_cast<const std::shared_ptr<thread_hub>*>(of(leader).send);
+    if (first.rank != rank) {
+      place.hub = *static_cast<const std::shared_ptr<thread_hub>*>(of(first.rank).send);
     }
     part();
     return place;
@@ -122,7 +121,7 @@ class thread_hub {
   }
 
   /// Gives the lock back for as long as it tells the children.
-  void abort(std::unique_lock<std::mutex>& lock, const std::string& why) {
+  [[gnu::cold]] void abort(std::unique_lock<std::mutex>& lock, const std::string& why) {
     if (!aborted_) why_ = why;
     aborted_ = true;
     changed_.notify_all();
@@ -135,7 +134,7 @@ class thread_hub {
     lock.lock();
   }
 
-  void wait_for_all(int rank, const char* what) {
+  [[gnu::cold]] void wait_for_all(int rank, const char* what) {
     std::unique_lock lock(mutex_);
     if (!aborted_) {
       const std::size_t round = round_;
@@ -153,7 +152,7 @@ class thread_hub {
   }
 
   /// A hub that is aborted along with this one.
-  [[nodiscard]] std::shared_ptr<thread_hub> adopt(int size) {
+  [[nodiscard, gnu::cold]] std::shared_ptr<thread_hub> adopt(int size) {
     auto child = std::make_shared<thread_hub>(size, timeout_);
     const std::lock_guard lock(mutex_);
     std::erase_if(children_, [](const auto& other) { return other.expired(); });

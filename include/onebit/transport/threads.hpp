@@ -75,7 +75,7 @@ class basic_threads {
   /// Collective over all ranks, waits: the transport over the ranks that gave the same color,
   /// ordered by key, then rank. A failure that ends this one's collectives ends those of the new
   /// one too, not the other way round. Throws invalid_input, on all ranks, for a negative color.
-  [[nodiscard]] basic_threads split(int color, int key) const {
+  [[nodiscard, gnu::cold]] basic_threads split(int color, int key) const {
     auto place = hub_->split(rank_, color, key);
     return basic_threads(std::move(place.hub), place.rank, memory_);
   }
@@ -83,7 +83,7 @@ class basic_threads {
  private:
   /// Meets the other ranks with what it has ready, copies from each, and parts.
   template <class Copy>
-  void exchange(const detail::thread_hub::call& mine, const Copy& copy) {
+  [[gnu::cold]] void exchange(const detail::thread_hub::call& mine, const Copy& copy) {
     memory_.wait();  // others read what work before this call writes
     hub_->meet(rank_, mine);
     try {
@@ -131,8 +131,8 @@ static_assert(Transport<threads>);
 /// `memories[r]` is rank r's. When a rank throws, the others are released from their collectives,
 /// and the first exception is rethrown here. f sets its thread's device, where there are several.
 template <Memory M, class F>
-void run_threads(std::vector<M> memories, F f,
-                 std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
+[[gnu::cold]] void run_threads(std::vector<M> memories, F f,
+                               std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   const int n = static_cast<int>(memories.size());
   if (n < 1) throw invalid_input(detail::message("run_threads: ", n, " ranks; must be at least 1"));
   const auto hub = std::make_shared<detail::thread_hub>(n, timeout);
@@ -172,7 +172,8 @@ void run_threads(std::vector<M> memories, F f,
 
 /// Runs `f(threads)` on n ranks of plain memory.
 template <class F>
-void run_threads(int n, F f, std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
+[[gnu::cold]] void run_threads(int n, F f,
+                               std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   if (n < 1) throw invalid_input(detail::message("run_threads: ", n, " ranks; must be at least 1"));
   run_threads(std::vector<host_memory>(static_cast<std::size_t>(n)), std::move(f), timeout);
 }

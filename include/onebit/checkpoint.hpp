@@ -71,72 +71,74 @@ namespace detail {
 
 inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r', '\n'};
 inline constexpr std::uint32_t checkpoint_order = 0x01020304U;
-inline constexpr std::uint32_t checkpoint_version = 1;
+inline constexpr std::uint32_t checkpoint_version = 2;
 
-/// What writers share.
-template <class Self>
-class archive_writer {
+/// Calls f(data, n) with what lies in a backend's memory: in pieces, where the host cannot look
+/// there itself.
+template <class B, class T, class F>
+void read_on_host(B& backend, const T* data, std::size_t n, const F& f) {
+  if constexpr (B::deferred) {
+    constexpr std::size_t piece = std::size_t{1} << 20U;
+    std::vector<T> here(n < piece ? n : piece);
+    for (std::size_t at = 0; at < n; at += piece) {
+      const std::size_t m = n - at < piece ? n - at : piece;
+      backend.copy_out(here.data(), data + at, m);
+      f(here.data(), m);
+    }
+  } else {
+    f(data, n);
+  }
+}
+
+/// Writes a payload, or without a stream only counts its bytes.
+class payload_writer {
  public:
   static constexpr bool reading = false;
+
+  explicit payload_writer(std::ostream* out) : out_(out) {}
 
   template <class T>
   void scalar(const T& x) {
     static_assert(std::is_trivially_copyable_v<T>);
-    self().bytes(&x, sizeof x);
+    bytes(&x, sizeof x);
   }
   template <class T>
   void vector(const std::vector<T>& v) {
     scalar(static_cast<std::uint64_t>(v.size()));
-    self().bytes(v.data(), v.size() * sizeof(T));
+    bytes(v.data(), v.size() * sizeof(T));
   }
   template <class Buffer, class B>
   void buffer(const Buffer& b, B& backend) {
     scalar(static_cast<std::uint64_t>(b.bytes()));
-    if constexpr (B::deferred && Self::stores) {
-      std::vector<std::remove_cvref_t<decltype(*b.data())>> here(b.size());
-      backend.copy_out(here.data(), b.data(), b.size());
-      self().bytes(here.data(), b.bytes());
+    if (out_ == nullptr) {
+      size_ += b.bytes();
     } else {
-      self().bytes(b.data(), b.bytes());
+      read_on_host(backend, b.data(), b.size(),
+                   [&](const auto* p, std::size_t n) { bytes(p, n * sizeof *p); });
     }
   }
-
- private:
-  Self& self() { return static_cast<Self&>(*this); }
-};
-
-class size_archive : public archive_writer<size_archive> {
- public:
-  static constexpr bool stores = false;
-  void bytes(const void*, std::size_t n) { size_ += n; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
-
- private:
-  std::uint64_t size_ = 0;
-};
-
-class stream_writer : public archive_writer<stream_writer> {
- public:
-  static constexpr bool stores = true;
-  explicit stream_writer(std::ostream& out) : out_(out) {}
-  void bytes(const void* data, std::size_t n) {
-    if (n == 0) return;
-    checksum_.add(data, n);
-    out_.write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
-  }
   [[nodiscard]] std::uint64_t checksum() const { return checksum_.value(); }
 
  private:
-  std::ostream& out_;
+  void bytes(const void* data, std::size_t n) {
+    size_ += n;
+    if (out_ == nullptr || n == 0) return;
+    checksum_.add(data, n);
+    out_->write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
+  }
+
+  std::ostream* out_;
+  std::uint64_t size_ = 0;
   digest checksum_;
 };
 
 /// Reads a payload that was checked to be whole.
-class memory_reader {
+class payload_reader {
  public:
   static constexpr bool reading = true;
 
-  explicit memory_reader(std::vector<char> payload) : payload_(std::move(payload)) {}
+  explicit payload_reader(std::vector<char> payload) : payload_(std::move(payload)) {}
 
   template <class T>
   void scalar(T& x) {
@@ -156,14 +158,13 @@ class memory_reader {
     std::uint64_t n = 0;
     scalar(n);
     need(n);
-    if (b.bytes() != n) b = backend.template make_buffer<T>(n / sizeof(T));
-    if constexpr (B::deferred) {
-      std::vector<T> here(b.size());
-      take(here.data(), n);
-      backend.copy_in(b.data(), here.data(), b.size());
-    } else {
-      take(b.data(), n);
+    if (n % sizeof(T) != 0) {
+      throw checkpoint_error(message("checkpoint: a section of ", n, " bytes at offset ", at_,
+                                     " that holds objects of ", sizeof(T), " bytes"));
     }
+    if (b.bytes() != n) b = backend.template make_buffer<T>(n / sizeof(T));
+    backend.copy_in(reinterpret_cast<char*>(b.data()), payload_.data() + at_, n);
+    at_ += n;
   }
   [[nodiscard]] std::size_t left() const { return payload_.size() - at_; }
 
@@ -188,7 +189,7 @@ class memory_reader {
 /// twice.
 template <class F>
 void write_checkpoint(std::ostream& out, const F& write) {
-  size_archive size;
+  payload_writer size(nullptr);
   write(size);
   const std::uint64_t length = size.size();
   out.write(checkpoint_magic, sizeof checkpoint_magic);
@@ -196,7 +197,7 @@ void write_checkpoint(std::ostream& out, const F& write) {
   put(checkpoint_order);
   put(checkpoint_version);
   put(length);
-  stream_writer writer(out);
+  payload_writer writer(&out);
   write(writer);
   put(writer.checksum());
   out.flush();
@@ -216,7 +217,7 @@ inline void read_exactly(std::istream& in, char* to, std::size_t n, const char* 
 }
 
 /// Reads header, payload and checksum, and checks all of it before anything is used.
-inline memory_reader read_checkpoint(std::istream& in) {
+inline payload_reader read_checkpoint(std::istream& in) {
   char magic[sizeof checkpoint_magic] = {};
   read_exactly(in, magic, sizeof magic, "the magic number");
   if (std::memcmp(magic, checkpoint_magic, sizeof magic) != 0) {
@@ -255,7 +256,7 @@ inline memory_reader read_checkpoint(std::istream& in) {
     throw checkpoint_error(message("checkpoint: damaged: checksum ", found.value(), " instead of ",
                                    checksum, " over ", length, " bytes"));
   }
-  return memory_reader(std::move(payload));
+  return payload_reader(std::move(payload));
 }
 
 }  // namespace detail

@@ -1,0 +1,196 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dry_run.hpp"
+#include "exchange_seconds.hpp"
+
+/// What a run will take, predicted from a few numbers: does compression pay, and which kind?
+/// Communication and computation do not overlap, as in the papers.
+namespace advisor::cost {
+
+/// Passes over memory, in ns per parameter of the model. What they cost depends on the rank's
+/// memory bandwidth: divide the bytes by it, or measure.
+struct passes {
+  double encode_ns = 0;  ///< of a compressed step: about 16.4 bytes
+  double serve_ns = 0;   ///< reading one bit for each parameter out of slots: about 1/8 byte
+  double update_ns = 0;  ///< of a step that is not dense, local steps included: about 12.3 bytes
+  double sum_ns = 0;     ///< adding what one rank sent in full: about 8 bytes
+};
+
+/// One training run. Counts of no steps leave their algorithm out.
+struct workload {
+  double parameters = 0;
+  double dense_element_bytes = 4;       ///< of an uncompressed element on the wire
+  double allreduce_factor = 1;          ///< seconds of the real allreduce / exchange::ring
+  double forward_backward_seconds = 0;  ///< of one step, gradient accumulation included
+  double dense_update_seconds = 0;      ///< of the optimizer's arithmetic in a dense step
+  passes compression;                   ///< the same for the steps that are not dense
+  std::uint64_t steps = 1;              ///< of the uncompressed run: Adam, LAMB
+  step_counts one_bit_adam, one_bit_lamb, zero_one_adam;
+};
+
+enum class algorithm : std::uint8_t { adam, one_bit_adam, one_bit_lamb, zero_one_adam };
+
+[[nodiscard]] inline const char* name_of(algorithm a) {
+  constexpr const char* names[] = {"adam", "one_bit_adam", "one_bit_lamb", "zero_one_adam"};
+  return names[static_cast<std::size_t>(a)];
+}
+
+/// Throws invalid_input, with the number, unless the workload can be computed with.
+inline void check(const workload& work) {
+  const auto at_least = [](double least, double x, const char* name) {
+    if (x >= least && std::isfinite(x)) return;
+    refuse("cost::workload: ", name, " is ", x, ", must be finite and at least ", least);
+  };
+  at_least(1, work.parameters, "parameters");
+  at_least(0.125, work.dense_element_bytes, "dense_element_bytes");
+  at_least(0, work.allreduce_factor, "allreduce_factor");
+  at_least(0, work.forward_backward_seconds, "forward_backward_seconds");
+  at_least(0, work.dense_update_seconds, "dense_update_seconds");
+  at_least(0, work.compression.encode_ns, "compression.encode_ns");
+  at_least(0, work.compression.serve_ns, "compression.serve_ns");
+  at_least(0, work.compression.update_ns, "compression.update_ns");
+  at_least(0, work.compression.sum_ns, "compression.sum_ns");
+  at_least(1, static_cast<double>(work.steps), "steps");
+}
+
+/// Seconds of arithmetic in a step after that exchange. hierarchical encodes and serves n / L.
+[[nodiscard]] inline double pass_seconds(const network& net, const workload& work, exchange kind) {
+  const passes& p = work.compression;
+  const double n = work.parameters * 1e-9, w = net.ranks, l = net.ranks_per_node;
+  switch (kind) {
+    case exchange::ring:  // adds up within the transport
+      return work.dense_update_seconds;
+    case exchange::dense_gather_scatter:
+      return work.dense_update_seconds + n * p.sum_ns;
+    case exchange::gather_scatter:
+      return n * (p.encode_ns + p.serve_ns + p.update_ns);
+    case exchange::all_gather:
+      return n * (p.encode_ns + w * p.serve_ns + p.update_ns);
+    case exchange::hierarchical:
+      break;
+  }
+  return n * (p.sum_ns + (p.encode_ns + p.serve_ns) / l + p.update_ns);
+}
+
+/// One way to train.
+struct prediction {
+  algorithm by = algorithm::adam;
+  exchange with = exchange::ring;
+  double exchange_seconds = 0;  ///< of the exchange named, on the network
+  double step_seconds = 0;      ///< of a step with it: dense for adam, else compressed
+  double seconds = 0;           ///< of all steps, end to end
+  double speed_up = 1;          ///< in steps per second, end to end, over adam with a ring
+};
+
+/// Of an algorithm that compresses.
+[[nodiscard]] inline const step_counts& steps_of(const workload& work, algorithm by) {
+  return by == algorithm::one_bit_adam   ? work.one_bit_adam
+         : by == algorithm::one_bit_lamb ? work.one_bit_lamb
+                                         : work.zero_one_adam;
+}
+
+/// From the seconds that the exchanges take, wherever they are from. Adam takes `work.steps` dense
+/// steps by `with`; the others the steps that are counted for them, the dense ones by a ring.
+/// Throws invalid_input.
+[[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
+                                        exchange with, double ring_seconds, double with_seconds) {
+  check(net);
+  check(work);
+  const bool compresses = with != exchange::ring && with != exchange::dense_gather_scatter;
+  if (compresses == (by == algorithm::adam)) {
+    refuse("cost::predict: ", name_of(by), " does not exchange by ", name_of(with));
+  }
+  const double forward_backward = work.forward_backward_seconds;
+  const double dense_step = forward_backward + ring_seconds + work.dense_update_seconds;
+  // One rank has nobody to exchange with: its steps are dense.
+  const bool alone = net.ranks == 1;
+  const double step = compresses && alone
+                          ? dense_step
+                          : forward_backward + with_seconds + pass_seconds(net, work, with);
+  prediction p{by, with, with_seconds, step, 0, 1};
+  if (!compresses) {
+    p.seconds = static_cast<double>(work.steps) * step;
+    p.speed_up = step > 0 ? dense_step / step : 1;
+    return p;
+  }
+  const step_counts& n = steps_of(work, by);
+  if (n.steps() == 0) refuse("cost::predict: the workload has no steps of ", name_of(by));
+  const double local =
+      alone ? dense_step : forward_backward + work.parameters * work.compression.update_ns * 1e-9;
+  p.seconds = static_cast<double>(n.dense) * dense_step + static_cast<double>(n.compressed) * step +
+              static_cast<double>(n.both) * (step + ring_seconds) +
+              static_cast<double>(n.local) * local;
+  p.speed_up = p.seconds > 0 ? static_cast<double>(n.steps()) * dense_step / p.seconds : 1;
+  return p;
+}
+/// From the sizes alone.
+[[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
+                                        exchange with) {
+  const auto seconds = [&](exchange e) {
+    return exchange_seconds(net, e, work.parameters, work.dense_element_bytes) *
+           (e == exchange::ring ? work.allreduce_factor : 1);
+  };
+  return predict(net, work, by, with, seconds(exchange::ring), seconds(with));
+}
+
+struct advice {
+  std::vector<prediction> all;  ///< the fastest first
+  bool pays = false;            ///< is a compressed run `worthwhile` times as fast as the others?
+  std::string sentence;         ///< the same in words, with numbers
+};
+
+/// All predictions, sorted by speed-up, and what to do. A speed-up below `worthwhile` is none: the
+/// model is not better than that. Every compressed algorithm of the workload is considered, with
+/// hierarchical only where there are nodes of several ranks. Throws invalid_input.
+[[nodiscard]] inline advice advise(const network& net, const workload& work,
+                                   bool with_hierarchical = true, double worthwhile = 1.1) {
+  advice a;
+  const auto add = [&](algorithm by, exchange with) {
+    a.all.push_back(predict(net, work, by, with));
+  };
+  add(algorithm::adam, exchange::ring);
+  add(algorithm::adam, exchange::dense_gather_scatter);
+  const double adam = std::max(a.all[0].speed_up, a.all[1].speed_up);
+  const bool has_levels = net.ranks_per_node > 1 && net.ranks > net.ranks_per_node;
+  for (const algorithm by :
+       {algorithm::one_bit_adam, algorithm::one_bit_lamb, algorithm::zero_one_adam}) {
+    if (steps_of(work, by).steps() == 0) continue;
+    add(by, exchange::gather_scatter);
+    add(by, exchange::all_gather);
+    if (with_hierarchical && has_levels) add(by, exchange::hierarchical);
+  }
+  std::stable_sort(a.all.begin(), a.all.end(), [](const prediction& x, const prediction& y) {
+    return x.speed_up > y.speed_up;
+  });
+
+  const auto best = std::find_if(a.all.begin(), a.all.end(),
+                                 [](const prediction& p) { return p.by != algorithm::adam; });
+  std::ostringstream out;
+  out.precision(3);
+  if (best == a.all.end()) {
+    out << "No compressed algorithm was asked for.";
+  } else {
+    const double gain = best->speed_up / adam;
+    a.pays = gain >= worthwhile;
+    out << (a.pays ? "Compression pays: " : "Compression will not pay: ") << name_of(best->by)
+        << " by " << name_of(best->with) << ", the fastest, makes " << gain
+        << " times the steps per second of uncompressed training, end to end";
+    if (!a.pays) out << ", and " << worthwhile << " times would be worth the change";
+    out << ".";
+  }
+  a.sentence = std::move(out).str();
+  return a;
+}
+
+}  // namespace advisor::cost

@@ -1,0 +1,351 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// 0/1 Adam as DeepSpeed's ZeroOneAdam computes it: a rule and a schedule from outside of the
+// library, with the same rights as its own. For trajectories recorded there (tests/golden), and for
+// those who come from there. New work should take onebit::zero_one_adam, the paper's algorithm.
+
+#ifndef ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP
+#define ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/onebit.hpp>
+#include <utility>
+#include <vector>
+
+namespace deepspeed {
+
+using onebit::gradients_of;
+using onebit::moments_constants;
+using onebit::parameters_of;
+using onebit::step_scalars;
+using onebit::tensor_entry;
+using onebit::tile;
+using onebit::tiled;
+
+/// Stage A: base + g. Stage B: base + a d, a with this step's own update in it.
+template <class P, class G>
+struct zero_one_message {
+  const tensor_entry<P, G>* tensors;
+  const float *m, *v, *sum;
+  const step_scalars* now;
+  moments_constants c;
+  bool stage_b;
+
+  template <class L>
+  struct reader {
+    parameters_of<L, P> params;
+    gradients_of<L, G> gradient;
+    const float *m, *v, *sum;
+    moments_constants c;
+    float step, weight_decay;
+    bool stage_b;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      const auto g = gradient.load(k);
+      if (!stage_b) return L::add(base, g);
+      const auto d = c.template denominator<L>(L::load(v + 32 * k));
+      const auto u = L::div(c.template next_momentum<L>(L::load(m + 32 * k), g), d);
+      const auto x = params.load(k);
+      const auto decayed = L::fma(L::set(weight_decay), x, u);
+      return L::fma(L::fma(L::set(step), decayed, L::load(sum + 32 * k)), d, base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const std::size_t first = t.word * 32;
+    return {parameters_of<L, P>(tensor, t),
+            gradients_of<L, G>(tensor, t, now),
+            m + first,
+            v + first,
+            sum + first,
+            c,
+            -(now->lr * tensor.lr_factor),
+            tensor.weight_decay,
+            stage_b};
+  }
+};
+
+/// A field of gradients that starts from 0.
+template <class Message>
+struct plain_field {
+  Message message;
+  template <class L>
+  struct reader {
+    typename Message::template reader<L> message;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return message(k, L::set(0.0F));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t i) const {
+    return {message.template at<L>(t, i)};
+  }
+};
+
+/// m and x from a gradient, the agreed one or the local one; the step also into the sum of local
+/// steps, where there is one.
+template <class Field, class P, class G>
+struct zero_one_step_kernel {
+  Field gradient;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  float* m;
+  const float* v;
+  float* sum;  ///< of local steps, or null
+  const step_scalars* now;
+  moments_constants c;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const auto g = gradient.template at<L>(t, i);
+    const parameters_of<L, P> params(tensor, t);
+    const auto step = L::set(-(now->lr * tensor.lr_factor));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t at = (t.word + k) * 32;
+      const auto m_new = c.template next_momentum<L>(L::load(m + at), g(k));
+      L::store(m + at, m_new);
+      const auto x = params.load(k);
+      const auto u = L::div(m_new, c.template denominator<L>(L::load(v + at)));
+      const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
+      params.store(k, L::fma(step, decayed, x));
+      if (sum != nullptr) L::store(sum + at, L::fma(step, decayed, L::load(sum + at)));
+    }
+  }
+};
+
+/// Stage B's exchange: x without the local steps, with the agreed ones; m from their sum.
+template <class View, class P, class G>
+struct zero_one_sync_kernel {
+  View agreed;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  float* m;
+  const float* v;
+  float* sum;
+  const double* lr_before;
+  const step_scalars* now;
+  moments_constants c;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const auto agreed_at = agreed.template at<L>(t, i);
+    const parameters_of<L, P> params(tensor, t);
+    const double sum_lr = *lr_before + static_cast<double>(now->lr);
+    const float scaled = static_cast<float>(sum_lr) * tensor.lr_factor;
+    const auto inverse = L::set(scaled > 0 ? -1.0F / scaled : 0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t at = (t.word + k) * 32;
+      const auto b = agreed_at(k);
+      L::store(m + at, L::mul(b, inverse));
+      const auto x = L::sub(params.load(k), L::load(sum + at));
+      const auto moved = L::div(b, c.template denominator<L>(L::load(v + at)));
+      params.store(k, L::add(x, moved));
+      L::store(sum + at, L::set(0.0F));
+    }
+  }
+};
+
+struct zero_one_options {
+  onebit::zero_one_options adam{};
+  std::uint64_t var_freeze_step = 100000;
+  std::uint64_t var_update_scaler = 16;
+  std::uint64_t local_step_scaler = 32678;
+  std::uint64_t local_step_clipper = 16;
+  onebit::dense_sum dense = onebit::dense_sum::rank_order;
+};
+
+/// When: options and step numbers as theirs, whose first step only initialises (our step i is their
+/// step i + 2).
+///
+/// Stage A, to var_freeze_step: a dense step every var_interval steps, which doubles after
+/// var_update_scaler of them; compressed gradients else. Stage B: an exchange every local_interval
+/// steps, which doubles after local_step_scaler steps up to local_step_clipper.
+class zero_one_schedule : public onebit::schedule_defaults {
+ public:
+  /// Throws invalid_input when an option is 0.
+  explicit zero_one_schedule(const zero_one_options& o) : options_(o) {
+    if (o.var_update_scaler > 0 && o.local_step_scaler > 0 && o.local_step_clipper > 0) return;
+    throw onebit::invalid_input(
+        "deepspeed::zero_one_schedule: var_update_scaler, local_step_scaler "
+        "and local_step_clipper must all be at least 1");
+  }
+  [[nodiscard]] onebit::step_plan plan(std::uint64_t step, float) const {
+    const std::uint64_t theirs = step + 2;
+    if (stage_b(step)) {
+      return {.average_gradient = false, .exchange = theirs % local_interval_ == 0, .frozen = true};
+    }
+    const bool dense = theirs % var_interval_ == 0;
+    return {.average_gradient = dense, .exchange = !dense};
+  }
+  void done(std::uint64_t step, float, double) {
+    if (stage_b(step)) {
+      if (++local_counter_ < options_.local_step_scaler) return;
+      local_counter_ = 0;
+      local_interval_ = std::min(options_.local_step_clipper, 2 * local_interval_);
+    } else if ((step + 2) % var_interval_ == 0 && ++var_counter_ == options_.var_update_scaler) {
+      var_counter_ = 0;
+      var_interval_ *= 2;
+    }
+  }
+  [[nodiscard]] std::uint64_t var_interval() const { return var_interval_; }
+  [[nodiscard]] std::uint64_t var_counter() const { return var_counter_; }
+  [[nodiscard]] std::uint64_t local_interval() const { return local_interval_; }
+  [[nodiscard]] std::uint64_t local_counter() const { return local_counter_; }
+
+  template <class Archive>
+  void archive(Archive& a) {
+    a.scalar(var_interval_);
+    a.scalar(var_counter_);
+    a.scalar(local_interval_);
+    a.scalar(local_counter_);
+  }
+
+ private:
+  [[nodiscard]] bool stage_b(std::uint64_t step) const {
+    return step > 0 && step + 1 > options_.var_freeze_step;
+  }
+
+  zero_one_options options_;
+  std::uint64_t var_interval_ = 1, var_counter_ = 0, local_interval_ = 1, local_counter_ = 0;
+};
+
+/// What: in stage A dense Adam steps, and between them steps from compressed gradients; in stage B
+/// local steps, whose sum, times sqrt(v) + eps, is what an exchange agrees on. Weight decay is
+/// inside that sum, and local steps are undone by subtraction, so that ranks agree only up to
+/// rounding.
+///
+/// State: m, v and the sum of local steps, 12 bytes per element.
+/// Source: DeepSpeed 0.19.6, ZeroOneAdam; differs in the order of roundings.
+template <onebit::Backend B>
+class zero_one_rule : public onebit::rule_defaults {
+ public:
+  using backend_type = B;
+  using float_buffer = onebit::buffer_of<B, float>;
+  static constexpr bool local_steps = true;
+
+  zero_one_rule(onebit::zero_one_options options, B backend)
+      : c_(onebit::make_moments(options.beta1, options.beta2, options.eps)),
+        backend_(std::move(backend)) {
+    onebit::validate_moments("zero_one", options.beta1, options.beta2, options.eps);
+  }
+  [[nodiscard]] B& backend() { return backend_; }
+  void prepare(const onebit::layout& axis) {
+    const std::size_t n = axis.n_words() * onebit::word_elements;
+    for (auto* b : {&m_, &v_, &sum_}) *b = backend_.template make_buffer<float>(n);
+    lr_sum_ = backend_.template make_buffer<double>(1);
+  }
+
+  /// An exchange is a local step while the learning rates of stage B sum to 0.
+  template <class At>
+  void open(onebit::step_plan& plan, float lr, std::uint64_t, const At&) {
+    if (lr < 0) throw onebit::invalid_input("deepspeed::zero_one: lr must not be negative");
+    if (stage_b_ && !(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
+  }
+  template <class P, class G>
+  [[nodiscard]] onebit::gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+    return {at.tensors, at.now};
+  }
+  template <class View, class At>
+  void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
+    at.backend.launch(at.n_tiles(),
+                      onebit::preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, c_});
+  }
+  /// A dense step.
+  template <class View, class P, class G>
+  void refresh(const View& gradient, const tiled<B, P, G>& at) {
+    at.commit(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), c_});
+    step(gradient, at, nullptr);
+  }
+  template <class View, class P, class G>
+  void dense_step(const View& gradient, const tiled<B, P, G>& at) {
+    refresh(gradient, at);
+  }
+  template <class View, class P, class G>
+  [[nodiscard]] zero_one_message<P, G> message(const View&, const tiled<B, P, G>& at) const {
+    return {at.tensors, m_.data(), v_.data(), sum_.data(), at.now, c_, stage_b_};
+  }
+  template <class P, class G>
+  void local_step(const onebit::step_plan& plan, const tiled<B, P, G>& at) {
+    if (plan.average_gradient) return;  // refresh was the step
+    step(plain_field<onebit::gradient_message<P, G>>{{at.tensors, at.now}}, at, sum_.data());
+    at.backend.launch(1, onebit::sum_lr_kernel{lr_sum_.data(), at.now, false});
+  }
+  template <class View, class P, class G>
+  void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
+    if (!stage_b_) return step(heard, at, nullptr);
+    at.commit(zero_one_sync_kernel<View, P, G>{heard, at.tiles, at.tensors, m_.data(), v_.data(),
+                                               sum_.data(), lr_sum_.data(), at.now, c_});
+    at.commit(1, onebit::sum_lr_kernel{lr_sum_.data(), at.now, true});
+  }
+  void done(const onebit::step_plan& plan, float lr) {
+    if (plan.exchange && stage_b_) sum_lr_ = 0;
+    if (plan.local()) sum_lr_ += static_cast<double>(lr);
+  }
+  /// Stage B begins: the exchange starts anew, from nothing.
+  [[nodiscard]] bool frozen() const { return stage_b_; }
+  template <class At>
+  [[nodiscard]] onebit::handover<float_buffer> freeze(std::uint32_t*, const At&, std::uint64_t) {
+    stage_b_ = true;
+    return {};
+  }
+
+  [[nodiscard]] const float* momentum() const { return m_.data(); }
+  [[nodiscard]] const float* variance() const { return v_.data(); }
+  [[nodiscard]] const float* local_sum() const { return sum_.data(); }
+  /// Learning rates since the last exchange of stage B.
+  [[nodiscard]] double sum_lr() const { return sum_lr_; }
+  [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes() + sum_.bytes(); }
+  template <class Archive>
+  void archive(Archive& a) {
+    a.scalar(stage_b_);
+    a.scalar(sum_lr_);
+    a.buffer(lr_sum_, backend_);
+    a.buffer(m_, backend_);
+    a.buffer(v_, backend_);
+    a.buffer(sum_, backend_);
+  }
+
+ private:
+  template <class Field, class P, class G>
+  void step(const Field& gradient, const tiled<B, P, G>& at, float* sum) {
+    at.commit(zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, m_.data(),
+                                                v_.data(), sum, at.now, c_});
+  }
+
+  moments_constants c_;
+  B backend_;
+  float_buffer m_, v_, sum_;
+  onebit::buffer_of<B, double> lr_sum_;  ///< what kernels read of sum_lr_
+  double sum_lr_ = 0;
+  bool stage_b_ = false;
+};
+
+static_assert(onebit::LocalRule<zero_one_rule<onebit::host>> &&
+              onebit::FreezingRule<zero_one_rule<onebit::host>> &&
+              onebit::Schedule<zero_one_schedule>);
+
+/// Collective over the transport.
+template <class P, class G, class T, class B = onebit::host,
+          class C = onebit::gather_scatter<onebit::sign<>>>
+[[nodiscard]] auto zero_one_adam(const std::vector<onebit::param_group<P, G>>& groups, T transport,
+                                 const zero_one_options& o, C collective = {}, B backend = B{}) {
+  return onebit::optimizer(
+      onebit::describe("deepspeed zero_one_adam ", onebit::describe(o.adam), " var_freeze_step ",
+                       o.var_freeze_step, " var_update_scaler ", o.var_update_scaler,
+                       " local_step_scaler ", o.local_step_scaler, " local_step_clipper ",
+                       o.local_step_clipper, " ", onebit::policy_name(collective),
+                       onebit::describe(groups)),
+      groups, std::move(transport), zero_one_rule<B>(o.adam, std::move(backend)),
+      zero_one_schedule(o), collective, o.dense);
+}
+
+}  // namespace deepspeed
+
+#endif  // ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/slot.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/now.hpp>
+#include <vector>
+
+/// What an exchange writes beside the values: scales, and the status words by which the ranks learn
+/// of each other's steps and bad values. A few scalars a call: serial kernels.
+namespace onebit {
+
+/// A scale and where it goes. `n_live` elements share it.
+struct scale_entry {
+  tile_range tiles;
+  std::uint32_t chunk = 0;
+  std::uint32_t place = 0;  ///< among the scales of its slot
+  std::uint32_t group = 0;
+  std::uint64_t n_live = 0;
+};
+
+/// The scales of an axis: of the worker phase by group, of the server phase by segment.
+[[gnu::cold]] inline void make_scale_entries(const layout& axis, std::vector<scale_entry>& groups,
+                                             std::vector<scale_entry>& segments) {
+  const auto count = [&](tile_range r) {
+    std::uint64_t n = 0;
+    for (auto i = r.begin; i < r.end; ++i) n += axis.tiles()[i].n;
+    return n;
+  };
+  for (const tile_range& g : axis.groups()) groups.push_back({g, 0, 0, 0, count(g)});
+  std::uint32_t place = 0, last_chunk = 0;
+  for (const segment& s : axis.segments()) {
+    if (s.chunk != last_chunk) place = 0;
+    last_chunk = s.chunk;
+    segments.push_back({s.tiles, s.chunk, place++, s.group, count(s.tiles)});
+  }
+}
+
+/// The scale of entry i from the tiles' sums, in the fixed order; raises `bad` when not finite.
+template <class C>
+struct scale_kernel {
+  static constexpr bool serial = true;
+  C codec;
+  const scale_entry* entries;
+  const float* sums;
+  float* scales;    ///< by entry, or null
+  std::byte* slot;  ///< where the scales are written, or null
+  std::size_t scales_at;
+  step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const scale_entry& e = entries[i];
+    const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
+    float s;
+    if constexpr (WordCompressor<C>) {
+      s = codec.scale(sum, e.n_live);
+    } else {
+      s = static_cast<float>(sum);
+    }
+    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->bad);
+    if (scales != nullptr) L::store_scalar(scales + i, s);
+    if (slot != nullptr) {
+      L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);
+    }
+  }
+};
+
+/// Copies the group's scale into the slot of every chunk that holds a part of the group.
+struct seal_kernel {
+  static constexpr bool serial = true;
+  const scale_entry* segments;
+  const float* group_scales;
+  std::byte* slots;
+  slot_format format;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const scale_entry& e = segments[i];
+    std::byte* scales = slots + e.chunk * format.slot_bytes + format.scales_at;
+    L::store_scalar(reinterpret_cast<float*>(scales) + e.place, group_scales[e.group]);
+  }
+};
+
+/// Writes the status word of n slots, and forgets what this rank saw.
+struct status_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  std::byte* slots;
+  slot_format format;
+  std::uint32_t n;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    const std::uint32_t status = (now->number << 1U) | now->bad;
+    for (std::uint32_t j = 0; j < n; ++j) {
+      std::byte* at = slots + j * format.slot_bytes + format.status_at;
+      L::store_scalar(reinterpret_cast<std::uint32_t*>(at), status);
+    }
+    L::store_scalar(&now->bad, std::uint32_t{0});
+  }
+};
+
+/// Reads the status words of n slots: all ranks read the same, so all decide alike. The slots are
+/// those of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers rise by
+/// `rank_stride`, and by 1 after `slots_per_shift` slots.
+struct check_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  const std::byte* slots;
+  slot_format format;
+  std::uint32_t n, n_ranks;
+  std::uint32_t slots_per_rank = 1, first_rank = 0, rank_stride = 1;
+  bool tell = false;  ///< what this rank heard goes into the next status word it writes
+  std::uint32_t slots_per_shift = 0xFFFFFFFFU;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    std::uint32_t skip = now->skip, odd_rank = now->odd_rank, odd_step = now->odd_step;
+    const std::uint32_t number = now->number & 0x7FFFFFFFU;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      const auto status =
+          detail::load_scalar<std::uint32_t>(slots + r * format.slot_bytes + format.status_at);
+      if ((status & 1U) != 0) skip = 1;
+      if (status >> 1U == number) continue;
+      skip = 1;
+      if (odd_rank != 0) continue;
+      odd_rank = first_rank + r / slots_per_rank % n_ranks * rank_stride + r / slots_per_shift + 1;
+      odd_step = status >> 1U;
+    }
+    L::store_scalar(&now->skip, skip);
+    L::store_scalar(&now->odd_rank, odd_rank);
+    L::store_scalar(&now->odd_step, odd_step);
+    if (tell && skip != 0) L::store_scalar(&now->bad, std::uint32_t{1});
+  }
+};
+
+/// Calls the step off when the ranks' scales at one place have no finite sum.
+struct finite_scales_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  const std::byte* slots;
+  slot_format format;
+  std::uint32_t n;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t place) const {
+    float sum = 0;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      sum +=
+          detail::load_scalar<float>(slots + r * format.slot_bytes + format.scales_at + 4 * place);
+    }
+    if (!(L::abs_scalar(sum) <= 3.402823466e38F)) L::raise(&now->skip);
+  }
+};
+
+/// The live elements of every entry, from those of the tiles.
+struct total_live_kernel {
+  static constexpr bool serial = true;
+  const std::uint32_t* counts;
+  scale_entry* entries;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = entries[i].tiles;
+    L::store_scalar(&entries[i].n_live, L::sum_counts(counts + r.begin, r.end - r.begin));
+  }
+};
+
+}  // namespace onebit

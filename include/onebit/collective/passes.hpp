@@ -1,0 +1,322 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/slot.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/tiled.hpp>
+
+/// The passes of an exchange over the flat axis, and what an encode pass carries from step to step:
+/// per-tile function objects, written once for all lanes.
+namespace onebit {
+
+// -- what is carried -----------------------------------------------------------------------------
+
+/// Carries nothing: identity.
+struct no_carry {
+  template <class L>
+  struct access {
+    ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
+    ONEBIT_HD void begin() const {}
+    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile&, std::size_t) const {
+    return {};
+  }
+};
+
+/// A residual that is only read while the step may still be called off (the server's).
+struct read_carry {
+  const float* flat = nullptr;
+  slot_format format;
+
+  template <class L>
+  struct access {
+    const float* first;
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
+    ONEBIT_HD void begin() const {}
+    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t, std::size_t) const {
+    return {flat + format.served_word(t) * 32};
+  }
+};
+
+/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo`. Which
+/// tiles were reached is marked, so that a pass that ended early can be taken back.
+template <class C, class Undo>
+struct worker_carry {
+  C codec;
+  flat_part flat;
+  const float* scales = nullptr;   ///< of the last exchange, by group
+  std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
+  Undo undo;
+
+  template <class L>
+  struct access {
+    C codec;
+    float* first;
+    float scale;
+    std::uint32_t* saved;
+    typename Undo::template writer<L> undo;
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const {
+      if constexpr (WordCompressor<C>) {
+        return codec.template residual<L>(old, scale);
+      } else {
+        return old;
+      }
+    }
+    /// From here on the tile's values are overwritten.
+    ONEBIT_HD void begin() const { L::store_scalar(saved, std::uint32_t{1}); }
+    ONEBIT_HD void store(std::uint32_t k, const typename L::value& old,
+                         const typename L::value& now) const {
+      undo.save(k, old);
+      L::store(first + 32 * k, now);
+    }
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t, std::size_t index) const {
+    return {codec, flat.at(t), scales[t.group], saved + index, undo.template at<L>(t)};
+  }
+};
+
+/// The residual that a carried buffer stands for: index -> value.
+template <class C>
+struct residual_field {
+  C codec;
+  flat_part flat;
+  const float* scales = nullptr;
+
+  template <class L>
+  struct reader {
+    C codec;
+    const float* first;
+    float scale;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      const auto y = L::load(first + 32 * k);
+      if constexpr (WordCompressor<C>) {
+        return codec.template residual<L>(y, scale);
+      } else {
+        return y;
+      }
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {codec, flat.at(t), scales[t.group]};
+  }
+};
+
+// -- the passes ----------------------------------------------------------------------------------
+
+/// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and for
+/// a worker the value (or, for a tile compressor, the new residual) into the carried buffer.
+template <class C, class Produce, class Carry>
+struct encode_kernel {
+  C codec;
+  Produce produce;
+  Carry carry;
+  live_mask live;
+  const tile* tiles;
+  std::size_t first_tile;
+  slot_format format;
+  std::byte* slots;
+  std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
+  float* sums;                    ///< by tile
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t index = first_tile + i;
+    const tile& t = tiles[index];
+    const auto message = produce.template at<L>(t, index);
+    const auto state = carry.template at<L>(t, index);
+    std::byte* out =
+        slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
+    const std::uint32_t n_words = t.n_words();
+    typename L::value sum = L::set(0.0F);
+    typename L::value check = L::set(0.0F);
+    if constexpr (WordCompressor<C>) {
+      state.begin();
+      for (std::uint32_t k = 0; k < n_words; ++k) {
+        const auto old = state.load(k);
+        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(old)), check);
+        state.store(k, old, y);
+        codec.template encode<L>(out + k * C::word_bytes, y);
+        sum = codec.template accumulate<L>(sum, y);
+      }
+    } else {
+      float values[tile_elements], decoded[tile_elements];
+      for (std::uint32_t k = 0; k < n_words; ++k) {
+        const auto y =
+            live.template keep<L>(t.word + k, message(k, state.residual(state.load(k))), check);
+        L::store(values + 32 * k, y);
+        sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
+      }
+      detail::encode_tile(codec, values, t.n, out);  // may throw: nothing is overwritten yet
+      detail::decode_tile(codec, out, t.n, decoded);
+      for (std::uint32_t i2 = t.n; i2 < n_words * 32; ++i2) decoded[i2] = 0;
+      state.begin();
+      for (std::uint32_t k = 0; k < n_words; ++k) {
+        const auto e = L::sub(L::load(values + 32 * k), L::load(decoded + 32 * k));
+        state.store(k, state.load(k), live.template keep<L>(t.word + k, e));
+      }
+    }
+    L::store_scalar(sums + index, L::fold(L::add(sum, check)));
+  }
+};
+
+/// The end of a step for the carried values: those that an encode pass has overwritten are put back
+/// if the step was called off.
+template <class Undo>
+struct take_back_kernel {
+  static constexpr bool rare = true;
+  Undo undo;
+  const tile* tiles;
+  flat_part flat;
+  std::uint32_t* saved;
+  const step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (saved[i] == 0) return;
+    if (now->skip != 0) {
+      const tile& t = tiles[i];
+      const auto before = undo.template at<L>(t);
+      float* first = flat.at(t);
+      for (std::uint32_t k = 0; k < t.n_words(); ++k) L::store(first + k * 32, before.load(k));
+    }
+    L::store_scalar(saved + i, std::uint32_t{0});
+  }
+};
+
+/// Adds to the carried values without an exchange: carried = produce(residual).
+template <class C, class Produce>
+struct accumulate_kernel {
+  residual_field<C> residual;
+  Produce produce;
+  live_mask live;
+  const tile* tiles;
+  float* flat;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto message = produce.template at<L>(t, i);
+    const auto old = residual.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto y = live.template keep<L>(t.word + k, message(k, old(k)));
+      L::store(flat + (t.word + k) * 32, y);
+    }
+  }
+};
+
+/// The server's new residual: what it meant to say minus what was heard.
+template <class Produce, class View>
+struct server_residual_kernel {
+  Produce produce;
+  View heard;
+  live_mask live;
+  const tile* tiles;
+  std::size_t first_tile;
+  slot_format format;
+  float* flat;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t index = first_tile + i;
+    const tile& t = tiles[index];
+    const auto message = produce.template at<L>(t, index);
+    const auto value = heard.template at<L>(t, index);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* e = flat + (format.served_word(t) + k) * 32;
+      const auto y = live.template keep<L>(t.word + k, message(k, L::load(e)));
+      L::store(e, L::sub(y, value(k)));
+    }
+  }
+};
+
+// -- fields --------------------------------------------------------------------------------------
+
+/// Stores a field (index -> value) into slots as the identity compressor has them, or, with
+/// flat_format, on the flat axis.
+template <class Field>
+struct store_field_kernel {
+  static constexpr bool rare = true;
+  Field field;
+  const tile* tiles;
+  slot_format format;
+  std::byte* slots;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto value = field.template at<L>(t, i);
+    auto* out =
+        reinterpret_cast<float*>(slots + t.chunk * format.slot_bytes + format.payload_at(t, i));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) L::store(out + 32 * k, value(k));
+  }
+};
+
+/// A buffer on the flat axis, read as a field.
+struct flat_field {
+  const float* flat;
+
+  template <class L>
+  struct reader {
+    const float* first;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return L::load(first + 32 * k);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {flat + t.word * 32};
+  }
+};
+
+/// A momentum that is handed over: times its tensor's factor, and what the next message takes of
+/// it.
+struct scale_in_place_kernel {
+  static constexpr bool rare = true;
+  float* flat;
+  const tile* tiles;
+  const float* factors;  ///< by tensor, or null
+  float factor;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto all = L::set(factor * (factors == nullptr ? 1.0F : factors[t.tensor]));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* p = flat + (t.word + k) * 32;
+      L::store(p, L::mul(L::load(p), all));
+    }
+  }
+};
+
+/// Counts the live elements of each tile.
+struct count_live_kernel {
+  live_mask live;
+  const tile* tiles;
+  std::uint32_t* counts;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    std::uint32_t n = 0;
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      n += L::count(live.words[t.word + k]);
+    }
+    L::store_scalar(counts + i, n);
+  }
+};
+
+}  // namespace onebit

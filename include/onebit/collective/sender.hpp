@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/marks.hpp>
+#include <onebit/collective/passes.hpp>
+#include <onebit/collective/slot.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/now.hpp>
+#include <onebit/tiled.hpp>
+#include <span>
+#include <utility>
+#include <vector>
+
+/// The half of an exchange that every rank plays: it encodes its own message.
+namespace onebit {
+
+/// The flat axis in the backend's memory, the slots of its chunks, the carried values, and the
+/// encode pass.
+///
+/// Memory: 4 bytes carried per element, if the compressor carries; tables of 0.03.
+template <Compressor C, class B>
+class sender {
+ public:
+  template <class T>
+  using buffer = buffer_of<B, T>;
+
+  static constexpr bool carries = [] {
+    if constexpr (WordCompressor<C>) return bool{C::carries};
+    return true;
+  }();
+  static constexpr bool scaled = [] {
+    if constexpr (WordCompressor<C>) return bool{C::scaled};
+    return false;
+  }();
+  static_assert(
+      !B::deferred || WordCompressor<C>,
+      "onebit: a TileCompressor runs on the host only; on a device write the members of a "
+      "WordCompressor as in onebit/compress/sign.hpp");
+
+  sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1);
+
+  [[nodiscard]] const C& codec() const { return codec_; }
+  [[nodiscard]] B& backend() { return backend_; }
+  [[nodiscard]] const layout& axis() const { return axis_; }
+  [[nodiscard]] const slot_format& format() const { return format_; }
+  [[nodiscard]] const tile* tiles() const { return tiles_.data(); }
+  [[nodiscard]] float* sums() { return sums_.data(); }
+  [[nodiscard]] const scale_entry* segments() const { return segments_.data(); }
+  [[nodiscard]] std::size_t n_buckets() const {
+    return static_cast<std::size_t>(axis_.n_buckets());
+  }
+  [[nodiscard]] std::size_t flat_elements() const { return axis_.n_words() * word_elements; }
+  /// What a rule sees of a step on this axis.
+  template <class P, class G>
+  [[nodiscard]] tiled<B, P, G> at(const tensor_entry<P, G>* tensors, const step_scalars* now,
+                                  live_mask live) {
+    return {backend_, axis_, tiles_.data(), tensor_tiles_.data(), sums_.data(), tensors, now, live};
+  }
+
+  /// Encodes produce(residual) of one bucket into its slots, one per chunk, and seals them. One
+  /// pass: for `sign` 16 bytes read and written per element (carried and gradient, both ways) plus
+  /// the bits.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void encode(const Produce& produce, const turn<Undo>& t, std::byte* slots,
+                            int bucket) {
+    const onebit::bucket& part = axis_.bucket_at(bucket);
+    if constexpr (carries) {
+      run_encode(produce,
+                 worker_carry<C, Undo>{codec_, carried(), scales_.current(), saved_.data(), t.undo},
+                 t.live, slots, part.tiles);
+    } else {
+      run_encode(produce, no_carry{}, t.live, slots, part.tiles);
+    }
+    backend_.launch(part.groups.end - part.groups.begin,
+                    scale_kernel<C>{codec_, groups_.data() + part.groups.begin, sums_.data(),
+                                    scales_.next() + part.groups.begin, nullptr, 0, t.now});
+    if constexpr (scaled) {
+      backend_.launch(
+          part.segments.end - part.segments.begin,
+          seal_kernel{segments_.data() + part.segments.begin, scales_.next(), slots, format_});
+    }
+    const auto n = static_cast<std::size_t>(axis_.n_chunks());
+    seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n, t.now);
+  }
+  /// Writes the status words of n slots.
+  [[gnu::cold]] void seal(std::byte* slots, std::size_t n, step_scalars* now) {
+    backend_.launch(1, status_kernel{now, slots, format_, static_cast<std::uint32_t>(n)});
+  }
+  /// carried = produce(residual), without an exchange. 16 bytes per element.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
+    launch_commit(
+        backend_, t.now, axis_.tiles().size(),
+        accumulate_kernel<C, Produce>{residual(), produce, t.live, tiles_.data(), carried_.data()});
+    const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
+    launch_commit(backend_, t.now, zero.launches(), zero);
+  }
+  /// Ends a step with an encode pass: the scales of it hold, or the carried values are those of
+  /// before, bit for bit.
+  template <class Undo>
+  [[gnu::cold]] void finish(const turn<Undo>& t) {
+    if constexpr (carries) {
+      backend_.launch(axis_.tiles().size(), take_back_kernel<Undo>{t.undo, tiles_.data(), carried(),
+                                                                   saved_.data(), t.now});
+      scales_.keep(backend_, t.now);
+    }
+  }
+
+  /// This rank's residual, as a field.
+  [[nodiscard]] residual_field<C> residual() { return {codec_, carried(), scales_.current()}; }
+  [[nodiscard]] flat_part carried() { return {carried_.data(), carried_first_}; }
+  /// The scales of the last exchange that was kept, by group; in the backend's memory.
+  [[nodiscard]] std::span<const float> scales() const {
+    return {scales_.current(), scales_.size()};
+  }
+  /// Takes over the carried values of the words from `first` on: a residual, no matter what was
+  /// sent before.
+  [[gnu::cold]] void carry(buffer<float>&& values, std::size_t first = 0) {
+    carried_ = std::move(values);
+    carried_first_ = first;
+    const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
+    backend_.launch(zero.launches(), zero);
+  }
+  /// The elements of `live` count in scales from now on. Reads the mask.
+  [[gnu::cold]] void count_live(live_mask live) {
+    backend_.launch(axis_.tiles().size(), count_live_kernel{live, tiles_.data(), counts_.data()});
+    for (auto* entries : {&groups_, &segments_}) {
+      backend_.launch(entries->size(), total_live_kernel{counts_.data(), entries->data()});
+    }
+  }
+
+  [[nodiscard]] std::size_t state_bytes() const { return carried_.bytes() + scales_.bytes(); }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
+           groups_.bytes() + segments_.bytes() + offsets_.bytes() + counts_.bytes() +
+           saved_.bytes();
+  }
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a) {
+    a.buffer(carried_, backend_);
+    scales_.archive(a, backend_);
+  }
+
+ private:
+  static granularity granularity_of(const C& codec) {
+    if constexpr (WordCompressor<C>) return codec.scale_granularity();
+    return granularity::vector();
+  }
+  template <class Produce, class Carry>
+  [[gnu::cold]] void run_encode(const Produce& produce, const Carry& carry, live_mask live,
+                                std::byte* slots, tile_range part) {
+    backend_.launch(part.end - part.begin,
+                    encode_kernel<C, Produce, Carry>{codec_, produce, carry, live, tiles_.data(),
+                                                     part.begin, format_, slots, 1, sums_.data()});
+  }
+
+  C codec_;
+  B backend_;
+  layout axis_;
+  slot_format format_;
+  buffer<std::uint64_t> offsets_;
+  buffer<tile> tiles_;
+  buffer<tile_range> tensor_tiles_;
+  buffer<float> sums_;            ///< by tile
+  buffer<std::uint32_t> counts_;  ///< by tile: live elements
+  buffer<std::uint32_t> saved_;   ///< by tile: see worker_carry
+  buffer<scale_entry> groups_, segments_;
+  two_sided<B, float> scales_;  ///< by group
+  buffer<float> carried_;
+  std::size_t carried_first_ = 0;  ///< word
+};
+
+template <Compressor C, class B>
+[[gnu::cold]] sender<C, B>::sender(C codec, B backend, std::span<const std::size_t> sizes,
+                                   int n_chunks, int n_buckets)
+    : codec_(std::move(codec)),
+      backend_(std::move(backend)),
+      axis_(sizes, n_chunks, granularity_of(codec_), n_buckets) {
+  std::vector<std::uint64_t> offsets;
+  format_ = make_slot_format(codec_, axis_, offsets);
+  offsets_ = to_buffer(backend_, offsets);
+  format_.tile_offsets = offsets_.data();
+  const std::size_t n_tiles = axis_.tiles().size();
+  tiles_ = to_buffer(backend_, axis_.tiles());
+  tensor_tiles_ = to_buffer(backend_, axis_.tensor_tiles());
+  sums_ = backend_.template make_buffer<float>(n_tiles);
+  std::vector<scale_entry> groups, segments;
+  make_scale_entries(axis_, groups, segments);
+  groups_ = to_buffer(backend_, groups);
+  segments_ = to_buffer(backend_, segments);
+  scales_ = {backend_.template make_buffer<float>(groups.size()),
+             backend_.template make_buffer<float>(groups.size())};
+  counts_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
+  if constexpr (carries) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
+}
+
+// -- what exchanges share ------------------------------------------------------------------------
+
+/// Scales a momentum that is handed over to what the compressor carries or sends of it.
+template <Compressor C, class B>
+[[gnu::cold]] void take_over(sender<C, B>& s, handover<buffer_of<B, float>>& given) {
+  s.backend().launch(s.axis().tiles().size(),
+                     scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
+                                           sender<C, B>::carries ? given.decay : 1.0F});
+}
+
+/// Stores the flat axis as the message of each of n ranks, all the same.
+template <Compressor C, class B>
+[[gnu::cold]] void store_flat(sender<C, B>& s, const float* flat, std::byte* slots, int n = 1) {
+  const std::size_t message = s.format().slot_bytes * static_cast<std::size_t>(s.axis().n_slots());
+  for (int r = 0; r < n; ++r) {
+    s.backend().launch(
+        s.axis().tiles().size(),
+        store_field_kernel<flat_field>{
+            {flat}, s.tiles(), s.format(), slots + static_cast<std::size_t>(r) * message});
+  }
+}
+
+/// Writes how much memory an exchange holds; reading, gives it as much.
+template <class X, class Archive, class Gathered>
+void archive_space(X& x, Archive& a, const Gathered& gathered) {
+  std::uint8_t holds = gathered.size() > 0 ? 2 : gathered.next_size() > 0 ? 1 : 0;
+  a.scalar(holds);
+  if constexpr (Archive::reading) {
+    x.start(holds > 0 ? x.allocate(holds > 1, true) : typename X::space{}, {});
+  }
+}
+
+}  // namespace onebit

@@ -1,0 +1,97 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/marks.hpp>
+#include <onebit/collective/passes.hpp>
+#include <onebit/collective/sender.hpp>
+#include <onebit/collective/slot.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/now.hpp>
+#include <onebit/tiled.hpp>
+#include <utility>
+
+/// The half of an exchange that a rank plays for one chunk: it averages what all ranks sent of the
+/// chunk, and encodes the mean with a residual of its own.
+namespace onebit {
+
+/// Serves chunks of the axis of a sender, whose tables it uses; `format` says where a chunk's words
+/// lie among those that it serves.
+///
+/// Its residual is read while the step may still be called off and written by `finish`: it cannot
+/// be rebuilt lazily like the worker's, since it depends on messages that are gone by then. Memory:
+/// 4 bytes per element that it serves, if the compressor carries.
+template <Compressor C, class B>
+class server {
+ public:
+  using float_buffer = buffer_of<B, float>;
+  static constexpr bool carries = sender<C, B>::carries;
+
+  /// A residual of zeros for so many words; given to `start`.
+  [[nodiscard]] static float_buffer make_residual(B& backend, std::size_t n_words) {
+    if constexpr (carries) return backend.template make_buffer<float>(n_words * word_elements);
+    return {};
+  }
+  void start(float_buffer&& residual) noexcept { residual_ = std::move(residual); }
+
+  /// What the slots in `received` say on average.
+  [[nodiscard]] static mean_view<C> mean(const C& codec, const slot_format& format,
+                                         const std::byte* received, int n_ranks) {
+    return {codec, format, received, n_ranks, 1.0F / static_cast<float>(n_ranks), live_mask{}};
+  }
+
+  /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket.
+  template <class Undo>
+  [[gnu::cold]] void serve(sender<C, B>& s, const mean_view<C>& mean, int chunk,
+                           const turn<Undo>& t, std::byte* slots) {
+    const slot_format& f = mean.format;
+    const tile_range own = s.axis().chunk_tiles(chunk);
+    if constexpr (carries) {
+      encode(s, mean, read_carry{residual_.data(), f}, own, t.live, slots);
+    } else {
+      encode(s, mean, no_carry{}, own, t.live, slots);
+    }
+    std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
+    const tile_range segments = s.axis().chunk_segments(chunk);
+    s.backend().launch(segments.end - segments.begin,
+                       scale_kernel<C>{s.codec(), s.segments() + segments.begin, s.sums(), nullptr,
+                                       sender<C, B>::scaled ? slot : nullptr, f.scales_at, t.now});
+  }
+  /// Ends a step for a chunk: the residual is what was meant minus what was heard, unless the step
+  /// was called off. One pass over the chunk.
+  template <class Undo>
+  [[gnu::cold]] void finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
+                            const gathered_view<C>& heard, const turn<Undo>& t) {
+    if constexpr (carries) {
+      const tile_range own = s.axis().chunk_tiles(chunk);
+      launch_commit(s.backend(), t.now, own.end - own.begin,
+                    server_residual_kernel<mean_view<C>, gathered_view<C>>{
+                        mean, heard, t.live, s.tiles(), own.begin, mean.format, residual_.data()});
+    }
+  }
+
+  /// By element, chunk after chunk.
+  [[nodiscard]] const float_buffer& residual() const { return residual_; }
+  [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a, B& backend) {
+    a.buffer(residual_, backend);
+  }
+
+ private:
+  template <class Carry>
+  [[gnu::cold]] static void encode(sender<C, B>& s, const mean_view<C>& mean, const Carry& carry,
+                                   tile_range own, live_mask live, std::byte* slots) {
+    s.backend().launch(own.end - own.begin,
+                       encode_kernel<C, mean_view<C>, Carry>{
+                           s.codec(), mean, carry, live, s.tiles(), own.begin, mean.format, slots,
+                           mean.format.chunks_per_bucket, s.sums()});
+  }
+
+  float_buffer residual_;
+};
+
+}  // namespace onebit

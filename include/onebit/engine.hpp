@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/checkpoint.hpp>
+#include <onebit/collective/dense.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <onebit/now.hpp>
+#include <onebit/roll_call.hpp>
+#include <onebit/tensor.hpp>
+#include <onebit/tiled.hpp>
+#include <onebit/transport/wire.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// What lasts from step to step.
+namespace onebit {
+
+/// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
+/// exact and the compressed exchange that the policy C makes. step_in_progress.hpp has what is done
+/// with them.
+template <class R, class S, class C, class P, class G>
+struct engine {
+  using backend_type = typename R::backend_type;
+  using B = backend_type;
+  using exchange_type = typename C::template exchange<B, R::accumulates>;
+  static_assert(Rule<R>,
+                "onebit: this type is no Rule: derive from rule_defaults and write backend_type, "
+                "backend(), prepare(axis), gradient(at), refresh(mean, at), state_bytes() and "
+                "archive(a), as in onebit/rule/adam.hpp");
+  static_assert(Schedule<S>,
+                "onebit: this type is no Schedule: derive from schedule_defaults and write "
+                "step_plan plan(step, lr) const");
+  static_assert(Collective<C>,
+                "onebit: this type is no Collective: derive from collective_defaults and write "
+                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
+  static_assert(!S::compresses || ExchangeRule<R>,
+                "onebit: this schedule exchanges, but the rule has no message(agreed, at) and "
+                "apply(heard, agreed, at)");
+  /// Gradients that may be written hold what an encode pass overwrites.
+  static constexpr bool scratch_gradients = std::is_same_v<G, float>;
+  using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
+
+  /// Collective: all ranks throw when one rejects its input.
+  [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, wire w, R own_rule,
+                       S own_schedule, const C& collective, dense_sum sum)
+      : comm(std::move(w)),
+        tensors(
+            detail::attend(comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); })),
+        rule(std::move(own_rule)),
+        schedule(std::move(own_schedule)),
+        exact(detail::attend(comm,
+                             [&] {
+                               return dense<B>(
+                                   sum, comm, rule.backend(), tensors.sizes,
+                                   n_buckets(tensors.sizes, collective.bucket_elements));
+                             })),
+        compressed(bind(collective)),
+        entries(to_buffer(rule.backend(), tensors.entries)),
+        scalars(rule.backend().template make_buffer<step_scalars>(1)),
+        announced(tensors.sizes.size(), 0) {}
+
+  /// Memory that needs the ranks to agree first.
+  [[gnu::cold]] void prepare() {
+    rule.prepare(exact.axis());
+    if constexpr (LocalRule<R>) {
+      live = {make_mask(), make_mask()};
+      if (compressed.travels()) start_compressed();
+    }
+  }
+
+  [[nodiscard]] B& backend() { return rule.backend(); }
+  [[nodiscard]] step_scalars* now() { return scalars.data(); }
+  [[nodiscard]] live_mask mask() const { return {live.current()}; }
+  /// What a rule sees, on the axis of either exchange.
+  [[nodiscard]] tiled<B, P, G> at_exact(live_mask elements = {}) {
+    return exact.sender().at(entries.data(), now(), elements);
+  }
+  [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
+    return compressed.sender().at(entries.data(), now(), elements);
+  }
+  [[nodiscard]] undo_type undo_space() {
+    if constexpr (scratch_gradients) {
+      return {entries.data()};
+    } else {
+      return {undo.data()};
+    }
+  }
+
+  /// Every rank makes the same. Where nothing would travel it never exchanges: the algorithm is the
+  /// uncompressed one.
+  [[nodiscard]] step_plan plan(float lr) const {
+    if (!compressed.travels()) return {};
+    return schedule.plan(step, lr);
+  }
+  /// Before a step with this plan: ends the warm-up if it is over. Allocates before it changes
+  /// anything: when that fails, the next step tries again. Throws invalid_input for a plan that the
+  /// rule has no step for.
+  [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
+    if constexpr (S::compresses) {
+      if (!R::local_steps && plan.average_gradient == plan.exchange) {
+        refuse("neither averages nor exchanges, or does both: only rules with local steps can");
+      }
+      if (!R::local_steps && plan.average_gradient && (plan.frozen || compressed.started())) {
+        refuse("averages gradients after the warm-up has ended");
+      }
+      if constexpr (FreezingRule<R>) {
+        if (!rule.frozen() && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
+      }
+      if (plan.exchange && !compressed.started()) start_compressed();
+    }
+  }
+
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a) {
+    a.scalar(step);
+    schedule.archive(a);
+    rule.archive(a);
+    if constexpr (S::compresses) {
+      live.archive(a, backend());
+      compressed.archive(a);
+    }
+    if constexpr (Archive::reading) {
+      if (compressed.started()) allocate_undo();
+      if (live.size() > 0) compressed.count_live(mask());
+      exact.release();
+      ++generation;
+    }
+  }
+
+  wire comm;
+  detail::flat_tensors<P, G> tensors;
+  R rule;
+  S schedule;
+  dense<B> exact;
+  exchange_type compressed;
+  buffer_of<B, tensor_entry<P, G>> entries;
+  buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
+  two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
+  buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
+  std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
+  std::uint64_t step = 0;
+  std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
+
+ private:
+  /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
+  [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
+    if (std::string terms = collective.terms(); !terms.empty()) {
+      detail::roll_call(comm, detail::make_card(std::move(terms), {}, 0, 0));
+    }
+    return detail::attend(comm, [&] {
+      return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);
+    });
+  }
+  [[nodiscard]] buffer_of<B, std::uint32_t> make_mask() {
+    return backend().template make_buffer<std::uint32_t>(exact.axis().n_words());
+  }
+  void allocate_undo() {
+    if (scratch_gradients || !compressed.needs_undo() || undo.size() > 0) return;
+    undo = backend().template make_buffer<float>(exact.axis().n_words() * word_elements);
+  }
+  [[noreturn, gnu::cold]] void refuse(const char* why) const {
+    throw invalid_input(
+        detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
+  }
+  [[gnu::cold]] void start_compressed() {
+    allocate_undo();
+    compressed.start(compressed.allocate(!R::local_steps, true), {});
+    ++generation;
+  }
+  [[gnu::cold]] void freeze() {
+    if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
+    exact.release();
+    allocate_undo();
+    auto space = compressed.allocate(!R::local_steps, R::local_steps);
+    auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
+    auto given = rule.freeze(elements.data(), at_exact(), step - 1);
+    compressed.start(std::move(space), std::move(given));  // from here on only launches
+    if constexpr (!R::local_steps) {
+      live.set_current(std::move(elements));
+      compressed.count_live(mask());
+    }
+    ++generation;
+  }
+};
+
+}  // namespace onebit

@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <utility>
+#include <vector>
+
+/// The step in progress, as kernels see it: its numbers lie in the backend's memory, and whether it
+/// is called off is one word there, `skip`. So no step waits for the host, a captured CUDA graph
+/// replays with new numbers, and whatever interrupts a step is said in one place.
+namespace onebit {
+
+struct step_scalars {
+  float lr = 0;
+  float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
+  float m_correction = 1;        ///< of the moments' bias, for the dense step
+  float v_correction = 1;
+  std::uint32_t number = 0;    ///< of the step: what status words carry
+  std::uint32_t bad = 0;       ///< this rank saw a non-finite value since it last sealed a slot
+  std::uint32_t skip = 0;      ///< called off: nothing that lasts may change in this step
+  std::uint32_t odd_rank = 0;  ///< 1 + a rank that is at another step; stays until the host is told
+  std::uint32_t odd_step = 0;  ///< and which
+  std::uint32_t n_skipped = 0;  ///< steps, since the optimizer was built
+};
+
+/// Status words count steps modulo this.
+inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
+
+namespace detail {
+
+/// Sets the numbers of the next step.
+struct begin_step_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  float lr, inverse_loss_scale, m_correction, v_correction;
+  std::uint32_t number;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(&now->lr, lr);
+    L::store_scalar(&now->inverse_loss_scale, inverse_loss_scale);
+    L::store_scalar(&now->m_correction, m_correction);
+    L::store_scalar(&now->v_correction, v_correction);
+    L::store_scalar(&now->number, number);
+    L::store_scalar(&now->bad, std::uint32_t{0});
+    L::store_scalar(&now->skip, std::uint32_t{0});
+  }
+};
+
+/// What the host does to a step that cannot go on.
+struct call_off_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(&now->skip, std::uint32_t{1});
+  }
+};
+
+/// Counts the step if it was called off.
+struct end_step_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
+  }
+};
+
+/// A kernel that does nothing in a step that was called off.
+template <class Kernel>
+struct unless_skipped {
+  static constexpr bool serial = SerialKernel<Kernel>, rare = RareKernel<Kernel>;
+  Kernel kernel;
+  const step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L lanes, std::size_t i) const {
+    if (now->skip == 0) kernel(lanes, i);
+  }
+};
+
+}  // namespace detail
+
+/// Launches a kernel that changes what lasts: nothing happens when the step was called off.
+template <class B, class Kernel>
+void launch_commit(B& backend, const step_scalars* now, std::size_t n, const Kernel& kernel) {
+  backend.launch(n, detail::unless_skipped<Kernel>{kernel, now});
+}
+
+/// Copies n 4-byte words, or zeroes them: index i does 4096 of them.
+struct copy_kernel {
+  static constexpr bool rare = true;
+  const void* from;  ///< null: zeros
+  void* to;
+  std::size_t n;
+
+  static constexpr std::size_t piece = 4096;
+  [[nodiscard]] std::size_t launches() const { return (n + piece - 1) / piece; }
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t end = (i + 1) * piece < n ? (i + 1) * piece : n;
+    for (std::size_t k = i * piece; k < end; k += 32) {
+      const auto left = static_cast<std::uint32_t>(end - k < 32 ? end - k : 32);
+      const auto v =
+          from == nullptr ? L::set(0.0F) : L::load(static_cast<const float*>(from) + k, left);
+      L::store(static_cast<float*>(to) + k, v, left);
+    }
+  }
+};
+
+/// A buffer of a backend.
+template <class B, class T>
+using buffer_of = decltype(std::declval<B&>().template make_buffer<T>(0));
+
+/// Copies a vector into a backend's buffer.
+template <class B, class T>
+[[nodiscard]] buffer_of<B, T> to_buffer(B& backend, const std::vector<T>& from) {
+  auto buffer = backend.template make_buffer<T>(from.size());
+  backend.copy_in(buffer.data(), from.data(), from.size());
+  return buffer;
+}
+
+/// Something that a step replaces: what holds, and what will hold if the step is kept. `keep` is
+/// the only place that knows how: it swaps the two where the host can see what became of the step,
+/// and copies, unless the step was called off, where it cannot. Either side may be empty: then
+/// there is nothing to keep. T has whole 4-byte words.
+template <class B, class T>
+class two_sided {
+ public:
+  using buffer = buffer_of<B, T>;
+
+  two_sided() = default;
+  two_sided(buffer&& current, buffer&& next)
+      : current_(std::move(current)), next_(std::move(next)) {}
+
+  [[nodiscard]] T* current() { return current_.data(); }
+  [[nodiscard]] const T* current() const { return current_.data(); }
+  [[nodiscard]] T* next() { return next_.data(); }
+  /// Elements of either side.
+  [[nodiscard]] std::size_t size() const { return current_.size(); }
+  [[nodiscard]] std::size_t next_size() const { return next_.size(); }
+  [[nodiscard]] std::size_t bytes() const { return current_.bytes(); }
+  [[nodiscard]] std::size_t next_bytes() const { return next_.bytes(); }
+
+  void set_current(buffer&& values) noexcept { current_ = std::move(values); }
+  void set_next(buffer&& values) noexcept { next_ = std::move(values); }
+
+  /// Ends the step for this buffer.
+  void keep(B& backend, const step_scalars* now) {
+    if (current_.size() == 0 || next_.size() == 0) return;
+    if constexpr (B::deferred) {
+      const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
+      launch_commit(backend, now, copy.launches(), copy);
+    } else if (now->skip == 0) {
+      std::swap(current_, next_);
+    }
+  }
+
+  template <class Archive>
+  void archive(Archive& a, B& backend) {
+    a.buffer(current_, backend);
+  }
+
+ private:
+  buffer current_, next_;
+};
+
+/// What became of a step.
+enum class outcome : std::uint8_t {
+  agreed,
+  skipped,
+  pending  ///< on a backend that runs behind the host: not known yet
+};
+
+namespace detail {
+
+[[noreturn, gnu::cold]] inline void throw_odd_rank(const step_scalars& s,
+                                                   const std::string& where) {
+  throw rank_mismatch(message(
+      "exchange: rank ", s.odd_rank - 1, " is at step ", s.odd_step, " while this rank is at ",
+      "step ", s.number,
+      "; all ranks must call step() equally often and load checkpoints of the same step", where));
+}
+
+}  // namespace detail
+
+/// What became of the step, read by the host: waits for all that was launched. Throws rank_mismatch
+/// when a rank was at another step, once.
+template <class B>
+[[nodiscard]] outcome settle(B& backend, step_scalars* now, int rank, int size) {
+  step_scalars s;
+  backend.copy_out(&s, now, 1);
+  if (s.odd_rank != 0) {
+    step_scalars told = s;
+    told.odd_rank = 0;
+    backend.copy_in(now, &told, 1);
+    detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
+  }
+  return s.skip != 0 ? outcome::skipped : outcome::agreed;
+}
+
+}  // namespace onebit

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <onebit/concepts.hpp>
+
+/// The concepts in words: one call per policy, so that a compiler says what is missing.
+namespace onebit {
+
+/// One call per requirement, so that a compiler says in words what is missing.
+template <class C>
+consteval void check_compressor() {
+  static_assert(Compressor<C>,
+                "onebit: this type is no Compressor: write either the three members of a "
+                "TileCompressor: tile_bytes(n), encode(values, n, out), decode(in, n, values) "
+                "noexcept, all const, or the members of a WordCompressor as in "
+                "onebit/compress/sign.hpp");
+}
+
+template <class T>
+consteval void check_transport() {
+  static_assert(
+      requires(T t) {
+        { t.rank() } -> std::convertible_to<int>;
+      },
+      "onebit: this type is no Transport: int rank() is missing");
+  static_assert(
+      requires(T t) {
+        { t.size() } -> std::convertible_to<int>;
+      },
+      "onebit: this type is no Transport: int size() is missing");
+  static_assert(
+      requires(T t, const void* s, void* r, std::size_t n) { t.all_to_all(s, r, n); },
+      "onebit: this type is no Transport: all_to_all(const void* send, void* receive, "
+      "std::size_t slot_bytes) is missing");
+  static_assert(
+      requires(T t, const void* s, void* r, std::size_t n) { t.all_gather(s, r, n); },
+      "onebit: this type is no Transport: all_gather(const void* send, void* receive, "
+      "std::size_t slot_bytes) is missing");
+  static_assert(
+      requires(T t, float* d, std::size_t n) { t.all_reduce_sum(d, n); },
+      "onebit: this type is no Transport: all_reduce_sum(float* data, std::size_t n) is "
+      "missing");
+}
+
+template <class C, class T>
+consteval void check_split() {
+  static_assert(!C::splits || SplittingTransport<T>,
+                "onebit: this collective splits the transport, which has no split(color, key)");
+}
+
+template <class B>
+consteval void check_backend() {
+  static_assert(Backend<B>,
+                "onebit: this type is no Backend: it needs launch(n, kernel), make_buffer<T>(n), "
+                "copy_in(to, from, n), copy_out(to, from, n) and a static bool `deferred` as in "
+                "onebit/backend/host.hpp");
+}
+
+}  // namespace onebit

@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <onebit/now.hpp>
+#include <onebit/report.hpp>
+#include <onebit/tiled.hpp>
+#include <utility>
+
+/// One step: a straight line that is kept, or taken back.
+namespace onebit {
+
+/// What lives from the beginning of a step to its end. It is opened with the step's numbers; what
+/// is known early may be sent early; `run` does the rest. Nothing on the way asks how it went: a
+/// bad value, a rank out of step, an exception, the destructor each set one word, `now->skip`, and
+/// the same tail, `finish`, keeps the step or leaves the bits of before.
+template <class E>
+class step_in_progress {
+  using B = typename E::backend_type;
+  using R = decltype(E::rule);
+  static constexpr bool compresses = decltype(E::schedule)::compresses;
+
+ public:
+  /// Not collective. Throws invalid_input when the numbers cannot be used, and what allocations
+  /// throw; then no step has begun. (The warm-up may have ended: that comes before the step.)
+  [[gnu::cold]] step_in_progress(E& e, float lr, float inverse_loss_scale)
+      : e_(&e),
+        lr_(lr),
+        scale_(inverse_loss_scale),
+        plan_(open()),
+        meter_(e.comm, plan_, e.step, e.compressed.sent_across()) {
+    const auto [m, v] = e.rule.corrections(e.step);
+    e.backend().launch(
+        1, detail::begin_step_kernel{e.now(), lr, inverse_loss_scale, static_cast<float>(m),
+                                     static_cast<float>(v),
+                                     static_cast<std::uint32_t>(e.step % status_steps)});
+    e.announced.assign(e.announced.size(), 0);
+  }
+  step_in_progress(const step_in_progress&) = delete;
+  step_in_progress& operator=(const step_in_progress&) = delete;
+  /// A step that is given up is taken back.
+  ~step_in_progress() {
+    if (!over_) take_back();
+  }
+
+  /// It was kept or taken back.
+  [[nodiscard]] bool over() const { return over_; }
+  /// Throws invalid_input unless it was opened with these numbers.
+  [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
+    if (lr == lr_ && inverse_loss_scale == scale_) return;
+    throw invalid_input(detail::message(
+        "optimizer: step ", e_->step, " with lr ", lr, " and scale ", inverse_loss_scale,
+        ", but begin() was told ", lr_, " and ", scale_, e_->comm.where()));
+  }
+
+  /// The gradients of one tensor are final: sends the buckets that are complete.
+  [[gnu::cold]] void ready(std::size_t tensor) {
+    if (tensor >= e_->announced.size()) {
+      throw invalid_input(detail::message("optimizer: ready(", tensor, ") of ",
+                                          e_->announced.size(), " tensors", e_->comm.where()));
+    }
+    e_->announced[tensor] = 1;
+    meter_.enter();
+    try {
+      send_known();
+    } catch (...) {
+      take_back();
+      throw;
+    }
+    meter_.leave();
+  }
+
+  /// Everything up to the end. What does not depend on the step's numbers goes through
+  /// `run(key, enqueue)`. Throws what the transport and the backend throw; the step is then taken
+  /// back. Throws rank_mismatch when a rank was at another step; then all ranks have skipped it.
+  template <class Run>
+  [[nodiscard, gnu::cold]] report run(Run&& run) {
+    meter_.enter();
+    try {
+      if (sent_early_ || e_->rule.must_know()) {
+        straight();
+      } else {
+        run(key(), [this] { straight(); });
+      }
+    } catch (...) {
+      take_back();
+      throw;
+    }
+    over_ = true;
+    return conclude();
+  }
+
+ private:
+  /// All that a step computes and communicates; enqueued, where the backend is behind the host.
+  [[gnu::cold]] void straight() {
+    E& e = *e_;
+    if (plan_.average_gradient) e.exact.agree(e.rule.gradient(e.at_exact()), e.now());
+    if (previews()) preview_live();
+    if (plan_.exchange) exchange();
+    if (plan_.local()) require_finite();
+    meter_.agreed();
+    if (plan_.average_gradient) refresh();
+    if (plan_.exchange) apply();
+    if (!plan_.exchange) local_step();
+    finish();
+    e.backend().launch(1, detail::end_step_kernel{e.now()});
+  }
+  /// The only end of a step: all that it replaced is kept, or is as before.
+  [[gnu::cold]] void finish() {
+    E& e = *e_;
+    if (plan_.average_gradient) e.exact.finish(e.now());
+    if constexpr (compresses) {
+      if (plan_.exchange) e.compressed.finish(turn());
+    }
+    if (previews()) {
+      e.live.keep(e.backend(), e.now());
+      if (e.compressed.travels()) e.compressed.count_live(e.mask());
+    }
+  }
+  /// Calls the step off. Where even that fails (a device that is lost) nothing can be done.
+  [[gnu::cold]] void take_back() noexcept {
+    over_ = true;
+    try {
+      e_->backend().launch(1, detail::call_off_kernel{e_->now()});
+      finish();
+    } catch (...) {
+    }
+  }
+  /// The host's part: what hangs on the outcome. It is fetched where that costs nothing, or where
+  /// the next step hangs on it; the rank's own local step was done, whatever its gradient was.
+  [[nodiscard, gnu::cold]] report conclude() {
+    E& e = *e_;
+    const bool must_know = e.rule.must_know();
+    outcome o = outcome::pending;
+    if (!B::deferred || must_know || plan_.may_end_warm_up) {
+      o = settle(e.backend(), e.now(), e.comm.rank(), e.comm.size());
+    }
+    if (o != outcome::skipped || plan_.local()) {
+      const double norm = plan_.needs_variance_norm ? e.rule.variance_norm(e.at_exact()) : 0;
+      if (must_know) ++e.generation;
+      e.rule.done(plan_, lr_);
+      e.schedule.done(e.step, lr_, norm);
+      if (plan_.last_average) e.exact.release();
+      ++e.step;
+    }
+    return meter_.finish(o, e.compressed.sent_across());
+  }
+
+  void exchange() {
+    if constexpr (compresses) {
+      e_->compressed.agree(e_->rule.message(e_->compressed.agreed(live()), at()), turn());
+    }
+  }
+  void refresh() {
+    E& e = *e_;
+    if constexpr (LocalRule<R>) {
+      if (!e.compressed.travels()) return e.rule.dense_step(e.exact.heard(), e.at_exact(live()));
+    }
+    e.rule.refresh(e.exact.heard(), e.at_exact());
+  }
+  void apply() {
+    if constexpr (compresses) {
+      e_->rule.apply(e_->compressed.heard(live()), e_->compressed.agreed(live()), at());
+    }
+  }
+  void preview_live() {
+    if constexpr (LocalRule<R>) {
+      e_->rule.preview_live(e_->exact.heard(), e_->at_exact(), e_->live.next());
+      if (e_->compressed.travels()) e_->compressed.count_live(live());
+    }
+  }
+  /// Nobody hears of a local step: a rank whose gradient is bad leaves it out.
+  void require_finite() {
+    if constexpr (LocalRule<R>) {
+      using message = decltype(e_->rule.gradient(at()));
+      e_->backend().launch(at().n_tiles(),
+                           finite_kernel<message>{e_->rule.gradient(at()), at().tiles, e_->now()});
+    }
+  }
+  void local_step() {
+    if constexpr (LocalRule<R>) {
+      if (!e_->compressed.travels()) return;  // the step was dense
+      if constexpr (R::accumulates) {
+        e_->compressed.accumulate(e_->rule.message(e_->compressed.agreed(live()), at()), turn());
+      }
+      e_->rule.local_step(plan_, at());
+    }
+  }
+
+  /// Are all gradients of the next bucket of an exchange final?
+  template <class X>
+  [[nodiscard]] bool is_known(const X& x) const {
+    const int b = x.n_unsent() - 1;
+    if (b < 0) return false;
+    const layout& axis = x.axis();
+    const tile_range part = axis.bucket_at(b).tiles;
+    if (part.begin == part.end) return true;
+    const std::uint32_t last = axis.tiles()[part.end - 1].tensor;
+    for (std::uint32_t t = axis.tiles()[part.begin].tensor; t <= last; ++t) {
+      if (e_->announced[t] == 0 && e_->tensors.sizes[t] > 0) return false;
+    }
+    return true;
+  }
+  [[gnu::cold]] void send_known() {
+    E& e = *e_;
+    if (plan_.average_gradient) {
+      for (; is_known(e.exact); sent_early_ = true) {
+        e.exact.send_next(e.rule.gradient(e.at_exact()), e.now());
+      }
+    } else if constexpr (compresses) {
+      for (; plan_.exchange && is_known(e.compressed); sent_early_ = true) {
+        e.compressed.send_next(e.rule.message(e.compressed.agreed(live()), at()), turn());
+      }
+    }
+  }
+
+  /// The plan, and what must be done before it.
+  [[nodiscard, gnu::cold]] step_plan open() const {
+    if (!std::isfinite(lr_) || !std::isfinite(scale_) || !(scale_ > 0)) {
+      throw invalid_input(detail::message(
+          "optimizer: step ", e_->step, " with lr ", lr_, " and inverse loss scale ", scale_,
+          "; both must be finite, the scale above 0", e_->comm.where()));
+    }
+    step_plan plan = e_->plan(lr_);
+    e_->follow(plan);
+    e_->rule.open(plan, lr_, e_->step, e_->at(e_->mask()));
+    return plan;
+  }
+  /// Steps with the same key do the same with the same memory.
+  [[nodiscard]] std::uint64_t key() const {
+    return e_->generation * 4 + (plan_.average_gradient ? 2 : 0) + (plan_.exchange ? 1 : 0);
+  }
+  /// Whether elements come to life in this step.
+  [[nodiscard]] bool previews() const { return LocalRule<R> && plan_.average_gradient; }
+  [[nodiscard]] live_mask live() const {
+    return previews() ? live_mask{e_->live.next()} : e_->mask();
+  }
+  [[nodiscard]] auto at() const { return e_->at(live()); }
+  [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
+    return {e_->now(), live(), e_->undo_space()};
+  }
+
+  E* e_;
+  float lr_, scale_;
+  step_plan plan_;
+  step_meter meter_;
+  bool sent_early_ = false;
+  bool over_ = false;
+};
+
+}  // namespace onebit

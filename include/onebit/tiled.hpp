@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/now.hpp>
+#include <onebit/tensor.hpp>
+
+/// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
+namespace onebit {
+
+/// One bit per element: clear in padding and in elements that never had variance. Those send 0,
+/// carry 0, receive 0 and count in no scale. Null pointer: all set.
+struct live_mask {
+  const std::uint32_t* words = nullptr;
+
+  /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
+  template <class L>
+  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
+                                   typename L::value& check) const {
+    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
+    check = L::fma(v, L::set(0.0F), check);
+    return L::keep(L::load_bits(words + word), v);
+  }
+  template <class L>
+  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
+    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
+    return L::keep(L::load_bits(words + word), v);
+  }
+};
+
+/// What a rule gives a collective at the end of the warm-up. Empty: start from nothing.
+template <class Buffer>
+struct handover {
+  Buffer momentum{};               ///< on the flat axis
+  const float* factors = nullptr;  ///< by tensor: what is agreed is factor * momentum; null: 1
+  float decay = 1;                 ///< what the next message takes of what was agreed
+};
+
+/// The trainer's tensors on the flat axis, cut into tiles, with the step in progress: all that a
+/// rule needs to launch its kernels. A view; the pointers are the backend's memory.
+template <class B, class P, class G>
+struct tiled {
+  B& backend;
+  const layout& axis;
+  const tile* tiles;
+  const tile_range* tensor_tiles;     ///< by tensor
+  float* sums;                        ///< by tile: work space
+  const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
+  const step_scalars* now;            ///< learning rate, corrections, and whether to skip
+  live_mask live;                     ///< which elements take part
+
+  [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
+  /// Runs kernel(L{}, i) for each tile i, unless the step was called off.
+  template <class Kernel>
+  void commit(const Kernel& kernel) const {
+    launch_commit(backend, now, n_tiles(), kernel);
+  }
+  /// The same for i in [0, n).
+  template <class Kernel>
+  void commit(std::size_t n, const Kernel& kernel) const {
+    launch_commit(backend, now, n, kernel);
+  }
+};
+
+/// Calls the step off when what is produced is not finite.
+template <class Produce>
+struct finite_kernel {
+  Produce produce;
+  const tile* tiles;
+  step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto value = produce.template at<L>(t, i);
+    const auto zero = L::set(0.0F);
+    auto check = zero;
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) check = L::fma(value(k, zero), zero, check);
+    if (!(L::fold(check) == 0.0F)) L::raise(&now->skip);
+  }
+};
+
+/// Values of the flat axis from the word `first` on.
+struct flat_part {
+  float* values = nullptr;
+  std::size_t first = 0;
+
+  [[nodiscard]] ONEBIT_HD float* at(const tile& t) const { return values + (t.word - first) * 32; }
+};
+
+/// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
+/// the values are produced, word by word.
+template <class P, class G>
+struct undo_in_gradients {
+  const tensor_entry<P, G>* tensors = nullptr;
+
+  template <class L>
+  struct writer {
+    G* first;
+    std::uint32_t n;
+    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
+      detail::store_elements<L>(first, k, n, v);
+    }
+    ONEBIT_HD typename L::value load(std::uint32_t k) const {
+      return detail::load_elements<L>(first, k, n);
+    }
+  };
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile& t) const {
+    return {tensors[t.tensor].grads + t.offset, t.n};
+  }
+};
+
+/// Saves them in a buffer of the optimizer's own, for gradients that must not be written.
+struct undo_in_buffer {
+  float* values = nullptr;
+  std::size_t first_word = 0;  ///< of the flat axis
+
+  template <class L>
+  struct writer {
+    float* first;
+    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
+      L::store(first + 32 * k, v);
+    }
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
+  };
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile& t) const {
+    return {flat_part{values, first_word}.at(t)};
+  }
+};
+
+/// What an exchange is told of the step in progress.
+template <class Undo>
+struct turn {
+  step_scalars* now;
+  live_mask live;
+  Undo undo;  ///< where an encode pass saves what it overwrites
+};
+
+}  // namespace onebit

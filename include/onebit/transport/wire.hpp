@@ -1,0 +1,325 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// Any transport, without its type: what the library talks through. Counts and times what travels.
+namespace onebit {
+
+/// What one rank sent: bytes that leave it (its slot to itself does not), collectives, seconds.
+struct traffic {
+  std::uint64_t bytes_sent = 0;
+  std::uint32_t collectives = 0;
+  double seconds = 0;
+
+  friend traffic operator-(const traffic& a, const traffic& b) {
+    return {a.bytes_sent - b.bytes_sent, a.collectives - b.collectives, a.seconds - b.seconds};
+  }
+};
+
+namespace detail {
+
+enum class collective_call : std::uint8_t { all_to_all, all_gather };
+
+/// A transport behind virtual calls. Collectives that were started have a ticket until `finish`.
+class line {
+ public:
+  static constexpr int over = -1;  ///< the ticket of what is over already
+
+  line() = default;
+  line(const line&) = delete;
+  line& operator=(const line&) = delete;
+  virtual ~line() = default;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
+  virtual void call(collective_call, const void* send, void* receive, std::size_t slot_bytes) = 0;
+  virtual void all_reduce_sum(float* data, std::size_t n) = 0;
+  virtual void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) = 0;
+  [[nodiscard]] virtual int start(collective_call, const void* send, void* receive,
+                                  std::size_t slot_bytes) = 0;
+  virtual void wait_for(int ticket) = 0;
+  [[nodiscard]] virtual bool is_done(int ticket) = 0;
+  virtual void finish(int ticket) noexcept = 0;
+  virtual void wait() = 0;
+  [[nodiscard]] virtual std::unique_ptr<line> split(int color, int key) const = 0;
+  [[nodiscard]] virtual int ranks_per_node() const = 0;
+};
+
+struct no_request {};
+template <class T>
+struct request_of {
+  using type = no_request;
+};
+template <StartingTransport T>
+struct request_of<T> {
+  using type = decltype(std::declval<T&>().start_all_gather(nullptr, nullptr, 0));
+};
+
+/// What the transport can do, and for what it cannot the next best.
+template <Transport T>
+class line_of final : public line {
+  static constexpr bool starts = StartingTransport<T>;
+
+ public:
+  explicit line_of(T inner) : inner_(std::move(inner)) {}
+
+  [[nodiscard]] int rank() const override { return inner_.rank(); }
+  [[nodiscard]] int size() const override { return inner_.size(); }
+  void call(collective_call c, const void* send, void* receive, std::size_t bytes) override {
+    if (c == collective_call::all_gather) {
+      inner_.all_gather(send, receive, bytes);
+    } else {
+      inner_.all_to_all(send, receive, bytes);
+    }
+  }
+  void all_reduce_sum(float* data, std::size_t n) override { inner_.all_reduce_sum(data, n); }
+  void host_all_gather(const void* send, void* receive, std::size_t bytes) override {
+    if constexpr (HostGatheringTransport<T>) {
+      inner_.host_all_gather(send, receive, bytes);
+    } else {
+      inner_.all_gather(send, receive, bytes);
+    }
+  }
+  [[nodiscard]] int start(collective_call c, const void* send, void* receive,
+                          std::size_t bytes) override {
+    if constexpr (starts) {
+      std::size_t place = 0;
+      while (place < requests_.size() && requests_[place].has_value()) ++place;
+      if (place == requests_.size()) requests_.emplace_back();
+      if (c == collective_call::all_gather) {
+        requests_[place].emplace(inner_.start_all_gather(send, receive, bytes));
+      } else {
+        requests_[place].emplace(inner_.start_all_to_all(send, receive, bytes));
+      }
+      return static_cast<int>(place);
+    } else {
+      call(c, send, receive, bytes);
+      return over;
+    }
+  }
+  void wait_for([[maybe_unused]] int ticket) override {
+    if constexpr (starts) requests_[static_cast<std::size_t>(ticket)]->wait();
+  }
+  [[nodiscard]] bool is_done([[maybe_unused]] int ticket) override {
+    if constexpr (starts) return requests_[static_cast<std::size_t>(ticket)]->test();
+    return true;
+  }
+  void finish([[maybe_unused]] int ticket) noexcept override {
+    if constexpr (starts) requests_[static_cast<std::size_t>(ticket)].reset();
+  }
+  void wait() override {
+    if constexpr (WaitingTransport<T>) inner_.wait();
+  }
+  [[nodiscard]] std::unique_ptr<line> split([[maybe_unused]] int color,
+                                            [[maybe_unused]] int key) const override {
+    if constexpr (SplittingTransport<T>) {
+      return std::make_unique<line_of>(inner_.split(color, key));
+    } else {
+      throw invalid_input(
+          message("wire: this transport cannot be split: it has no split(color, "
+                  "key)",
+                  rank_suffix(rank(), size())));
+    }
+  }
+  [[nodiscard]] int ranks_per_node() const override {
+    if constexpr (NodeAwareTransport<T>) return inner_.ranks_per_node();
+    return 0;
+  }
+
+ private:
+  T inner_;
+  // by ticket: places are used again, so that a step allocates nothing
+  std::vector<std::optional<typename request_of<T>::type>> requests_;
+};
+
+/// The counts of a wire; what it carries is carried by the one it was split from as well.
+struct traffic_ledger {
+  traffic sent;
+  std::shared_ptr<traffic_ledger> parent;
+
+  void add(std::uint64_t bytes, std::uint32_t collectives, double seconds) {
+    for (traffic_ledger* l = this; l != nullptr; l = l->parent.get()) {
+      l->sent.bytes_sent += bytes;
+      l->sent.collectives += collectives;
+      l->sent.seconds += seconds;
+    }
+  }
+};
+
+/// Books the time of its scope, and a collective, whether or not it succeeds.
+class traffic_timer {
+ public:
+  explicit traffic_timer(traffic_ledger& ledger) : ledger_(ledger) {}
+  traffic_timer(traffic_ledger& ledger, std::uint64_t bytes) : ledger_(ledger) {
+    ledger_.add(bytes, 1, 0);
+  }
+  traffic_timer(const traffic_timer&) = delete;
+  traffic_timer& operator=(const traffic_timer&) = delete;
+  ~traffic_timer() {
+    ledger_.add(0, 0, std::chrono::duration<double>(clock::now() - start_).count());
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  traffic_ledger& ledger_;
+  clock::time_point start_ = clock::now();
+};
+
+}  // namespace detail
+
+/// A collective under way, counted when it was started; only the time inside its calls counts.
+/// Destroyed unfinished, it waits.
+class request {
+ public:
+  request() = default;
+  request(std::shared_ptr<detail::line> line, std::shared_ptr<detail::traffic_ledger> ledger,
+          int ticket)
+      : line_(std::move(line)), ledger_(std::move(ledger)), ticket_(ticket) {}
+  request(request&& other) noexcept
+      : line_(std::move(other.line_)),
+        ledger_(std::move(other.ledger_)),
+        ticket_(std::exchange(other.ticket_, detail::line::over)) {}
+  request& operator=(request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      line_ = std::move(other.line_);
+      ledger_ = std::move(other.ledger_);
+      ticket_ = std::exchange(other.ticket_, detail::line::over);
+    }
+    return *this;
+  }
+  ~request() { finish(); }
+
+  void wait() {
+    if (ticket_ == detail::line::over) return;
+    const detail::traffic_timer time(*ledger_);
+    line_->wait_for(ticket_);
+  }
+  [[nodiscard]] bool test() {
+    if (ticket_ == detail::line::over) return true;
+    const detail::traffic_timer time(*ledger_);
+    return line_->is_done(ticket_);
+  }
+
+ private:
+  void finish() noexcept {
+    if (ticket_ == detail::line::over) return;
+    const detail::traffic_timer time(*ledger_);
+    line_->finish(std::exchange(ticket_, detail::line::over));
+  }
+
+  std::shared_ptr<detail::line> line_;
+  std::shared_ptr<detail::traffic_ledger> ledger_;
+  int ticket_ = detail::line::over;
+};
+
+/// Any Transport: a handle, cheap to copy; copies share the transport and the counts. An allreduce
+/// counts as the volume of a ring, 2 (W-1)/W of its bytes, whatever the transport makes of it. The
+/// counts of a wire include those of the ones split from it.
+class wire {
+ public:
+  template <Transport T>
+    requires(!std::same_as<T, wire>)
+  explicit wire(T transport)
+      : wire(std::make_unique<detail::line_of<T>>(std::move(transport)), nullptr) {}
+
+  [[nodiscard]] int rank() const { return line_->rank(); }
+  [[nodiscard]] int size() const { return line_->size(); }
+  /// ` [rank r/W]`
+  [[nodiscard]] std::string where() const { return detail::rank_suffix(rank(), size()); }
+  [[nodiscard]] const traffic& sent() const { return ledger_->sent; }
+
+  void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
+    const timer time(*ledger_, others() * slot_bytes);
+    line_->call(call::all_to_all, send, receive, slot_bytes);
+  }
+  void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    const timer time(*ledger_, others() * slot_bytes);
+    line_->call(call::all_gather, send, receive, slot_bytes);
+  }
+  void all_reduce_sum(float* data, std::size_t n) {
+    const timer time(*ledger_, 2 * others() * n * sizeof(float) / (others() + 1));
+    line_->all_reduce_sum(data, n);
+  }
+  /// An all_gather of a few bytes of host memory, also over transports that carry device memory.
+  void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    const timer time(*ledger_, others() * slot_bytes);
+    line_->host_all_gather(send, receive, slot_bytes);
+  }
+
+  /// On a transport that cannot start collectives they are over when these return.
+  [[nodiscard]] request start_all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
+    return start(call::all_to_all, send, receive, slot_bytes);
+  }
+  [[nodiscard]] request start_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    return start(call::all_gather, send, receive, slot_bytes);
+  }
+  /// Until all collectives are done, on transports that only enqueue them.
+  void wait() {
+    const timer time(*ledger_);
+    line_->wait();
+  }
+
+  /// Collective; not counted. What the new wire carries is counted by both. Throws invalid_input
+  /// where the transport is no SplittingTransport.
+  [[nodiscard]] wire split(int color, int key) const {
+    return wire(line_->split(color, key), ledger_);
+  }
+  /// Collective; not counted. 0: the transport does not know.
+  [[nodiscard]] int ranks_per_node() const { return line_->ranks_per_node(); }
+
+ private:
+  using timer = detail::traffic_timer;
+  using call = detail::collective_call;
+
+  wire(std::unique_ptr<detail::line> line, std::shared_ptr<detail::traffic_ledger> parent)
+      : line_(std::move(line)),
+        ledger_(std::make_shared<detail::traffic_ledger>(
+            detail::traffic_ledger{{}, std::move(parent)})) {}
+
+  [[nodiscard]] request start(call c, const void* send, void* receive, std::size_t slot_bytes) {
+    const timer time(*ledger_, others() * slot_bytes);
+    return {line_, ledger_, line_->start(c, send, receive, slot_bytes)};
+  }
+  [[nodiscard]] std::size_t others() const { return static_cast<std::size_t>(size()) - 1; }
+
+  std::shared_ptr<detail::line> line_;
+  std::shared_ptr<detail::traffic_ledger> ledger_;
+};
+
+static_assert(StartingTransport<wire> && SplittingTransport<wire> && NodeAwareTransport<wire>);
+
+/// The collectives of one kind that an exchange has started in this step, in their order.
+class in_flight {
+ public:
+  /// Space for n at a time.
+  void reserve(std::size_t n) { requests_.reserve(n); }
+  void add(request r) { requests_.push_back(std::move(r)); }
+  void wait(std::size_t i) {
+    if (i < requests_.size()) requests_[i].wait();
+  }
+  /// Lets the transport make progress.
+  void poke() {
+    for (request& r : requests_) {
+      if (!r.test()) return;
+    }
+  }
+  /// Forgets them; waits for those that are still under way.
+  void clear() noexcept { requests_.clear(); }
+
+ private:
+  std::vector<request> requests_;
+};
+
+}  // namespace onebit

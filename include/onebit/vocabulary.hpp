@@ -1,0 +1,116 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// The vocabulary of the library.
+///
+/// word     32 elements of the flat axis; one uint32_t of signs, bit i is element i
+/// tile     at most 4096 elements of one tensor in one chunk: the unit of work and of partial sums
+/// chunk    the contiguous words that one rank serves (averages) in gather-scatter
+/// slot     the bytes that one rank sends to another in one collective
+/// field    index -> value: `at<L>(tile, index)` gives a reader, word within the tile -> 32 values
+/// message  a field that starts from a base: its reader takes (word, base)
+
+/// major * 10000 + minor * 100 + patch
+#define ONEBIT_VERSION 100
+
+/// Marks per-element arithmetic: compiled for the host (inlined into a runner that carries the
+/// target attribute of one instruction set) and, under nvcc, for the device.
+#if defined(__CUDACC__)
+#define ONEBIT_HD __host__ __device__ __forceinline__
+#else
+#define ONEBIT_HD __attribute__((always_inline)) inline
+#endif
+
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
+#error "onebit detects non-finite gradients and promises equal bits: compile without -ffast-math"
+#endif
+
+namespace onebit {
+
+inline constexpr std::size_t word_elements = 32;
+inline constexpr std::size_t tile_elements = 4096;
+inline constexpr std::size_t tile_words = tile_elements / word_elements;
+
+struct tile;          // layout.hpp
+class layout;         // layout.hpp
+struct live_mask;     // tiled.hpp
+struct step_scalars;  // now.hpp
+class wire;           // transport/wire.hpp
+template <class B, class P, class G>
+struct tiled;  // tiled.hpp
+template <class Buffer>
+struct handover;        // tiled.hpp
+struct undo_in_buffer;  // tiled.hpp
+template <class Undo>
+struct turn;  // tiled.hpp
+
+/// Types that only exist in concepts: they stand for what a policy will be given.
+namespace detail {
+
+/// Lanes that only exist in concepts: stands for whatever a backend hands to a kernel.
+struct any_lanes {
+  struct value {};
+  struct bits {};
+  static value set(float);
+  static value load(const float*);
+  static void store(float*, const value&);
+  static value add(const value&, const value&);
+  static value fma(const value&, const value&, const value&);
+  static value select(const bits&, const value&, const value&);
+  static bits not_negative(const value&);
+  static bits load_bits(const std::uint32_t*);
+  static void store_bits(std::uint32_t*, const bits&);
+};
+
+struct any_kernel {
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {}
+};
+
+/// Fields, messages and archives that only exist in concepts.
+struct any_field {
+  template <class L>
+  struct reader {
+    typename L::value operator()(std::uint32_t) const;
+    typename L::value operator()(std::uint32_t, const typename L::value&) const;
+  };
+  template <class L>
+  reader<L> at(const tile&, std::size_t) const;
+};
+
+/// A backend that only exists in concepts.
+struct any_backend {
+  static constexpr bool deferred = false;
+  template <class T>
+  struct buffer {
+    T* data() const;
+    std::size_t size() const;
+    std::size_t bytes() const;
+  };
+  template <class T>
+  buffer<T> make_buffer(std::size_t) const;
+  template <class Kernel>
+  void launch(std::size_t, const Kernel&) const;
+  template <class T>
+  void copy_in(T*, const T*, std::size_t) const;
+  template <class T>
+  void copy_out(T*, const T*, std::size_t) const;
+};
+
+struct any_archive {
+  static constexpr bool reading = true;
+  template <class T>
+  void scalar(T&) {}
+  template <class T>
+  void vector(T&) {}
+  template <class Buffer, class B>
+  void buffer(Buffer&, B&) {}
+};
+
+}  // namespace detail
+
+}  // namespace onebit

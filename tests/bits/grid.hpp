@@ -1,0 +1,343 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// The bits of every training, as they were recorded: a grid of algorithm x collective x element
+// types, each run on the host (scalar, best instruction set, three threads) and on emulated warps
+// behind an emulated stream, and compared with recorded.hpp.
+//
+// With the macro ONEBIT_BITS_FULL every combination runs, without it those that `lean` of the
+// algorithms selects. To record anew (only where bits are meant to change), build with
+// ONEBIT_BITS_FULL and run
+//
+//   ONEBIT_BITS_RECORD=tests/bits/recorded.hpp test_bits
+//
+// which writes that file: test cases that did not run keep their values.
+
+#ifndef ONEBIT_TESTS_BITS_GRID_HPP
+#define ONEBIT_TESTS_BITS_GRID_HPP
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <iterator>
+#include <onebit/onebit.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "../support/emulated.hpp"
+
+namespace onebit_test::bits {
+
+// --- the axes of the grid -------------------------------------------------------------------
+
+/// Types of collectives; `none` for the baselines.
+enum class kind { none, sign, blocks, identity, int8, all_gather, hierarchical };
+enum class element { f32, f32_const, bf16, fp16 };
+enum class place { host, warps };
+
+/// What is compiled: an optimizer of this collective, with these elements, there.
+struct pairing {
+  kind collective;
+  element elements;
+  place where;
+  friend constexpr bool operator==(const pairing&, const pairing&) = default;
+};
+
+/// One byte an element behind one float per tile.
+struct int8_tile {
+  static std::string name() { return "int8"; }
+  std::size_t tile_bytes(std::size_t n) const { return 4 + n; }
+  void encode(const float* values, std::size_t n, std::byte* out) const {
+    float largest = 0;
+    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(values[i]));
+    const float step = largest / 127;
+    std::memcpy(out, &step, 4);
+    for (std::size_t i = 0; i < n; ++i) {
+      const float q = step > 0 ? std::nearbyint(values[i] / step) : 0.0F;
+      out[4 + i] = static_cast<std::byte>(static_cast<std::int8_t>(std::clamp(q, -127.0F, 127.0F)));
+    }
+  }
+  void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
+    float step = 0;
+    std::memcpy(&step, in, 4);
+    for (std::size_t i = 0; i < n; ++i) {
+      values[i] = step * static_cast<float>(std::to_integer<std::int8_t>(in[4 + i]));
+    }
+  }
+};
+
+struct collective_case {
+  std::string_view name;
+  kind type;
+  int n_ranks;
+};
+inline constexpr collective_case collectives[] = {
+    {"none", kind::none, 3},
+    {"whole", kind::sign, 2},
+    {"buckets", kind::sign, 3},
+    {"per_vector", kind::sign, 3},
+    {"per_chunk", kind::sign, 4},
+    {"blocks", kind::blocks, 3},
+    {"identity", kind::identity, 3},
+    {"int8", kind::int8, 4},
+    {"all_gather", kind::all_gather, 3},
+    {"two_levels", kind::hierarchical, 4},
+    {"threes", kind::hierarchical, 6},  // 1/3 is not exact
+    {"one_per_node", kind::hierarchical, 3},
+};
+
+/// The collective of that name.
+template <kind Kind>
+auto make_collective([[maybe_unused]] std::string_view name) {
+  using onebit::granularity;
+  if constexpr (Kind == kind::none) {
+    return std::monostate{};
+  } else if constexpr (Kind == kind::sign) {
+    onebit::sign<> codec;
+    if (name == "per_vector") codec.scales = granularity::vector();
+    if (name == "per_chunk") codec.scales = granularity::chunk();
+    return onebit::gather_scatter{codec, name == "buckets" ? std::size_t{1500} : 0};
+  } else if constexpr (Kind == kind::blocks) {
+    return onebit::gather_scatter{onebit::sign<onebit::l1_scale>{granularity::block(64)}};
+  } else if constexpr (Kind == kind::identity) {
+    return onebit::gather_scatter<onebit::identity>{};
+  } else if constexpr (Kind == kind::int8) {
+    return onebit::gather_scatter<int8_tile>{};
+  } else if constexpr (Kind == kind::all_gather) {
+    return onebit::all_gather<onebit::sign<>>{};
+  } else {
+    const int ranks_per_node = name == "one_per_node" ? 1 : name == "threes" ? 3 : 2;
+    return onebit::hierarchical{onebit::sign<>{}, ranks_per_node};
+  }
+}
+
+struct element_case {
+  std::string_view name;
+  element type;
+  bool with_masters;
+  float loss_scale;
+};
+inline constexpr element_case elements[] = {
+    {"float", element::f32, false, 3},    {"const", element::f32_const, false, 3},
+    {"bf16", element::bf16, false, 1000}, {"bf16+masters", element::bf16, true, 1000},
+    {"fp16", element::fp16, false, 100},  {"fp16+masters", element::fp16, true, 100},
+};
+
+#ifdef ONEBIT_BITS_FULL
+inline constexpr bool full = true;
+#else
+inline constexpr bool full = false;
+#endif
+
+template <class Algorithm>
+constexpr bool is_selected(const pairing& p) {
+  if (Algorithm::compresses == (p.collective == kind::none)) return false;
+  if (p == pairing{kind::int8, p.elements, place::warps}) return false;  // hosts only
+  return full || std::ranges::find(Algorithm::lean, p) != std::end(Algorithm::lean);
+}
+
+// --- a trainer ------------------------------------------------------------------------------
+
+inline constexpr std::uint64_t n_steps = 15;
+inline const std::vector<std::size_t> sizes = {33, 0, 1000, 1, 4100};
+
+/// In [-1, 1), a multiple of 2^-23.
+inline float noise(std::uint64_t seed) {
+  seed += 0x9E3779B97F4A7C15U;
+  seed = (seed ^ (seed >> 30U)) * 0xBF58476D1CE4E5B9U;
+  seed = (seed ^ (seed >> 27U)) * 0x94D049BB133111EBU;
+  seed ^= seed >> 31U;
+  return static_cast<float>(static_cast<std::int64_t>(seed >> 40U) - (1 << 23)) / (1 << 23);
+}
+
+inline void add_to(std::uint64_t& digest, std::uint64_t x) {
+  digest = (digest ^ x) * 0x9FB21C651E98DF25U;
+  digest ^= digest >> 29U;
+}
+
+/// One rank's memory.
+template <class P, class G>
+struct trainer {
+  std::vector<std::vector<P>> params;
+  std::vector<std::vector<std::remove_const_t<G>>> grads;
+  std::vector<std::vector<float>> masters;
+  float loss_scale;
+
+  trainer(bool with_masters, float scale) : loss_scale(scale) {
+    for (std::size_t t = 0; t < sizes.size(); ++t) {
+      params.emplace_back(sizes[t]);
+      grads.emplace_back(sizes[t]);
+      masters.emplace_back(with_masters ? sizes[t] : 0);
+      for (std::size_t i = 0; i < sizes[t]; ++i) {
+        const float x = noise(t * 1000003 + i);
+        params[t][i] = onebit::from_float<P>(x);
+        if (with_masters) masters[t][i] = x;
+      }
+    }
+  }
+
+  std::vector<onebit::param_group<P, G>> groups() {
+    std::vector<onebit::param_group<P, G>> result(2);
+    result[0].weight_decay = 0.01F;
+    result[1].lr_factor = 0.7F;
+    result[1].weight_decay = 0.1F;
+    for (std::size_t t = 0; t < params.size(); ++t) {
+      result[t < 2 ? 0 : 1].tensors.push_back({params[t], grads[t], masters[t]});
+    }
+    return result;
+  }
+
+  /// Some elements never have a gradient, some on rank 0 only (what 0/1 Adam sends first is 0
+  /// elsewhere), some none before step 4: 1-bit Adam and LAMB never move those, 0/1 Adam has a
+  /// dense step there. The parameters enter times a power of two: exact, so that it does not matter
+  /// whether a compiler contracts it to an fma.
+  void fill(int rank, std::uint64_t step) {
+    const std::uint64_t seed = 7919 * (step + 1) + 104729 * static_cast<std::uint64_t>(rank + 1);
+    for (std::size_t t = 0; t < params.size(); ++t) {
+      for (std::size_t i = 0; i < params[t].size(); ++i) {
+        const bool none = i % 17 == 5 || (i % 29 == 3 && rank > 0) || (i % 37 == 11 && step < 4);
+        const float x = onebit::to_float(params[t][i]);
+        const float g = noise(seed * 1000003 + t * 50021 + i) + 0.25F * x;
+        grads[t][i] = onebit::from_float<std::remove_const_t<G>>(none ? 0.0F : g * loss_scale);
+      }
+    }
+  }
+
+  /// Throws where a value is not finite: which NaN comes out is up to the instruction.
+  std::uint64_t digest() const {
+    std::uint64_t d = 0;
+    const auto add = [&](float x) {
+      if (!std::isfinite(x)) throw std::runtime_error("bits: a parameter is not finite");
+      add_to(d, std::bit_cast<std::uint32_t>(x));
+    };
+    for (const auto& tensor : params) {
+      for (const P x : tensor) add(onebit::to_float(x));
+    }
+    for (const auto& tensor : masters) {
+      for (const float x : tensor) add(x);
+    }
+    return d;
+  }
+};
+
+// --- the test -------------------------------------------------------------------------------
+
+/// What one rank did.
+struct rank_run {
+  std::vector<std::uint64_t> digests;  ///< of the parameters after each step
+  std::uint64_t bytes = 0, collectives = 0;
+};
+
+template <class Optimizer, class Trainer>
+rank_run train(Optimizer& optimizer, Trainer& data, int rank) {
+  rank_run run;
+  for (std::uint64_t step = 0; step < n_steps; ++step) {
+    data.fill(rank, step);
+    // chosen so that sums of these, and their products with the groups' factors, are inexact
+    const float lr = 0.01561F / static_cast<float>(1 + step % 3);
+    const auto report = optimizer.step(lr, 1 / data.loss_scale);
+    if (optimizer.settle() == onebit::outcome::skipped || report.skipped) {
+      throw std::runtime_error("bits: a step was skipped");
+    }
+    run.digests.push_back(data.digest());
+    run.bytes += report.bytes_sent;
+    run.collectives += report.collectives;
+  }
+  return run;
+}
+
+using run_on_host = std::function<rank_run(onebit::threads, const onebit::host&)>;
+using run_on_warps =
+    std::function<rank_run(onebit::basic_threads<emulated_memory>, const emulated&)>;
+
+/// The runs of one algorithm, each compared with what was recorded, or recorded.
+class ledger {
+ public:
+  explicit ledger(std::string algorithm) : algorithm_(std::move(algorithm)) {}
+
+  /// A case of the grid: runs it where a function is given.
+  void run(const collective_case& c, const element_case& e, const run_on_host& on_host,
+           const run_on_warps& on_warps);
+  /// After all cases: is anything else recorded?
+  void finish();
+
+ private:
+  std::string algorithm_;
+  std::set<std::string> names_, differing_;
+  int n_runs_ = 0;
+};
+
+template <element E>
+auto make_trainer(const element_case& e) {
+  using onebit::bf16;
+  using onebit::fp16;
+  if constexpr (E == element::f32) {
+    return trainer<float, float>(e.with_masters, e.loss_scale);
+  } else if constexpr (E == element::f32_const) {
+    return trainer<float, const float>(e.with_masters, e.loss_scale);
+  } else if constexpr (E == element::bf16) {
+    return trainer<bf16, bf16>(e.with_masters, e.loss_scale);
+  } else {
+    return trainer<fp16, fp16>(e.with_masters, e.loss_scale);
+  }
+}
+
+/// All runs of one type of collective and elements.
+template <kind Kind, element E, class Algorithm>
+void run_pairing(const Algorithm& algorithm, ledger& runs) {
+  for (const collective_case& c : collectives) {
+    for (const element_case& e : elements) {
+      if (c.type != Kind || e.type != E || !algorithm.takes(E)) continue;
+      if (Algorithm::compresses == (Kind == kind::none)) continue;
+      const auto f = [&](const auto& transport, const auto& backend) {
+        auto data = make_trainer<E>(e);
+        auto optimizer =
+            algorithm(data.groups(), transport, make_collective<Kind>(c.name), backend);
+        return train(optimizer, data, transport.rank());
+      };
+      run_on_host host;
+      run_on_warps warps;
+      if constexpr (is_selected<Algorithm>({Kind, E, place::host})) host = f;
+      if constexpr (is_selected<Algorithm>({Kind, E, place::warps})) warps = f;
+      runs.run(c, e, host, warps);
+    }
+  }
+}
+
+template <kind Kind, class Algorithm>
+void run_kind(const Algorithm& algorithm, ledger& runs) {
+  run_pairing<Kind, element::f32>(algorithm, runs);
+  run_pairing<Kind, element::f32_const>(algorithm, runs);
+  run_pairing<Kind, element::bf16>(algorithm, runs);
+  run_pairing<Kind, element::fp16>(algorithm, runs);
+}
+
+/// The test of one algorithm.
+template <class Algorithm>
+void check_bits(const Algorithm& algorithm) {
+  ledger runs(algorithm.name());
+  run_kind<kind::none>(algorithm, runs);
+  run_kind<kind::sign>(algorithm, runs);
+  run_kind<kind::blocks>(algorithm, runs);
+  run_kind<kind::identity>(algorithm, runs);
+  run_kind<kind::int8>(algorithm, runs);
+  run_kind<kind::all_gather>(algorithm, runs);
+  run_kind<kind::hierarchical>(algorithm, runs);
+  runs.finish();
+}
+
+}  // namespace onebit_test::bits
+
+#endif  // ONEBIT_TESTS_BITS_GRID_HPP

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "grid.hpp"
+
+using namespace onebit_test::bits;
+
+namespace {
+
+struct one_bit_adam {
+  bool bias_correction = true;
+
+  static constexpr bool compresses = true;
+  static constexpr pairing lean[] = {{kind::sign, element::f32, place::host},
+                                     {kind::int8, element::f32_const, place::host},
+                                     {kind::hierarchical, element::bf16, place::host},
+                                     {kind::all_gather, element::bf16, place::warps}};
+  [[nodiscard]] std::string name() const {
+    return bias_correction ? "one_bit_adam" : "one_bit_adam_uncorrected";
+  }
+  [[nodiscard]] bool takes(element e) const { return bias_correction || e == element::f32; }
+
+  template <class Groups, class T, class C, class B>
+  auto operator()(const Groups& groups, T transport, const C& collective, B backend) const {
+    const onebit::one_bit_adam_options options{.bias_correction = bias_correction,
+                                               .freeze_after = 4};
+    return onebit::one_bit_adam(groups, transport, options, collective, backend);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("bits: 1-bit Adam") {
+  check_bits(one_bit_adam{true});
+  check_bits(one_bit_adam{false});
+}

@@ -1,0 +1,137 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// What an optimizer makes of the plans of a user's own schedule: it follows those for which the
+// rule has a step, and refuses the others before anything has changed.
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/onebit.hpp>
+#include <string>
+#include <vector>
+
+#include "support/training.hpp"
+
+using onebit::step_plan;
+using onebit_test::contains;
+using onebit_test::on_ranks;
+using onebit_test::saved;
+using onebit_test::thrown;
+using onebit_test::training;
+
+namespace {
+
+constexpr step_plan dense{};
+constexpr step_plan exchange{.average_gradient = false, .exchange = true, .frozen = true};
+constexpr step_plan local{.average_gradient = false};
+constexpr step_plan both{.average_gradient = true, .exchange = true};
+
+/// These plans, and the last of them for good.
+auto following(std::vector<step_plan> plans) {
+  return onebit::custom_schedule([plans](std::uint64_t step, float) {
+    return plans[step < plans.size() ? static_cast<std::size_t>(step) : plans.size() - 1];
+  });
+}
+
+onebit::adam_rule<onebit::host> adam() { return {{}, onebit::host{}}; }
+onebit::lamb_rule<onebit::host> lamb() { return {{}, onebit::host{}}; }
+onebit::zero_one_rule<onebit::host> zero_one() { return {{}, onebit::host{}}; }
+
+/// The plan of the last step is refused, on every rank and again; nothing has changed.
+template <class MakeRule>
+void check_refused(const MakeRule& rule, const std::vector<step_plan>& plans,
+                   const std::string& words) {
+  CAPTURE(words);
+  const auto told = on_ranks(2, [&](onebit::threads t) {
+    training<> data;
+    onebit::optimizer o("custom", data.groups(), t, rule(), following(plans),
+                        onebit::gather_scatter<onebit::sign<>>{});
+    for (std::size_t i = 0; i + 1 < plans.size(); ++i) CHECK_FALSE(train(o, data).skipped);
+    const auto params = data.params;
+    const auto before = saved(o);
+    const auto bytes = o.state_bytes();
+    const auto text = thrown<onebit::invalid_input>([&] { (void)train(o, data); });
+    CHECK(thrown<onebit::invalid_input>([&] { (void)train(o, data); }) == text);
+    CHECK(data.params == params);
+    CHECK(saved(o) == before);
+    CHECK(o.state_bytes() == bytes);
+    CHECK(o.steps() == plans.size() - 1);
+    return text;
+  });
+  for (std::size_t r = 0; r < told.size(); ++r) {
+    CHECK(told[r] == contains{words});
+    CHECK(told[r] == contains{"step " + std::to_string(plans.size() - 1)});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a user's schedule: the plans of freeze give the bits of freeze") {
+  const auto custom = on_ranks(2, [](onebit::threads t) {
+    training<> data;
+    onebit::optimizer o("custom", data.groups(), t, adam(),
+                        following({dense, dense, dense, exchange}),
+                        onebit::gather_scatter<onebit::sign<>>{});
+    std::string phases;
+    for (int i = 0; i < 7; ++i) phases += to_string(train(o, data).phase)[0];
+    CHECK(phases == "dddcccc");
+    CHECK(o.rule().frozen());
+    return data.digest();
+  });
+  const auto own = on_ranks(2, [](onebit::threads t) {
+    training<> data;
+    auto o = onebit::one_bit_adam(data.groups(), t, {.freeze_after = 3});
+    for (int i = 0; i < 7; ++i) (void)train(o, data);
+    return data.digest();
+  });
+  CHECK(custom == own);
+}
+
+TEST_CASE("a user's schedule: where nothing would travel its plans are not asked for") {
+  for (const auto& plans : {std::vector{exchange}, {local}, {dense, exchange, dense}}) {
+    const auto digests = on_ranks(1, [&](onebit::threads t) {
+      training<> data, plain;
+      onebit::optimizer o("custom", data.groups(), t, adam(), following(plans),
+                          onebit::gather_scatter<onebit::sign<>>{});
+      auto a = onebit::adam(plain.groups(), t);
+      for (int i = 0; i < 5; ++i) {
+        CHECK(train(o, data).phase == onebit::phase::dense);
+        (void)train(a, plain);
+      }
+      return std::vector{data.digest(), plain.digest()};
+    })[0];
+    CHECK(digests[0] == digests[1]);
+  }
+}
+
+TEST_CASE("a plan that the rule has no step for is refused in words") {
+  const auto check = [](const auto& rule) {
+    check_refused(rule, {exchange}, "exchanges before any variance");
+    check_refused(rule, {dense, local}, "neither averages nor exchanges, or does both");
+    check_refused(rule, {dense, both}, "neither averages nor exchanges, or does both");
+    check_refused(rule, {dense, exchange, local}, "neither averages nor exchanges, or does both");
+    check_refused(rule, {dense, dense, exchange, dense},
+                  "averages gradients after the warm-up has ended");
+    // what is frozen is what an average would need
+    check_refused(rule, {dense, {.average_gradient = true, .frozen = true}},
+                  "averages gradients after the warm-up has ended");
+  };
+  check(adam);
+  check(lamb);
+}
+
+TEST_CASE("0/1 Adam has a step for every plan but a first without an average") {
+  check_refused(zero_one, {local}, "comes before any variance");
+  check_refused(zero_one, {exchange}, "comes before any variance");
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> data;
+    onebit::optimizer o("custom", data.groups(), t, zero_one(),
+                        following({dense, local, exchange, both, dense, local}),
+                        onebit::gather_scatter<onebit::sign<>>{});
+    std::string phases;
+    for (int i = 0; i < 7; ++i) phases += to_string(train(o, data).phase)[0];
+    CHECK(phases == "dlccdll");
+  });
+}

@@ -1,0 +1,81 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "../../examples/deepspeed_zero_one.hpp"
+#include "../conformance/schedule.hpp"
+
+using namespace onebit_test;
+using schedule_suite::operator==;
+
+namespace {
+
+struct intervals_by_steps {
+  static constexpr bool local = true;
+  static onebit::intervals make() {
+    return onebit::intervals({.kappa = 2, .warmup_steps = 20, .doubling_steps = 9});
+  }
+};
+struct intervals_by_rate {
+  static constexpr bool local = true;
+  static onebit::intervals make() {
+    return onebit::intervals({.kappa = 1, .warmup_steps = 7, .also_every = 5});
+  }
+};
+struct deepspeeds {  // from outside of the library
+  static constexpr bool local = true;
+  static deepspeed::zero_one_schedule make() {
+    return deepspeed::zero_one_schedule({.var_freeze_step = 25,
+                                         .var_update_scaler = 3,
+                                         .local_step_scaler = 4,
+                                         .local_step_clipper = 8});
+  }
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE_INVOKE(schedule_conformance, intervals_by_steps, intervals_by_rate, deepspeeds);
+
+TEST_CASE("intervals: the fields of a plan") {
+  onebit::intervals s(
+      {.kappa = 1, .warmup_steps = 6, .doubling_steps = 4, .max_interval = 2, .also_every = 0});
+  // refreshes at 0, 1, 3, and not at 7, after the warm-up; exchanges in every step, from 10 on in
+  // every second
+  for (std::uint64_t step = 0; step < 14; ++step) {
+    CAPTURE(step);
+    const bool refresh = step == 0 || step == 1 || step == 3;
+    const bool exchanges = step < 10 || step % 2 == 0;
+    const onebit::step_plan plan = s.plan(step, 0.1F);
+    CHECK(plan == onebit::step_plan{.average_gradient = refresh,
+                                    .exchange = exchanges,
+                                    .last_average = step >= 5});
+    CHECK(plan.local() == (!refresh && !exchanges));
+    s.done(step, 0.1F, 0.0);
+  }
+}
+
+TEST_CASE("intervals: options out of range are refused, with the numbers") {
+  const auto refused = [](onebit::intervals_options o, const char* words) {
+    try {
+      const onebit::intervals schedule(o);
+    } catch (const onebit::invalid_input& e) {
+      return std::string(e.what()).find(words) != std::string::npos;
+    }
+    return false;
+  };
+  CHECK(refused({}, "kappa 16, warmup_steps 0, max_interval 16; all must be at least 1"));
+  CHECK(refused({.kappa = 0, .warmup_steps = 3}, "kappa 0,"));
+  CHECK(refused({.warmup_steps = 3, .max_interval = 0}, "max_interval 0;"));
+  CHECK_FALSE(refused({.warmup_steps = 1}, ""));
+}
+
+TEST_CASE("always_dense, and a schedule of a function") {
+  const onebit::always_dense dense;
+  CHECK(dense.plan(7, 0.1F) == onebit::step_plan{});
+  static_assert(!onebit::always_dense::compresses);
+  const onebit::custom_schedule mine([](std::uint64_t step, float lr) {
+    return onebit::step_plan{.average_gradient = step<2, .exchange = lr> 0};
+  });
+  static_assert(onebit::Schedule<std::remove_const_t<decltype(mine)>>);
+  CHECK(mine.plan(1, 0.5F) == onebit::step_plan{.average_gradient = true, .exchange = true});
+  CHECK(mine.plan(2, 0.0F) == onebit::step_plan{.average_gradient = false, .exchange = false});
+}
