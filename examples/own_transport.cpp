@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A transport of one's own: five members. This one passes everything on to another one, and logs
-// when the size of what travels changes.
+// when the size of what travels changes. What the inner one can do besides (start its collectives,
+// be split, carry device memory: the concepts of onebit/concepts.hpp) a wrapper must pass on as
+// well, or it is not used.
 
 #include <cstddef>
 #include <cstdio>

@@ -63,14 +63,17 @@ concept Transport = requires(T transport, const void* send, void* receive, std::
 };
 
 /// Can also start its collectives, and wait for them later: what is under way overlaps with what is
-/// computed. A request is movable, and waits when it is destroyed; `test()` says whether it is
-/// done.
+/// computed, in gather_scatter with buckets (nothing else starts them). All ranks start all theirs
+/// in the same order; several of both kinds may be under way. A request is movable; `test()` says
+/// whether it is done; `wait()` may follow either; an error is thrown once; destroyed, it waits.
 template <class T>
 concept StartingTransport = Transport<T> &&
-    requires(T t, const void* send, void* receive, std::size_t slot_bytes) {
-  t.start_all_to_all(send, receive, slot_bytes).wait();
-  t.start_all_gather(send, receive, slot_bytes).wait();
-  { t.start_all_gather(send, receive, slot_bytes).test() } -> std::convertible_to<bool>;
+    requires(T t, const void* send, void* receive, std::size_t n) {
+  t.start_all_gather(send, receive, n).wait();
+  { t.start_all_gather(send, receive, n).test() } -> std::convertible_to<bool>;
+  requires std::move_constructible<decltype(t.start_all_gather(send, receive, n))>;
+  requires std::same_as<decltype(t.start_all_to_all(send, receive, n)),
+                        decltype(t.start_all_gather(send, receive, n))>;
 };
 
 /// Can also be split into transports over a part of the ranks, for hierarchical collectives.
@@ -110,9 +113,8 @@ concept DeviceAwareTransport = Transport<T> && requires(const T t) {
 /// copy(to, from, bytes)  either side may be device or host memory; may return before it is done,
 ///                        and only after wait() may the host use either side again
 /// wait()                 until all copies and all work before it are done
-/// allocate_host(bytes)   host memory from which copies run at full speed (on CUDA: pinned),
-/// 64-byte
-///                        aligned; free_host(p) takes it back; no copy may be under way then
+/// allocate_host(bytes)   64-byte aligned host memory from which copies run at full speed (on CUDA:
+///                        pinned); free_host(p) takes it back; no copy may be under way then
 /// host_can_touch         the host may read and write this memory itself, and copies are done when
 ///                        they return
 template <class M>
@@ -245,7 +247,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   r.backend();           // where it runs
   r.prepare(axis);       // its state, for these tensors
   fixed.gradient(at);    // the message that is averaged
-  r.refresh(field, at);  // a dense step from the mean; for 0/1 Adam only v
+  r.refresh(field, at);  // THE dense step, from the mean; with local steps only v moves
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
   fixed.corrections(std::uint64_t{});
@@ -296,7 +298,8 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   { fixed.travels() } -> std::convertible_to<bool>;  // false: the plan never exchanges
   { fixed.needs_undo() } -> std::convertible_to<bool>;
   { fixed.axis() } -> std::convertible_to<const layout&>;
-  x.sender();  // whose axis rules see
+  x.sender();  // an onebit::sender: its axis is the one that rules see
+  // memory; true: also for what was agreed; true: also to carry from nothing
   { x.allocate(true, true) } -> std::same_as<typename X::space>;
   x.start(std::declval<typename X::space>(),  // from a momentum, or from nothing
           std::declval<handover<typename X::float_buffer>>());

@@ -22,13 +22,12 @@
 namespace onebit {
 
 /// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
-/// exact and the compressed exchange that the policy C makes. step_in_progress.hpp has what is done
-/// with them.
+/// average and the compressed exchange that the policy C makes. step_in_progress.hpp has what is
+/// done with them.
 template <class R, class S, class C, class P, class G>
 struct engine {
   using backend_type = typename R::backend_type;
   using B = backend_type;
-  using exchange_type = typename C::template exchange<B, R::accumulates>;
   static_assert(Rule<R>,
                 "onebit: this type is no Rule: derive from rule_defaults and write backend_type, "
                 "backend(), prepare(axis), gradient(at), refresh(mean, at), state_bytes() and "
@@ -42,6 +41,7 @@ struct engine {
   static_assert(!S::compresses || ExchangeRule<R>,
                 "onebit: this schedule exchanges, but the rule has no message(agreed, at) and "
                 "apply(heard, agreed, at)");
+  using exchange_type = typename C::template exchange<B, R::accumulates>;
   /// Gradients that may be written hold what an encode pass overwrites.
   static constexpr bool scratch_gradients = std::is_same_v<G, float>;
   using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
@@ -54,12 +54,12 @@ struct engine {
             detail::attend(comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); })),
         rule(std::move(own_rule)),
         schedule(std::move(own_schedule)),
-        exact(detail::attend(comm,
-                             [&] {
-                               return dense<B>(
-                                   sum, comm, rule.backend(), tensors.sizes,
-                                   n_buckets(tensors.sizes, collective.bucket_elements));
-                             })),
+        average(detail::attend(comm,
+                               [&] {
+                                 return dense<B>(
+                                     sum, comm, rule.backend(), tensors.sizes,
+                                     n_buckets(tensors.sizes, collective.bucket_elements));
+                               })),
         compressed(bind(collective)),
         entries(to_buffer(rule.backend(), tensors.entries)),
         scalars(rule.backend().template make_buffer<step_scalars>(1)),
@@ -67,7 +67,7 @@ struct engine {
 
   /// Memory that needs the ranks to agree first.
   [[gnu::cold]] void prepare() {
-    rule.prepare(exact.axis());
+    rule.prepare(average.axis());
     if constexpr (LocalRule<R>) {
       live = {make_mask(), make_mask()};
       if (compressed.travels()) start_compressed();
@@ -78,8 +78,8 @@ struct engine {
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
   [[nodiscard]] live_mask mask() const { return {live.current()}; }
   /// What a rule sees, on the axis of either exchange.
-  [[nodiscard]] tiled<B, P, G> at_exact(live_mask elements = {}) {
-    return exact.sender().at(entries.data(), now(), elements);
+  [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
+    return average.sender().at(entries.data(), now(), elements);
   }
   [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
     return compressed.sender().at(entries.data(), now(), elements);
@@ -128,7 +128,7 @@ struct engine {
     if constexpr (Archive::reading) {
       if (compressed.started()) allocate_undo();
       if (live.size() > 0) compressed.count_live(mask());
-      exact.release();
+      average.release();
       ++generation;
     }
   }
@@ -137,7 +137,7 @@ struct engine {
   detail::flat_tensors<P, G> tensors;
   R rule;
   S schedule;
-  dense<B> exact;
+  dense<B> average;
   exchange_type compressed;
   buffer_of<B, tensor_entry<P, G>> entries;
   buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
@@ -158,11 +158,11 @@ struct engine {
     });
   }
   [[nodiscard]] buffer_of<B, std::uint32_t> make_mask() {
-    return backend().template make_buffer<std::uint32_t>(exact.axis().n_words());
+    return backend().template make_buffer<std::uint32_t>(average.axis().n_words());
   }
   void allocate_undo() {
     if (scratch_gradients || !compressed.needs_undo() || undo.size() > 0) return;
-    undo = backend().template make_buffer<float>(exact.axis().n_words() * word_elements);
+    undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
   [[noreturn, gnu::cold]] void refuse(const char* why) const {
     throw invalid_input(
@@ -175,11 +175,11 @@ struct engine {
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
-    exact.release();
+    average.release();
     allocate_undo();
     auto space = compressed.allocate(!R::local_steps, R::local_steps);
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
-    auto given = rule.freeze(elements.data(), at_exact(), step - 1);
+    auto given = rule.freeze(elements.data(), at_average(), step - 1);
     compressed.start(std::move(space), std::move(given));  // from here on only launches
     if constexpr (!R::local_steps) {
       live.set_current(std::move(elements));

@@ -77,8 +77,10 @@ struct bucket {
   tile_range tiles, segments, groups;
 };
 
-/// The flat axis. Each tensor starts at a word; empty tensors take no place; padding is at most 31
-/// elements a tensor. Built from sizes alone: costs about 40 bytes per tile (0.01 per element).
+/// The flat axis. Where a word lies depends on the sizes alone, not on how the axis is cut: masks
+/// and buffers of one layout fit the others of the same tensors. Each tensor starts at a word;
+/// empty tensors take no place; padding is at most 31 elements a tensor. Built from sizes alone:
+/// costs about 40 bytes per tile (0.01 per element).
 ///
 /// The axis is cut into `n_buckets` buckets of equally many words, each bucket into `n_chunks`
 /// chunks; chunk b * n_chunks + j is served by rank j. No scale spans two buckets.

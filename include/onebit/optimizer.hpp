@@ -161,7 +161,7 @@ class optimizer {
   /// Steps done, without the skipped ones (on a deferred backend, and in local steps, these count).
   [[nodiscard]] std::uint64_t steps() const { return parts_->lasting.step; }
   [[nodiscard]] std::size_t n_parameters() const {
-    return parts_->lasting.exact.axis().n_elements();
+    return parts_->lasting.average.axis().n_elements();
   }
   /// Bytes that live from step to step in this phase.
   [[nodiscard]] std::size_t state_bytes() const {
@@ -171,7 +171,7 @@ class optimizer {
   /// Bytes of work space: messages and tables.
   [[nodiscard]] std::size_t work_bytes() const {
     const engine_type& e = parts_->lasting;
-    return e.entries.bytes() + e.live.next_bytes() + e.exact.work_bytes() +
+    return e.entries.bytes() + e.live.next_bytes() + e.average.work_bytes() +
            e.compressed.work_bytes();
   }
 

@@ -47,8 +47,13 @@ consteval void check_transport() {
 
 template <class C, class T>
 consteval void check_split() {
-  static_assert(!C::splits || SplittingTransport<T>,
-                "onebit: this collective splits the transport, which has no split(color, key)");
+  static_assert(Collective<C>,
+                "onebit: this type is no Collective: derive from collective_defaults and write "
+                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
+  if constexpr (Collective<C>) {
+    static_assert(!C::splits || SplittingTransport<T>,
+                  "onebit: this collective splits the transport, which has no split(color, key)");
+  }
 }
 
 template <class B>

@@ -99,7 +99,7 @@ class step_in_progress {
   /// All that a step computes and communicates; enqueued, where the backend is behind the host.
   [[gnu::cold]] void straight() {
     E& e = *e_;
-    if (plan_.average_gradient) e.exact.agree(e.rule.gradient(e.at_exact()), e.now());
+    if (plan_.average_gradient) e.average.agree(e.rule.gradient(e.at_average()), e.now());
     if (previews()) preview_live();
     if (plan_.exchange) exchange();
     if (plan_.local()) require_finite();
@@ -113,7 +113,7 @@ class step_in_progress {
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
     E& e = *e_;
-    if (plan_.average_gradient) e.exact.finish(e.now());
+    if (plan_.average_gradient) e.average.finish(e.now());
     if constexpr (compresses) {
       if (plan_.exchange) e.compressed.finish(turn());
     }
@@ -141,11 +141,11 @@ class step_in_progress {
       o = settle(e.backend(), e.now(), e.comm.rank(), e.comm.size());
     }
     if (o != outcome::skipped || plan_.local()) {
-      const double norm = plan_.needs_variance_norm ? e.rule.variance_norm(e.at_exact()) : 0;
+      const double norm = plan_.needs_variance_norm ? e.rule.variance_norm(e.at_average()) : 0;
       if (must_know) ++e.generation;
       e.rule.done(plan_, lr_);
       e.schedule.done(e.step, lr_, norm);
-      if (plan_.last_average) e.exact.release();
+      if (plan_.last_average) e.average.release();
       ++e.step;
     }
     return meter_.finish(o, e.compressed.sent_across());
@@ -159,9 +159,10 @@ class step_in_progress {
   void refresh() {
     E& e = *e_;
     if constexpr (LocalRule<R>) {
-      if (!e.compressed.travels()) return e.rule.dense_step(e.exact.heard(), e.at_exact(live()));
+      if (!e.compressed.travels())
+        return e.rule.dense_step(e.average.heard(), e.at_average(live()));
     }
-    e.rule.refresh(e.exact.heard(), e.at_exact());
+    e.rule.refresh(e.average.heard(), e.at_average());
   }
   void apply() {
     if constexpr (compresses) {
@@ -170,7 +171,7 @@ class step_in_progress {
   }
   void preview_live() {
     if constexpr (LocalRule<R>) {
-      e_->rule.preview_live(e_->exact.heard(), e_->at_exact(), e_->live.next());
+      e_->rule.preview_live(e_->average.heard(), e_->at_average(), e_->live.next());
       if (e_->compressed.travels()) e_->compressed.count_live(live());
     }
   }
@@ -209,8 +210,8 @@ class step_in_progress {
   [[gnu::cold]] void send_known() {
     E& e = *e_;
     if (plan_.average_gradient) {
-      for (; is_known(e.exact); sent_early_ = true) {
-        e.exact.send_next(e.rule.gradient(e.at_exact()), e.now());
+      for (; is_known(e.average); sent_early_ = true) {
+        e.average.send_next(e.rule.gradient(e.at_average()), e.now());
       }
     } else if constexpr (compresses) {
       for (; plan_.exchange && is_known(e.compressed); sent_early_ = true) {

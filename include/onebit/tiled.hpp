@@ -47,8 +47,8 @@ struct tiled {
   B& backend;
   const layout& axis;
   const tile* tiles;
-  const tile_range* tensor_tiles;     ///< by tensor
-  float* sums;                        ///< by tile: work space
+  const tile_range* tensor_tiles;  ///< by tensor
+  float* sums;  ///< by tile: v, from `refresh` to `variance_norm`; else work space
   const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
   const step_scalars* now;            ///< learning rate, corrections, and whether to skip
   live_mask live;                     ///< which elements take part

@@ -10,6 +10,11 @@
 /// word     32 elements of the flat axis; one uint32_t of signs, bit i is element i
 /// tile     at most 4096 elements of one tensor in one chunk: the unit of work and of partial sums
 /// chunk    the contiguous words that one rank serves (averages) in gather-scatter
+/// bucket   chunks that travel together; in a hierarchy the share of one rank of each node
+/// segment  tiles of a chunk that share a scale; group: tiles that do in the message of one rank
+/// carried  values that a rank keeps for its next message: the residual, not yet rebuilt
+/// live     elements that have variance: the others send, carry and receive 0
+/// agreed   what the last exchange that was kept agreed on; heard: what this step's did
 /// slot     the bytes that one rank sends to another in one collective
 /// field    index -> value: `at<L>(tile, index)` gives a reader, word within the tile -> 32 values
 /// message  a field that starts from a base: its reader takes (word, base)

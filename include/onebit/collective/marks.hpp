@@ -115,7 +115,8 @@ struct check_kernel {
   slot_format format;
   std::uint32_t n, n_ranks;
   std::uint32_t slots_per_rank = 1, first_rank = 0, rank_stride = 1;
-  bool tell = false;  ///< what this rank heard goes into the next status word it writes
+  bool tell = false;  ///< goes into the next status word too: on all levels of a hierarchy but the
+                      ///< last, or other nodes do not hear of it
   std::uint32_t slots_per_shift = 0xFFFFFFFFU;
 
   template <class L>

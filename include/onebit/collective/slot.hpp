@@ -16,7 +16,7 @@
 /// are out of step, become known to all without a collective of their own.
 ///
 /// A view (and everything else that kernels read values from) is a small trivially copyable object
-/// with `at<L>(tile)`, which gives a reader: word index within the tile -> 32 values.
+/// with `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
 namespace onebit {
 
 /// Where things lie in a slot. Trivially copyable.

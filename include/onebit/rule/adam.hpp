@@ -136,7 +136,7 @@ class adam_rule : public rule_defaults {
   void prepare(const layout& axis) {
     m_ = backend_.template make_buffer<float>(axis.n_words() * word_elements);
     v_ = backend_.template make_buffer<float>(axis.n_words() * word_elements);
-    norm_ = backend_.template make_buffer<double>(1);
+    variance_norm_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
@@ -160,7 +160,7 @@ class adam_rule : public rule_defaults {
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
   [[nodiscard]] double variance_norm(const At& at) {
-    return detail::sum_of_tiles(at, norm_.data());
+    return detail::sum_of_tiles(at, variance_norm_.data());
   }
 
   /// Freezes v as it was after step `last`: fills `live`, hands m over.
@@ -207,7 +207,7 @@ class adam_rule : public rule_defaults {
   adam_options options_;
   B backend_;
   float_buffer m_, v_;
-  buffer_of<B, double> norm_;
+  buffer_of<B, double> variance_norm_;
   bool frozen_ = false;
 };
 

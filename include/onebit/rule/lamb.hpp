@@ -82,7 +82,7 @@ class lamb_rule : public rule_defaults {
     const std::size_t n_tensors = axis.tensor_tiles().size();
     m_ = backend_.template make_buffer<float>(n);
     v_ = backend_.template make_buffer<float>(n);
-    norm_ = backend_.template make_buffer<double>(1);
+    variance_norm_ = backend_.template make_buffer<double>(1);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
   }
@@ -110,7 +110,7 @@ class lamb_rule : public rule_defaults {
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
   [[nodiscard]] double variance_norm(const At& at) {
-    return detail::sum_of_tiles(at, norm_.data());
+    return detail::sum_of_tiles(at, variance_norm_.data());
   }
 
   /// Freezes v: fills `live`, hands a copy of m over, scaled so that all layers have one RMS (their
@@ -203,7 +203,7 @@ class lamb_rule : public rule_defaults {
   B backend_;
   float_buffer m_, v_, fresh_;
   float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
-  buffer_of<B, double> norm_;
+  buffer_of<B, double> variance_norm_;
   buffer_of<B, lamb_layer> layers_;
   float_buffer factors_;  ///< by tensor: momentum scaling k
   bool frozen_ = false;

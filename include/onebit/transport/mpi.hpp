@@ -324,6 +324,7 @@ class mpi {
   detail::mpi_group group_;
 };
 
-static_assert(Transport<mpi>);
+static_assert(StartingTransport<mpi> && SplittingTransport<mpi> && NodeAwareTransport<mpi> &&
+              DeviceAwareTransport<mpi>);
 
 }  // namespace onebit

@@ -252,6 +252,7 @@ class nccl {
   std::shared_ptr<detail::nccl_member> member_;
 };
 
-static_assert(Transport<nccl>);
+static_assert(StartingTransport<nccl> && SplittingTransport<nccl> && HostGatheringTransport<nccl> &&
+              WaitingTransport<nccl>);
 
 }  // namespace onebit

@@ -125,7 +125,7 @@ class basic_threads {
 /// Threads whose buffers lie in plain memory.
 using threads = basic_threads<host_memory>;
 
-static_assert(Transport<threads>);
+static_assert(SplittingTransport<threads>);
 
 /// Runs `f(basic_threads<M>)` on memories.size() ranks, one thread each, and waits for all;
 /// `memories[r]` is rank r's. When a rank throws, the others are released from their collectives,
