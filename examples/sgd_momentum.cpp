@@ -75,7 +75,6 @@ class sgd_rule : public onebit::rule_defaults {
     }
     return {std::move(m_), nullptr, beta_};
   }
-  bool frozen() const { return m_.size() == 0; }
   // After it: what is exchanged, and a step from what was agreed.
   template <class Field>
   auto message(const Field& agreed, const tiled& at) const {  // base + beta m + 1 g

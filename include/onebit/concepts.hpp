@@ -235,6 +235,7 @@ struct rule_defaults {
   [[nodiscard]] bool must_know() const { return false; }
   /// After each step that was done.
   void done(const step_plan&, float) {}
+  /// Whether `freeze` was called: asked of rules with local steps, which exchange before it too.
   [[nodiscard]] bool frozen() const { return false; }
 };
 

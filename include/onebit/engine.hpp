@@ -110,7 +110,9 @@ struct engine {
         refuse("averages gradients after the warm-up has ended");
       }
       if constexpr (FreezingRule<R>) {
-        if (!rule.frozen() && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
+        // only a rule with local steps exchanges before it freezes, and must say whether it has
+        const bool is_over = R::local_steps ? rule.frozen() : compressed.started();
+        if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
       }
       if (plan.exchange && !compressed.started()) start_compressed();
     }
