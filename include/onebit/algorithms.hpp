@@ -102,7 +102,7 @@ template <class P, class G, class T, class B = host>
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 8.25 + 4/W
 /// bytes per parameter. Elements that had no gradient before the freeze are not moved by it
-/// afterwards; weight decay still acts on them.
+/// afterwards (with one rank nothing freezes); weight decay still acts on them.
 /// Source: 1-bit Adam (arXiv 2102.02888), algorithm 1.
 /// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with one that
 /// works word by word: sign<l2_scale> per layer unless said otherwise.

@@ -71,7 +71,7 @@ class optimizer {
   /// step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient is not
   /// finite, no rank changes anything and all report the step as skipped. Throws invalid_input when
   /// lr is not finite, rank_mismatch, or what the transport, an allocation or a codec throws; then
-  /// nothing has changed here.
+  /// nothing has changed here, but that the warm-up may have ended, which comes before a step.
   ///
   /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
   /// report does not know the outcome (`pending`), and a skipped step counts for the schedule;

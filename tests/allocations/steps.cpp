@@ -101,7 +101,8 @@ std::vector<std::uint64_t> allocations_per_step(int n, const Make& make) {
 }
 
 /// The first two steps of a phase may allocate. The compressed phase begins with step 6, the freeze
-/// with it, if there are more than `alone` ranks: with so many nothing travels, and nothing freezes.
+/// with it, if there are more than `alone` ranks: with so many nothing travels, and nothing
+/// freezes.
 template <class Make>
 void check_steps(int alone, const Make& make, const std::vector<int>& n_ranks = {1, 2, 3}) {
   for (const int n : n_ranks) {

@@ -374,7 +374,8 @@ TEST_CASE("shapes that leave ranks, buckets or nodes without work") {
         check_shape(n, sizes, zero_one_maker{}, small, early);
       }
     }
-    for (const auto& [n, per_node] : {std::pair{4, 2}, {6, 3}, {6, 2}, {8, 4}, {8, 2}}) {
+    for (const auto& nodes : {std::pair{4, 2}, {6, 3}, {6, 2}, {8, 4}, {8, 2}}) {
+      const int n = nodes.first, per_node = nodes.second;
       CAPTURE(n);
       CAPTURE(per_node);
       const onebit::hierarchical two{onebit::sign<>{}, per_node};

@@ -176,7 +176,8 @@ void check_overlap(const Make& make, bool by_layer = false) {
 
 template <class Make>
 void check_levels(const Make& make) {
-  for (const auto& [n, per_node] : {std::pair{4, 2}, {6, 2}, {6, 3}, {3, 1}, {2, 2}, {1, 1}}) {
+  for (const auto& nodes : {std::pair{4, 2}, {6, 2}, {6, 3}, {3, 1}, {2, 2}, {1, 1}}) {
+    const int n = nodes.first, per_node = nodes.second;
     CAPTURE(n);
     CAPTURE(per_node);
     const onebit::hierarchical collective{onebit::sign<>{}, per_node};
@@ -211,8 +212,8 @@ void check_levels(const Make& make) {
   }
 }
 
-/// A bad gradient on each rank in turn, in each step, twice: all skip, and all is as before (but the
-/// freeze before step 5 stays done, by the first try).
+/// A bad gradient on each rank in turn, in each step, twice: all skip, and all is as before (but
+/// the freeze before step 5 stays done, by the first try).
 template <class Make, class Collective>
 void check_skips(int n, const Make& make, Collective collective) {
   const auto digests = on_ranks(n, [&](onebit::threads t) {
@@ -315,8 +316,8 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     return agreed;
   };
   const auto two = on_ranks(6, [&](onebit::threads t) {
-    onebit::hierarchical_exchange<onebit::sign<>, false, onebit::host> x(
-        {}, onebit::wire(t), onebit::host(), sizes, 2);
+    onebit::hierarchical_exchange<onebit::sign<>, false, onebit::host> x({}, onebit::wire(t),
+                                                                         onebit::host(), sizes, 2);
     auto agreed = agree(x, t.rank() / 2);
     // 12 steps of two phases to two other nodes; slots of a sixth of the words
     CHECK(x.sent_across() == 12 * 2 * 2 * x.slot_bytes());

@@ -38,74 +38,149 @@ inline std::vector<bool> real_elements(const onebit::layout& axis) {
   return real;
 }
 
-/// `steps` exchanges on one rank. Steps at which `message` gives something that is not finite are
-/// skipped by all ranks, and keep their number, as in the optimizer.
-template <class Model>
-exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t>& sizes,
-                        std::size_t steps, const messages& message,
-                        onebit::host backend = onebit::host()) {
-  onebit::wire counted(transport);
-  auto x = Model::make(counted, backend, sizes);
-  const onebit::layout& axis = x.axis();
-  exchange_trace trace;
-  trace.real = real_elements(axis);
-  auto values = backend.make_buffer<float>(axis.n_words() * 32);
-  auto undo = backend.make_buffer<float>(axis.n_words() * 32);
-  auto live = backend.make_buffer<std::uint32_t>(axis.n_words());
-  for (std::size_t i = 0; i < trace.real.size(); ++i) {
-    if (trace.real[i]) live.data()[i / 32] |= 1U << i % 32;
-  }
+/// One exchange without its type, so that the suite is compiled once.
+class driven {
+ public:
+  driven() = default;
+  driven(const driven&) = delete;
+  driven& operator=(const driven&) = delete;
+  virtual ~driven() = default;
+  [[nodiscard]] virtual const onebit::layout& axis() const = 0;
+  virtual void start(const std::uint32_t* live) = 0;
+  virtual void agree(const float* values) = 0;
+  virtual void finish() = 0;
+  /// What was agreed in this step, and what in the last step that was kept.
+  [[nodiscard]] virtual flat heard() = 0;
+  [[nodiscard]] virtual flat agreed() = 0;
+  [[nodiscard]] virtual flat worker_residual() = 0;
+  [[nodiscard]] virtual flat server_residual() = 0;
 
   onebit::step_scalars now;
-  const onebit::turn<onebit::undo_in_buffer> turn{&now, {live.data()}, {undo.data()}};
-  constexpr bool is_dense = !requires { x.finish(turn); };
-  constexpr bool carries = std::remove_cvref_t<decltype(x.sender())>::carries;
-  if constexpr (!is_dense) {
-    x.start(x.allocate(true, true), {});
-    x.count_live(turn.live);
+  bool is_dense = false;  ///< nothing is remembered
+  bool carries = false;   ///< there are residuals
+};
+
+template <class X>
+class driven_exchange final : public driven {
+ public:
+  static constexpr bool dense = !requires(X x) { x.needs_undo(); };
+
+  driven_exchange(X x, onebit::host backend)
+      : x_(std::move(x)),
+        backend_(std::move(backend)),
+        undo_(backend_.make_buffer<float>(x_.axis().n_words() * 32)) {
+    is_dense = dense;
+    carries = std::remove_cvref_t<decltype(x_.sender())>::carries;
   }
-  std::uint64_t number = 0;
+  [[nodiscard]] const onebit::layout& axis() const override { return x_.axis(); }
+  void start(const std::uint32_t* live) override {
+    live_ = {live};
+    if constexpr (!dense) {
+      x_.start(x_.allocate(true, true), {});
+      x_.count_live(live_);
+    }
+  }
+  void agree(const float* values) override {
+    if constexpr (dense) {
+      x_.agree(flat_message{values}, &now);
+    } else {
+      x_.agree(flat_message{values}, turn());
+    }
+  }
+  void finish() override {
+    if constexpr (dense) {
+      x_.finish(&now);
+    } else {
+      x_.finish(turn());
+    }
+  }
+  [[nodiscard]] flat heard() override {
+    if constexpr (dense) {
+      return copied(x_.heard(), x_.sender(), backend_);
+    } else {
+      return copied(x_.heard(live_), x_.sender(), backend_);
+    }
+  }
+  [[nodiscard]] flat agreed() override {
+    if constexpr (dense) {
+      return {};
+    } else {
+      return copied(x_.agreed(live_), x_.sender(), backend_);
+    }
+  }
+  [[nodiscard]] flat worker_residual() override {
+    return copied(x_.sender().residual(), x_.sender(), backend_);
+  }
+  [[nodiscard]] flat server_residual() override {
+    if constexpr (dense) {
+      return {};
+    } else {
+      const auto& server = x_.server_residual();
+      return {server.data(), server.data() + server.size()};
+    }
+  }
+
+ private:
+  [[nodiscard]] onebit::turn<onebit::undo_in_buffer> turn() {
+    return {&now, live_, {undo_.data()}};
+  }
+  X x_;
+  onebit::host backend_;
+  onebit::host_buffer<float> undo_;
+  onebit::live_mask live_;
+};
+
+/// `steps` exchanges on one rank. Steps at which `message` gives something that is not finite are
+/// skipped by all ranks, and keep their number, as in the optimizer.
+inline exchange_trace drive(driven& x, const onebit::wire& counted, std::size_t steps,
+                            const messages& message) {
+  exchange_trace trace;
+  trace.real = real_elements(x.axis());
+  flat values(trace.real.size());
+  std::vector<std::uint32_t> live(x.axis().n_words());
+  for (std::size_t i = 0; i < trace.real.size(); ++i) {
+    if (trace.real[i]) live[i / 32] |= 1U << i % 32;
+  }
+  x.start(live.data());
   std::size_t last = none;  // step that was not skipped
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t i = 0; i < trace.real.size(); ++i) {
-      values.data()[i] = trace.real[i] ? message(transport.rank(), step, i) : 0.0F;
+      values[i] = trace.real[i] ? message(counted.rank(), step, i) : 0.0F;
     }
     const onebit::traffic before = counted.sent();
-    now.number = static_cast<std::uint32_t>(number);
-    now.skip = now.bad = 0;
-    if constexpr (is_dense) {
-      x.agree(flat_message{values.data()}, &now);
-    } else {
-      x.agree(flat_message{values.data()}, turn);
-    }
+    x.now.skip = x.now.bad = 0;
+    x.agree(values.data());
     trace.sent.push_back(counted.sent() - before);
-    trace.skipped.push_back(now.skip != 0);
-    trace.agreed.emplace_back();
-    if constexpr (is_dense) {
-      if (now.skip == 0) trace.agreed.back() = copied(x.heard(), x.sender(), backend);
-      x.finish(&now);
-    } else {
-      if (now.skip == 0) trace.agreed.back() = copied(x.heard(turn.live), x.sender(), backend);
-      x.finish(turn);
-      if (now.skip == 0) last = step;
+    const bool kept = x.now.skip == 0;
+    trace.skipped.push_back(!kept);
+    trace.agreed.push_back(kept ? x.heard() : flat{});
+    x.finish();
+    if (kept) last = step;
+    if (!x.is_dense && last != none) {
       // what was heard is agreed from now on; a step that was called off has changed nothing of it
-      if (last != none) {
-        const flat agreed = copied(x.agreed(turn.live), x.sender(), backend);
-        CHECK(first_difference(agreed, trace.agreed[last]) == none);
-      }
+      CHECK(first_difference(x.agreed(), trace.agreed[last]) == none);
     }
-    number += now.skip == 0 ? 1U : 0U;
-    if constexpr (carries) {
-      flat residual = copied(x.sender().residual(), x.sender(), backend);
-      for (std::size_t i = 0; i < residual.size(); ++i) {
-        if (!trace.real[i]) residual[i] = 0;  // the field does not know what is padding
-      }
-      trace.worker_residual.push_back(residual);
-      const auto& server = x.server_residual();
-      trace.server_residual.emplace_back(server.data(), server.data() + server.size());
+    x.now.number += kept ? 1U : 0U;
+    if (!x.carries) continue;
+    flat residual = x.worker_residual();
+    for (std::size_t i = 0; i < residual.size(); ++i) {
+      if (!trace.real[i]) residual[i] = 0;  // the field does not know what is padding
     }
+    trace.worker_residual.push_back(std::move(residual));
+    trace.server_residual.push_back(x.server_residual());
   }
   return trace;
+}
+
+/// The same with an exchange of Model's.
+template <class Model>
+exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t>& sizes,
+                        std::size_t steps, const messages& message) {
+  const onebit::wire counted(std::move(transport));
+  const onebit::host backend;
+  auto made = Model::make(counted, backend, sizes);
+  driven_exchange<decltype(made)> x(std::move(made), backend);
+  return drive(x, counted, steps, message);
 }
 
 // --- models -------------------------------------------------------------------------------
@@ -143,10 +218,10 @@ struct sign_per : onebit::sign<Scale> {
   constexpr sign_per() : onebit::sign<Scale>{{Unit, Block}} {}
 };
 
-}  // namespace onebit_test
-
-TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
-  using namespace onebit_test;
+/// The suite, for exchange<Model>.
+inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
+                                                      const std::vector<std::size_t>&, std::size_t,
+                                                      const messages&)) {
   constexpr std::size_t steps = 6;
   const std::vector<std::vector<std::size_t>> all_sizes = {{},        {0, 0},   {1},        {33},
                                                            {0, 5, 0}, {64, 64}, odd_sizes()};
@@ -159,7 +234,7 @@ TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
         return noise(21, static_cast<std::uint64_t>(rank), step, i);
       };
       const auto ranks =
-          on_ranks(w, [&](onebit::threads t) { return exchange<Model>(t, sizes, steps, message); });
+          on_ranks(w, [&](onebit::threads t) { return exchange(t, sizes, steps, message); });
       const exchange_trace& first = ranks[0];
       const std::size_t n = first.real.size();
       std::size_t n_skipped = 0, n_different = 0, n_padding = 0;
@@ -228,8 +303,8 @@ TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
           if (step == bad_step && rank == culprit && i == element) return bad;
           return message(rank, step > bad_step ? step - 1 : step, i);
         };
-        const auto others = on_ranks(
-            w, [&](onebit::threads t) { return exchange<Model>(t, sizes, steps + 1, poisoned); });
+        const auto others =
+            on_ranks(w, [&](onebit::threads t) { return exchange(t, sizes, steps + 1, poisoned); });
         std::size_t n_wrong = 0;
         for (std::size_t r = 0; r < n_ranks; ++r) {
           for (std::size_t step = 0; step <= steps; ++step) {
@@ -253,6 +328,12 @@ TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
       }
     }
   }
+}
+
+}  // namespace onebit_test
+
+TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
+  onebit_test::check_exchange(&onebit_test::exchange<Model>);
 }
 
 #endif  // ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <new>
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
@@ -25,12 +27,15 @@
 #include "../../examples/deepspeed_zero_one.hpp"
 #include "../support/echo.hpp"
 #include "../support/emulated.hpp"
+#include "../support/erased.hpp"
 #include "../support/flat_message.hpp"
 #include "../support/training.hpp"
 
+using onebit_test::any_optimizer;
 using onebit_test::contains;
 using onebit_test::emulated;
 using onebit_test::emulated_memory;
+using onebit_test::erase;
 using onebit_test::thrown;
 
 namespace {
@@ -106,8 +111,7 @@ std::vector<std::uint64_t> on_device(int n, const F& f) {
 }
 
 /// `calls` steps; the gradients of the calls in `bad` have an infinity on rank 1.
-template <class Optimizer, class Tensors>
-std::uint64_t steps(Optimizer& o, Tensors& data, std::uint64_t first, std::uint64_t calls,
+std::uint64_t steps(any_optimizer& o, tensors<>& data, std::uint64_t first, std::uint64_t calls,
                     const std::vector<std::uint64_t>& bad = {}) {
   for (std::uint64_t call = first; call < calls; ++call) {
     data.fill(o.rank(), call);
@@ -125,54 +129,57 @@ std::uint64_t steps(Optimizer& o, Tensors& data, std::uint64_t first, std::uint6
   return data.digest();
 }
 
-template <class Collective = onebit::gather_scatter<onebit::sign<>>>
-struct all_makers {
-  Collective collective{};
-  template <class F>
-  void operator()(const F& f) const {
-    const auto c = collective;
-    f("adam", [](const auto& g, auto t, auto b) {
-      return onebit::adam(g, t, {.bias_correction = true}, b);
-    });
-    f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
-    f("one_bit_adam", [c](const auto& g, auto t, auto b) {
-      return onebit::one_bit_adam(
-          g, t, onebit::one_bit_adam_options{.bias_correction = true, .freeze_after = 4}, c, b);
-    });
-    f("one_bit_lamb", [c](const auto& g, auto t, auto b) {
-      return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 4}}, c, b);
-    });
-    f("zero_one_adam", [c](const auto& g, auto t, auto b) {
-      return onebit::zero_one_adam(
-          g, t,
-          onebit::zero_one_adam_options{
-              .schedule = {.kappa = 2, .warmup_steps = 5, .doubling_steps = 3, .max_interval = 2}},
-          c, b);
-    });
-    f("variant", [c](const auto& g, auto t, auto b) {
-      return deepspeed::zero_one_adam(g, t,
-                                      deepspeed::zero_one_options{.var_freeze_step = 5,
-                                                                  .var_update_scaler = 2,
-                                                                  .local_step_scaler = 3,
-                                                                  .local_step_clipper = 2},
-                                      c, b);
-    });
-  }
-};
-
-template <class Collective>
-void check_same_bits(int n, Collective collective) {
-  all_makers<Collective>{collective}([&](const char* name, const auto& make) {
-    CAPTURE(std::string(name));
-    const auto train = [&](auto t, auto b) {
-      tensors<> data;
-      auto o = make(data.groups(), t, b);
-      return steps(o, data, 0, 11);
-    };
-    CHECK(on_device(n, train) == on_host(n, train));
-  });
+const std::vector<std::string> algorithms = {"adam",         "lamb",          "one_bit_adam",
+                                             "one_bit_lamb", "zero_one_adam", "variant"};
+/// The last step of the warm-up is the one before.
+std::uint64_t freezes_before(const std::string& algorithm) {
+  return algorithm == "variant" ? 5 : 4;
 }
 
+template <class T, class C, class B>
+std::unique_ptr<any_optimizer> make(const std::string& algorithm, tensors<>& data, const T& t, C c,
+                                    B b) {
+  const auto g = data.groups();
+  const onebit::wire w(t);
+  if (algorithm == "adam") return erase(onebit::adam(g, w, {.bias_correction = true}, b));
+  if (algorithm == "lamb") return erase(onebit::lamb(g, w, {}, b));
+  if (algorithm == "one_bit_adam") {
+    return erase(onebit::one_bit_adam(
+        g, w, onebit::one_bit_adam_options{.bias_correction = true, .freeze_after = 4}, c, b));
+  }
+  if (algorithm == "one_bit_lamb") {
+    return erase(
+        onebit::one_bit_lamb(g, w, onebit::one_bit_lamb_options{.freeze = {.after = 4}}, c, b));
+  }
+  if (algorithm == "zero_one_adam") {
+    return erase(onebit::zero_one_adam(
+        g, w,
+        onebit::zero_one_adam_options{
+            .schedule = {.kappa = 2, .warmup_steps = 5, .doubling_steps = 3, .max_interval = 2}},
+        c, b));
+  }
+  return erase(deepspeed::zero_one_adam(g, w,
+                                        deepspeed::zero_one_options{.var_freeze_step = 5,
+                                                                    .var_update_scaler = 2,
+                                                                    .local_step_scaler = 3,
+                                                                    .local_step_clipper = 2},
+                                        c, b));
+}
+
+template <class Collective>
+void check_same_bits(int n, const Collective& collective) {
+  for (const std::string& algorithm : algorithms) {
+    CAPTURE(algorithm);
+    const auto train = [&](auto t, auto b) {
+      tensors<> data;
+      const auto o = make(algorithm, data, t, collective, b);
+      return steps(*o, data, 0, 11);
+    };
+    CHECK(on_device(n, train) == on_host(n, train));
+  }
+}
+
+using in_two_phases = onebit::gather_scatter<onebit::sign<>>;
 using echo = onebit_test::echo<emulated_memory>;
 
 /// Starts its collectives, too, as NCCL does on a second stream: whether one is done can not be
@@ -224,24 +231,24 @@ enum class failure { none, collective, allocation };
 /// Trains on a device of one, every step in graphs. Each collective, or allocation, of each step
 /// fails before the step works, where it runs at once and where it is recorded; replayed steps have
 /// none. Nothing may change then but that the freeze stays done. Gives the state after each step.
-template <class Make>
 std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
-    const Make& make, std::uint64_t freezes_before, failure what) {
+    const std::string& algorithm, std::size_t bucket, failure what) {
   const emulated backend;
   failing_echo::script told;
   tensors<> data(false, whole_words);  // what one rank says for all is no padding elsewhere
-  auto o = make(data.groups(), failing_echo(emulated_memory(backend), 2, &told), backend);
+  const auto o = make(algorithm, data, failing_echo(emulated_memory(backend), 2, &told),
+                      in_two_phases{{}, bucket}, backend);
   onebit_test::emulated_graphs graphs(backend);
-  const auto state = [&] { return std::pair(data.digest(), onebit_test::saved(o)); };
+  const auto state = [&] { return std::pair(data.digest(), o->saved()); };
   std::vector<std::pair<std::uint64_t, std::string>> states;
   int n_failed = 0;
   for (std::uint64_t call = 0; call < 12; ++call) {
     CAPTURE(call);
     const auto step = [&] {
       data.fill(0, call);
-      (void)o.step_with(graphs, 0.01F / static_cast<float>(1 + call % 3));
+      (void)o->step_with(std::ref(graphs), 0.01F / static_cast<float>(1 + call % 3));
     };
-    bool done = false, may_freeze = call == freezes_before;
+    bool done = false, may_freeze = call == freezes_before(algorithm);
     for (std::uint64_t k = 0; what != failure::none && !done; ++k) {
       CAPTURE(k);
       const auto before = state();
@@ -261,10 +268,10 @@ std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
       const auto after = state();
       CHECK(after.first == before.first);
       CHECK((after.second == before.second || std::exchange(may_freeze, false)));
-      CHECK(o.steps() == call);
+      CHECK(o->steps() == call);
     }
     if (!done) step();
-    CHECK(o.settle() == onebit::outcome::agreed);
+    CHECK(o->settle() == onebit::outcome::agreed);
     states.push_back(state());
   }
   CHECK(graphs.n_replayed > 2);
@@ -276,12 +283,13 @@ std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
 
 /// Trains on a device of one, a step in graphs if `replay`; in the steps of `early` the last tensor
 /// is announced.
-template <class T, class Make>
-std::uint64_t train_in_graphs(const Make& make, bool replay, const std::set<std::uint64_t>& early) {
+template <class T>
+std::uint64_t train_in_graphs(const std::string& algorithm, std::size_t bucket, bool replay,
+                              const std::set<std::uint64_t>& early = {}) {
   const emulated backend;
-  const emulated_memory memory(backend);
   tensors<> data;
-  auto o = make(data.groups(), T(memory, 2), backend);
+  const auto o =
+      make(algorithm, data, T(emulated_memory(backend), 2), in_two_phases{{}, bucket}, backend);
   onebit_test::emulated_graphs graphs(backend);
   for (std::uint64_t call = 0; call < 20; ++call) {
     data.fill(0, call);
@@ -289,15 +297,15 @@ std::uint64_t train_in_graphs(const Make& make, bool replay, const std::set<std:
     const float lr = 0.01F / static_cast<float>(1 + call % 3);
     const float scale = call % 2 == 0 ? 1.0F : 0.5F;
     if (early.contains(call)) {
-      o.begin(lr, scale);
-      o.ready(data.params.size() - 1);
+      o->begin(lr, scale);
+      o->ready(data.params.size() - 1);
     }
     if (replay) {
-      (void)o.step_with(graphs, lr, scale);
+      (void)o->step_with(std::ref(graphs), lr, scale);
     } else {
-      (void)o.step(lr, scale);
+      (void)o->step(lr, scale);
     }
-    CHECK((o.settle() == onebit::outcome::skipped) == (call == 13));
+    CHECK((o->settle() == onebit::outcome::skipped) == (call == 13));
   }
   if (replay) CHECK(graphs.n_replayed > 2);
   if (replay && early.empty()) CHECK(graphs.n_replayed > 8);
@@ -321,10 +329,8 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
     CAPTURE(bad[0]);
     const auto train = [&](auto t, auto b) {
       tensors<> data;
-      auto o = onebit::one_bit_lamb(data.groups(), t,
-                                    onebit::one_bit_lamb_options{.freeze = {.after = 4}},
-                                    onebit::gather_scatter<onebit::sign<>>{}, b);
-      return steps(o, data, 0, 12, bad);
+      const auto o = make("one_bit_lamb", data, t, in_two_phases{}, b);
+      return steps(*o, data, 0, 12, bad);
     };
     const auto device = on_device(2, train);
     CHECK(device[0] == device[1]);
@@ -334,74 +340,68 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
   }
   const auto train = [&](auto t, auto b) {
     tensors<> data;
-    auto o = onebit::zero_one_adam(
-        data.groups(), t,
+    const auto o = erase(onebit::zero_one_adam(
+        data.groups(), onebit::wire(t),
         onebit::zero_one_adam_options{.schedule = {.kappa = 16, .warmup_steps = 50}},
-        onebit::gather_scatter<onebit::sign<>>{}, b);
-    return steps(o, data, 0, 8, {0, 3, 6});
+        in_two_phases{}, b));
+    return steps(*o, data, 0, 8, {0, 3, 6});
   };
   const auto device = on_device(2, train);
   CHECK(device == on_host(2, train));
 }
 
 TEST_CASE("deferred: save, load, go on") {
-  all_makers<>{}([&](const char* name, const auto& make) {
-    CAPTURE(std::string(name));
+  for (const std::string& algorithm : algorithms) {
+    CAPTURE(algorithm);
     const auto whole = [&](auto t, auto b) {
       tensors<> data;
-      auto o = make(data.groups(), t, b);
-      return steps(o, data, 0, 11);
+      const auto o = make(algorithm, data, t, in_two_phases{}, b);
+      return steps(*o, data, 0, 11);
     };
     const auto halves = [&](auto t, auto b) {
       tensors<> data;
-      std::stringstream file;
+      std::string file;
       {
-        auto o = make(data.groups(), t, b);
-        (void)steps(o, data, 0, 6);
-        o.save(file);
+        const auto o = make(algorithm, data, t, in_two_phases{}, b);
+        (void)steps(*o, data, 0, 6);
+        file = o->saved();
       }
-      auto o = make(data.groups(), t, b);
-      o.load(file);
-      return steps(o, data, 6, 11);
+      const auto o = make(algorithm, data, t, in_two_phases{}, b);
+      o->load(file);
+      return steps(*o, data, 6, 11);
     };
     CHECK(on_device(2, halves) == on_device(2, whole));
-  });
+  }
 }
 
 TEST_CASE("deferred: what one rank saves on the device, it goes on with on the host") {
-  const auto make = [](const auto& g, auto t, auto b) {
-    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 3},
-                                onebit::gather_scatter<onebit::sign<>>{}, b);
-  };
   std::vector<tensors<>> halfway(2);
   std::vector<std::string> files(2);
   (void)on_device(2, [&](auto t, auto b) {
     const auto r = static_cast<std::size_t>(t.rank());
-    auto o = make(halfway[r].groups(), t, b);
-    (void)steps(o, halfway[r], 0, 6);
-    files[r] = onebit_test::saved(o);
+    const auto o = make("one_bit_adam", halfway[r], t, in_two_phases{}, b);
+    (void)steps(*o, halfway[r], 0, 6);
+    files[r] = o->saved();
     return std::uint64_t{0};
   });
   const auto host = on_host(2, [&](auto t, auto b) {
     const auto r = static_cast<std::size_t>(t.rank());
-    auto o = make(halfway[r].groups(), t, b);
-    std::istringstream in(files[r]);
-    o.load(in);
-    return steps(o, halfway[r], 6, 10);
+    const auto o = make("one_bit_adam", halfway[r], t, in_two_phases{}, b);
+    o->load(files[r]);
+    return steps(*o, halfway[r], 6, 10);
   });
   CHECK(host == on_host(2, [&](auto t, auto b) {
           tensors<> data;
-          auto o = make(data.groups(), t, b);
-          return steps(o, data, 0, 10);
+          const auto o = make("one_bit_adam", data, t, in_two_phases{}, b);
+          return steps(*o, data, 0, 10);
         }));
 }
 
 TEST_CASE("deferred: through staging memory, as over MPI") {
   const auto train = [](auto t, auto b) {
     tensors<> data;
-    auto o = onebit::one_bit_adam(data.groups(), t, onebit::one_bit_adam_options{.freeze_after = 3},
-                                  onebit::gather_scatter<onebit::sign<>>{}, b);
-    return steps(o, data, 0, 8);
+    const auto o = make("one_bit_adam", data, t, in_two_phases{}, b);
+    return steps(*o, data, 0, 8);
   };
   const auto staged = onebit_test::on_ranks(2, [&](onebit::threads t) {
     const emulated backend;
@@ -434,50 +434,48 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
 }
 
 TEST_CASE("deferred: a replayed step is the step") {
-  all_makers<>{}([&](const char* name, const auto& make) {
-    CAPTURE(std::string(name));
-    CHECK(train_in_graphs<echo>(make, true, {}) == train_in_graphs<echo>(make, false, {}));
-  });
+  for (const std::string& algorithm : algorithms) {
+    CAPTURE(algorithm);
+    CHECK(train_in_graphs<echo>(algorithm, 0, true) == train_in_graphs<echo>(algorithm, 0, false));
+  }
 }
 
 TEST_CASE("deferred: a collective or an allocation that fails, also in a recording: no change") {
-  using collective = onebit::gather_scatter<onebit::sign<>>;
   for (const std::size_t bucket : {std::size_t{0}, std::size_t{1500}}) {
-    all_makers<collective>{{{}, bucket}}([&](const char* name, const auto& make) {
+    for (const std::string& algorithm : algorithms) {
       CAPTURE(bucket);
-      CAPTURE(std::string(name));
-      const std::uint64_t freezes_before = std::string(name) == "variant" ? 5 : 4;
-      const auto expected = train_through_failures(make, freezes_before, failure::none);
+      CAPTURE(algorithm);
+      const auto expected = train_through_failures(algorithm, bucket, failure::none);
       for (const failure what : {failure::collective, failure::allocation}) {
-        CHECK(train_through_failures(make, freezes_before, what) == expected);
+        CHECK(train_through_failures(algorithm, bucket, what) == expected);
       }
-    });
+    }
   }
 }
 
 TEST_CASE("deferred: buckets in replayed steps, and steps announced between them") {
-  using collective = onebit::gather_scatter<onebit::sign<>>;
-  all_makers<collective>{{{}, 1500}}([&](const char* name, const auto& make) {
-    CAPTURE(std::string(name));
-    const auto plain = train_in_graphs<echo>(make, false, {});
-    CHECK(train_in_graphs<starting_echo>(make, true, {}) == plain);
-    CHECK(train_in_graphs<starting_echo>(make, true, {2, 3, 7, 10, 11, 13, 15}) == plain);
-  });
+  for (const std::string& algorithm : algorithms) {
+    CAPTURE(algorithm);
+    const auto plain = train_in_graphs<echo>(algorithm, 1500, false);
+    CHECK(train_in_graphs<starting_echo>(algorithm, 1500, true) == plain);
+    const std::set<std::uint64_t> early = {2, 3, 7, 10, 11, 13, 15};
+    CHECK(train_in_graphs<starting_echo>(algorithm, 1500, true, early) == plain);
+  }
 }
 
 TEST_CASE("16-bit elements: the same bits on host and warps, masters rounded, losses scaled") {
   const auto make = [](const auto& g, auto t, auto b) {
-    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 4},
-                                onebit::gather_scatter<onebit::sign<>>{}, b);
+    return erase(onebit::one_bit_adam(
+        g, onebit::wire(t), onebit::one_bit_adam_options{.freeze_after = 4}, in_two_phases{}, b));
   };
   const auto train = [&]<class P, class G>(bool with_master, std::type_identity<tensors<P, G>>) {
     const auto run = [&](auto t, auto b) {
       tensors<P, G> data(with_master);
-      auto o = make(data.groups(), t, b);
+      const auto o = make(data.groups(), t, b);
       for (std::uint64_t call = 0; call < 12; ++call) {
-        data.fill(o.rank(), call, 1024);
-        (void)o.step(0.01F, 1.0F / 1024);
-        CHECK(o.settle() == onebit::outcome::agreed);
+        data.fill(o->rank(), call, 1024);
+        (void)o->step(0.01F, 1.0F / 1024);
+        CHECK(o->settle() == onebit::outcome::agreed);
       }
       bool rounded = true;
       for (std::size_t i = 0; with_master && i < data.params.size(); ++i) {

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The laws for LAMB, 1-bit LAMB, 0/1 Adam and DeepSpeed's variant of it: same bits whatever runs
-// them, uncompressed where nothing travels, checkpoints, skipped steps, failing transports, budgets.
+// them, uncompressed where nothing travels, checkpoints, skipped steps, failing transports,
+// budgets.
 
 #include <doctest/doctest.h>
 
@@ -64,14 +65,13 @@ struct variant_maker {
   static constexpr std::uint64_t freezes_before = 9;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
-    return deepspeed::zero_one_adam(
-        groups, transport,
-        deepspeed::zero_one_options{.adam = {.beta2 = 0.99},
-                                    .var_freeze_step = 9,
-                                    .var_update_scaler = 3,
-                                    .local_step_scaler = 6,
-                                    .local_step_clipper = 4},
-        onebit::gather_scatter<onebit::sign<>>{}, backend);
+    return deepspeed::zero_one_adam(groups, transport,
+                                    deepspeed::zero_one_options{.adam = {.beta2 = 0.99},
+                                                                .var_freeze_step = 9,
+                                                                .var_update_scaler = 3,
+                                                                .local_step_scaler = 6,
+                                                                .local_step_clipper = 4},
+                                    onebit::gather_scatter<onebit::sign<>>{}, backend);
   }
 };
 
@@ -130,9 +130,8 @@ TEST_CASE("one rank: every algorithm is the uncompressed one, bit for bit") {
       return data.params;
     })[0];
   };
-  const auto adam = trained([](const auto& g, auto t) {
-    return onebit::adam(g, t, {.beta2 = 0.99});
-  });
+  const auto adam =
+      trained([](const auto& g, auto t) { return onebit::adam(g, t, {.beta2 = 0.99}); });
   CHECK(trained([](const auto& g, auto t) {
           return onebit::one_bit_adam(g, t, {.beta2 = 0.99, .freeze_after = 6});
         }) == adam);

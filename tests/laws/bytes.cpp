@@ -8,7 +8,7 @@
 #include <set>
 #include <tuple>
 
-#include "../conformance/models.hpp"
+#include "shared.hpp"
 
 using namespace onebit_test;
 using onebit::granularity;

@@ -5,6 +5,7 @@
 // momentum, residuals of both sides; on every rank.
 
 #include "../conformance/eager_one_bit_adam.hpp"
+#include "shared.hpp"
 
 using namespace onebit_test;
 using onebit::granularity;

@@ -4,7 +4,7 @@
 // Laws 2 and 4: the same bits on every rank, with every instruction set, with any number of
 // threads, and whether the gradients may be overwritten or not.
 
-#include "../conformance/models.hpp"
+#include "shared.hpp"
 
 using namespace onebit_test;
 using onebit::granularity;
@@ -104,13 +104,14 @@ TEST_CASE("law 4: gradients that must not be written give the same bits, and sta
     // const gradients keep their bits over a skipped and over an ordinary compressed step
     const auto changed = on_ranks(w, [&](onebit::threads t) {
       memory own(p.sizes);
-      auto o = onebit::one_bit_adam(own.groups<const float>(p.all_groups()), t, p.options);
+      const auto o =
+          make_one_bit_adam<const float>(own, p, t, onebit::gather_scatter<onebit::sign<>>{});
       std::size_t n_changed = 0;
       for (std::size_t step = 0; step < p.steps; ++step) {
         p.fill(own, t.rank(), step);
         if (step == 7 && t.rank() == 0) own.grads[3][11] = INFINITY;
         const auto before = own.grads;
-        o.step(p.lr);
+        o->step(p.lr);
         n_changed += own.grads == before ? 0U : 1U;
       }
       return n_changed;

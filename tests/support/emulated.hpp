@@ -61,7 +61,7 @@ class emulated_stream {
     if (allocations_left_ != never && allocations_left_-- == 0) throw std::bad_alloc();
   }
   void fail_allocation(std::uint64_t more) { allocations_left_ = more; }
-  void freed() { freed_in_recording_ = recorded_.has_value(); }
+  void freed() { freed_in_recording_ = freed_in_recording_ || recorded_; }
   void wait() {
     require_no_recording("it is waited for");
     while (!tasks_.empty()) {

@@ -9,8 +9,6 @@
 #ifndef ONEBIT_TESTS_SUPPORT_EMULATED_WARP_HPP
 #define ONEBIT_TESTS_SUPPORT_EMULATED_WARP_HPP
 
-#include <ucontext.h>
-
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -43,8 +41,55 @@
 #if defined(ONEBIT_TESTS_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
+#if defined(__x86_64__) && !defined(ONEBIT_TESTS_ASAN) && !defined(ONEBIT_TESTS_TSAN)
+#define ONEBIT_TESTS_OWN_SWITCH 1
+#else
+#include <ucontext.h>
+#endif
 
 namespace onebit_test {
+
+#if defined(ONEBIT_TESTS_OWN_SWITCH)
+/// Where a stack was left: as ucontext, that asks the kernel for the signal mask at each switch.
+class stack_context {
+ public:
+  /// Will run body(), which never returns, on this stack.
+  void make(std::byte* stack, std::size_t bytes, void (*body)()) {
+    const auto top = (reinterpret_cast<std::uintptr_t>(stack) + bytes) & ~std::uintptr_t{15};
+    auto* p = reinterpret_cast<void**>(top);
+    *--p = nullptr;  // the return address of body
+    *--p = reinterpret_cast<void*>(body);
+    for (int i = 0; i < 6; ++i) *--p = nullptr;
+    sp_ = p;
+  }
+  void leave_for(stack_context& to) { change(&sp_, to.sp_); }
+
+ private:
+  __attribute__((naked, noinline)) static void change(void**, void*) {
+    __asm__(
+        "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+        "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
+        "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret");
+  }
+  void* sp_ = nullptr;
+};
+#else
+class stack_context {
+ public:
+  // apart from loops: getcontext returns twice for all that a compiler knows
+  __attribute__((noinline)) void make(std::byte* stack, std::size_t bytes, void (*body)()) {
+    getcontext(&context_);
+    context_.uc_stack.ss_sp = stack;
+    context_.uc_stack.ss_size = bytes;
+    context_.uc_link = nullptr;
+    makecontext(&context_, body, 0);
+  }
+  void leave_for(stack_context& to) { swapcontext(&context_, &to.context_); }
+
+ private:
+  ucontext_t context_{};
+};
+#endif
 
 /// 32 fibers that run one kernel call together. One object per thread, made when first needed.
 class warp_fibers {
@@ -82,7 +127,7 @@ class warp_fibers {
  private:
   static constexpr std::size_t stack_bytes = std::size_t{256} << 10U;
   struct fiber {
-    ucontext_t context{};
+    stack_context context{};
     std::unique_ptr<std::byte[]> stack{};
     const char* where = nullptr;  ///< null: the call has returned
     void* sanitizer = nullptr;
@@ -138,7 +183,7 @@ class warp_fibers {
     caller_sanitizer_ = __tsan_get_current_fiber();
     __tsan_switch_to_fiber(to.sanitizer, 0);
 #endif
-    swapcontext(&caller_, &to.context);
+    caller_.leave_for(to.context);
 #if defined(ONEBIT_TESTS_ASAN)
     __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
@@ -151,7 +196,7 @@ class warp_fibers {
 #if defined(ONEBIT_TESTS_TSAN)
     __tsan_switch_to_fiber(caller_sanitizer_, 0);
 #endif
-    swapcontext(&lanes_[lane_].context, &caller_);
+    lanes_[lane_].context.leave_for(caller_);
     arrived_in_lane(fake_stack);
   }
   void arrived_in_lane([[maybe_unused]] void* fake_stack) {
@@ -161,20 +206,14 @@ class warp_fibers {
   }
 
   void make_fibers() {
-    for (fiber& f : lanes_) make_fiber(f);
-  }
-  // apart from the loop: getcontext returns twice for all that a compiler knows
-  __attribute__((noinline)) static void make_fiber(fiber& f) {
-    if (!f.stack) f.stack.reset(new std::byte[stack_bytes]);  // not touched before it is used
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack.get();
-    f.context.uc_stack.ss_size = stack_bytes;
-    f.context.uc_link = nullptr;
-    f.where = nullptr;
-    makecontext(&f.context, &body, 0);
+    for (fiber& f : lanes_) {
+      if (!f.stack) f.stack.reset(new std::byte[stack_bytes]);  // not touched before it is used
+      f.context.make(f.stack.get(), stack_bytes, &body);
+      f.where = nullptr;
 #if defined(ONEBIT_TESTS_TSAN)
-    f.sanitizer = __tsan_create_fiber(0);
+      f.sanitizer = __tsan_create_fiber(0);
 #endif
+    }
   }
   void destroy_fibers() {
 #if defined(ONEBIT_TESTS_TSAN)
@@ -189,7 +228,7 @@ class warp_fibers {
   static inline thread_local warp_fibers* current_ = nullptr;
 
   std::vector<fiber> lanes_;
-  ucontext_t caller_{};
+  stack_context caller_;
   std::uint32_t lane_ = 0;
   std::size_t turn_ = 0;
   std::uint64_t brought_[2][n_lanes] = {};

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
@@ -26,9 +27,17 @@ class any_optimizer {
   any_optimizer& operator=(const any_optimizer&) = delete;
   virtual ~any_optimizer() = default;
 
-  virtual onebit::report step(float lr) = 0;
-  virtual void begin(float lr) = 0;
+  /// run(key, enqueue), for step_with.
+  using runner = std::function<void(std::uint64_t, const std::function<void()>&)>;
+
+  virtual onebit::report step(float lr, float inverse_loss_scale = 1) = 0;
+  virtual onebit::report step_with(const runner& run, float lr, float inverse_loss_scale = 1) = 0;
+  virtual void begin(float lr, float inverse_loss_scale = 1) = 0;
   virtual void ready(std::size_t tensor) = 0;
+  virtual onebit::outcome settle() = 0;
+  [[nodiscard]] virtual std::uint64_t n_skipped() = 0;
+  [[nodiscard]] virtual int rank() const = 0;
+  [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual std::uint64_t steps() const = 0;
   [[nodiscard]] virtual std::string saved() = 0;
   virtual void load(const std::string& checkpoint) = 0;
@@ -40,9 +49,18 @@ template <class Optimizer>
 class erased final : public any_optimizer {
  public:
   explicit erased(Optimizer o) : o_(std::move(o)) {}
-  onebit::report step(float lr) override { return o_.step(lr); }
-  void begin(float lr) override { o_.begin(lr); }
+  onebit::report step(float lr, float scale) override { return o_.step(lr, scale); }
+  onebit::report step_with(const runner& run, float lr, float scale) override {
+    return o_.step_with(
+        [&run](std::uint64_t key, const auto& enqueue) { run(key, [&] { enqueue(); }); }, lr,
+        scale);
+  }
+  void begin(float lr, float scale) override { o_.begin(lr, scale); }
   void ready(std::size_t tensor) override { o_.ready(tensor); }
+  onebit::outcome settle() override { return o_.settle(); }
+  [[nodiscard]] std::uint64_t n_skipped() override { return o_.n_skipped(); }
+  [[nodiscard]] int rank() const override { return o_.rank(); }
+  [[nodiscard]] int size() const override { return o_.size(); }
   [[nodiscard]] std::uint64_t steps() const override { return o_.steps(); }
   [[nodiscard]] std::string saved() override {
     std::ostringstream out;
