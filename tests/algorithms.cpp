@@ -16,6 +16,7 @@
 #include "support/training.hpp"
 
 using onebit_test::contains;
+using onebit_test::frozen_after;
 using onebit_test::on_ranks;
 using onebit_test::saved;
 using onebit_test::thrown;
@@ -44,12 +45,6 @@ struct headed : halves {
   std::size_t header = 0;
   [[nodiscard]] std::size_t tile_bytes(std::size_t n) const { return 2 * n + header; }
 };
-
-onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
-  onebit::one_bit_adam_options o;
-  o.freeze_after = n;
-  return o;
-}
 
 template <class Collective>
 void check_custom(const Collective& collective) {

@@ -25,7 +25,7 @@ using onebit_test::training;
 
 namespace {
 
-onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
+onebit::one_bit_adam_options corrected_after(std::uint64_t n) {
   onebit::one_bit_adam_options o;
   o.freeze_after = n;
   o.bias_correction = true;
@@ -47,11 +47,11 @@ const auto summed_by_transport = [](auto& data, auto t) {
   return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);
 };
 const auto scattered = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(4));
+  return onebit::one_bit_adam(data.groups(), t, corrected_after(4));
 };
 const auto gathered = [](auto& data, auto t) {
   return onebit::one_bit_adam(
-      data.groups(), t, frozen_after(4),
+      data.groups(), t, corrected_after(4),
       onebit::all_gather<onebit::sign<onebit::l1_scale>>{{onebit::granularity::block(96)}});
 };
 const auto automatic = [](auto& data, auto t) {
@@ -235,7 +235,7 @@ TEST_CASE("resumed == never stopped: gradients that are only read") {
       groups.push_back({{}, g.lr_factor, g.weight_decay});
       for (const auto& x : g.tensors) groups.back().tensors.push_back({x.params, x.grads});
     }
-    return onebit::one_bit_adam(groups, t, frozen_after(4));
+    return onebit::one_bit_adam(groups, t, corrected_after(4));
   };
   check_all_resumes<float>(make);
   // Whether the gradients may be written is not part of what is saved.
@@ -366,7 +366,7 @@ TEST_CASE("a checkpoint of something else: world, rank, tensors, options, algori
   }
   SUBCASE("options, on one rank") {
     const auto other = checkpoints(2, 6, [](auto& data, auto t) {
-      return onebit::one_bit_adam(data.groups(), t, frozen_after(5));
+      return onebit::one_bit_adam(data.groups(), t, corrected_after(5));
     });
     const auto text = told({mine[0], other[1]});
     CHECK(text[0] == contains{"rank 1 could not read"});

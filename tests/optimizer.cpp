@@ -19,6 +19,7 @@
 #include "support/training.hpp"
 
 using onebit_test::contains;
+using onebit_test::frozen_after;
 using onebit_test::on_ranks;
 using onebit_test::saved;
 using onebit_test::script;
@@ -28,11 +29,6 @@ using onebit_test::training;
 
 namespace {
 
-onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
-  onebit::one_bit_adam_options o;
-  o.freeze_after = n;
-  return o;
-}
 const auto plain = [](auto& data, auto t) { return onebit::adam(data.groups(), t); };
 const auto summed_by_transport = [](auto& data, auto t) {
   return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);

@@ -18,6 +18,7 @@
 #include "support/training.hpp"
 
 using onebit_test::contains;
+using onebit_test::frozen_after;
 using onebit_test::on_ranks;
 using onebit_test::thrown;
 using onebit_test::training;
@@ -51,12 +52,6 @@ void check_disagreement(const char* words, const Build& build) {
       }
     }
   }
-}
-
-onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
-  onebit::one_bit_adam_options o;
-  o.freeze_after = n;
-  return o;
 }
 
 }  // namespace

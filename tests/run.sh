@@ -43,9 +43,10 @@ fi
 
 build="${ONEBIT_BUILD_DIR:-build/tests}"
 cores="$(nproc)"
-# -O1 and no debug information: much template code is compiled, and what it computes must not depend
-# on the level anyway.
+# Much template code is compiled, and what it computes must not depend on the level anyway: -O1 where
+# a test trains long, else none, and no debug information.
 configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1
+  -DONEBIT_BRIEF_OPTIONS=-O0
   -DONEBIT_BUILD_TESTS=ON -DONEBIT_BUILD_EXAMPLES=ON -DONEBIT_BUILD_BENCH=OFF)
 if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then
   configure+=(-G Ninja)

@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# onebit_test(NAME source... [LABELS label...] [LIBS target...] [MPI_RANKS n...] [TIMEOUT seconds])
+# onebit_test(NAME source... [BRIEF] [LABELS label...] [LIBS target...] [MPI_RANKS n...]
+#             [TIMEOUT seconds])
 #
 # Builds the doctest program test_NAME and registers it as the test NAME, labelled NAME and LABELS.
-# Sources with a main of their own are built with OWN_MAIN; those that must see no header but their
-# own, with NO_PCH. With MPI_RANKS the program runs once
-# for each count n, as the test NAME.n, and must be given exactly n ranks. TIMEOUT is 120 s unless
-# told. All these programs together are the target onebit_tests.
+# BRIEF says that it computes little: it is built with ONEBIT_BRIEF_OPTIONS. Sources with a main of
+# their own are built with OWN_MAIN; those that must see no header but their own, with NO_PCH. With
+# MPI_RANKS the program runs once for each count n, as the test NAME.n, and must be given exactly n
+# ranks. TIMEOUT is 120 s unless told. All these programs together are the target onebit_tests.
 
 add_custom_target(onebit_tests)
 add_library(onebit_test_main OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/../main.cpp")
@@ -17,10 +18,12 @@ target_compile_features(onebit_test_main PRIVATE cxx_std_20)
 # Nearly all tests include both: read once, not sixty times. That every header can be included alone
 # is a test of its own.
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp" CONTENT "" @ONLY)
-add_library(onebit_test_headers OBJECT EXCLUDE_FROM_ALL
-            "${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp")
-target_link_libraries(onebit_test_headers PRIVATE onebit onebit_warnings doctest::doctest)
-target_precompile_headers(onebit_test_headers PRIVATE <doctest/doctest.h> <onebit/onebit.hpp>)
+foreach(headers IN ITEMS onebit_test_headers onebit_test_headers_brief)
+  add_library(${headers} OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp")
+  target_link_libraries(${headers} PRIVATE onebit onebit_warnings doctest::doctest)
+  target_precompile_headers(${headers} PRIVATE <doctest/doctest.h> <onebit/onebit.hpp>)
+endforeach()
+target_compile_options(onebit_test_headers_brief PRIVATE ${ONEBIT_BRIEF_OPTIONS})
 
 # mpirun as tests need it: root allowed, more ranks than cores without spinning. By environment,
 # because the names of the options differ between MPI implementations and versions.
@@ -42,7 +45,7 @@ function(onebit_mpi_test_properties name n_ranks expected_ranks)
 endfunction()
 
 function(onebit_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "OWN_MAIN;NO_PCH" "TIMEOUT" "LABELS;LIBS;MPI_RANKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "BRIEF;OWN_MAIN;NO_PCH" "TIMEOUT" "LABELS;LIBS;MPI_RANKS")
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
@@ -54,8 +57,13 @@ function(onebit_test name)
   if(NOT arg_OWN_MAIN)
     target_link_libraries(test_${name} PRIVATE onebit_test_main)
   endif()
+  set(headers onebit_test_headers)
+  if(arg_BRIEF)
+    target_compile_options(test_${name} PRIVATE ${ONEBIT_BRIEF_OPTIONS})
+    set(headers onebit_test_headers_brief)
+  endif()
   if(NOT arg_NO_PCH)
-    target_precompile_headers(test_${name} REUSE_FROM onebit_test_headers)
+    target_precompile_headers(test_${name} REUSE_FROM ${headers})
   endif()
 
   set(names "")
@@ -73,19 +81,12 @@ function(onebit_test name)
   set_tests_properties(${names} PROPERTIES LABELS "${name};${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
 endfunction()
 
-# onebit_cuda_test(NAME source...)
+# onebit_run_on_device(TEST target [argument...])
 #
-# The same for .cu files. They take long to compile, so that the program is built only where it can
-# run: the test builds and runs it where there is a CUDA device, and is reported as skipped elsewhere.
-# No part of onebit_tests.
-function(onebit_cuda_test name)
-  add_executable(test_${name} EXCLUDE_FROM_ALL ${ARGN})
-  target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  target_link_libraries(test_${name} PRIVATE onebit_cuda doctest::doctest)
-  target_compile_features(test_${name} PRIVATE cuda_std_20)
-  if(ONEBIT_WERROR)
-    target_compile_options(test_${name} PRIVATE "SHELL:-Werror all-warnings")
-  endif()
+# Programs for CUDA devices take long to compile, so that one is built only where it can run: the
+# test TEST builds and runs `target` where there is a CUDA device, and is reported as skipped
+# elsewhere.
+function(onebit_run_on_device test target)
   if(NOT TARGET onebit_device_probe)
     file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/device_probe.cpp"
          CONTENT "#include <cuda_runtime.h>
@@ -97,14 +98,29 @@ int main() {
     add_executable(onebit_device_probe "${CMAKE_CURRENT_BINARY_DIR}/device_probe.cpp")
     target_link_libraries(onebit_device_probe PRIVATE CUDA::cudart)
   endif()
+  set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL TRUE)
   add_test(
-    NAME ${name}
+    NAME ${test}
     COMMAND
       "${CMAKE_COMMAND}" "-DPROBE=$<TARGET_FILE:onebit_device_probe>"
-      "-DBUILD_DIR=${PROJECT_BINARY_DIR}" -DTARGET=test_${name}
-      "-DPROGRAM=$<TARGET_FILE:test_${name}>" -P
-      "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_on_device.cmake")
+      "-DBUILD_DIR=${PROJECT_BINARY_DIR}" -DTARGET=${target} -P
+      "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_on_device.cmake" -- "$<TARGET_FILE:${target}>" ${ARGN})
   set_tests_properties(
-    ${name} PROPERTIES LABELS "${name}" TIMEOUT 1200 PROCESSORS 2
+    ${test} PROPERTIES TIMEOUT 1200 PROCESSORS 2
                        SKIP_REGULAR_EXPRESSION "skipped: there is no CUDA device")
+endfunction()
+
+# onebit_cuda_test(NAME source...)
+#
+# onebit_test for .cu files, built and run where there is a device. No part of onebit_tests.
+function(onebit_cuda_test name)
+  add_executable(test_${name} ${ARGN})
+  target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(test_${name} PRIVATE onebit_cuda doctest::doctest)
+  target_compile_features(test_${name} PRIVATE cuda_std_20)
+  if(ONEBIT_WERROR)
+    target_compile_options(test_${name} PRIVATE "SHELL:-Werror all-warnings")
+  endif()
+  onebit_run_on_device(${name} test_${name})
+  set_tests_properties(${name} PROPERTIES LABELS ${name})
 endfunction()

@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Builds TARGET in BUILD_DIR and runs PROGRAM, if PROBE finds a CUDA device.
+# Builds TARGET in BUILD_DIR and runs the command, if PROBE finds a CUDA device.
+#
+#   cmake -DPROBE=... -DBUILD_DIR=... -DTARGET=... -P run_on_device.cmake -- <command...>
 
 execute_process(COMMAND "${PROBE}" RESULT_VARIABLE no_device)
 if(no_device)
@@ -10,4 +12,20 @@ if(no_device)
 endif()
 execute_process(COMMAND "${CMAKE_COMMAND}" --build "${BUILD_DIR}" --parallel 2 --target "${TARGET}"
                         COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND "${PROGRAM}" COMMAND_ERROR_IS_FATAL ANY)
+
+set(command "")
+set(after_dashes FALSE)
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(i RANGE ${last})
+  if(after_dashes)
+    list(APPEND command "${CMAKE_ARGV${i}}")
+  elseif(CMAKE_ARGV${i} STREQUAL "--")
+    set(after_dashes TRUE)
+  endif()
+endforeach()
+execute_process(COMMAND ${command} RESULT_VARIABLE status)
+if(status EQUAL 77)
+  message("skipped: there is no CUDA device")
+elseif(NOT status EQUAL 0)
+  message(FATAL_ERROR "${TARGET} ended with ${status}")
+endif()

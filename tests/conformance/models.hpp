@@ -19,12 +19,12 @@
 #include <initializer_list>
 #include <onebit/onebit.hpp>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../support/flat_message.hpp"
+#include "../support/ranks.hpp"
 #include "../support/tile_codecs.hpp"
 
 namespace onebit_test {
@@ -75,19 +75,6 @@ inline std::size_t first_difference_but_nan(std::span<const float> a, std::span<
     if (bits_of(a[i]) != bits_of(b[i])) return i;
   }
   return a.size() == b.size() ? none : std::min(a.size(), b.size());
-}
-
-// --- ranks --------------------------------------------------------------------------------
-
-/// f(threads) on n ranks; what each gave, by rank. Assertions belong to the caller.
-template <class F>
-auto on_ranks(int n, const F& f) {
-  using result = decltype(f(std::declval<onebit::threads>()));
-  std::vector<result> results(static_cast<std::size_t>(n));
-  onebit::run_threads(n, [&](onebit::threads transport) {
-    results[static_cast<std::size_t>(transport.rank())] = f(transport);
-  });
-  return results;
 }
 
 // --- backends -----------------------------------------------------------------------------
@@ -211,13 +198,6 @@ struct trace {
   /// Of the flat axis (the server's: its chunk); empty where nothing was exchanged.
   flat agreed, worker_residual, server_residual, scales;
 };
-
-template <class Optimizer>
-std::string saved(Optimizer& o) {
-  std::ostringstream out;
-  o.save(out);
-  return std::move(out).str();
-}
 
 /// A field on the flat axis of an exchange, padding included.
 template <class Field, class Sender, class B>

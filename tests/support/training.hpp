@@ -7,19 +7,16 @@
 #ifndef ONEBIT_TESTS_SUPPORT_TRAINING_HPP
 #define ONEBIT_TESTS_SUPPORT_TRAINING_HPP
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
+#include <onebit/algorithms.hpp>
 #include <onebit/checkpoint.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/transport/threads.hpp>
-#include <ostream>
-#include <sstream>
-#include <string>
-#include <utility>
 #include <vector>
+
+#include "ranks.hpp"
 
 namespace onebit_test {
 
@@ -77,56 +74,17 @@ class training {
   std::vector<std::vector<float>> params, grads;
 };
 
+inline onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
+  onebit::one_bit_adam_options o;
+  o.freeze_after = n;
+  return o;
+}
+
 /// One step on fresh gradients; the learning rate changes from step to step.
 template <class Optimizer, class G>
 onebit::report train(Optimizer& optimizer, training<G>& data) {
   data.compute_gradients(optimizer.rank(), optimizer.steps());
   return optimizer.step(0.01F / static_cast<float>(1 + optimizer.steps() % 3));
-}
-
-template <class Optimizer>
-std::string saved(Optimizer& optimizer) {
-  std::ostringstream out;
-  optimizer.save(out);
-  return std::move(out).str();
-}
-
-/// What f says when it throws an E; anything else is told, so that a comparison fails and shows it.
-template <class E, class F>
-std::string thrown(const F& f) {
-  try {
-    f();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    return std::string("thrown: another exception: ") + e.what();
-  }
-  return "thrown: nothing";
-}
-
-/// For CHECK(text == contains(part)).
-struct contains {
-  std::string part;
-  friend bool operator==(const std::string& text, const contains& c) {
-    return text.find(c.part) != std::string::npos;
-  }
-  friend std::ostream& operator<<(std::ostream& out, const contains& c) {
-    return out << "... " << c.part << " ...";
-  }
-};
-
-/// Calls f(transport) on n ranks and gives what each returned.
-template <class F>
-auto on_ranks(int n, const F& f, std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
-  using result = decltype(f(std::declval<onebit::threads>()));
-  std::vector<result> results(static_cast<std::size_t>(n));
-  onebit::run_threads(
-      n,
-      [&](onebit::threads transport) {
-        results[static_cast<std::size_t>(transport.rank())] = f(transport);
-      },
-      timeout);
-  return results;
 }
 
 }  // namespace onebit_test
