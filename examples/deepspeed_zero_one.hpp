@@ -153,7 +153,13 @@ struct zero_one_sync_kernel {
 };
 
 struct zero_one_options {
-  onebit::zero_one_options adam{};
+  /// Its moments are not corrected for their bias.
+  struct moments {
+    double beta1 = 0.9;
+    double beta2 = 0.999;
+    double eps = 1e-8;
+  };
+  moments adam{};
   std::uint64_t var_freeze_step = 100000;
   std::uint64_t var_update_scaler = 16;
   std::uint64_t local_step_scaler = 32678;
@@ -230,7 +236,7 @@ class zero_one_rule : public onebit::rule_defaults {
   using float_buffer = onebit::buffer_of<B, float>;
   static constexpr bool local_steps = true;
 
-  zero_one_rule(onebit::zero_one_options options, B backend)
+  zero_one_rule(zero_one_options::moments options, B backend)
       : c_(onebit::make_moments(options.beta1, options.beta2, options.eps)),
         backend_(std::move(backend)) {
     onebit::validate_moments("zero_one", options.beta1, options.beta2, options.eps);
@@ -337,11 +343,11 @@ template <class P, class G, class T, class B = onebit::host,
 [[nodiscard]] auto zero_one_adam(const std::vector<onebit::param_group<P, G>>& groups, T transport,
                                  const zero_one_options& o, C collective = {}, B backend = B{}) {
   return onebit::optimizer(
-      onebit::describe("deepspeed zero_one_adam ", onebit::describe(o.adam), " var_freeze_step ",
-                       o.var_freeze_step, " var_update_scaler ", o.var_update_scaler,
-                       " local_step_scaler ", o.local_step_scaler, " local_step_clipper ",
-                       o.local_step_clipper, " ", onebit::policy_name(collective),
-                       onebit::describe(groups)),
+      onebit::describe("deepspeed zero_one_adam ", "beta1 ", o.adam.beta1, " beta2 ", o.adam.beta2,
+                       " eps ", o.adam.eps, " var_freeze_step ", o.var_freeze_step,
+                       " var_update_scaler ", o.var_update_scaler, " local_step_scaler ",
+                       o.local_step_scaler, " local_step_clipper ", o.local_step_clipper, " ",
+                       onebit::policy_name(collective), onebit::describe(groups)),
       groups, std::move(transport), zero_one_rule<B>(o.adam, std::move(backend)),
       zero_one_schedule(o), collective, o.dense);
 }

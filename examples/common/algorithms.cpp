@@ -63,7 +63,7 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
   if (algorithm == "adam") {
     return erase(onebit::adam(
         groups, comm,
-        onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps, .bias_correction = true}));
+        onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps}));
   }
   if (algorithm == "one_bit_adam") {
     return erase(
@@ -71,7 +71,6 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                              onebit::one_bit_adam_options{.beta1 = beta1,
                                                           .beta2 = beta2,
                                                           .eps = eps,
-                                                          .bias_correction = true,
                                                           .freeze_after = settings.freeze_after}));
   }
   const onebit::lamb_options lamb{.beta1 = beta1, .beta2 = beta2, .eps = eps};

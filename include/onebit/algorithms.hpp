@@ -55,10 +55,11 @@ template <class P, class G>
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ", o.min_coeff,
                   "..", o.max_coeff, " coeff_beta ", o.coeff_beta, " factor ", o.factor_min, "..",
                   o.factor_max, " threshold ", o.factor_threshold, " momentum_scaling ",
-                  o.momentum_scaling);
+                  o.momentum_scaling, " bias_correction ", o.bias_correction);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const zero_one_options& o) {
-  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps);
+  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
+                  o.bias_correction);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
@@ -73,8 +74,8 @@ struct one_bit_adam_options {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  /// Divide m by 1 - beta1^t and v by 1 - beta2^t; after the freeze both stay as they were at it.
-  bool bias_correction = false;
+  /// As adam_options says.
+  bool bias_correction = true;
   /// Warm-up steps with exact averages; 0: freeze by itself when v is stable, as freeze_options
   /// says.
   std::uint64_t freeze_after = 0;

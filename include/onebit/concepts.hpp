@@ -221,8 +221,11 @@ struct rule_defaults {
   static constexpr bool accumulates = false;
   /// Whether there are steps without communication.
   static constexpr bool local_steps = false;
-  /// The factors that correct the bias of m and v in the step with this number.
-  [[nodiscard]] std::pair<double, double> corrections(std::uint64_t) const { return {1.0, 1.0}; }
+  /// The factors that correct the bias of m and v in the step with this number: kernels find them
+  /// in step_scalars.
+  [[nodiscard]] std::pair<double, double> corrections(const step_plan&, std::uint64_t) const {
+    return {1.0, 1.0};
+  }
   /// Before each step, and before anything of it: may make the plan smaller, or throw.
   template <class At>
   void open(step_plan&, float, std::uint64_t, const At&) {}
@@ -251,7 +254,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   r.refresh(field, at);  // THE dense step, from the mean; with local steps only v moves
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
-  fixed.corrections(std::uint64_t{});
+  fixed.corrections(plan, std::uint64_t{});
   r.open(plan, 0.0F, std::uint64_t{}, at);
   { r.variance_norm(at) } -> std::convertible_to<double>;
   { fixed.must_know() } -> std::convertible_to<bool>;

@@ -17,7 +17,7 @@ namespace onebit {
 struct step_scalars {
   float lr = 0;
   float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
-  float m_correction = 1;        ///< of the moments' bias, for the dense step
+  float m_correction = 1;        ///< of the moments' bias
   float v_correction = 1;
   std::uint32_t number = 0;    ///< of the step: what status words carry
   std::uint32_t bad = 0;       ///< this rank saw a non-finite value since it last sealed a slot

@@ -34,7 +34,7 @@ class step_in_progress {
         scale_(inverse_loss_scale),
         plan_(open()),
         meter_(e.comm, plan_, e.step, e.compressed.sent_across()) {
-    const auto [m, v] = e.rule.corrections(e.step);
+    const auto [m, v] = e.rule.corrections(plan_, e.step);
     e.backend().launch(
         1, detail::begin_step_kernel{e.now(), lr, inverse_loss_scale, static_cast<float>(m),
                                      static_cast<float>(v),

@@ -8,21 +8,29 @@ using namespace onebit_test::bits;
 namespace {
 
 struct one_bit_lamb {
+  bool bias_correction = false;
+
   static constexpr bool compresses = true;
   static constexpr pairing lean[] = {{kind::all_gather, element::f32, place::host},
                                      {kind::sign, element::bf16, place::host},
                                      {kind::blocks, element::fp16, place::host},
                                      {kind::hierarchical, element::f32_const, place::warps}};
-  [[nodiscard]] std::string name() const { return "one_bit_lamb"; }
-  [[nodiscard]] bool takes(element) const { return true; }
+  [[nodiscard]] std::string name() const {
+    return bias_correction ? "one_bit_lamb_corrected" : "one_bit_lamb";
+  }
+  [[nodiscard]] bool takes(element e) const { return !bias_correction || e == element::f32; }
 
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C& collective, B backend) const {
-    const onebit::one_bit_lamb_options options{.freeze = {.after = 4}};
+    const onebit::one_bit_lamb_options options{.lamb = {.bias_correction = bias_correction},
+                                               .freeze = {.after = 4}};
     return onebit::one_bit_lamb(groups, transport, options, collective, backend);
   }
 };
 
 }  // namespace
 
-TEST_CASE("bits: 1-bit LAMB") { check_bits(one_bit_lamb{}); }
+TEST_CASE("bits: 1-bit LAMB") {
+  check_bits(one_bit_lamb{false});
+  check_bits(one_bit_lamb{true});
+}

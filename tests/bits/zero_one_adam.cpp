@@ -8,20 +8,24 @@ using namespace onebit_test::bits;
 namespace {
 
 struct zero_one_adam {
+  bool bias_correction = false;
+
   static constexpr bool compresses = true;
   static constexpr pairing lean[] = {{kind::hierarchical, element::f32, place::host},
                                      {kind::blocks, element::f32_const, place::host},
                                      {kind::identity, element::fp16, place::host},
                                      {kind::sign, element::f32, place::warps}};
-  [[nodiscard]] std::string name() const { return "zero_one_adam"; }
-  [[nodiscard]] bool takes(element) const { return true; }
+  [[nodiscard]] std::string name() const {
+    return bias_correction ? "zero_one_adam_corrected" : "zero_one_adam";
+  }
+  [[nodiscard]] bool takes(element e) const { return !bias_correction || e == element::f32; }
 
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C& collective, B backend) const {
     // A large eps, or fp16 overflows where v is small. Dense steps 0, 1, 2, 4; exchanges to step 6,
     // then 8 and 12.
     const onebit::zero_one_adam_options options{
-        .adam = {.eps = 1e-3},
+        .adam = {.eps = 1e-3, .bias_correction = bias_correction},
         .schedule = {.kappa = 2, .warmup_steps = 5, .doubling_steps = 2, .max_interval = 4}};
     return onebit::zero_one_adam(groups, transport, options, collective, backend);
   }
@@ -29,4 +33,7 @@ struct zero_one_adam {
 
 }  // namespace
 
-TEST_CASE("bits: 0/1 Adam") { check_bits(zero_one_adam{}); }
+TEST_CASE("bits: 0/1 Adam") {
+  check_bits(zero_one_adam{false});
+  check_bits(zero_one_adam{true});
+}

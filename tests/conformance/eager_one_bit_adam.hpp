@@ -74,7 +74,7 @@ class eager_one_bit_adam {
       dense_step(g, step);
     } else {
       if (step == plan_.options.freeze_after) freeze(step);
-      compressed_step(g);
+      compressed_step(g, step);
     }
   }
 
@@ -129,18 +129,20 @@ class eager_one_bit_adam {
   void freeze(std::size_t step) {
     const onebit::one_bit_adam_options& o = plan_.options;
     const auto t = static_cast<double>(step);  // of the last dense step
-    const double m_correction = o.bias_correction ? 1 / (1 - std::pow(o.beta1, t)) : 1.0;
     const double v_correction = o.bias_correction ? 1 / (1 - std::pow(o.beta2, t)) : 1.0;
     live_.assign(n_, false);
     for (std::size_t at = 0; at < n_; ++at) {
       live_[at] = v_[at] > 0;
       if (!live_[at]) m_[at] = 0;
       const float root = std::sqrt(product(v_[at], static_cast<float>(v_correction)));
-      v_[at] = product(root + static_cast<float>(o.eps), static_cast<float>(1 / m_correction));
+      v_[at] = root + static_cast<float>(o.eps);
     }
   }
 
-  void compressed_step(const std::vector<flat>& g) {
+  void compressed_step(const std::vector<flat>& g, std::size_t step) {
+    const auto t = static_cast<double>(step + 1);
+    const auto m_correction = static_cast<float>(
+        plan_.options.bias_correction ? 1 / (1 - std::pow(plan_.options.beta1, t)) : 1.0);
     const auto beta1 = static_cast<float>(plan_.options.beta1);
     const auto one_minus_beta1 = static_cast<float>(1 - plan_.options.beta1);
     const float inverse = 1.0F / static_cast<float>(ranks_);
@@ -178,7 +180,7 @@ class eager_one_bit_adam {
       }
     }
     for (std::size_t at = 0; at < n_; ++at) {
-      if (real(at)) move(at, live_[at] ? m_[at] / v_[at] : 0.0F);
+      if (real(at)) move(at, live_[at] ? product(m_[at], m_correction) / v_[at] : 0.0F);
     }
   }
 

@@ -226,6 +226,7 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   options.beta1 = c.beta1();
   options.beta2 = c.beta2();
   options.eps = c.hyper("eps");
+  options.bias_correction = false;  // as recorded
   options.freeze_after = c.hyper<std::size_t>("freeze_step") - 1;
   const std::vector<onebit::param_group<>> groups{
       {{{params, grads}}, 1.0F, static_cast<float>(c.hyper("weight_decay"))}};
@@ -251,8 +252,9 @@ tensor_run run_never_frozen(const golden::golden_case& c, std::size_t k,
   flat params = c.initial_params(k), grads(params.size());
   const std::vector<onebit::param_group<>> groups{
       {{{params, grads}}, 1.0F, static_cast<float>(c.hyper("weight_decay"))}};
-  auto o = onebit::adam(groups, transport,
-                        {.beta1 = c.beta1(), .beta2 = c.beta2(), .eps = c.hyper("eps")});
+  auto o = onebit::adam(
+      groups, transport,
+      {.beta1 = c.beta1(), .beta2 = c.beta2(), .eps = c.hyper("eps"), .bias_correction = false});
   tensor_run result = run_tensor(c, k, transport.rank(), params, grads, o);
   result.m = to_vector(o.rule().momentum(), params.size());
   result.v = to_vector(o.rule().variance(), params.size());

@@ -91,10 +91,16 @@ struct lamb_oracle {
 
   void step(const std::vector<std::vector<doubles>>& g, std::uint64_t at, double lr) {
     if (at == warmup) fresh = v;
-    for (std::size_t t = 0; t < x.size(); ++t) step_tensor(t, mean_of(g, t), at >= warmup, lr);
+    for (std::size_t t = 0; t < x.size(); ++t) step_tensor(t, mean_of(g, t), at, lr);
   }
 
-  void step_tensor(std::size_t t, const doubles& g, bool frozen, double lr) {
+  void step_tensor(std::size_t t, const doubles& g, std::uint64_t at, double lr) {
+    const bool frozen = at >= warmup;
+    const auto correction = [&](double beta, std::uint64_t n) {
+      return o.bias_correction ? 1 / (1 - std::pow(beta, static_cast<double>(n))) : 1.0;
+    };
+    const double m_factor = correction(o.beta1, at + 1), v_factor = correction(o.beta2, at + 1);
+    const double frozen_factor = correction(o.beta2, frozen ? warmup : at + 1);
     doubles prelim(g.size()), u(g.size());
     double largest = 0;
     for (std::size_t i = 0; i < g.size(); ++i) {
@@ -102,10 +108,12 @@ struct lamb_oracle {
       auto& second = frozen ? fresh : v;
       second[t][i] = o.beta2 * second[t][i] + (1 - o.beta2) * g[i] * g[i];
       const bool dead = frozen && v[t][i] == 0;
-      const double d = std::sqrt(v[t][i]) + o.eps;
-      prelim[i] = dead ? 0 : m[t][i] / d;
+      const double d = std::sqrt(v[t][i] * frozen_factor) + o.eps;
+      prelim[i] = dead ? 0 : m[t][i] * m_factor / d;
       u[i] = prelim[i] + decay_of(t) * x[t][i];
-      if (frozen && !dead) largest = std::max(largest, d / (std::sqrt(fresh[t][i]) + o.eps));
+      if (frozen && !dead) {
+        largest = std::max(largest, d / (std::sqrt(fresh[t][i] * v_factor) + o.eps));
+      }
     }
     double c = 1;
     if (!frozen) {
@@ -143,11 +151,11 @@ double difference(const std::vector<float>& found, const doubles& expected) {
 /// Some 60 float steps: each rounds a few times by 6e-8, and the oracle not at all.
 constexpr double tolerance = 1e-5;
 
-void check_lamb(const onebit::lamb_options& options, int n_ranks, bool momentum_scaling,
+void check_lamb(const onebit::lamb_options& options, int n_ranks, bool as_we_do,
                 double* least_factor, double* most_factor) {
   const std::uint64_t warmup = 12, n_steps = 60;
   onebit::lamb_options o = options;
-  o.momentum_scaling = momentum_scaling;
+  o.momentum_scaling = o.bias_correction = as_we_do;
   lamb_oracle oracle(o, n_ranks == 1 ? n_steps : warmup);  // one rank alone: LAMB
   for (std::uint64_t step = 0; step < n_steps; ++step) {
     oracle.step(all_gradients(n_ranks, step), step, static_cast<double>(0.01F));
@@ -183,12 +191,12 @@ void check_lamb(const onebit::lamb_options& options, int n_ranks, bool momentum_
 TEST_CASE("lamb: warm-up and compressed phase against plain loops, with every clip at work") {
   double least = 1, most = 1;
   for (const int n_ranks : {1, 2, 3}) {
-    for (const bool scaling : {false, true}) {
-      check_lamb({.beta2 = 0.97}, n_ranks, scaling, &least, &most);
-      check_lamb({.beta2 = 0.97, .max_coeff = 0.3, .factor_max = 1.05}, n_ranks, scaling, &least,
+    for (const bool defaults : {false, true}) {  // of momentum scaling and bias correction
+      check_lamb({.beta2 = 0.97}, n_ranks, defaults, &least, &most);
+      check_lamb({.beta2 = 0.97, .max_coeff = 0.3, .factor_max = 1.05}, n_ranks, defaults, &least,
                  &most);
       check_lamb({.beta2 = 0.9, .min_coeff = 2, .factor_min = 0.97, .factor_threshold = 0.02},
-                 n_ranks, scaling, &least, &most);
+                 n_ranks, defaults, &least, &most);
     }
   }
   CHECK(most > 1.05);  // else the thresholds were never reached
@@ -227,7 +235,10 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
       .kappa = 2, .warmup_steps = 10, .doubling_steps = 12, .max_interval = 4};
   const double beta1 = 0.9, beta2 = 0.97, eps = 1e-8;
   const std::uint64_t n_steps = 61;
-  for (const int n_ranks : {1, 2, 3}) {
+  for (const auto& [n_ranks, corrected] :
+       {std::pair(1, true), std::pair(2, true), std::pair(2, false), std::pair(3, true)}) {
+    CAPTURE(n_ranks);
+    CAPTURE(corrected);
     // oracle
     struct rank_state {
       std::vector<doubles> x, m, u;
@@ -243,6 +254,10 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
       r.m = r.u = v;
     }
     onebit::intervals plans(schedule);
+    const bool corrects = corrected;
+    const auto correction = [corrects](double beta, std::uint64_t n) {
+      return corrects ? 1 / (1 - std::pow(beta, static_cast<double>(n))) : 1.0;
+    };
     double sum_lr = 0;
     std::uint64_t locals = 0, refreshes = 0;
     for (std::uint64_t step = 0; step < n_steps; ++step) {
@@ -250,29 +265,30 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
       // One rank alone takes Adam's steps: nothing would travel.
       const auto plan = n_ranks == 1 ? onebit::step_plan{} : plans.plan(step, 0.01F);
       const auto g = all_gradients(n_ranks, step);
-      sum_lr += lr;
       locals += plan.exchange ? 0 : 1;
       refreshes += plan.average_gradient ? 1 : 0;
+      const double m_factor = correction(beta1, step + 1), v_factor = correction(beta2, refreshes);
+      sum_lr += lr;
       for (std::size_t t = 0; t < sizes.size(); ++t) {
         const doubles mean = mean_of(g, t);
         for (std::size_t i = 0; i < sizes[t]; ++i) {
           if (plan.average_gradient) v[t][i] = beta2 * v[t][i] + (1 - beta2) * mean[i] * mean[i];
-          const double d = std::sqrt(v[t][i]) + eps;
+          const double d = std::sqrt(v[t][i] * v_factor) + eps;
           const double f = lr_factor_of(t);
           double u_mean = 0;
           for (std::size_t r = 0; r < ranks.size(); ++r) {
             double& m = ranks[r].m[t][i];
             double& x = ranks[r].x[t][i];
             m = v[t][i] > 0 ? beta1 * m + (1 - beta1) * g[r][t][i] : 0;
-            x -= lr * f * (m / d + decay_of(t) * x);
-            ranks[r].u[t][i] += lr * m;
+            x -= lr * f * (m * m_factor / d + decay_of(t) * x);
+            ranks[r].u[t][i] += lr * m_factor * m;
             u_mean += ranks[r].u[t][i] / n_ranks;
           }
           if (!plan.exchange) continue;
           anchor[t][i] -= f * (u_mean / d + sum_lr * decay_of(t) * anchor[t][i]);
           for (rank_state& r : ranks) {
             r.x[t][i] = anchor[t][i];
-            r.m[t][i] = u_mean / sum_lr;
+            r.m[t][i] = u_mean / (sum_lr * m_factor);
             r.u[t][i] = 0;
           }
         }
@@ -285,10 +301,11 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
 
     const auto worst = on_ranks(n_ranks, [&](onebit::threads transport) {
       training<> data = start();
-      auto optimizer = onebit::zero_one_adam(
-          data.groups(), transport,
-          onebit::zero_one_adam_options{.adam = {beta1, beta2, eps}, .schedule = schedule},
-          onebit::gather_scatter<onebit::identity>{});
+      auto optimizer =
+          onebit::zero_one_adam(data.groups(), transport,
+                                onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects},
+                                                              .schedule = schedule},
+                                onebit::gather_scatter<onebit::identity>{});
       for (std::uint64_t step = 0; step < n_steps; ++step) {
         fill(data, transport.rank(), step);
         (void)optimizer.step(0.01F);

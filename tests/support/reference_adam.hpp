@@ -149,10 +149,10 @@ class one_bit_adam : public optimizer_base {
 
   void update(vec& p, double lr) const {
     double m_factor = 1, v_factor = 1;
-    if (options_.bias_correction) {  // stands still from the last dense step on
-      const auto t = static_cast<double>(std::min(steps_, options_.dense_steps));
-      m_factor = 1 / (1 - std::pow(options_.beta1, t));
-      v_factor = 1 / (1 - std::pow(options_.beta2, t));
+    if (options_.bias_correction) {  // v's stands still from the last dense step on, as v does
+      const auto refreshes = static_cast<double>(std::min(steps_, options_.dense_steps));
+      m_factor = 1 / (1 - std::pow(options_.beta1, static_cast<double>(steps_)));
+      v_factor = 1 / (1 - std::pow(options_.beta2, refreshes));
     }
     for (std::size_t at = 0; at < axis_.size(); ++at) {
       if (!axis_.real(at)) continue;

@@ -19,8 +19,9 @@ struct adam_options {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;  ///< added to the root
-  /// Divide m by 1 - beta1^t and v by 1 - beta2^t; after a freeze both stay as they were at it.
-  bool bias_correction = false;
+  /// Divide m by 1 - beta1^t and v by 1 - beta2^t, as Adam does; after a freeze v's stays as it was
+  /// at it, like v. false: the form of the 1-bit Adam paper and its authors' code.
+  bool bias_correction = true;
 };
 
 /// Throws invalid_input when an option is out of range.
@@ -80,7 +81,7 @@ struct adam_dense_kernel {
       L::store(m_word, m_new);
       L::store(v_word, v_new);
       sum = L::add(sum, v_new);
-      const auto d = c.template denominator<L>(L::mul(v_new, L::set(now->v_correction)));
+      const auto d = c.template denominator<L>(v_new, now->v_correction);
       const auto u = L::div(L::mul(m_new, L::set(now->m_correction)), d);
       const auto x = params.load(k);
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
@@ -90,7 +91,8 @@ struct adam_dense_kernel {
   }
 };
 
-/// The compressed phase's update: x -= lr (m / d + weight_decay x). 12 bytes per element and a bit.
+/// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m. 12
+/// bytes per element and a bit.
 template <class View, class P, class G>
 struct adam_update_kernel {
   View momentum;
@@ -108,7 +110,8 @@ struct adam_update_kernel {
     const float step = -(now->lr * tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto x = params.load(k);
-      const auto u = L::div(m(k), L::load(denominators + (t.word + k) * 32));
+      const auto corrected = L::mul(m(k), L::set(now->m_correction));
+      const auto u = L::div(corrected, L::load(denominators + (t.word + k) * 32));
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
       params.store(k, L::fma(L::set(step), decayed, x));
     }
@@ -140,10 +143,9 @@ class adam_rule : public rule_defaults {
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  [[nodiscard]] std::pair<double, double> corrections(std::uint64_t step) const {
+  [[nodiscard]] std::pair<double, double> corrections(const step_plan&, std::uint64_t step) const {
     if (!options_.bias_correction) return {1.0, 1.0};
-    const auto t = static_cast<double>(step + 1);
-    return {1 / (1 - std::pow(options_.beta1, t)), 1 / (1 - std::pow(options_.beta2, t))};
+    return {bias_correction(options_.beta1, step + 1), bias_correction(options_.beta2, step + 1)};
   }
 
   /// What the dense phase averages.
@@ -166,11 +168,10 @@ class adam_rule : public rule_defaults {
   /// Freezes v as it was after step `last`: fills `live`, hands m over.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At&, std::uint64_t last) {
-    const auto [m_correction, v_correction] = corrections(last);
+    const double correction = corrections({}, last).second;
     backend_.launch(v_.size() / word_elements,
                     detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps),
-                                          static_cast<float>(1 / m_correction),
-                                          static_cast<float>(v_correction)});
+                                          static_cast<float>(correction)});
     frozen_ = true;
     return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
   }

@@ -30,6 +30,8 @@ struct lamb_options {
   double factor_max = 4;
   double factor_threshold = 0.1;  ///< the factor's largest relative change per step
   bool momentum_scaling = true;   ///< bring all layers' momentum to one RMS before compression
+  /// As adam_options::bias_correction. false: the form of the 1-bit LAMB paper.
+  bool bias_correction = true;
 };
 
 /// Throws invalid_input when an option is out of range.
@@ -56,7 +58,8 @@ inline void validate(const lamb_options& o) {
 
 /// LAMB, and 1-bit LAMB once v is frozen.
 ///
-/// Warm-up: u = m / (sqrt(v) + eps) + wd x; c = ||x|| / ||u|| per layer, clipped; x -= lr c u.
+/// Warm-up: u = m / (sqrt(v) + eps) + wd x, m and v corrected for their bias; c = ||x|| / ||u|| per
+/// layer, clipped; x -= lr c u.
 /// Then: c = c_avg f, where c_avg is the average of c over the warm-up and f follows how far a
 /// second variance, of gradients rebuilt from the agreed momentum, has moved from the frozen one.
 /// Empty tensors and layers of zeros are ordinary input: c = 1 where a norm is 0, f = 1 where no
@@ -88,6 +91,10 @@ class lamb_rule : public rule_defaults {
   }
   [[nodiscard]] const lamb_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
+  [[nodiscard]] std::pair<double, double> corrections(const step_plan&, std::uint64_t step) const {
+    if (!options_.bias_correction) return {1.0, 1.0};
+    return {bias_correction(options_.beta1, step + 1), bias_correction(options_.beta2, step + 1)};
+  }
 
   template <class P, class G>
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
@@ -100,7 +107,7 @@ class lamb_rule : public rule_defaults {
     const moments_constants c = constants();
     at.commit(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, m_.data(),
                                                       v_.data(), at.sums, sums_a_.data(),
-                                                      sums_b_.data(), c});
+                                                      sums_b_.data(), c, at.now});
     at.commit(layers_.size(), detail::lamb_coefficient_kernel{
                                   at.tensor_tiles, sums_a_.data(), sums_b_.data(), layers_.data(),
                                   options_.min_coeff, options_.max_coeff, options_.coeff_beta});
@@ -116,7 +123,8 @@ class lamb_rule : public rule_defaults {
   /// Freezes v: fills `live`, hands a copy of m over, scaled so that all layers have one RMS (their
   /// common scale then fits all); keeps m for the first compressed step.
   template <class At>
-  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at, std::uint64_t) {
+  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at,
+                                              std::uint64_t last) {
     auto fresh = backend_.template make_buffer<float>(v_.size());
     auto copy = backend_.template make_buffer<float>(m_.size());
     auto sums = backend_.template make_buffer<float>(at.n_tiles());
@@ -128,9 +136,10 @@ class lamb_rule : public rule_defaults {
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(keep_m.launches(), keep_m);
-    backend_.launch(
-        v_.size() / word_elements,
-        detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), 1.0F, 1.0F});
+    const double correction = corrections({}, last).second;
+    backend_.launch(v_.size() / word_elements,
+                    detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps),
+                                          static_cast<float>(correction)});
     fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
@@ -150,7 +159,8 @@ class lamb_rule : public rule_defaults {
     const moments_constants c = constants();
     at.commit(detail::lamb_fresh_kernel<View, P, G>{
         heard, before, m_.size() > 0 ? m_.data() : nullptr, at.live, at.tiles, at.tensors,
-        layers_.data(), v_.data(), fresh_.data(), sums_a_.data(), sums_b_.data(), at.sums, c});
+        layers_.data(), v_.data(), fresh_.data(), sums_a_.data(), sums_b_.data(), at.sums, c,
+        at.now});
     at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
                                   at.tensor_tiles, at.tiles, at.tensors, sums_a_.data(),
                                   sums_b_.data(), at.sums, layers_.data(), options_.factor_min,

@@ -33,12 +33,12 @@ ONEBIT_HD double clamp_to(double x, double low, double high) {
   return x < low ? low : x;
 }
 
-/// u = m / (sqrt(v) + eps) + wd x
+/// u = m c / (sqrt(v c_v) + eps) + wd x
 template <class L>
-ONEBIT_HD typename L::value lamb_direction(const typename L::value& m,
+ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float correction,
                                            const typename L::value& denominator,
                                            const typename L::value& x, float weight_decay) {
-  return L::fma(L::set(weight_decay), x, L::div(m, denominator));
+  return L::fma(L::set(weight_decay), x, L::div(L::mul(m, L::set(correction)), denominator));
 }
 
 /// m and v from the mean gradient; per tile ||x||^2, ||u||^2 and ||v||_1.
@@ -49,6 +49,7 @@ struct lamb_moments_kernel {
   const tensor_entry<P, G>* tensors;
   float *m, *v, *sum_v, *sum_x, *sum_u;
   moments_constants c;
+  const step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -66,8 +67,8 @@ struct lamb_moments_kernel {
       L::store(m_word, m_new);
       L::store(v_word, v_new);
       const auto x = params.load(k);
-      const auto u =
-          lamb_direction<L>(m_new, c.template denominator<L>(v_new), x, tensor.weight_decay);
+      const auto d = c.template denominator<L>(v_new, now->v_correction);
+      const auto u = lamb_direction<L>(m_new, now->m_correction, d, x, tensor.weight_decay);
       vs = L::add(vs, v_new);
       xs = L::fma(x, x, xs);
       us = L::fma(u, u, us);
@@ -118,8 +119,9 @@ struct lamb_dense_update_kernel {
     const float step = -(now->lr * tensor.lr_factor * layers[t.tensor].coefficient);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto x = params.load(k);
-      const auto d = c.template denominator<L>(L::load(v + (t.word + k) * 32));
-      const auto u = lamb_direction<L>(L::load(m + (t.word + k) * 32), d, x, tensor.weight_decay);
+      const auto d = c.template denominator<L>(L::load(v + (t.word + k) * 32), now->v_correction);
+      const auto u = lamb_direction<L>(L::load(m + (t.word + k) * 32), now->m_correction, d, x,
+                                       tensor.weight_decay);
       params.store(k, L::fma(L::set(step), u, x));
     }
   }
@@ -231,6 +233,7 @@ struct lamb_fresh_kernel {
   const float* denominators;
   float *fresh, *sum_m, *sum_u, *largest;
   moments_constants c;
+  const step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -251,12 +254,12 @@ struct lamb_fresh_kernel {
       const auto w = c.template next_variance<L>(L::load(fresh + word * 32), g);
       L::store(fresh + word * 32, w);
       const auto d = L::load(denominators + word * 32);
-      const auto prelim = L::div(m, d);
+      const auto prelim = L::div(L::mul(m, L::set(now->m_correction)), d);
       const auto x = params.load(k);
       const auto u = L::fma(L::set(tensor.weight_decay), x, prelim);
       ms = L::fma(prelim, prelim, ms);
       us = L::fma(u, u, us);
-      const auto ratio = L::div(d, c.template denominator<L>(w));
+      const auto ratio = L::div(d, c.template denominator<L>(w, now->v_correction));
       most = L::max(most, live.template keep<L>(word, ratio));
     }
     L::store_scalar(sum_m + i, L::fold(ms));
@@ -318,8 +321,8 @@ struct lamb_update_kernel {
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto x = params.load(k);
       const auto m = L::mul(at(k), L::set(layer.inverse_k));
-      const auto u =
-          lamb_direction<L>(m, L::load(denominators + (t.word + k) * 32), x, tensor.weight_decay);
+      const auto d = L::load(denominators + (t.word + k) * 32);
+      const auto u = lamb_direction<L>(m, now->m_correction, d, x, tensor.weight_decay);
       params.store(k, L::fma(L::set(step), u, x));
     }
   }

@@ -45,12 +45,17 @@ struct moments_constants {
                                             const typename L::value& g) const {
     return L::fma(g, L::set(one_minus_beta1), L::mul(m, L::set(beta1)));
   }
-  /// sqrt(v) + eps
+  /// sqrt(v correction) + eps
   template <class L>
-  ONEBIT_HD typename L::value denominator(const typename L::value& v) const {
-    return L::add(L::sqrt(v), L::set(eps));
+  ONEBIT_HD typename L::value denominator(const typename L::value& v, float correction = 1) const {
+    return L::add(L::sqrt(L::mul(v, L::set(correction))), L::set(eps));
   }
 };
+
+/// What corrects a moment that was averaged over n gradients from 0: 1 / (1 - beta^n); 1 for none.
+[[nodiscard]] inline double bias_correction(double beta, std::uint64_t n) {
+  return n == 0 ? 1 : 1 / (1 - std::pow(beta, static_cast<double>(n)));
+}
 
 [[nodiscard]] inline moments_constants make_moments(double beta1, double beta2, double eps) {
   return {static_cast<float>(beta1), static_cast<float>(1 - beta1), static_cast<float>(beta2),
@@ -117,13 +122,13 @@ struct preview_live_kernel {
 
 namespace detail {
 
-/// v to its constant denominator (sqrt(v c) + eps) / c_m, and the bits of the elements with v > 0.
-/// Elements without variance get denominator 1: their momentum is 0 from here on.
+/// v to its constant denominator sqrt(v c) + eps, and the bits of the elements with v > 0. Elements
+/// without variance get denominator 1: their momentum is 0 from here on.
 struct freeze_kernel {
   static constexpr bool rare = true;
   float* v;
   std::uint32_t* live;
-  float eps, inverse_m_correction, v_correction;
+  float eps, v_correction;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t word) const {
@@ -131,7 +136,7 @@ struct freeze_kernel {
     const auto variance = L::load(p);
     const auto alive = L::positive(variance);
     const auto root = L::sqrt(L::mul(variance, L::set(v_correction)));
-    const auto d = L::mul(L::add(root, L::set(eps)), L::set(inverse_m_correction));
+    const auto d = L::add(root, L::set(eps));
     L::store(p, L::select(alive, d, L::set(1.0F)));
     L::store_bits(live + word, alive);
   }

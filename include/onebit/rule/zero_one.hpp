@@ -21,6 +21,9 @@ struct zero_one_options {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;  ///< added to the root
+  /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that it has seen: every step is
+  /// Adam's, from the first. false: the paper's form, which needs a small and warmed up rate.
+  bool bias_correction = true;
 };
 
 /// Adds this step's learning rate to a sum, or starts the sum anew.
@@ -38,7 +41,8 @@ struct sum_lr_kernel {
 
 namespace detail {
 
-/// base + lr (beta1 m + (1 - beta1) g): what a step adds to the accumulator.
+/// base + lr c (beta1 m + (1 - beta1) g), c the correction of m: what a step adds to the sum that
+/// is exchanged.
 template <class P, class G>
 struct zero_one_message {
   const float* momentum;
@@ -51,16 +55,17 @@ struct zero_one_message {
     const float* momentum;
     gradients_of<L, G> gradient;
     moments_constants c;
-    float lr;
+    float rate;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       const auto g = gradient.load(k);
       const auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
-      return L::fma(L::set(lr), m, base);
+      return L::fma(L::set(rate), m, base);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {momentum + t.word * 32, gradients_of<L, G>(tensors[t.tensor], t, now), c, now->lr};
+    return {momentum + t.word * 32, gradients_of<L, G>(tensors[t.tensor], t, now), c,
+            now->lr * now->m_correction};
   }
 };
 
@@ -106,7 +111,8 @@ struct zero_one_step_kernel {
       const auto m_new =
           live.template keep<L>(word, c.template next_momentum<L>(L::load(m + word * 32), g));
       L::store(m + word * 32, m_new);
-      const auto u = L::div(m_new, c.template denominator<L>(L::load(v + word * 32)));
+      const auto d = c.template denominator<L>(L::load(v + word * 32), now->v_correction);
+      const auto u = L::div(L::mul(m_new, L::set(now->m_correction)), d);
       const auto x = params.load(k);
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
       params.store(k, L::fma(L::set(step), decayed, x));
@@ -114,7 +120,7 @@ struct zero_one_step_kernel {
   }
 };
 
-/// x, anchor and m from the agreed sum of lr m since the last exchange.
+/// x, anchor and m from the agreed sum of lr c m since the last exchange.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View agreed;
@@ -133,7 +139,9 @@ struct zero_one_sync_kernel {
     const auto u_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const double sum = *lr_before + static_cast<double>(now->lr);
-    const auto inverse_sum = L::set(static_cast<float>(1 / sum));
+    // the mean of corrected momenta, and m what this step's correction makes it of
+    const auto inverse_sum =
+        L::set(static_cast<float>(1 / (sum * static_cast<double>(now->m_correction))));
     const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
     const auto step = L::set(-tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
@@ -141,7 +149,8 @@ struct zero_one_sync_kernel {
       const auto u = u_at(k);
       L::store(m + word * 32, L::mul(u, inverse_sum));
       const auto from = L::load(anchor + word * 32);
-      const auto moved = L::div(u, c.template denominator<L>(L::load(v + word * 32)));
+      const auto d = c.template denominator<L>(L::load(v + word * 32), now->v_correction);
+      const auto moved = L::div(u, d);
       const auto x = L::fma(step, L::fma(decay, from, moved), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
@@ -170,10 +179,11 @@ struct anchor_kernel {
 }  // namespace detail
 
 /// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the carried buffer gathers
-/// u = residual + sum of lr m. An exchange agrees on u, and then x = anchor - u / (sqrt(v) + eps),
-/// m = u / (sum of lr), on all ranks the same bits, since the anchor is the parameters of the last
-/// exchange, not what local steps made of them. Decoupled weight decay acts on the anchor with the
-/// summed learning rate. A group's lr_factor scales x's steps only, so it is not part of u.
+/// u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and then
+/// x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits, since
+/// the anchor is the parameters of the last exchange, not what local steps made of them. Decoupled
+/// weight decay acts on the anchor with the summed learning rate. A group's lr_factor scales x's
+/// steps only, so it is not part of u.
 ///
 /// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's).
 /// Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the
@@ -197,6 +207,13 @@ class zero_one_rule : public rule_defaults {
     lr_sum_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
+  /// m sees every step's gradient, v those that are averaged.
+  [[nodiscard]] std::pair<double, double> corrections(const step_plan& plan,
+                                                      std::uint64_t step) const {
+    if (!options_.bias_correction) return {1.0, 1.0};
+    const std::uint64_t refreshes = refreshes_ + (plan.average_gradient ? 1 : 0);
+    return {bias_correction(options_.beta1, step + 1), bias_correction(options_.beta2, refreshes)};
+  }
 
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
   /// Throws invalid_input for a negative lr, and for a first step that does not average gradients.
@@ -205,7 +222,7 @@ class zero_one_rule : public rule_defaults {
     if (lr < 0) {
       throw invalid_input(detail::message("zero_one: lr is ", lr, ", must not be negative"));
     }
-    if (!started_ && !plan.average_gradient) {
+    if (refreshes_ == 0 && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one: step ", step,
                                           " comes before any variance; "
                                           "the schedule's first step must average gradients"));
@@ -213,7 +230,7 @@ class zero_one_rule : public rule_defaults {
     if (!(moved_ || lr > 0)) plan.exchange = false;
   }
   /// The first step is taken again when it was skipped.
-  [[nodiscard]] bool must_know() const { return !started_; }
+  [[nodiscard]] bool must_know() const { return refreshes_ == 0; }
 
   template <class P, class G>
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
@@ -229,7 +246,7 @@ class zero_one_rule : public rule_defaults {
   /// parameters from which the ranks start.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    if (!started_) {
+    if (refreshes_ == 0) {
       at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
     at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), constants()});
@@ -267,7 +284,7 @@ class zero_one_rule : public rule_defaults {
     at.commit(1, sum_lr_kernel{lr_sum_.data(), at.now, true});
   }
   void done(const step_plan& plan, float lr) {
-    started_ = true;
+    if (plan.average_gradient) ++refreshes_;
     moved_ = !plan.exchange && (moved_ || lr > 0);
   }
 
@@ -280,7 +297,7 @@ class zero_one_rule : public rule_defaults {
 
   template <class Archive>
   void archive(Archive& a) {
-    a.scalar(started_);
+    a.scalar(refreshes_);
     a.scalar(moved_);
     a.buffer(lr_sum_, backend_);
     a.buffer(m_, backend_);
@@ -303,7 +320,7 @@ class zero_one_rule : public rule_defaults {
   buffer_of<B, float> m_, v_, anchor_;
   buffer_of<B, double> lr_sum_;  ///< of the steps since the last exchange
   bool moved_ = false;           ///< that sum is not 0
-  bool started_ = false;
+  std::uint64_t refreshes_ = 0;  ///< averaged gradients that v has seen
 };
 
 static_assert(LocalRule<zero_one_rule<detail::any_backend>>);

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// How far a step goes, in units of the learning rate: as far as Adam's, whenever the warm-up ends.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/onebit.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../support/training.hpp"
+
+using onebit_test::on_ranks;
+using onebit_test::training;
+
+namespace {
+
+constexpr float lr = 1e-3F;
+
+/// Gradients that never change, +1 and -1 by turns, so that Adam's step is lr: the least and the
+/// greatest change of an element in `steps` steps, in units of lr. Zeroed first, so that a
+/// difference loses nothing.
+template <class Make>
+std::pair<double, double> changes(int n_ranks, std::uint64_t steps, const Make& make) {
+  const auto of_ranks = on_ranks(n_ranks, [&](onebit::threads transport) {
+    training<> data;
+    for (auto& p : data.params) p.assign(p.size(), 0.0F);
+    auto o = make(data.groups(), transport);
+    double least = 1e9, greatest = 0;
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      const auto before = data.params;
+      for (auto& g : data.grads) {
+        for (std::size_t i = 0; i < g.size(); ++i) g[i] = i % 2 == 0 ? 1.0F : -1.0F;
+      }
+      CHECK_FALSE(o.step(lr).skipped);
+      for (std::size_t t = 0; t < before.size(); ++t) {
+        for (std::size_t i = 0; i < before[t].size(); ++i) {
+          const double moved = std::fabs(static_cast<double>(data.params[t][i]) -
+                                         static_cast<double>(before[t][i])) /
+                               static_cast<double>(lr);
+          least = std::min(least, moved);
+          greatest = std::max(greatest, moved);
+        }
+      }
+    }
+    return std::pair(least, greatest);
+  });
+  return of_ranks[0];
+}
+
+/// 200 steps sum up to 0.2, of which a float knows 1.5e-8: 1.5e-5 of a step. Twice that for the
+/// arithmetic.
+constexpr double tolerance = 3e-5;
+
+}  // namespace
+
+TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients are alike") {
+  training<> shape;
+  const auto groups_without_decay = [](auto groups) {
+    for (auto& g : groups) g.weight_decay = 0, g.lr_factor = 1;
+    return groups;
+  };
+  for (const std::uint64_t warm_up : {1, 2, 5, 10, 40}) {
+    CAPTURE(warm_up);
+    for (const int n_ranks : {1, 2, 3}) {
+      CAPTURE(n_ranks);
+      const auto check = [&](const std::string& algorithm, const auto& make) {
+        CAPTURE(algorithm);
+        const auto [least, greatest] =
+            changes(n_ranks, 200, [&](const auto& groups, auto transport) {
+              return make(groups_without_decay(groups), transport);
+            });
+        CHECK(least > 1 - tolerance);
+        CHECK(greatest < 1 + tolerance);
+      };
+      check("adam", [](const auto& g, auto t) { return onebit::adam(g, t); });
+      check("one_bit_adam", [&](const auto& g, auto t) {
+        return onebit::one_bit_adam(g, t, {.freeze_after = warm_up});
+      });
+      check("zero_one_adam", [&](const auto& g, auto t) {
+        return onebit::zero_one_adam(
+            g, t, {.schedule = {.kappa = 2, .warmup_steps = warm_up, .doubling_steps = 20}});
+      });
+      // coefficients of 1, since only the direction is in question
+      const onebit::lamb_options lamb{
+          .min_coeff = 1, .max_coeff = 1, .factor_min = 1, .factor_max = 1};
+      check("lamb", [&](const auto& g, auto t) { return onebit::lamb(g, t, lamb); });
+    }
+  }
+}
+
+TEST_CASE("start-up: the papers' form is there, and far from Adam's step") {
+  const auto papers = [](const auto& groups, auto transport) {
+    return onebit::one_bit_adam(groups, transport, {.bias_correction = false, .freeze_after = 20});
+  };
+  // 1 / sqrt(1 - 0.999^20), once m has come up
+  CHECK(changes(2, 200, papers).second == doctest::Approx(7.1).epsilon(0.01));
+}
