@@ -29,7 +29,7 @@ double train(const char* name, const Collective& collective) {
         const float noise = comm.rank() == 0 ? 0.5F : -0.5F;
         grad[i] = x[i] - 1 + (i % 3 == 0 ? noise : 0.0F);
       }
-      last = optimizer.step(0.01F / (1 + 0.01F * static_cast<float>(step)));
+      last = optimizer.step(0.02F / (1 + 0.01F * static_cast<float>(step)));
     }
     if (comm.rank() != 0) return;
     for (const float value : x) loss += (value - 1) * (value - 1) / static_cast<double>(x.size());

@@ -297,7 +297,7 @@ class zero_one_rule : public onebit::rule_defaults {
   /// Stage B begins: the exchange starts anew, from nothing.
   [[nodiscard]] bool frozen() const { return stage_b_; }
   template <class At>
-  [[nodiscard]] onebit::handover<float_buffer> freeze(std::uint32_t*, const At&, std::uint64_t) {
+  [[nodiscard]] onebit::handover<float_buffer> freeze(std::uint32_t*, const At&) {
     stage_b_ = true;
     return {};
   }

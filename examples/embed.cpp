@@ -34,7 +34,7 @@ int main() {
         for (std::size_t i = 0; i < n; ++i) grad[i] += error * a[i] / n_rows;
         sum += error * error / (n * n_rows);
       }
-      const onebit::report done = optimizer.step(step < 200 ? 0.01F : 0.001F);
+      const onebit::report done = optimizer.step(step < 200 ? 0.1F : 0.01F);
       if (comm.rank() != 0 || step % 57 != 0) continue;
       loss = sum;
       std::printf("step %3d  loss %.5f  %llu bytes sent\n", step, loss,

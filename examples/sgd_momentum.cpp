@@ -69,7 +69,7 @@ class sgd_rule : public onebit::rule_defaults {
     at.commit(descent_kernel<onebit::flat_field>{{m_.data()}, at});
   }
   // Its end: all elements take part from now on, and the momentum goes to who exchanges it.
-  onebit::handover<floats> freeze(std::uint32_t* live, const tiled& at, std::uint64_t) {
+  onebit::handover<floats> freeze(std::uint32_t* live, const tiled& at) {
     for (const onebit::tile& t : at.axis.tiles()) {
       for (std::uint32_t i = 0; i < t.n; ++i) live[t.word + i / 32] |= 1U << (i % 32);
     }

@@ -221,11 +221,9 @@ struct rule_defaults {
   static constexpr bool accumulates = false;
   /// Whether there are steps without communication.
   static constexpr bool local_steps = false;
-  /// The factors that correct the bias of m and v in the step with this number: kernels find them
-  /// in step_scalars.
-  [[nodiscard]] std::pair<double, double> corrections(const step_plan&, std::uint64_t) const {
-    return {1.0, 1.0};
-  }
+  /// What a step with this plan leaves of the bias of m and v; kernels find the corrections in
+  /// step_scalars.
+  [[nodiscard]] bias_decay bias(const step_plan&) const { return {}; }
   /// Before each step, and before anything of it: may make the plan smaller, or throw.
   template <class At>
   void open(step_plan&, float, std::uint64_t, const At&) {}
@@ -254,7 +252,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   r.refresh(field, at);  // THE dense step, from the mean; with local steps only v moves
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
-  fixed.corrections(plan, std::uint64_t{});
+  { fixed.bias(plan) } -> std::same_as<bias_decay>;
   r.open(plan, 0.0F, std::uint64_t{}, at);
   { r.variance_norm(at) } -> std::convertible_to<double>;
   { fixed.must_know() } -> std::convertible_to<bool>;
@@ -275,9 +273,8 @@ concept ExchangeRule = Rule<R> &&
 /// allocates before it changes anything: when that fails the next step tries again.
 template <class R>
 concept FreezingRule = ExchangeRule<R> &&
-    requires(R r, const tiled<typename R::backend_type, float, float>& at, std::uint32_t* live,
-             std::uint64_t last_step) {
-  r.freeze(live, at, last_step);
+    requires(R r, const tiled<typename R::backend_type, float, float>& at, std::uint32_t* live) {
+  r.freeze(live, at);
 };
 
 /// A rule with steps in which nothing travels; its elements come to life one by one.

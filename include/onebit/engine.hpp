@@ -62,7 +62,7 @@ struct engine {
                                })),
         compressed(bind(collective)),
         entries(to_buffer(rule.backend(), tensors.entries)),
-        scalars(rule.backend().template make_buffer<step_scalars>(1)),
+        scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
         announced(tensors.sizes.size(), 0) {}
 
   /// Memory that needs the ranks to agree first.
@@ -121,6 +121,7 @@ struct engine {
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
+    archive_bias(a);
     schedule.archive(a);
     rule.archive(a);
     if constexpr (S::compresses) {
@@ -150,6 +151,14 @@ struct engine {
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 
  private:
+  template <class Archive>
+  [[gnu::cold]] void archive_bias(Archive& a) {
+    step_scalars s;
+    backend().copy_out(&s, now(), 1);
+    a.scalar(s.bias.m);
+    a.scalar(s.bias.v);
+    if constexpr (Archive::reading) backend().copy_in(now(), &s, 1);
+  }
   /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
     if (std::string terms = collective.terms(); !terms.empty()) {
@@ -181,7 +190,7 @@ struct engine {
     allocate_undo();
     auto space = compressed.allocate(!R::local_steps, R::local_steps);
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
-    auto given = rule.freeze(elements.data(), at_average(), step - 1);
+    auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches
     if constexpr (!R::local_steps) {
       live.set_current(std::move(elements));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
@@ -15,9 +16,10 @@
 namespace onebit {
 
 struct step_scalars {
+  bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what the weights sum up to
   float lr = 0;
   float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
-  float m_correction = 1;        ///< of the moments' bias
+  float m_correction = 1;        ///< of the bias in this step: 1 / (1 - bias)
   float v_correction = 1;
   std::uint32_t number = 0;    ///< of the step: what status words carry
   std::uint32_t bad = 0;       ///< this rank saw a non-finite value since it last sealed a slot
@@ -32,19 +34,27 @@ inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
 
 namespace detail {
 
+/// a b, not to be contracted with what follows: bits must not depend on the instruction set.
+ONEBIT_HD double product(double a, double b) { return fma(a, b, 0.0); }
+/// What a moment with this bias is multiplied by; 1 for one that has seen nothing.
+ONEBIT_HD float correction(double bias) {
+  return bias < 1 ? static_cast<float>(1 / (1 - bias)) : 1.0F;
+}
+
 /// Sets the numbers of the next step.
 struct begin_step_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
-  float lr, inverse_loss_scale, m_correction, v_correction;
+  float lr, inverse_loss_scale;
+  bias_decay decay;
   std::uint32_t number;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     L::store_scalar(&now->lr, lr);
     L::store_scalar(&now->inverse_loss_scale, inverse_loss_scale);
-    L::store_scalar(&now->m_correction, m_correction);
-    L::store_scalar(&now->v_correction, v_correction);
+    L::store_scalar(&now->m_correction, correction(product(now->bias.m, decay.m)));
+    L::store_scalar(&now->v_correction, correction(product(now->bias.v, decay.v)));
     L::store_scalar(&now->number, number);
     L::store_scalar(&now->bad, std::uint32_t{0});
     L::store_scalar(&now->skip, std::uint32_t{0});
@@ -61,13 +71,20 @@ struct call_off_kernel {
   }
 };
 
-/// Counts the step if it was called off.
+/// Counts the step if it was called off; else the moments have lost some of their bias. In a local
+/// step they have in any case: all ranks correct alike, also one that left its gradient out.
 struct end_step_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
+  bias_decay decay;
+  bool local;
+
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
+    if (now->skip != 0 && !local) return;
+    L::store_scalar(&now->bias.m, product(now->bias.m, decay.m));
+    L::store_scalar(&now->bias.v, product(now->bias.v, decay.v));
   }
 };
 

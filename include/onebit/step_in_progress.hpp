@@ -34,10 +34,8 @@ class step_in_progress {
         scale_(inverse_loss_scale),
         plan_(open()),
         meter_(e.comm, plan_, e.step, e.compressed.sent_across()) {
-    const auto [m, v] = e.rule.corrections(plan_, e.step);
     e.backend().launch(
-        1, detail::begin_step_kernel{e.now(), lr, inverse_loss_scale, static_cast<float>(m),
-                                     static_cast<float>(v),
+        1, detail::begin_step_kernel{e.now(), lr, inverse_loss_scale, e.rule.bias(plan_),
                                      static_cast<std::uint32_t>(e.step % status_steps)});
     e.announced.assign(e.announced.size(), 0);
   }
@@ -108,7 +106,7 @@ class step_in_progress {
     if (plan_.exchange) apply();
     if (!plan_.exchange) local_step();
     finish();
-    e.backend().launch(1, detail::end_step_kernel{e.now()});
+    e.backend().launch(1, detail::end_step_kernel{e.now(), e.rule.bias(plan_), plan_.local()});
   }
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {

@@ -54,6 +54,12 @@ template <class Undo>
 struct turn;  // tiled.hpp
 
 /// Types that only exist in concepts: they stand for what a policy will be given.
+/// What a step does to the bias of moments that are averages from 0: m's is multiplied by beta1
+/// where m takes a gradient in, else by 1; v's alike. 0: the bias is not to be corrected.
+struct bias_decay {
+  double m = 0, v = 0;
+};
+
 namespace detail {
 
 /// Lanes that only exist in concepts: stands for whatever a backend hands to a kernel.

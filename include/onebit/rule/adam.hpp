@@ -143,9 +143,9 @@ class adam_rule : public rule_defaults {
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  [[nodiscard]] std::pair<double, double> corrections(const step_plan&, std::uint64_t step) const {
-    if (!options_.bias_correction) return {1.0, 1.0};
-    return {bias_correction(options_.beta1, step + 1), bias_correction(options_.beta2, step + 1)};
+  [[nodiscard]] bias_decay bias(const step_plan&) const {
+    if (!options_.bias_correction) return {};
+    return {options_.beta1, options_.beta2};
   }
 
   /// What the dense phase averages.
@@ -165,13 +165,12 @@ class adam_rule : public rule_defaults {
     return detail::sum_of_tiles(at, variance_norm_.data());
   }
 
-  /// Freezes v as it was after step `last`: fills `live`, hands m over.
+  /// Freezes v: fills `live`, hands m over.
   template <class At>
-  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At&, std::uint64_t last) {
-    const double correction = corrections({}, last).second;
-    backend_.launch(v_.size() / word_elements,
-                    detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps),
-                                          static_cast<float>(correction)});
+  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
+    backend_.launch(
+        v_.size() / word_elements,
+        detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), at.now});
     frozen_ = true;
     return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
   }

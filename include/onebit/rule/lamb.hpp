@@ -91,9 +91,10 @@ class lamb_rule : public rule_defaults {
   }
   [[nodiscard]] const lamb_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  [[nodiscard]] std::pair<double, double> corrections(const step_plan&, std::uint64_t step) const {
-    if (!options_.bias_correction) return {1.0, 1.0};
-    return {bias_correction(options_.beta1, step + 1), bias_correction(options_.beta2, step + 1)};
+  /// Of v's, too, after the freeze: it is that of the second variance then.
+  [[nodiscard]] bias_decay bias(const step_plan&) const {
+    if (!options_.bias_correction) return {};
+    return {options_.beta1, options_.beta2};
   }
 
   template <class P, class G>
@@ -123,8 +124,7 @@ class lamb_rule : public rule_defaults {
   /// Freezes v: fills `live`, hands a copy of m over, scaled so that all layers have one RMS (their
   /// common scale then fits all); keeps m for the first compressed step.
   template <class At>
-  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at,
-                                              std::uint64_t last) {
+  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
     auto fresh = backend_.template make_buffer<float>(v_.size());
     auto copy = backend_.template make_buffer<float>(m_.size());
     auto sums = backend_.template make_buffer<float>(at.n_tiles());
@@ -136,10 +136,9 @@ class lamb_rule : public rule_defaults {
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(keep_m.launches(), keep_m);
-    const double correction = corrections({}, last).second;
-    backend_.launch(v_.size() / word_elements,
-                    detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps),
-                                          static_cast<float>(correction)});
+    backend_.launch(
+        v_.size() / word_elements,
+        detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), at.now});
     fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;

@@ -52,11 +52,6 @@ struct moments_constants {
   }
 };
 
-/// What corrects a moment that was averaged over n gradients from 0: 1 / (1 - beta^n); 1 for none.
-[[nodiscard]] inline double bias_correction(double beta, std::uint64_t n) {
-  return n == 0 ? 1 : 1 / (1 - std::pow(beta, static_cast<double>(n)));
-}
-
 [[nodiscard]] inline moments_constants make_moments(double beta1, double beta2, double eps) {
   return {static_cast<float>(beta1), static_cast<float>(1 - beta1), static_cast<float>(beta2),
           static_cast<float>(1 - beta2), static_cast<float>(eps)};
@@ -128,14 +123,15 @@ struct freeze_kernel {
   static constexpr bool rare = true;
   float* v;
   std::uint32_t* live;
-  float eps, v_correction;
+  float eps;
+  const step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t word) const {
     float* p = v + word * 32;
     const auto variance = L::load(p);
     const auto alive = L::positive(variance);
-    const auto root = L::sqrt(L::mul(variance, L::set(v_correction)));
+    const auto root = L::sqrt(L::mul(variance, L::set(correction(now->bias.v))));
     const auto d = L::add(root, L::set(eps));
     L::store(p, L::select(alive, d, L::set(1.0F)));
     L::store_bits(live + word, alive);

@@ -208,11 +208,9 @@ class zero_one_rule : public rule_defaults {
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
   /// m sees every step's gradient, v those that are averaged.
-  [[nodiscard]] std::pair<double, double> corrections(const step_plan& plan,
-                                                      std::uint64_t step) const {
-    if (!options_.bias_correction) return {1.0, 1.0};
-    const std::uint64_t refreshes = refreshes_ + (plan.average_gradient ? 1 : 0);
-    return {bias_correction(options_.beta1, step + 1), bias_correction(options_.beta2, refreshes)};
+  [[nodiscard]] bias_decay bias(const step_plan& plan) const {
+    if (!options_.bias_correction) return {};
+    return {options_.beta1, plan.average_gradient ? options_.beta2 : 1.0};
   }
 
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
@@ -222,7 +220,7 @@ class zero_one_rule : public rule_defaults {
     if (lr < 0) {
       throw invalid_input(detail::message("zero_one: lr is ", lr, ", must not be negative"));
     }
-    if (refreshes_ == 0 && !plan.average_gradient) {
+    if (!started_ && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one: step ", step,
                                           " comes before any variance; "
                                           "the schedule's first step must average gradients"));
@@ -230,7 +228,7 @@ class zero_one_rule : public rule_defaults {
     if (!(moved_ || lr > 0)) plan.exchange = false;
   }
   /// The first step is taken again when it was skipped.
-  [[nodiscard]] bool must_know() const { return refreshes_ == 0; }
+  [[nodiscard]] bool must_know() const { return !started_; }
 
   template <class P, class G>
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
@@ -246,7 +244,7 @@ class zero_one_rule : public rule_defaults {
   /// parameters from which the ranks start.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    if (refreshes_ == 0) {
+    if (!started_) {
       at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
     at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), constants()});
@@ -284,7 +282,7 @@ class zero_one_rule : public rule_defaults {
     at.commit(1, sum_lr_kernel{lr_sum_.data(), at.now, true});
   }
   void done(const step_plan& plan, float lr) {
-    if (plan.average_gradient) ++refreshes_;
+    started_ = true;
     moved_ = !plan.exchange && (moved_ || lr > 0);
   }
 
@@ -297,7 +295,7 @@ class zero_one_rule : public rule_defaults {
 
   template <class Archive>
   void archive(Archive& a) {
-    a.scalar(refreshes_);
+    a.scalar(started_);
     a.scalar(moved_);
     a.buffer(lr_sum_, backend_);
     a.buffer(m_, backend_);
@@ -320,7 +318,7 @@ class zero_one_rule : public rule_defaults {
   buffer_of<B, float> m_, v_, anchor_;
   buffer_of<B, double> lr_sum_;  ///< of the steps since the last exchange
   bool moved_ = false;           ///< that sum is not 0
-  std::uint64_t refreshes_ = 0;  ///< averaged gradients that v has seen
+  bool started_ = false;
 };
 
 static_assert(LocalRule<zero_one_rule<detail::any_backend>>);
