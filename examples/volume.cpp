@@ -36,9 +36,12 @@ advisor::step_counts count(const run& r, const interval_flags& flags) {
     return advisor::dry_run(onebit::always_dense{}, r.steps, constant);
   }
   if (r.algorithm == "zero_one_adam") {
-    return advisor::dry_run(
-        onebit::intervals({flags.kappa, r.warmup, flags.doubling, flags.max_interval}), r.steps,
-        constant);
+    return advisor::dry_run(onebit::intervals({.kappa = flags.kappa,
+                                               .warmup_steps = r.warmup,
+                                               .doubling_steps = flags.doubling,
+                                               .max_interval = flags.max_interval,
+                                               .stop_refreshing = true}),
+                            r.steps, constant);
   }
   return advisor::dry_run(onebit::freeze({.after = r.warmup}, 0.999), r.steps, constant);
 }

@@ -124,10 +124,12 @@ cost::workload bert_large(int accumulated) {
   w.steps = 152000;
   w.one_bit_adam = advisor::step_counts::freeze_after(23000, 152000);
   w.one_bit_lamb = advisor::step_counts::freeze_after(1000, 5993);
-  w.zero_one_adam = advisor::dry_run(
-      onebit::intervals(
-          {.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678, .max_interval = 16}),
-      162000, [](std::uint64_t) { return 1.0F; });
+  w.zero_one_adam = advisor::dry_run(onebit::intervals({.kappa = 16,
+                                                        .warmup_steps = 12500,
+                                                        .doubling_steps = 32678,
+                                                        .max_interval = 16,
+                                                        .stop_refreshing = true}),
+                                     162000, [](std::uint64_t) { return 1.0F; });
   return w;
 }
 

@@ -61,17 +61,14 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
   const auto groups = make_groups(parameters);
   const double beta2 = settings.beta2, eps = settings.eps;
   if (algorithm == "adam") {
-    return erase(onebit::adam(
-        groups, comm,
-        onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps}));
+    return erase(onebit::adam(groups, comm,
+                              onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps}));
   }
   if (algorithm == "one_bit_adam") {
-    return erase(
-        onebit::one_bit_adam(groups, comm,
-                             onebit::one_bit_adam_options{.beta1 = beta1,
-                                                          .beta2 = beta2,
-                                                          .eps = eps,
-                                                          .freeze_after = settings.freeze_after}));
+    return erase(onebit::one_bit_adam(
+        groups, comm,
+        onebit::one_bit_adam_options{
+            .beta1 = beta1, .beta2 = beta2, .eps = eps, .freeze_after = settings.freeze_after}));
   }
   const onebit::lamb_options lamb{.beta1 = beta1, .beta2 = beta2, .eps = eps};
   if (algorithm == "lamb") return erase(onebit::lamb(groups, comm, lamb));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 namespace common {
 
@@ -28,10 +29,11 @@ inline std::int64_t validation_interval(std::int64_t steps) {
   return steps / validations;
 }
 
-// A fifth, but of fewer than ten steps the variance knows too little to divide by it for the rest
-// of the run.
-inline std::int64_t default_freeze(std::int64_t steps) {
-  return std::max(steps / 5, std::min<std::int64_t>(steps, 10));
+// A tenth; LAMB's variance is not refreshed afterwards, and needs a fifth. Of fewer than ten steps
+// it would know too little.
+inline std::int64_t default_freeze(const std::string& algorithm, std::int64_t steps) {
+  const std::int64_t part = algorithm.ends_with("lamb") ? 5 : 10;
+  return std::max(steps / part, std::min<std::int64_t>(steps, 10));
 }
 
 }  // namespace common

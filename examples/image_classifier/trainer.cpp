@@ -78,7 +78,7 @@ training_result train(common::rank_link& link, const data_set& data, const std::
       algorithm, parameters,
       {.beta2 = beta2,
        .eps = eps,
-       .freeze_after = static_cast<std::uint64_t>(common::default_freeze(options.steps)),
+       .freeze_after = static_cast<std::uint64_t>(common::default_freeze(algorithm, options.steps)),
        .meet_every = static_cast<std::uint64_t>(interval)});
 
   std::optional<common::progress> bar;

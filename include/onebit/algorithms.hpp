@@ -63,11 +63,12 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
-                  o.lr_warmup_steps);
+                  o.lr_warmup_steps, " refreshes ", o.refreshes);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
-  return describe("kappa ", o.kappa, " warmup_steps ", o.warmup_steps, " doubling_steps ",
-                  o.doubling_steps, " max_interval ", o.max_interval, " also_every ", o.also_every);
+  return describe("kappa ", o.kappa, " warmup_steps ", o.warmup_steps, " stop_refreshing ",
+                  o.stop_refreshing, " doubling_steps ", o.doubling_steps, " max_interval ",
+                  o.max_interval, " also_every ", o.also_every);
 }
 
 struct one_bit_adam_options {
@@ -81,6 +82,9 @@ struct one_bit_adam_options {
   std::uint64_t freeze_after = 0;
   double freeze_ratio = 0.96;
   std::uint64_t lr_warmup_steps = 0;
+  /// After the freeze v still sees an exact average now and then, as freeze_options says; 0: never,
+  /// as in the paper.
+  std::uint64_t refreshes = 16;
   dense_sum warm_up_sum = dense_sum::rank_order;
 };
 
@@ -115,7 +119,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   wire comm(std::move(transport));
   const adam_options adam{options.beta1, options.beta2, options.eps, options.bias_correction};
-  const freeze_options when{options.freeze_after, options.freeze_ratio, options.lr_warmup_steps};
+  const freeze_options when{options.freeze_after, options.freeze_ratio, options.lr_warmup_steps,
+                            options.refreshes};
   auto [rule, schedule] = detail::attend(comm, [&] {
     return std::pair(adam_rule<B>(adam, std::move(backend)), freeze(when, options.beta2));
   });
@@ -160,6 +165,11 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
+    if (options.freeze.refreshes > 0) {
+      throw invalid_input(detail::message("one_bit_lamb: freeze.refreshes is ",
+                                          options.freeze.refreshes,
+                                          "; must be 0, LAMB's v stays as it was at the freeze"));
+    }
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2));
   });
@@ -186,7 +196,8 @@ struct zero_one_adam_options {
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,
-                                            C collective = {}, B backend = B{}) {
+                                            C collective = {{granularity::block(128)}},
+                                            B backend = B{}) {
   detail::check_policies<T, B>();
   check_split<C, T>();
   wire comm(std::move(transport));

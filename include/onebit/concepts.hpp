@@ -161,21 +161,6 @@ concept TileCompressor = requires(const C c, const float* values, std::size_t n,
 template <class C>
 concept Compressor = WordCompressor<C> || TileCompressor<C>;
 
-/// A policy with a name, as checkpoints and error messages tell it.
-template <class Policy>
-concept Named = requires(const Policy p) {
-  std::string(p.name());
-};
-
-template <class Policy>
-[[nodiscard]] std::string policy_name(const Policy& policy) {
-  if constexpr (Named<Policy>) {
-    return policy.name();
-  } else {
-    return "custom";
-  }
-}
-
 // -- when ----------------------------------------------------------------------------------------
 
 /// What one step does. Every rank makes the same plan from the same numbers.
@@ -185,7 +170,7 @@ struct step_plan {
   bool frozen = false;           ///< the warm-up is over: what the rule freezes is frozen before it
   bool needs_variance_norm = false;  ///< `done` looks at ||v||_1
   bool may_end_warm_up = false;      ///< the next plan hangs on whether this step is skipped
-  bool last_average = false;         ///< no later step averages: its memory is given back
+  bool last_average = false;         ///< of many steps: its memory is given back
 
   /// A step in which nothing travels, for rules that have one.
   [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
@@ -202,8 +187,7 @@ struct schedule_defaults {
   void archive(Archive&) {}
 };
 
-/// When a step averages gradients and when it exchanges messages. `plan` changes nothing, and the
-/// same numbers give the same plan on every rank.
+/// When a step averages and exchanges. `plan` changes nothing, and is the same on every rank.
 template <class S>
 concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, double variance_norm,
                             detail::any_archive a) {
@@ -221,8 +205,9 @@ struct rule_defaults {
   static constexpr bool accumulates = false;
   /// Whether there are steps without communication.
   static constexpr bool local_steps = false;
-  /// What a step with this plan leaves of the bias of m and v; kernels find the corrections in
-  /// step_scalars.
+  /// Whether v can be refreshed after the freeze: in steps that both average and exchange.
+  static constexpr bool refreshes = false;
+  /// What a step with this plan leaves of the bias of m and v: see step_scalars.
   [[nodiscard]] bias_decay bias(const step_plan&) const { return {}; }
   /// Before each step, and before anything of it: may make the plan smaller, or throw.
   template <class At>
@@ -249,7 +234,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   r.backend();           // where it runs
   r.prepare(axis);       // its state, for these tensors
   fixed.gradient(at);    // the message that is averaged
-  r.refresh(field, at);  // THE dense step, from the mean; with local steps only v moves
+  r.refresh(field, at);  // THE dense step, from the mean; where messages are exchanged, only v
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
   { fixed.bias(plan) } -> std::same_as<bias_decay>;
@@ -277,12 +262,19 @@ concept FreezingRule = ExchangeRule<R> &&
   r.freeze(live, at);
 };
 
-/// A rule with steps in which nothing travels; its elements come to life one by one.
+/// A rule whose elements come to life one by one: it has local steps, or refreshes.
 template <class R>
-concept LocalRule = ExchangeRule<R> && R::local_steps &&
+concept WakingRule = ExchangeRule<R> &&
     requires(R r, const tiled<typename R::backend_type, float, float>& at,
-             const detail::any_field& gradient, std::uint32_t* live, const step_plan& plan) {
+             const detail::any_field& gradient, std::uint32_t* live) {
   r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
+};
+
+/// A rule with steps in which nothing travels.
+template <class R>
+concept LocalRule = WakingRule<R> && R::local_steps &&
+    requires(R r, const tiled<typename R::backend_type, float, float>& at,
+             const detail::any_field& gradient, const step_plan& plan) {
   r.local_step(plan, at);
   r.dense_step(gradient, at);  // the whole step, where nothing would travel
 };

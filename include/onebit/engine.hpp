@@ -103,10 +103,11 @@ struct engine {
   /// rule has no step for.
   [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
-      if (!R::local_steps && plan.average_gradient == plan.exchange) {
-        refuse("neither averages nor exchanges, or does both: only rules with local steps can");
+      const bool is_refresh = R::refreshes && plan.average_gradient && plan.exchange;
+      if (!R::local_steps && !is_refresh && plan.average_gradient == plan.exchange) {
+        refuse("neither averages nor exchanges, or does both: not every rule can");
       }
-      if (!R::local_steps && plan.average_gradient && (plan.frozen || compressed.started())) {
+      if (!R::local_steps && !plan.exchange && (plan.frozen || compressed.started())) {
         refuse("averages gradients after the warm-up has ended");
       }
       if constexpr (FreezingRule<R>) {
@@ -115,7 +116,15 @@ struct engine {
         if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
       }
       if (plan.exchange && !compressed.started()) start_compressed();
+      if (is_refresh && live.next_size() == 0) live.set_next(make_mask());
     }
+    if (plan.average_gradient) average.prepare();
+  }
+  /// After a step that was the last for a while to average gradients: gives its memory back.
+  void rest() noexcept {
+    average.release();
+    if constexpr (!R::local_steps) live.set_next({});
+    ++generation;
   }
 
   template <class Archive>

@@ -5,9 +5,25 @@
 #include <concepts>
 #include <cstddef>
 #include <onebit/concepts.hpp>
+#include <string>
 
 /// The concepts in words: one call per policy, so that a compiler says what is missing.
 namespace onebit {
+
+/// A policy with a name, as checkpoints and error messages tell it.
+template <class Policy>
+concept Named = requires(const Policy p) {
+  std::string(p.name());
+};
+
+template <class Policy>
+[[nodiscard]] std::string policy_name(const Policy& policy) {
+  if constexpr (Named<Policy>) {
+    return policy.name();
+  } else {
+    return "custom";
+  }
+}
 
 /// One call per requirement, so that a compiler says in words what is missing.
 template <class C>

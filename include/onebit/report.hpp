@@ -13,7 +13,7 @@
 namespace onebit {
 
 enum class phase : std::uint8_t {
-  dense,       ///< exact averages: a baseline, or the warm-up of a compressed algorithm
+  dense,       ///< exact averages: a baseline, a warm-up, or only v between 0/1 Adam's exchanges
   compressed,  ///< compressed exchange
   local        ///< nothing travels: 0/1 Adam between two exchanges
 };
@@ -43,12 +43,10 @@ struct report {
 /// Measures one step over a wire.
 class step_meter {
  public:
-  step_meter(const wire& comm, const step_plan& plan, std::uint64_t step, std::uint64_t across)
+  step_meter(const wire& comm, phase p, std::uint64_t step, std::uint64_t across)
       : comm_(&comm), before_(comm.sent()), across_(across) {
     report_.step = step;
-    report_.phase = plan.exchange           ? phase::compressed
-                    : plan.average_gradient ? phase::dense
-                                            : phase::local;
+    report_.phase = p;
   }
   /// Between `enter` and `leave` it measures: begin, ready and step are calls of their own.
   void enter() { start_ = clock::now(); }

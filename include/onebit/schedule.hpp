@@ -12,6 +12,9 @@
 /// When a step averages gradients and when it exchanges compressed messages.
 namespace onebit {
 
+/// Steps without an average for which its memory is worth giving back: getting it costs a pass.
+inline constexpr std::uint64_t long_gap = 16;
+
 /// Never compresses: the schedule of the baselines.
 struct always_dense : schedule_defaults {
   static constexpr bool compresses = false;
@@ -37,9 +40,14 @@ struct freeze_options {
   double ratio = 0.96;
   /// ... and no earlier than after the learning rate's own warm-up.
   std::uint64_t lr_warmup_steps = 0;
+  /// Afterwards v still sees an exact average of the gradients now and then: from a step t to the
+  /// next such step it is t / refreshes, at least 1, so that 0.7 times as many come until t has
+  /// doubled. 0: v is constant from the freeze on, as in the papers. For rules that can (Adam's).
+  std::uint64_t refreshes = 0;
 };
 
-/// Warm-up with exact averages, then compressed for good. 15-25% of all steps are a usual warm-up.
+/// Warm-up with exact averages, then compressed for good. 15-25% of all steps are a usual warm-up
+/// where v is constant afterwards.
 /// Source: 1-bit Adam, algorithm 1 and section 7.1 (the automatic freeze).
 class freeze : public schedule_defaults {
  public:
@@ -55,13 +63,23 @@ class freeze : public schedule_defaults {
     return automatic() ? stable_ : step >= options_.after;
   }
   [[nodiscard]] step_plan plan(std::uint64_t step, float) const {
-    if (frozen(step)) return {.average_gradient = false, .exchange = true, .frozen = true};
+    if (frozen(step)) {
+      const bool refresh = options_.refreshes > 0 && step >= next_refresh_ && next_refresh_ > 0;
+      return {.average_gradient = refresh,
+              .exchange = true,
+              .frozen = true,
+              .last_average = refresh && gap_after(step) >= long_gap};
+    }
     const bool last = !automatic() && step + 1 >= options_.after;
     return {.needs_variance_norm = automatic(),
             .may_end_warm_up = automatic() || last,
             .last_average = last};
   }
   void done(std::uint64_t step, float, double variance_norm) {
+    if (!frozen(step))
+      next_refresh_ = step + 1 + gap_after(step);  // not in the first one
+    else if (step >= next_refresh_)
+      next_refresh_ = step + gap_after(step);
     if (!automatic() || stable_) return;
     double& slot = norms_[step % norms_.size()];
     const double before = slot;  // D steps ago
@@ -72,14 +90,20 @@ class freeze : public schedule_defaults {
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(stable_);
+    a.scalar(next_refresh_);
     a.vector(norms_);
   }
 
  private:
   [[nodiscard]] bool automatic() const { return options_.after == 0; }
+  [[nodiscard]] std::uint64_t gap_after(std::uint64_t step) const {
+    if (options_.refreshes == 0) return 0;
+    return step > options_.refreshes ? step / options_.refreshes : 1;
+  }
 
   freeze_options options_;
-  bool stable_ = false;        ///< what the automatic freeze found
+  bool stable_ = false;  ///< what the automatic freeze found
+  std::uint64_t next_refresh_ = 0;
   std::vector<double> norms_;  ///< of the last D steps
 };
 
@@ -102,9 +126,9 @@ class freeze : public schedule_defaults {
 
 struct intervals_options {
   /// T_v: the variance is refreshed at step 0 and then in gaps of 2^floor(j / kappa) steps, j
-  /// counting the refreshes, as long as step < warmup_steps.
+  /// counting the refreshes.
   std::uint64_t kappa = 16;
-  /// Also the steps in which every step exchanges: the learning rate's warm-up.
+  /// The steps in which every step exchanges: the learning rate's warm-up.
   std::uint64_t warmup_steps = 0;
   /// T_u after the warm-up: the interval between exchanges doubles after so many steps; 0: each
   /// time the learning rate has halved.
@@ -113,6 +137,8 @@ struct intervals_options {
   /// Exchange also in every so-manieth step (n - 1, 2n - 1, ...), so that what evaluates or saves
   /// after it finds equal parameters on all ranks; 0: never.
   std::uint64_t also_every = 0;
+  /// Refresh only while step < warmup_steps, as in the paper; false: always.
+  bool stop_refreshing = false;
 };
 
 /// 0/1 Adam's: ever rarer averages of the gradient, ever rarer exchanges of the momentum. Exchanges
@@ -132,13 +158,16 @@ class intervals : public schedule_defaults {
 
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
-    return {.average_gradient = step == next_refresh_ && step < options_.warmup_steps,
+    const bool refresh =
+        step == next_refresh_ && (step < options_.warmup_steps || !options_.stop_refreshing);
+    const bool stops = options_.stop_refreshing && step + 1 >= options_.warmup_steps;
+    return {.average_gradient = refresh,
             .exchange = extra || step % interval(step, lr) == 0,
-            .last_average = step + 1 >= options_.warmup_steps};
+            .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
   void done(std::uint64_t step, float lr, double) {
     if (step == next_refresh_) {
-      next_refresh_ += std::uint64_t{1} << least(refreshes_ / options_.kappa, 62);
+      next_refresh_ += gap(refreshes_);
       ++refreshes_;
     }
     peak_ = step < options_.warmup_steps || lr > peak_ ? lr : peak_;
@@ -153,6 +182,9 @@ class intervals : public schedule_defaults {
  private:
   [[nodiscard]] static std::uint64_t least(std::uint64_t a, std::uint64_t b) {
     return a < b ? a : b;
+  }
+  [[nodiscard]] std::uint64_t gap(std::uint64_t refresh) const {
+    return std::uint64_t{1} << least(refresh / options_.kappa, 62);
   }
   [[nodiscard]] std::uint64_t interval(std::uint64_t step, float lr) const {
     if (step < options_.warmup_steps) return 1;

@@ -33,7 +33,7 @@ class step_in_progress {
         lr_(lr),
         scale_(inverse_loss_scale),
         plan_(open()),
-        meter_(e.comm, plan_, e.step, e.compressed.sent_across()) {
+        meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
     e.backend().launch(
         1, detail::begin_step_kernel{e.now(), lr, inverse_loss_scale, e.rule.bias(plan_),
                                      static_cast<std::uint32_t>(e.step % status_steps)});
@@ -143,7 +143,7 @@ class step_in_progress {
       if (must_know) ++e.generation;
       e.rule.done(plan_, lr_);
       e.schedule.done(e.step, lr_, norm);
-      if (plan_.last_average) e.average.release();
+      if (plan_.last_average) e.rest();
       ++e.step;
     }
     return meter_.finish(o, e.compressed.sent_across());
@@ -151,7 +151,7 @@ class step_in_progress {
 
   void exchange() {
     if constexpr (compresses) {
-      e_->compressed.agree(e_->rule.message(e_->compressed.agreed(live()), at()), turn());
+      e_->compressed.agree(e_->rule.message(e_->compressed.agreed(e_->mask()), at()), turn());
     }
   }
   void refresh() {
@@ -160,16 +160,16 @@ class step_in_progress {
       if (!e.compressed.travels())
         return e.rule.dense_step(e.average.heard(), e.at_average(live()));
     }
-    e.rule.refresh(e.average.heard(), e.at_average());
+    e.rule.refresh(e.average.heard(), e.at_average(e.mask()));
   }
   void apply() {
     if constexpr (compresses) {
-      e_->rule.apply(e_->compressed.heard(live()), e_->compressed.agreed(live()), at());
+      e_->rule.apply(e_->compressed.heard(live()), e_->compressed.agreed(e_->mask()), at());
     }
   }
   void preview_live() {
-    if constexpr (LocalRule<R>) {
-      e_->rule.preview_live(e_->average.heard(), e_->at_average(), e_->live.next());
+    if constexpr (WakingRule<R>) {
+      e_->rule.preview_live(e_->average.heard(), e_->at_average(e_->mask()), e_->live.next());
       if (e_->compressed.travels()) e_->compressed.count_live(live());
     }
   }
@@ -185,7 +185,8 @@ class step_in_progress {
     if constexpr (LocalRule<R>) {
       if (!e_->compressed.travels()) return;  // the step was dense
       if constexpr (R::accumulates) {
-        e_->compressed.accumulate(e_->rule.message(e_->compressed.agreed(live()), at()), turn());
+        e_->compressed.accumulate(e_->rule.message(e_->compressed.agreed(e_->mask()), at()),
+                                  turn());
       }
       e_->rule.local_step(plan_, at());
     }
@@ -213,7 +214,7 @@ class step_in_progress {
       }
     } else if constexpr (compresses) {
       for (; plan_.exchange && is_known(e.compressed); sent_early_ = true) {
-        e.compressed.send_next(e.rule.message(e.compressed.agreed(live()), at()), turn());
+        e.compressed.send_next(e.rule.message(e.compressed.agreed(e.mask()), at()), turn());
       }
     }
   }
@@ -234,14 +235,20 @@ class step_in_progress {
   [[nodiscard]] std::uint64_t key() const {
     return e_->generation * 4 + (plan_.average_gradient ? 2 : 0) + (plan_.exchange ? 1 : 0);
   }
+  [[nodiscard]] phase phase_of_step() const {
+    if (plan_.exchange) return phase::compressed;
+    return plan_.average_gradient ? phase::dense : phase::local;
+  }
   /// Whether elements come to life in this step.
-  [[nodiscard]] bool previews() const { return LocalRule<R> && plan_.average_gradient; }
+  [[nodiscard]] bool previews() const {
+    return WakingRule<R> && plan_.average_gradient && (LocalRule<R> || plan_.exchange);
+  }
   [[nodiscard]] live_mask live() const {
     return previews() ? live_mask{e_->live.next()} : e_->mask();
   }
   [[nodiscard]] auto at() const { return e_->at(live()); }
   [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
-    return {e_->now(), live(), e_->undo_space()};
+    return {e_->now(), live(), e_->undo_space(), previews() ? e_->mask() : live_mask{}};
   }
 
   E* e_;

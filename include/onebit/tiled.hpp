@@ -139,7 +139,8 @@ template <class Undo>
 struct turn {
   step_scalars* now;
   live_mask live;
-  Undo undo;  ///< where an encode pass saves what it overwrites
+  Undo undo;           ///< where an encode pass saves what it overwrites
+  live_mask before{};  ///< what was live in the last exchange; null: the same
 };
 
 }  // namespace onebit

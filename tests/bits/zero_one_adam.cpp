@@ -26,7 +26,11 @@ struct zero_one_adam {
     // then 8 and 12.
     const onebit::zero_one_adam_options options{
         .adam = {.eps = 1e-3, .bias_correction = bias_correction},
-        .schedule = {.kappa = 2, .warmup_steps = 5, .doubling_steps = 2, .max_interval = 4}};
+        .schedule = {.kappa = 2,
+                     .warmup_steps = 5,
+                     .doubling_steps = 2,
+                     .max_interval = 4,
+                     .stop_refreshing = true}};
     return onebit::zero_one_adam(groups, transport, options, collective, backend);
   }
 };

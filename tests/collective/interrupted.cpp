@@ -38,11 +38,13 @@ const onebit::gather_scatter buckets{onebit::sign<>{}, 1500};
 
 struct one_bit_adam_maker {
   static constexpr std::uint64_t freezes_before = 3;  // where ranks or nodes have something to say
+  std::uint64_t refreshes = 16;
   template <class Groups, class T, class Collective>
   auto operator()(const Groups& groups, T transport, Collective collective) const {
-    return onebit::one_bit_adam(groups, transport,
-                                onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3},
-                                collective);
+    return onebit::one_bit_adam(
+        groups, transport,
+        onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3, .refreshes = refreshes},
+        collective);
   }
 };
 struct zero_one_maker {
@@ -265,7 +267,7 @@ TEST_CASE("two levels: a rank at another step is told by its number, on all rank
     onebit::run_threads(6, [&](onebit::threads t) {
       const auto told = std::make_shared<script>();
       training<> data;
-      auto o = one_bit_adam_maker{}(data.groups(), scripted(t, told), three);
+      auto o = one_bit_adam_maker{0}(data.groups(), scripted(t, told), three);
       for (int i = 0; i < 4; ++i) (void)train(o, data);
       told->fail_at = t.rank() == odd ? told->calls + 3 : script::never;  // the last of the step
       told->fail_after_delivery = true;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -141,7 +142,9 @@ state finish(Optimizer& o, training<>& data, std::uint64_t steps, std::size_t an
     }
     const auto report = o.step(lr);
     CHECK_FALSE(report.skipped);
-    equal = report.phase != onebit::phase::local;
+    // 0/1 Adam also averages between two exchanges
+    equal = !std::remove_cvref_t<decltype(o.rule())>::local_steps || !o.exchange().travels() ||
+            report.phase == onebit::phase::compressed;
   }
   return {data.digest(), onebit_test::saved(o)};
 }

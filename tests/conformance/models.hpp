@@ -163,6 +163,7 @@ struct plan {
   onebit::one_bit_adam_options options = [] {
     onebit::one_bit_adam_options o;
     o.freeze_after = 4;
+    o.refreshes = 0;
     return o;
   }();
   /// Called after the gradients were filled and before step `step`.

@@ -46,7 +46,7 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
   using schedule = decltype(first);
 
   auto second = Model::make();
-  bool compressed = false, frozen = false, no_more_averages = false;
+  bool compressed = false, frozen = false, no_average_now = false;
   for (std::size_t step = 0; step < steps; ++step) {
     CAPTURE(step);
     const onebit::step_plan plan = first.plan(step, 0.1F);
@@ -56,10 +56,10 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
     if (!schedule::compresses) CHECK_FALSE(plan.exchange);
     if (frozen) CHECK(plan.frozen);  // there is no way back
     if (!Model::local) CHECK(plan.frozen == plan.exchange);
-    if (plan.frozen || no_more_averages) CHECK_FALSE(plan.average_gradient);
+    if (no_average_now) CHECK_FALSE(plan.average_gradient);
     compressed = compressed || plan.exchange;
     frozen = plan.frozen;
-    no_more_averages = no_more_averages || plan.last_average;
+    no_average_now = plan.last_average;
     // Nothing but a plan that says so hangs on the norm of v.
     auto other = Model::make();
     std::istringstream in(written(first));

@@ -268,7 +268,7 @@ template <class Collective>
 auto one_bit_adam_with(const Collective& c) {
   return [c](const auto& g, auto t, auto b) {
     return onebit::one_bit_adam(
-        g, t, onebit::one_bit_adam_options{.bias_correction = true, .freeze_after = 12}, c, b);
+        g, t, onebit::one_bit_adam_options{.freeze_after = 12, .refreshes = 3}, c, b);
   };
 }
 template <class Collective>
@@ -304,8 +304,7 @@ template <class F>
 void each_algorithm(const F& f, std::size_t bucket_elements = 0) {
   onebit::gather_scatter<onebit::sign<>> c;
   if (bucket_elements > 0) c.bucket_elements = bucket_elements;
-  f("adam",
-    [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {.bias_correction = true}, b); });
+  f("adam", [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
   f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
   f("one_bit_adam", one_bit_adam_with(c));
   f("one_bit_lamb", one_bit_lamb_with(c));

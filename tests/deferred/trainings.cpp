@@ -141,11 +141,11 @@ std::unique_ptr<any_optimizer> make(const std::string& algorithm, tensors<>& dat
                                     B b) {
   const auto g = data.groups();
   const onebit::wire w(t);
-  if (algorithm == "adam") return erase(onebit::adam(g, w, {.bias_correction = true}, b));
+  if (algorithm == "adam") return erase(onebit::adam(g, w, {}, b));
   if (algorithm == "lamb") return erase(onebit::lamb(g, w, {}, b));
   if (algorithm == "one_bit_adam") {
     return erase(onebit::one_bit_adam(
-        g, w, onebit::one_bit_adam_options{.bias_correction = true, .freeze_after = 4}, c, b));
+        g, w, onebit::one_bit_adam_options{.freeze_after = 4, .refreshes = 2}, c, b));
   }
   if (algorithm == "one_bit_lamb") {
     return erase(

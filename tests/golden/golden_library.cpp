@@ -227,6 +227,7 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   options.beta2 = c.beta2();
   options.eps = c.hyper("eps");
   options.bias_correction = false;  // as recorded
+  options.refreshes = 0;
   options.freeze_after = c.hyper<std::size_t>("freeze_step") - 1;
   const std::vector<onebit::param_group<>> groups{
       {{{params, grads}}, 1.0F, static_cast<float>(c.hyper("weight_decay"))}};

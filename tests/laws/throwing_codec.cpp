@@ -64,6 +64,10 @@ state state_of(any_optimizer& o, const training<>& data) {
   return {data.digest(), o.steps(), o.saved()};
 }
 
+/// In steps that also average, a rank that throws alone in the exchange has left the other behind
+/// the average: it must not start the step again.
+constexpr std::uint64_t no_refreshes = 0;
+
 enum class who { nobody, all, all_on_workers, rank_0 };
 
 /// Trains on two ranks; who throws does so at each tile of each step, the first, the second, ...,
@@ -143,13 +147,14 @@ TEST_CASE("law 10: a codec that throws, at each tile of each step") {
       CAPTURE(bucket);
       check(
           [&](training<>& data, auto t, const fragile& codec, const onebit::host& backend) {
-            return make_erased(a, data.groups(), t, onebit::gather_scatter{codec, bucket}, backend);
+            return make_erased(a, data.groups(), t, onebit::gather_scatter{codec, bucket}, backend,
+                               no_refreshes);
           },
           a, alone && bucket == 0, bucket == 0);  // five tiles are not worth waking a thread
     }
     check(
         [&](training<>& data, auto t, const fragile& codec, const onebit::host& backend) {
-          return make_erased(a, data.groups(), t, onebit::all_gather{codec}, backend);
+          return make_erased(a, data.groups(), t, onebit::all_gather{codec}, backend, no_refreshes);
         },
         a, alone);
   }
@@ -164,7 +169,8 @@ TEST_CASE("law 10: a codec that throws, over gradients that are only read") {
           for (const auto& x : g.tensors) groups.back().tensors.push_back({x.params, x.grads});
         }
         return erase(onebit::one_bit_adam(
-            groups, t, onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3},
+            groups, t,
+            onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3, .refreshes = 0},
             onebit::gather_scatter{codec}, backend));
       },
       algorithm::one_bit_adam, true);

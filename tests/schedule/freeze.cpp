@@ -155,3 +155,28 @@ TEST_CASE("freeze: options out of range are refused, with the number") {
   CHECK(refused({}, -0.25, "-0.25"));
   CHECK(refused({}, std::nan(""), "nan"));
 }
+
+TEST_CASE("freeze: refreshes come at gaps that grow with the step number") {
+  const auto refreshes = [](onebit::freeze_options o, std::uint64_t steps) {
+    onebit::freeze schedule(o, 0.999);
+    std::vector<std::uint64_t> found;
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      const onebit::step_plan plan = schedule.plan(step, 0.1F);
+      CHECK(plan.exchange == (step >= o.after));
+      if (plan.exchange && plan.average_gradient) found.push_back(step);
+      schedule.done(step, 0.1F, 0.0);
+    }
+    return found;
+  };
+  CHECK(refreshes({.after = 10}, 1000).empty());
+  // never in the step that freezes; then t + t / 4, at least t + 1
+  CHECK(refreshes({.after = 10, .refreshes = 4}, 60) ==
+        std::vector<std::uint64_t>{12, 15, 18, 22, 27, 33, 41, 51});
+  CHECK(refreshes({.after = 2, .refreshes = 4}, 12) ==
+        std::vector<std::uint64_t>{3, 4, 5, 6, 7, 8, 10});
+  // a step that was skipped is not done, and asked for again
+  onebit::freeze schedule({.after = 2, .refreshes = 4}, 0.999);
+  for (std::uint64_t step = 0; step < 3; ++step) schedule.done(step, 0.1F, 0.0);
+  CHECK(schedule.plan(3, 0.1F).average_gradient);
+  CHECK(schedule.plan(3, 0.1F).average_gradient);
+}

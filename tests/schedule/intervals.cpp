@@ -36,8 +36,12 @@ struct deepspeeds {  // from outside of the library
 TEST_CASE_TEMPLATE_INVOKE(schedule_conformance, intervals_by_steps, intervals_by_rate, deepspeeds);
 
 TEST_CASE("intervals: the fields of a plan") {
-  onebit::intervals s(
-      {.kappa = 1, .warmup_steps = 6, .doubling_steps = 4, .max_interval = 2, .also_every = 0});
+  onebit::intervals s({.kappa = 1,
+                       .warmup_steps = 6,
+                       .doubling_steps = 4,
+                       .max_interval = 2,
+                       .also_every = 0,
+                       .stop_refreshing = true});
   // refreshes at 0, 1, 3, and not at 7, after the warm-up; exchanges in every step, from 10 on in
   // every second
   for (std::uint64_t step = 0; step < 14; ++step) {

@@ -40,10 +40,12 @@ TEST_CASE("paper counts: volume of 1-bit Adam and 1-bit LAMB against fp16") {
 }
 
 TEST_CASE("paper counts: 0/1 Adam on BERT, 162K steps") {
-  const auto n = advisor::dry_run(
-      onebit::intervals(
-          {.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678, .max_interval = 16}),
-      162000, constant);
+  const auto n = advisor::dry_run(onebit::intervals({.kappa = 16,
+                                                     .warmup_steps = 12500,
+                                                     .doubling_steps = 32678,
+                                                     .max_interval = 16,
+                                                     .stop_refreshing = true}),
+                                  162000, constant);
   CHECK(n.rounds() == 74946);
   CHECK(n.dense + n.both == 153);
   const double one_bit =
@@ -58,7 +60,8 @@ TEST_CASE("paper counts: 0/1 Adam on BERT, 162K steps") {
 }
 
 TEST_CASE("intervals: refreshes at 0 to 16, 18, 20, ..., gaps doubling after every kappa") {
-  onebit::intervals s({.kappa = 16, .warmup_steps = 100, .doubling_steps = 1000});
+  onebit::intervals s(
+      {.kappa = 16, .warmup_steps = 100, .doubling_steps = 1000, .stop_refreshing = true});
   std::vector<std::uint64_t> refreshes;
   for (std::uint64_t step = 0; step < 200; ++step) {
     if (s.plan(step, 1.0F).average_gradient) refreshes.push_back(step);

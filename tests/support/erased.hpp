@@ -95,11 +95,13 @@ inline constexpr algorithm all_compressed[] = {algorithm::one_bit_adam, algorith
 /// exchanges and local steps.
 template <class Groups, class T, class Collective, class B>
 [[nodiscard]] std::unique_ptr<any_optimizer> make_erased(algorithm a, const Groups& groups, T t,
-                                                         Collective collective, B backend) {
+                                                         Collective collective, B backend,
+                                                         std::uint64_t refreshes = 16) {
   if (a == algorithm::one_bit_adam) {
     return erase(onebit::one_bit_adam(
-        groups, t, onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3}, collective,
-        backend));
+        groups, t,
+        onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3, .refreshes = refreshes},
+        collective, backend));
   }
   if (a == algorithm::one_bit_lamb) {
     return erase(onebit::one_bit_lamb(

@@ -126,7 +126,7 @@ class dense {
     prepare();
     exchange_.send_next(produce, turn<undo_in_buffer>{now, {}, {}});
   }
-  /// Collective; waits, unless the backend is deferred. Allocates when it was released.
+  /// Collective; waits, unless the backend is deferred. Allocates what is not prepared.
   template <class Produce>
   [[gnu::cold]] void agree(const Produce& produce, step_scalars* now) {
     prepare();
@@ -140,14 +140,16 @@ class dense {
   /// Ends the step: nothing lasts but the memory.
   void finish(step_scalars* now) { exchange_.finish(turn<undo_in_buffer>{now, {}, {}}); }
 
- private:
-  [[nodiscard]] bool by_rank_order() const {
-    return mode_ == dense_sum::rank_order || !exchange_.travels();
-  }
+  /// Allocates what was released, or was never there.
   [[gnu::cold]] void prepare() {
     if (exchange_.started()) return;
     auto space = by_rank_order() ? exchange_.allocate(false, false) : exchange_.allocate_heard();
     exchange_.hold(space);
+  }
+
+ private:
+  [[nodiscard]] bool by_rank_order() const {
+    return mode_ == dense_sum::rank_order || !exchange_.travels();
   }
   template <class Produce>
   [[gnu::cold]] void sum_by_transport(const Produce& produce, const turn<undo_in_buffer>& t) {

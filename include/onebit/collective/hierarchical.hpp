@@ -264,7 +264,7 @@ class hierarchical_exchange {
   /// What the share's encode pass overwrites is saved here: it reads no gradients.
   template <class Undo>
   [[nodiscard]] turn<undo_in_buffer> share_turn(const turn<Undo>& t) {
-    return {t.now, t.live, {share_undo_.data(), share_first()}};
+    return {t.now, t.live, {share_undo_.data(), share_first()}, t.before};
   }
   [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
     return {sender_.codec(), sender_.format(), slots, live};

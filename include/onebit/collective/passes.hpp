@@ -20,7 +20,9 @@ struct no_carry {
   template <class L>
   struct access {
     ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
-    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
+    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
+      return old;
+    }
     ONEBIT_HD void begin() const {}
     ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
   };
@@ -39,7 +41,9 @@ struct read_carry {
   struct access {
     const float* first;
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
-    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
+    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
+      return old;
+    }
     ONEBIT_HD void begin() const {}
     ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
   };
@@ -58,6 +62,7 @@ struct worker_carry {
   const float* scales = nullptr;   ///< of the last exchange, by group
   std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
   Undo undo;
+  live_mask before{};  ///< what the others carry is no residual
 
   template <class L>
   struct access {
@@ -66,10 +71,12 @@ struct worker_carry {
     float scale;
     std::uint32_t* saved;
     typename Undo::template writer<L> undo;
+    live_mask before;
+    std::size_t word;
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
-    ONEBIT_HD typename L::value residual(const typename L::value& old) const {
+    ONEBIT_HD typename L::value residual(std::uint32_t k, const typename L::value& old) const {
       if constexpr (WordCompressor<C>) {
-        return codec.template residual<L>(old, scale);
+        return before.template keep<L>(word + k, codec.template residual<L>(old, scale));
       } else {
         return old;
       }
@@ -84,7 +91,8 @@ struct worker_carry {
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t, std::size_t index) const {
-    return {codec, flat.at(t), scales[t.group], saved + index, undo.template at<L>(t)};
+    return {codec,  flat.at(t), scales[t.group], saved + index, undo.template at<L>(t),
+            before, t.word};
   }
 };
 
@@ -94,16 +102,19 @@ struct residual_field {
   C codec;
   flat_part flat;
   const float* scales = nullptr;
+  live_mask before{};  ///< what the others carry is no residual
 
   template <class L>
   struct reader {
     C codec;
     const float* first;
     float scale;
+    live_mask before;
+    std::size_t word;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       const auto y = L::load(first + 32 * k);
       if constexpr (WordCompressor<C>) {
-        return codec.template residual<L>(y, scale);
+        return before.template keep<L>(word + k, codec.template residual<L>(y, scale));
       } else {
         return y;
       }
@@ -111,7 +122,7 @@ struct residual_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {codec, flat.at(t), scales[t.group]};
+    return {codec, flat.at(t), scales[t.group], before, t.word};
   }
 };
 
@@ -147,7 +158,7 @@ struct encode_kernel {
       state.begin();
       for (std::uint32_t k = 0; k < n_words; ++k) {
         const auto old = state.load(k);
-        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(old)), check);
+        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
         state.store(k, old, y);
         codec.template encode<L>(out + k * C::word_bytes, y);
         sum = codec.template accumulate<L>(sum, y);
@@ -156,7 +167,7 @@ struct encode_kernel {
       float values[tile_elements], decoded[tile_elements];
       for (std::uint32_t k = 0; k < n_words; ++k) {
         const auto y =
-            live.template keep<L>(t.word + k, message(k, state.residual(state.load(k))), check);
+            live.template keep<L>(t.word + k, message(k, state.residual(k, state.load(k))), check);
         L::store(values + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
       }

@@ -70,7 +70,8 @@ class sender {
     const onebit::bucket& part = axis_.bucket_at(bucket);
     if constexpr (carries) {
       run_encode(produce,
-                 worker_carry<C, Undo>{codec_, carried(), scales_.current(), saved_.data(), t.undo},
+                 worker_carry<C, Undo>{codec_, carried(), scales_.current(), saved_.data(), t.undo,
+                                       t.before},
                  t.live, slots, part.tiles);
     } else {
       run_encode(produce, no_carry{}, t.live, slots, part.tiles);
@@ -93,9 +94,9 @@ class sender {
   /// carried = produce(residual), without an exchange. 16 bytes per element.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
-    launch_commit(
-        backend_, t.now, axis_.tiles().size(),
-        accumulate_kernel<C, Produce>{residual(), produce, t.live, tiles_.data(), carried_.data()});
+    launch_commit(backend_, t.now, axis_.tiles().size(),
+                  accumulate_kernel<C, Produce>{residual(t.before), produce, t.live, tiles_.data(),
+                                                carried_.data()});
     const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
     launch_commit(backend_, t.now, zero.launches(), zero);
   }
@@ -111,7 +112,9 @@ class sender {
   }
 
   /// This rank's residual, as a field.
-  [[nodiscard]] residual_field<C> residual() { return {codec_, carried(), scales_.current()}; }
+  [[nodiscard]] residual_field<C> residual(live_mask before = {}) {
+    return {codec_, carried(), scales_.current(), before};
+  }
   [[nodiscard]] flat_part carried() { return {carried_.data(), carried_first_}; }
   /// The scales of the last exchange that was kept, by group; in the backend's memory.
   [[nodiscard]] std::span<const float> scales() const {

@@ -91,6 +91,59 @@ struct adam_dense_kernel {
   }
 };
 
+/// v, by its denominator, from the mean gradient after the freeze; elements that have none, and
+/// `live` bits of 0, may get it now. Corrections before and after are those of `now`.
+template <class View>
+struct frozen_variance_kernel {
+  View gradient;
+  const tile* tiles;
+  live_mask live;
+  float* denominators;
+  const step_scalars* now;
+  moments_constants c;
+
+  /// The next v of a word, given its live bits.
+  template <class L>
+  ONEBIT_HD typename L::value next(std::size_t word, const typename L::value& g) const {
+    const auto d = L::load(denominators + word * 32);
+    const auto root = live.template keep<L>(word, L::sub(d, L::set(c.eps)));
+    const auto v = L::mul(L::mul(root, root), L::set(1 / correction(now->bias.v)));
+    return c.template next_variance<L>(v, g);
+  }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto g = gradient.template at<L>(t, i);
+    const auto one = L::set(1.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t word = t.word + k;
+      const auto v = next<L>(word, g(k));
+      const auto lives = L::add(live.template keep<L>(word, one), v);
+      const auto d = c.template denominator<L>(v, now->v_correction);
+      L::store(denominators + word * 32, L::select(L::positive(lives), d, one));
+    }
+  }
+};
+
+/// The bits of the elements that will have variance after it: none dies.
+template <class View>
+struct waking_kernel {
+  frozen_variance_kernel<View> refresh;
+  std::uint32_t* next;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = refresh.tiles[i];
+    const auto g = refresh.gradient.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t word = t.word + k;
+      const auto v = refresh.template next<L>(word, g(k));
+      const auto lives = L::add(refresh.live.template keep<L>(word, L::set(1.0F)), v);
+      L::store_bits(next + word, L::positive(lives));
+    }
+  }
+};
+
 /// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m. 12
 /// bytes per element and a bit.
 template <class View, class P, class G>
@@ -130,6 +183,7 @@ class adam_rule : public rule_defaults {
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
+  static constexpr bool refreshes = true;
 
   adam_rule(adam_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);
@@ -143,9 +197,9 @@ class adam_rule : public rule_defaults {
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  [[nodiscard]] bias_decay bias(const step_plan&) const {
+  [[nodiscard]] bias_decay bias(const step_plan& plan) const {
     if (!options_.bias_correction) return {};
-    return {options_.beta1, options_.beta2};
+    return {options_.beta1, plan.average_gradient ? options_.beta2 : 1};
   }
 
   /// What the dense phase averages.
@@ -153,9 +207,11 @@ class adam_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element.
+  /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element. After the
+  /// freeze only v, 12 bytes.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
+    if (frozen_) return at.commit(frozen_variance(gradient, at));
     at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, m_.data(),
                                                     v_.data(), at.sums, at.now, constants()});
   }
@@ -173,6 +229,12 @@ class adam_rule : public rule_defaults {
         detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), at.now});
     frozen_ = true;
     return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
+  }
+  /// Which elements will have variance after a refresh.
+  template <class View, class At>
+  void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
+    at.backend.launch(at.n_tiles(),
+                      detail::waking_kernel<View>{frozen_variance(gradient, at), live});
   }
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
@@ -200,6 +262,11 @@ class adam_rule : public rule_defaults {
   }
 
  private:
+  template <class View, class At>
+  [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
+                                                                     const At& at) {
+    return {gradient, at.tiles, at.live, v_.data(), at.now, constants()};
+  }
   [[nodiscard]] moments_constants constants() const {
     return make_moments(options_.beta1, options_.beta2, options_.eps);
   }
@@ -211,6 +278,7 @@ class adam_rule : public rule_defaults {
   bool frozen_ = false;
 };
 
-static_assert(FreezingRule<adam_rule<detail::any_backend>>);
+static_assert(FreezingRule<adam_rule<detail::any_backend>> &&
+              WakingRule<adam_rule<detail::any_backend>>);
 
 }  // namespace onebit

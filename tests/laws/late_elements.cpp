@@ -1,0 +1,121 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Elements whose first gradient comes after the freeze: rare tokens, experts, layers unfrozen late.
+// Where v is refreshed they wake up, and nothing but their gradients moves them.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/onebit.hpp>
+#include <vector>
+
+#include "../support/training.hpp"
+
+using onebit_test::on_ranks;
+using onebit_test::training;
+
+namespace {
+
+constexpr float lr = 1e-3F;
+constexpr std::uint64_t late = 20, n_steps = 60;
+
+/// Of one tensor of 96: the first 32 elements have gradients always, the next from step `late` on,
+/// the last never. What each third has moved at most when the second wakes, one step later, and in
+/// the end, in units of lr.
+struct moves {
+  double at_waking[3], after_waking[3], in_the_end[3];
+};
+
+template <class Make>
+std::vector<moves> train(int n_ranks, const Make& make) {
+  return on_ranks(n_ranks, [&](onebit::threads transport) {
+    training<> data({96});
+    data.params[0].assign(96, 0.0F);
+    auto groups = data.groups();
+    for (auto& g : groups) g.weight_decay = 0, g.lr_factor = 1;
+    auto o = make(groups, transport);
+    moves result{};
+    const auto look = [&](double(&to)[3]) {
+      for (std::size_t i = 0; i < 96; ++i) {
+        const double x =
+            std::fabs(static_cast<double>(data.params[0][i])) / static_cast<double>(lr);
+        to[i / 32] = std::max(to[i / 32], x);
+      }
+    };
+    bool woken = false;
+    while (o.steps() < n_steps) {
+      const std::uint64_t step = o.steps();
+      const auto plan = o.schedule().plan(step, lr);
+      const bool wakes = step >= late && plan.average_gradient && !woken;
+      if (wakes) look(result.at_waking);
+      for (std::size_t i = 0; i < 96; ++i) {
+        const bool has = i < 32 || (i < 64 && step >= late);
+        data.grads[0][i] = has ? 1.0F : 0.0F;
+      }
+      CHECK_FALSE(o.step(lr).skipped);
+      if (wakes) look(result.after_waking);
+      woken = woken || wakes;
+    }
+    look(result.in_the_end);
+    return result;
+  });
+}
+
+template <class Make>
+void check_waking(const Make& make) {
+  for (const int n_ranks : {2, 3}) {
+    CAPTURE(n_ranks);
+    for (const moves& m : train(n_ranks, make)) {
+      CHECK(m.at_waking[1] == 0);  // noise moves nothing that had no gradient
+      // m = 0.1 of a gradient over the root of a v that has seen one of n: 0.1 sqrt(n) corrected;
+      // and at most a few times that, since the message's scale is that of the others
+      CHECK(m.after_waking[1] > 0.05);
+      CHECK(m.after_waking[1] < 5);
+      CHECK(m.in_the_end[1] > 0.5 * static_cast<double>(n_steps - late) / 2);
+      CHECK(m.in_the_end[2] == 0);
+      CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(n_steps));
+      CHECK(m.in_the_end[0] < 1.1 * static_cast<double>(n_steps));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("late elements: a refresh wakes those that have gradients by then, and no others") {
+  SUBCASE("1-bit Adam") {
+    check_waking([](const auto& g, auto t) {
+      return onebit::one_bit_adam(g, t, {.freeze_after = 10, .refreshes = 4});
+    });
+  }
+  SUBCASE("0/1 Adam, every step an exchange") {
+    check_waking([](const auto& g, auto t) {
+      return onebit::zero_one_adam(g, t, {.schedule = {.kappa = 4, .warmup_steps = n_steps}});
+    });
+  }
+  SUBCASE("0/1 Adam with local steps") {
+    check_waking([](const auto& g, auto t) {
+      return onebit::zero_one_adam(
+          g, t,
+          {.schedule = {.kappa = 4, .warmup_steps = 10, .doubling_steps = 10, .max_interval = 4}});
+    });
+  }
+}
+
+TEST_CASE("late elements: without refreshes they stay where they are, as in the papers") {
+  const auto still = [](const auto& make) {
+    for (const moves& m : train(2, make)) {
+      CHECK(m.in_the_end[1] == 0);
+      CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(n_steps));
+    }
+  };
+  still([](const auto& g, auto t) {
+    return onebit::one_bit_adam(g, t, {.freeze_after = 10, .refreshes = 0});
+  });
+  still([](const auto& g, auto t) {
+    return onebit::zero_one_adam(
+        g, t, {.schedule = {.kappa = 4, .warmup_steps = 10, .stop_refreshing = true}});
+  });
+}
