@@ -102,13 +102,15 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
-/// 1-bit Adam: Adam until v is stable, then v is frozen and the momentum is what travels, one bit
-/// per parameter, with error feedback. Collective over the transport.
+/// 1-bit Adam: Adam until v is stable, then the momentum is what travels, one bit per parameter,
+/// with error feedback, and v sees an exact average of the gradients only now and then
+/// (`refreshes`; 0: never, as in the paper). Collective over the transport.
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 8.25 + 4/W
-/// bytes per parameter. Elements that had no gradient before the freeze are not moved by it
-/// afterwards (with one rank nothing freezes); weight decay still acts on them.
-/// Source: 1-bit Adam (arXiv 2102.02888), algorithm 1.
+/// bytes per parameter; in a step that refreshes also those of a dense one, and its work space,
+/// which is given back where the gaps are long. Elements that had no gradient up to the freeze or a
+/// refresh are not moved (with one rank nothing freezes); weight decay still acts on them. Source:
+/// 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes at growing gaps as 0/1 Adam's T_v.
 /// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with one that
 /// works word by word: sign<l2_scale> per layer unless said otherwise.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
@@ -189,10 +191,11 @@ struct zero_one_adam_options {
 /// Collective over the transport in the steps that communicate.
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two they differ.
-/// Cost per exchange: as one_bit_adam; per refresh: as adam; per local step: nothing travels. State
-/// 16.25 + 4/W bytes per parameter. A non-finite gradient in a step that communicates makes all
-/// skip; in a local step, which nobody hears of, the rank that has it leaves it out. Source: 0/1
-/// Adam (arXiv 2202.06009), algorithm 1.
+/// Cost per exchange: as one_bit_adam, with a scale per 128 elements (a scale per layer lets
+/// elements with small gradients run away at Adam's learning rates) 1.25 bits per parameter; per
+/// refresh: as adam; per local step: nothing travels. State 16.25 + 4/W bytes per parameter. A
+/// non-finite gradient in a step that communicates makes all skip; in a local step, which nobody
+/// hears of, the rank that has it leaves it out. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,
