@@ -265,10 +265,10 @@ inline std::string difference(const std::vector<trajectory>& a, const std::vecto
 // in 44.
 
 template <class Collective>
-auto one_bit_adam_with(const Collective& c) {
-  return [c](const auto& g, auto t, auto b) {
+auto one_bit_adam_with(const Collective& c, std::uint64_t refreshes = 3) {
+  return [c, refreshes](const auto& g, auto t, auto b) {
     return onebit::one_bit_adam(
-        g, t, onebit::one_bit_adam_options{.freeze_after = 12, .refreshes = 3}, c, b);
+        g, t, onebit::one_bit_adam_options{.freeze_after = 12, .refreshes = refreshes}, c, b);
   };
 }
 template <class Collective>

@@ -30,7 +30,10 @@ TEST_CASE("cuda elements: bf16") {
 TEST_CASE("cuda elements: fp16, and a loss scale that overflows") {
   check_same_bits<cuda_device, fp16>("master", 2, one_bit_adam, {.loss_scale = 1024}, true);
   const script bad{.calls = 20, .bad = {14, 17}, .loss_scale = 1024};
-  check_same_bits<cuda_device, fp16>("overflow", 2, one_bit_adam, bad, true, true);
+  // No refreshes: on a deferred backend the schedule counts skipped steps, and they would come
+  // sooner.
+  check_same_bits<cuda_device, fp16>("overflow", 2, one_bit_adam_with(exchange, 0), bad, true,
+                                     true);
   check_same_bits<cuda_device, fp16>("one_bit_lamb", 2, one_bit_lamb_with(exchange),
                                      {.loss_scale = 1024}, true);
 }
