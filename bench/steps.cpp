@@ -142,15 +142,18 @@ void add(const char* what, double state_budget, Make make) {
 int main(int argc, char** argv) {
   constexpr double server = 4.0 / step_ranks;
   add("adam", 8, [](const groups& g, onebit::threads t) { return adam(g, t); });
-  add("one_bit_adam", 8.25 + server,
-      [](const groups& g, onebit::threads t) { return one_bit_adam(g, t, {.freeze_after = 2}); });
+  add("one_bit_adam", 8.25 + server, [](const groups& g, onebit::threads t) {
+    return one_bit_adam(g, t, {.freeze_after = 2, .refreshes = 0});
+  });
   add("lamb", 8, [](const groups& g, onebit::threads t) { return lamb(g, t); });
   add("one_bit_lamb", 12.5 + server, [](const groups& g, onebit::threads t) {
     return one_bit_lamb(g, t, {.freeze = {.after = 2}});
   });
   // an exchange in every step: the dearest kind
   add("zero_one_adam", 16.25 + server, [](const groups& g, onebit::threads t) {
-    return zero_one_adam(g, t, {.schedule = {.kappa = 1, .warmup_steps = 2, .max_interval = 1}});
+    return zero_one_adam(
+        g, t,
+        {.schedule = {.kappa = 1, .warmup_steps = 2, .max_interval = 1, .stop_refreshing = true}});
   });
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;

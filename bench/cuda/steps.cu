@@ -202,8 +202,8 @@ int main(int argc, char** argv) {
     const onebit::gather_scatter<onebit::sign<>> exchange;
     add("adam", [](const groups& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
     add("one_bit_adam", [exchange](const groups& g, auto t, auto b) {
-      return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 2}, exchange,
-                                  b);
+      return onebit::one_bit_adam(
+          g, t, onebit::one_bit_adam_options{.freeze_after = 2, .refreshes = 0}, exchange, b);
     });
     add("lamb", [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
     add("one_bit_lamb", [exchange](const groups& g, auto t, auto b) {
@@ -214,8 +214,10 @@ int main(int argc, char** argv) {
     add("zero_one_adam", [exchange](const groups& g, auto t, auto b) {
       return onebit::zero_one_adam(
           g, t,
-          onebit::zero_one_adam_options{
-              .schedule = {.kappa = 1, .warmup_steps = 2, .max_interval = 1}},
+          onebit::zero_one_adam_options{.schedule = {.kappa = 1,
+                                                     .warmup_steps = 2,
+                                                     .max_interval = 1,
+                                                     .stop_refreshing = true}},
           exchange, b);
     });
   });

@@ -41,6 +41,8 @@ struct engine {
   static_assert(!S::compresses || ExchangeRule<R>,
                 "onebit: this schedule exchanges, but the rule has no message(agreed, at) and "
                 "apply(heard, agreed, at)");
+  static_assert(!R::refreshes || WakingRule<R>,
+                "onebit: this rule says `refreshes`, but has no preview_live(mean, at, live)");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   /// Gradients that may be written hold what an encode pass overwrites.
   static constexpr bool scratch_gradients = std::is_same_v<G, float>;

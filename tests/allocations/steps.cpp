@@ -127,6 +127,7 @@ constexpr int any_number = 1000;  // a baseline never freezes
 onebit::one_bit_adam_options frozen_after_6() {
   onebit::one_bit_adam_options o;
   o.freeze_after = 6;
+  o.refreshes = 0;
   return o;
 }
 
@@ -196,6 +197,7 @@ TEST_CASE("state_bytes and work_bytes are what an optimizer holds on the heap") 
       wait_for_all(t);
       onebit::one_bit_adam_options o;
       o.freeze_after = 2;
+      o.refreshes = 0;
       auto optimizer = onebit::one_bit_adam(data.groups(), t, o);
       std::size_t told = 0;
       for (int i = 0; i < 4; ++i) {

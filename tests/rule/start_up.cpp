@@ -61,7 +61,6 @@ constexpr double tolerance = 3e-5;
 }  // namespace
 
 TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients are alike") {
-  training<> shape;
   const auto groups_without_decay = [](auto groups) {
     for (auto& g : groups) g.weight_decay = 0, g.lr_factor = 1;
     return groups;
