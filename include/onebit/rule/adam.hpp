@@ -95,6 +95,7 @@ struct adam_dense_kernel {
 /// `live` bits of 0, may get it now. Corrections before and after are those of `now`.
 template <class View>
 struct frozen_variance_kernel {
+  static constexpr bool rare = true;
   View gradient;
   const tile* tiles;
   live_mask live;
@@ -128,6 +129,7 @@ struct frozen_variance_kernel {
 /// The bits of the elements that will have variance after it: none dies.
 template <class View>
 struct waking_kernel {
+  static constexpr bool rare = true;
   frozen_variance_kernel<View> refresh;
   std::uint32_t* next;
 
