@@ -44,7 +44,7 @@ struct rank_memory {
 
 inline void expect_agreed(rank_memory& memory, onebit::step_scalars& now,
                           const onebit::wire& comm) {
-  const auto o = onebit::settle(memory.backend, &now, comm.rank(), comm.size());
+  const auto o = onebit::outcome_of(onebit::settle(memory.backend, &now, comm.rank(), comm.size()));
   if (o != onebit::outcome::agreed) throw std::runtime_error("bench: an exchange was skipped");
 }
 

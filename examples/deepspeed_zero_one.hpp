@@ -251,7 +251,6 @@ class zero_one_rule : public onebit::rule_defaults {
   /// An exchange is a local step while the learning rates of stage B sum to 0.
   template <class At>
   void open(onebit::step_plan& plan, float lr, std::uint64_t, const At&) {
-    if (lr < 0) throw onebit::invalid_input("deepspeed::zero_one: lr must not be negative");
     if (stage_b_ && !(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
   }
   template <class P, class G>

@@ -49,17 +49,18 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const adam_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
-                  o.bias_correction);
+                  o.bias_correction, " max_grad_norm ", o.max_grad_norm);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ", o.min_coeff,
                   "..", o.max_coeff, " coeff_beta ", o.coeff_beta, " factor ", o.factor_min, "..",
                   o.factor_max, " threshold ", o.factor_threshold, " momentum_scaling ",
-                  o.momentum_scaling, " bias_correction ", o.bias_correction);
+                  o.momentum_scaling, " bias_correction ", o.bias_correction, " max_grad_norm ",
+                  o.max_grad_norm);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const zero_one_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
-                  o.bias_correction);
+                  o.bias_correction, " max_grad_norm ", o.max_grad_norm);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
@@ -77,6 +78,8 @@ struct one_bit_adam_options {
   double eps = 1e-8;
   /// As adam_options says.
   bool bias_correction = true;
+  /// As adam_options says.
+  double max_grad_norm = 0;
   /// Warm-up steps with exact averages; 0: freeze by itself when v is stable, as freeze_options
   /// says.
   std::uint64_t freeze_after = 0;
@@ -120,7 +123,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   detail::check_policies<T, B>();
   check_split<C, T>();
   wire comm(std::move(transport));
-  const adam_options adam{options.beta1, options.beta2, options.eps, options.bias_correction};
+  const adam_options adam{options.beta1, options.beta2, options.eps, options.bias_correction,
+                          options.max_grad_norm};
   const freeze_options when{options.freeze_after, options.freeze_ratio, options.lr_warmup_steps,
                             options.refreshes};
   auto [rule, schedule] = detail::attend(comm, [&] {

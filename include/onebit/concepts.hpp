@@ -209,6 +209,8 @@ struct rule_defaults {
   static constexpr bool refreshes = false;
   /// What a step with this plan leaves of the bias of m and v: see step_scalars.
   [[nodiscard]] bias_decay bias(const step_plan&) const { return {}; }
+  /// What gradients are clipped to, by their global norm; 0: they are not.
+  [[nodiscard]] double max_grad_norm() const { return 0; }
   /// Before each step, and before anything of it: may make the plan smaller, or throw.
   template <class At>
   void open(step_plan&, float, std::uint64_t, const At&) {}
@@ -238,6 +240,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
   { fixed.bias(plan) } -> std::same_as<bias_decay>;
+  { fixed.max_grad_norm() } -> std::convertible_to<double>;
   r.open(plan, 0.0F, std::uint64_t{}, at);
   { r.variance_norm(at) } -> std::convertible_to<double>;
   { fixed.must_know() } -> std::convertible_to<bool>;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/checkpoint.hpp>
+#include <onebit/clip.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -44,6 +45,7 @@ struct engine {
   static_assert(!R::refreshes || WakingRule<R>,
                 "onebit: this rule says `refreshes`, but has no preview_live(mean, at, live)");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
+  using own_squares = own_squares_kernel<P, G>;
   /// Gradients that may be written hold what an encode pass overwrites.
   static constexpr bool scratch_gradients = std::is_same_v<G, float>;
   using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
@@ -65,7 +67,11 @@ struct engine {
         compressed(bind(collective)),
         entries(to_buffer(rule.backend(), tensors.entries)),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
-        announced(tensors.sizes.size(), 0) {}
+        announced(tensors.sizes.size(), 0) {
+    for (const param_group<P, G>& g : groups) {
+      if (g.lr_factor > largest_lr_factor) largest_lr_factor = g.lr_factor;
+    }
+  }
 
   /// Memory that needs the ranks to agree first.
   [[gnu::cold]] void prepare() {
@@ -132,7 +138,7 @@ struct engine {
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
-    archive_bias(a);
+    archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
     if constexpr (S::compresses) {
@@ -158,16 +164,18 @@ struct engine {
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
+  float largest_lr_factor = 0;         ///< of the groups
   std::uint64_t step = 0;
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 
  private:
   template <class Archive>
-  [[gnu::cold]] void archive_bias(Archive& a) {
+  [[gnu::cold]] void archive_averages(Archive& a) {
     step_scalars s;
     backend().copy_out(&s, now(), 1);
     a.scalar(s.bias.m);
     a.scalar(s.bias.v);
+    a.scalar(s.noise);
     if constexpr (Archive::reading) backend().copy_in(now(), &s, 1);
   }
   /// Collective. Ranks that see other nodes would wait for each other where the transport is split.

@@ -19,6 +19,10 @@ struct step_scalars {
   bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what the weights sum up to
   float lr = 0;
   float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
+  float clip = 1;                ///< multiplies the mean gradient as it is read
+  float mean_norm = 0;           ///< of the mean gradient, where it is known; else negative
+  float own_norm = 0;            ///< of this rank's gradient, likewise, before it was clipped
+  float noise = 0;               ///< own_norm / mean_norm, in the steps that averaged; 0: not known
   float m_correction = 1;        ///< of the bias in this step: 1 / (1 - bias)
   float v_correction = 1;
   std::uint32_t number = 0;    ///< of the step: what status words carry
@@ -27,6 +31,7 @@ struct step_scalars {
   std::uint32_t odd_rank = 0;  ///< 1 + a rank that is at another step; stays until the host is told
   std::uint32_t odd_step = 0;  ///< and which
   std::uint32_t n_skipped = 0;  ///< steps, since the optimizer was built
+  std::uint32_t unused = 0;
 };
 
 /// Status words count steps modulo this.
@@ -53,6 +58,9 @@ struct begin_step_kernel {
   ONEBIT_HD void operator()(L, std::size_t) const {
     L::store_scalar(&now->lr, lr);
     L::store_scalar(&now->inverse_loss_scale, inverse_loss_scale);
+    L::store_scalar(&now->clip, 1.0F);
+    L::store_scalar(&now->mean_norm, -1.0F);
+    L::store_scalar(&now->own_norm, -1.0F);
     L::store_scalar(&now->m_correction, correction(product(now->bias.m, decay.m)));
     L::store_scalar(&now->v_correction, correction(product(now->bias.v, decay.v)));
     L::store_scalar(&now->number, number);
@@ -77,6 +85,7 @@ struct end_step_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   bias_decay decay;
+  float most_noise;  ///< see `noise`
   bool local;
 
   template <class L>
@@ -85,6 +94,16 @@ struct end_step_kernel {
     if (now->skip != 0 && !local) return;
     L::store_scalar(&now->bias.m, product(now->bias.m, decay.m));
     L::store_scalar(&now->bias.v, product(now->bias.v, decay.v));
+    if (now->mean_norm > 0 && now->own_norm >= 0) L::store_scalar(&now->noise, next_noise());
+  }
+
+ private:
+  /// How many times larger a rank's gradient is than the mean of all: between 1 (all the same) and
+  /// the root of W (nothing but noise), an average over the last ten or so.
+  [[nodiscard]] ONEBIT_HD float next_noise() const {
+    float seen = now->own_norm / now->mean_norm;
+    seen = seen < 1 ? 1 : seen > most_noise ? most_noise : seen;
+    return now->noise > 0 ? fmaf(0.1F, seen - now->noise, now->noise) : seen;
   }
 };
 
@@ -207,10 +226,19 @@ namespace detail {
 
 }  // namespace detail
 
-/// What became of the step, read by the host: waits for all that was launched. Throws rank_mismatch
-/// when a rank was at another step, once.
+[[nodiscard]] inline outcome outcome_of(const step_scalars& now) {
+  return now.skip != 0 ? outcome::skipped : outcome::agreed;
+}
+/// Of the mean gradient, as far as it is known: see report::gradient_norm.
+[[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
+  if (now.mean_norm >= 0 || now.own_norm < 0) return now.mean_norm;
+  return now.noise > 0 ? now.own_norm / now.noise : now.own_norm;
+}
+
+/// The step's numbers, read by the host: waits for all that was launched. Throws rank_mismatch when
+/// a rank was at another step, once.
 template <class B>
-[[nodiscard]] outcome settle(B& backend, step_scalars* now, int rank, int size) {
+[[nodiscard]] step_scalars settle(B& backend, step_scalars* now, int rank, int size) {
   step_scalars s;
   backend.copy_out(&s, now, 1);
   if (s.odd_rank != 0) {
@@ -219,7 +247,7 @@ template <class B>
     backend.copy_in(now, &told, 1);
     detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
   }
-  return s.skip != 0 ? outcome::skipped : outcome::agreed;
+  return s;
 }
 
 }  // namespace onebit

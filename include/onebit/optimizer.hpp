@@ -69,9 +69,10 @@ class optimizer {
   /// gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8 bytes sent, plus scales and
   /// status words; about 30 bytes of memory traffic per parameter. No allocation after the second
   /// step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient is not
-  /// finite, no rank changes anything and all report the step as skipped. Throws invalid_input when
-  /// lr is not finite, rank_mismatch, or what the transport, an allocation or a codec throws; then
-  /// nothing has changed here, but that the warm-up may have ended, which comes before a step.
+  /// finite, or reaches gradient_limit, no rank changes anything and all report the step as
+  /// skipped. Throws invalid_input when lr is not finite or negative, rank_mismatch, or what the
+  /// transport, an allocation or a codec throws; then nothing has changed here, but that the
+  /// warm-up may have ended, which comes before a step.
   ///
   /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
   /// report does not know the outcome (`pending`), and a skipped step counts for the schedule;
@@ -116,7 +117,14 @@ class optimizer {
   outcome settle() {
     engine_type& e = parts_->lasting;
     e.comm.wait();
-    return onebit::settle(e.backend(), e.now(), rank(), size());
+    return outcome_of(onebit::settle(e.backend(), e.now(), rank(), size()));
+  }
+  /// report::gradient_norm of the last step, on a deferred backend too: waits for it.
+  [[nodiscard]] std::optional<float> gradient_norm() {
+    step_scalars now;
+    parts_->lasting.backend().copy_out(&now, parts_->lasting.now(), 1);
+    const float norm = gradient_norm_of(now);
+    return norm >= 0 ? std::optional(norm) : std::nullopt;
   }
   /// Steps that all ranks skipped, or this one alone, since the optimizer was built. Waits.
   [[nodiscard]] std::uint64_t n_skipped() {

@@ -7,6 +7,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/now.hpp>
 #include <onebit/transport/wire.hpp>
+#include <optional>
 #include <string_view>
 
 /// What one step did.
@@ -32,6 +33,10 @@ struct report {
   /// On a deferred backend (CUDA) the outcome is not known yet: optimizer::settle waits for it. The
   /// seconds are then those of the host, that only enqueues; a replayed graph reports no bytes.
   bool pending = false;
+  /// Of the mean gradient, before it was clipped, in steps that average. In others, if gradients
+  /// are clipped, an estimate: of this rank's, divided by how much larger than the mean it used to
+  /// be. Empty where it is not known: without clipping, or while the outcome is pending.
+  std::optional<float> gradient_norm{};
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_between_nodes = 0;  ///< of these, by a hierarchical exchange
   std::uint32_t collectives = 0;
@@ -54,14 +59,15 @@ class step_meter {
   /// The exchange is over, the update begins.
   void agreed() { agreed_ = clock::now(); }
 
-  /// The report; `across` is what was sent to other nodes up to now.
-  [[nodiscard]] report finish(outcome o, std::uint64_t across) {
+  /// The report; `across` is what was sent to other nodes up to now; a negative norm is unknown.
+  [[nodiscard]] report finish(outcome o, std::uint64_t across, float gradient_norm) {
     const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
     const auto end = clock::now();
     if (agreed_ == clock::time_point{}) agreed_ = end;
     const traffic sent = comm_->sent() - before_;
     report_.skipped = o == outcome::skipped;
     report_.pending = o == outcome::pending;
+    if (gradient_norm >= 0) report_.gradient_norm = gradient_norm;
     report_.bytes_sent = sent.bytes_sent;
     report_.bytes_between_nodes = across - across_;
     report_.collectives = sent.collectives;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/clip.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/now.hpp>
@@ -97,8 +98,11 @@ class step_in_progress {
   /// All that a step computes and communicates; enqueued, where the backend is behind the host.
   [[gnu::cold]] void straight() {
     E& e = *e_;
-    if (plan_.average_gradient) e.average.agree(e.rule.gradient(e.at_average()), e.now());
+    if (plan_.average_gradient) {
+      e.average.agree(e.rule.gradient(e.at_average()), e.now(), e.rule.max_grad_norm());
+    }
     if (previews()) preview_live();
+    if (uses_own_gradient()) clip_own();
     if (plan_.exchange) exchange();
     if (plan_.local()) require_finite();
     meter_.agreed();
@@ -106,7 +110,9 @@ class step_in_progress {
     if (plan_.exchange) apply();
     if (!plan_.exchange) local_step();
     finish();
-    e.backend().launch(1, detail::end_step_kernel{e.now(), e.rule.bias(plan_), plan_.local()});
+    const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
+    e.backend().launch(
+        1, detail::end_step_kernel{e.now(), e.rule.bias(plan_), most_noise, plan_.local()});
   }
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
@@ -135,20 +141,43 @@ class step_in_progress {
     E& e = *e_;
     const bool must_know = e.rule.must_know();
     outcome o = outcome::pending;
+    float norm = -1;
     if (!B::deferred || must_know || plan_.may_end_warm_up) {
-      o = settle(e.backend(), e.now(), e.comm.rank(), e.comm.size());
+      const step_scalars now = settle(e.backend(), e.now(), e.comm.rank(), e.comm.size());
+      o = outcome_of(now);
+      norm = gradient_norm_of(now);
     }
     if (o != outcome::skipped || plan_.local()) {
-      const double norm = plan_.needs_variance_norm ? e.rule.variance_norm(e.at_average()) : 0;
+      const double size = plan_.needs_variance_norm ? e.rule.variance_norm(e.at_average()) : 0;
       if (must_know) ++e.generation;
       e.rule.done(plan_, lr_);
-      e.schedule.done(e.step, lr_, norm);
+      e.schedule.done(e.step, lr_, size);
       if (plan_.last_average) e.rest();
       ++e.step;
     }
-    return meter_.finish(o, e.compressed.sent_across());
+    return meter_.finish(o, e.compressed.sent_across(), norm);
   }
 
+  /// Whether this rank's gradient goes into a message or a local step: not only into a mean.
+  [[nodiscard]] bool uses_own_gradient() const {
+    return plan_.exchange || (R::local_steps && e_->compressed.travels());
+  }
+  void clip_own() {
+    if constexpr (compresses) {
+      E& e = *e_;
+      const auto largest = static_cast<float>(e.rule.max_grad_norm());
+      if (!(largest > 0)) return;
+      const auto axis = at();
+      const bool is_known = plan_.average_gradient;
+      if (!is_known) {
+        using gradients = typename E::own_squares;
+        e.backend().launch(axis.n_tiles(),
+                           gradients{axis.tiles, axis.tensors, axis.now, axis.sums});
+      }
+      e.backend().launch(
+          1, clip_own_kernel{e.now(), is_known ? nullptr : axis.sums, axis.n_tiles(), largest});
+    }
+  }
   void exchange() {
     if constexpr (compresses) {
       e_->compressed.agree(e_->rule.message(e_->compressed.agreed(e_->mask()), at()), turn());
@@ -158,9 +187,9 @@ class step_in_progress {
     E& e = *e_;
     if constexpr (LocalRule<R>) {
       if (!e.compressed.travels())
-        return e.rule.dense_step(e.average.heard(), e.at_average(live()));
+        return e.rule.dense_step(e.average.heard(e.now()), e.at_average(live()));
     }
-    e.rule.refresh(e.average.heard(), e.at_average(e.mask()));
+    e.rule.refresh(e.average.heard(e.now()), e.at_average(e.mask()));
   }
   void apply() {
     if constexpr (compresses) {
@@ -169,7 +198,8 @@ class step_in_progress {
   }
   void preview_live() {
     if constexpr (WakingRule<R>) {
-      e_->rule.preview_live(e_->average.heard(), e_->at_average(e_->mask()), e_->live.next());
+      e_->rule.preview_live(e_->average.heard(e_->now()), e_->at_average(e_->mask()),
+                            e_->live.next());
       if (e_->compressed.travels()) e_->compressed.count_live(live());
     }
   }
@@ -213,7 +243,9 @@ class step_in_progress {
         e.average.send_next(e.rule.gradient(e.at_average()), e.now());
       }
     } else if constexpr (compresses) {
-      for (; plan_.exchange && is_known(e.compressed); sent_early_ = true) {
+      // to clip, the norm of all gradients must be known
+      const bool may_send = plan_.exchange && !(e.rule.max_grad_norm() > 0);
+      for (; may_send && is_known(e.compressed); sent_early_ = true) {
         e.compressed.send_next(e.rule.message(e.compressed.agreed(e.mask()), at()), turn());
       }
     }
@@ -221,10 +253,17 @@ class step_in_progress {
 
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
-    if (!std::isfinite(lr_) || !std::isfinite(scale_) || !(scale_ > 0)) {
-      throw invalid_input(detail::message(
-          "optimizer: step ", e_->step, " with lr ", lr_, " and inverse loss scale ", scale_,
-          "; both must be finite, the scale above 0", e_->comm.where()));
+    const bool is_rate = lr_ == 0 || (lr_ > 0 && std::isnormal(lr_));
+    if (!is_rate || !std::isfinite(lr_ * e_->largest_lr_factor)) {
+      throw invalid_input(detail::message("optimizer: step ", e_->step, " with lr ", lr_,
+                                          " and lr_factor up to ", e_->largest_lr_factor,
+                                          "; lr must be 0 or positive, at least 1.2e-38, ",
+                                          "and finite times each factor", e_->comm.where()));
+    }
+    if (!std::isfinite(scale_) || !(scale_ > 0)) {
+      throw invalid_input(detail::message("optimizer: step ", e_->step, " with inverse loss scale ",
+                                          scale_, "; must be finite and positive",
+                                          e_->comm.where()));
     }
     step_plan plan = e_->plan(lr_);
     e_->follow(plan);

@@ -105,7 +105,12 @@ struct parameters_of {
   }
 };
 
-/// The gradients of a tile, without the loss scale.
+/// Gradients of this size and above count as not finite: up to it their squares, and those of what
+/// is sent (a thousand times as large, summed over a tile), are finite, and a step that was kept
+/// leaves no state that makes later ones overflow. 2.8e14.
+inline constexpr float gradient_limit = 0x1p48F;
+
+/// The gradients of a tile, without the loss scale; NaN where they reach gradient_limit.
 template <class L, class G>
 struct gradients_of {
   const G* first;
@@ -117,7 +122,9 @@ struct gradients_of {
       : first(tensor.grads + t.offset), n(t.n), inverse_loss_scale(now->inverse_loss_scale) {}
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    return L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
+    const auto g = L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
+    return L::fma(L::mul(g, L::set(static_cast<float>(0x1p128 / gradient_limit))), L::set(0.0F),
+                  g);  // inf 0 is NaN
   }
 };
 

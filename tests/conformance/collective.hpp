@@ -96,7 +96,7 @@ class driven_exchange final : public driven {
   }
   [[nodiscard]] flat heard() override {
     if constexpr (dense) {
-      return copied(x_.heard(), x_.sender(), backend_);
+      return copied(x_.heard(&now), x_.sender(), backend_);
     } else {
       return copied(x_.heard(live_), x_.sender(), backend_);
     }

@@ -423,7 +423,9 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
     x.agree(onebit_test::flat_message{params.data()}, turn);
     x.finish(turn);
     const int other = 1 - t.rank();
-    const auto settle = [&] { return onebit::settle(backend, now.data(), t.rank(), t.size()); };
+    const auto settle = [&] {
+      return onebit::outcome_of(onebit::settle(backend, now.data(), t.rank(), t.size()));
+    };
     CHECK(thrown<onebit::rank_mismatch>([&] { (void)settle(); }) ==
           contains{"rank " + std::to_string(other) + " is at step " + std::to_string(7 + other) +
                    " while this rank is at step " + std::to_string(7 + t.rank())});

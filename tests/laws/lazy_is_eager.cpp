@@ -132,11 +132,11 @@ TEST_CASE("law 3: through an exact exchange it is Adam with v frozen, with one r
 }
 
 TEST_CASE("law 4: lazy is eager with gradients of extreme size") {
-  // From denormal values, whose squares all vanish, to values just below overflow of the statistic.
+  // From denormal values, whose squares all vanish, to values just below gradient_limit.
   plan p;
   p.sizes = {100, 64, 33};
   p.ranks = 3;
-  for (const int exponent : {-140, -126, -80, -65, -40, 30, 50, 55}) {
+  for (const int exponent : {-140, -126, -80, -65, -40, 30, 40, 44}) {
     CAPTURE(exponent);
     p.exponent = exponent;
     check_both<onebit::l2_scale>(p, granularity::layer(), false);

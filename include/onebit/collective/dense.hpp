@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/clip.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
@@ -22,11 +23,26 @@ enum class dense_sum : std::uint8_t {
 
 namespace detail {
 
+/// `identity`, and for each chunk the sum of its squares: whoever has the mean has its norm.
+struct normed_identity : identity {
+  static constexpr bool scaled = true;
+
+  [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
+  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
+  template <class L>
+  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
+                                         const typename L::value& y) const {
+    return L::fma(y, y, sum);
+  }
+};
+
 /// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
+/// Per tile the sum of its squares.
 struct mean_in_place_kernel {
   const tile* tiles;
   slot_format format;
   std::byte* slots;
+  float* sums;
   float inverse;
   step_scalars* now;
 
@@ -35,13 +51,15 @@ struct mean_in_place_kernel {
     const tile& t = tiles[i];
     auto* p =
         reinterpret_cast<float*>(slots + t.chunk * format.slot_bytes + format.payload_at(t, i));
-    auto check = L::set(0.0F);
+    auto squares = L::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto mean = L::mul(L::load(p + 32 * k), L::set(inverse));
-      check = L::fma(mean, L::set(0.0F), check);
+      squares = L::fma(mean, mean, squares);
       L::store(p + 32 * k, mean);
     }
-    if (!(L::fold(check) == 0.0F)) L::raise(&now->skip);
+    const float sum = L::fold(squares);
+    L::store_scalar(sums + i, sum);
+    if (!(sum <= 3.402823466e38F)) L::raise(&now->skip);
   }
 };
 
@@ -102,8 +120,8 @@ struct check_tags_kernel {
 /// the transport's.
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
-/// plus a status word per slot; transport: 1 collective. Memory while in use: 8 bytes per element
-/// and 4/W (rank_order), 4 (transport).
+/// plus a status word and a sum of squares per slot; transport: 1 collective. Memory while in use:
+/// 8 bytes per element and 4/W (rank_order), 4 (transport).
 template <class B>
 class dense {
  public:
@@ -112,8 +130,9 @@ class dense {
         wire_(std::move(w)),
         exchange_({}, wire_, std::move(backend), sizes, n_buckets) {}
 
-  using view = gathered_view<identity>;
-  [[nodiscard]] view heard() { return exchange_.heard({}); }
+  using view = clipped_view<gathered_view<detail::normed_identity>>;
+  /// The mean, clipped.
+  [[nodiscard]] view heard(const step_scalars* now) { return {exchange_.heard({}), now}; }
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
   [[nodiscard]] auto& sender() { return exchange_.sender(); }
   void release() noexcept { exchange_.release(); }
@@ -126,16 +145,26 @@ class dense {
     prepare();
     exchange_.send_next(produce, turn<undo_in_buffer>{now, {}, {}});
   }
-  /// Collective; waits, unless the backend is deferred. Allocates what is not prepared.
+  /// Collective; waits, unless the backend is deferred. Allocates what is not prepared. A mean
+  /// whose norm is above `largest_norm` is clipped to it; 0: none is.
   template <class Produce>
-  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now) {
+  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now, double largest_norm = 0) {
     prepare();
     const turn<undo_in_buffer> t{now, {}, {}};
+    auto& s = exchange_.sender();
+    // an empty axis has no chunk that would say its sum
+    const auto n_slots = axis().tiles().empty() ? 0 : static_cast<std::uint32_t>(axis().n_slots());
+    const slot_format& f = s.format();
+    strided_floats squares{exchange_.heard_slots() + f.scales_at, f.slot_bytes, n_slots};
     if (by_rank_order()) {
       exchange_.agree(produce, t);
     } else {
       sum_by_transport(produce, t);
+      squares = floats_of(s.sums(), axis().tiles().size());
     }
+    s.backend().launch(
+        1, mean_norm_kernel{now, squares, floats_of(s.new_scales(), axis().groups().size()),
+                            static_cast<float>(largest_norm)});
   }
   /// Ends the step: nothing lasts but the memory.
   void finish(step_scalars* now) { exchange_.finish(turn<undo_in_buffer>{now, {}, {}}); }
@@ -163,14 +192,14 @@ class dense {
         1, detail::tag_kernel{t.now, slots, f, n_slots, static_cast<std::uint32_t>(wire_.rank())});
     wire_.all_reduce_sum(reinterpret_cast<float*>(slots), n_slots * f.slot_bytes / sizeof(float));
     s.backend().launch(1, detail::check_tags_kernel{t.now, slots, f, w});
-    s.backend().launch(
-        axis().tiles().size(),
-        detail::mean_in_place_kernel{s.tiles(), f, slots, 1.0F / static_cast<float>(w), t.now});
+    s.backend().launch(axis().tiles().size(),
+                       detail::mean_in_place_kernel{s.tiles(), f, slots, s.sums(),
+                                                    1.0F / static_cast<float>(w), t.now});
   }
 
   dense_sum mode_;
   wire wire_;
-  gather_scatter_exchange<identity, B> exchange_;
+  gather_scatter_exchange<detail::normed_identity, B> exchange_;
 };
 
 }  // namespace onebit

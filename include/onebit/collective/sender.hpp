@@ -120,6 +120,8 @@ class sender {
   [[nodiscard]] std::span<const float> scales() const {
     return {scales_.current(), scales_.size()};
   }
+  /// Those of the encode pass of this step.
+  [[nodiscard]] const float* new_scales() { return scales_.next(); }
   /// Takes over the carried values of the words from `first` on: a residual, no matter what was
   /// sent before.
   [[gnu::cold]] void carry(buffer<float>&& values, std::size_t first = 0) {

@@ -22,10 +22,15 @@ struct adam_options {
   /// Divide m by 1 - beta1^t and v by 1 - beta2^t, as Adam does; after a freeze v's stays as it was
   /// at it, like v. false: the form of the 1-bit Adam paper and its authors' code.
   bool bias_correction = true;
+  /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
+  /// where the ranks average, else each rank its own (clip.hpp); 0: do not.
+  double max_grad_norm = 0;
 };
 
 /// Throws invalid_input when an option is out of range.
-inline void validate(const adam_options& o) { validate_moments("adam", o.beta1, o.beta2, o.eps); }
+inline void validate(const adam_options& o) {
+  validate_moments("adam", o.beta1, o.beta2, o.eps, o.max_grad_norm);
+}
 
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
@@ -199,6 +204,7 @@ class adam_rule : public rule_defaults {
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
+  [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   [[nodiscard]] bias_decay bias(const step_plan& plan) const {
     if (!options_.bias_correction) return {};
     return {options_.beta1, plan.average_gradient ? options_.beta2 : 1};

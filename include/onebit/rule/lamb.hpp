@@ -29,14 +29,18 @@ struct lamb_options {
   double factor_min = 0.5;  ///< clips the factor of the compressed phase
   double factor_max = 4;
   double factor_threshold = 0.1;  ///< the factor's largest relative change per step
-  bool momentum_scaling = true;   ///< bring all layers' momentum to one RMS before compression
+  /// Bring all layers' momentum to one RMS before compression (of a layer that had no gradients for
+  /// a while, what its v says).
+  bool momentum_scaling = true;
   /// As adam_options::bias_correction. false: the form of the 1-bit LAMB paper.
   bool bias_correction = true;
+  /// As adam_options::max_grad_norm.
+  double max_grad_norm = 0;
 };
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const lamb_options& o) {
-  validate_moments("lamb", o.beta1, o.beta2, o.eps);
+  validate_moments("lamb", o.beta1, o.beta2, o.eps, o.max_grad_norm);
   const auto ordered = [](double low, double high) { return low > 0 && low <= high; };
   if (!ordered(o.min_coeff, o.max_coeff) || !std::isfinite(o.max_coeff)) {
     throw invalid_input(detail::message("lamb: min_coeff ", o.min_coeff, " and max_coeff ",
@@ -92,6 +96,7 @@ class lamb_rule : public rule_defaults {
   [[nodiscard]] const lamb_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
   /// Of v's, too, after the freeze: it is that of the second variance then.
+  [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   [[nodiscard]] bias_decay bias(const step_plan&) const {
     if (!options_.bias_correction) return {};
     return {options_.beta1, options_.beta2};
@@ -127,11 +132,13 @@ class lamb_rule : public rule_defaults {
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
     auto fresh = backend_.template make_buffer<float>(v_.size());
     auto copy = backend_.template make_buffer<float>(m_.size());
-    auto sums = backend_.template make_buffer<float>(at.n_tiles());
-    at.backend.launch(at.n_tiles(), detail::square_sum_kernel{at.tiles, m_.data(), sums.data()});
-    at.backend.launch(
-        1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sums.data(), layers_.size(),
-                                       layers_.data(), factors_.data(), options_.momentum_scaling});
+    auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
+    auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
+    at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.data(),
+                                                             sum_m.data(), sum_v.data()});
+    at.backend.launch(1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sum_m.data(),
+                                                     sum_v.data(), layers_.size(), layers_.data(),
+                                                     factors_.data(), options_.momentum_scaling});
     const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_v.launches(), keep_v);

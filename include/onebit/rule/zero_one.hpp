@@ -24,6 +24,8 @@ struct zero_one_options {
   /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that it has seen: every step is
   /// Adam's, from the first. false: the paper's form, which needs a small and warmed up rate.
   bool bias_correction = true;
+  /// As adam_options::max_grad_norm.
+  double max_grad_norm = 0;
 };
 
 /// Adds this step's learning rate to a sum, or starts the sum anew.
@@ -197,7 +199,7 @@ class zero_one_rule : public rule_defaults {
 
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
-    validate_moments("zero_one", options.beta1, options.beta2, options.eps);
+    validate_moments("zero_one", options.beta1, options.beta2, options.eps, options.max_grad_norm);
   }
   [[nodiscard]] B& backend() { return backend_; }
 
@@ -207,6 +209,7 @@ class zero_one_rule : public rule_defaults {
     lr_sum_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
+  [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// m sees every step's gradient, v those that are averaged.
   [[nodiscard]] bias_decay bias(const step_plan& plan) const {
     if (!options_.bias_correction) return {};
@@ -214,12 +217,9 @@ class zero_one_rule : public rule_defaults {
   }
 
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
-  /// Throws invalid_input for a negative lr, and for a first step that does not average gradients.
+  /// Throws invalid_input for a first step that does not average gradients.
   template <class At>
   void open(step_plan& plan, float lr, std::uint64_t step, const At&) const {
-    if (lr < 0) {
-      throw invalid_input(detail::message("zero_one: lr is ", lr, ", must not be negative"));
-    }
     if (!started_ && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one: step ", step,
                                           " comes before any variance; "
