@@ -42,6 +42,7 @@ optimizer erase(Optimizer made) {
           [shared](float learning_rate) {
             const onebit::report r = shared->step(learning_rate);
             return step_costs{.phase = to_string(r.phase),
+                              .gradient_norm = r.gradient_norm,
                               .skipped = r.skipped,
                               .bytes_sent = r.bytes_sent,
                               .collectives = r.collectives,
@@ -59,18 +60,23 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                          std::span<const parameter> parameters,
                          const optimizer_settings& settings) {
   const auto groups = make_groups(parameters);
-  const double beta2 = settings.beta2, eps = settings.eps;
+  const double beta2 = settings.beta2, eps = settings.eps, most = settings.max_grad_norm;
   if (algorithm == "adam") {
-    return erase(onebit::adam(groups, comm,
-                              onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps}));
+    return erase(onebit::adam(
+        groups, comm,
+        onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most}));
   }
   if (algorithm == "one_bit_adam") {
-    return erase(onebit::one_bit_adam(
-        groups, comm,
-        onebit::one_bit_adam_options{
-            .beta1 = beta1, .beta2 = beta2, .eps = eps, .freeze_after = settings.freeze_after}));
+    return erase(
+        onebit::one_bit_adam(groups, comm,
+                             onebit::one_bit_adam_options{.beta1 = beta1,
+                                                          .beta2 = beta2,
+                                                          .eps = eps,
+                                                          .max_grad_norm = most,
+                                                          .freeze_after = settings.freeze_after}));
   }
-  const onebit::lamb_options lamb{.beta1 = beta1, .beta2 = beta2, .eps = eps};
+  const onebit::lamb_options lamb{
+      .beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most};
   if (algorithm == "lamb") return erase(onebit::lamb(groups, comm, lamb));
   if (algorithm == "one_bit_lamb") {
     return erase(onebit::one_bit_lamb(
@@ -80,9 +86,10 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
   if (algorithm == "zero_one_adam") {
     return erase(onebit::zero_one_adam(
         groups, comm,
-        onebit::zero_one_adam_options{.adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps},
-                                      .schedule = {.warmup_steps = settings.freeze_after,
-                                                   .also_every = settings.meet_every}}));
+        onebit::zero_one_adam_options{
+            .adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most},
+            .schedule = {.warmup_steps = settings.freeze_after,
+                         .also_every = settings.meet_every}}));
   }
   throw std::invalid_argument("unknown algorithm '" + algorithm + "'");
 }

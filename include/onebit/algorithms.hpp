@@ -83,7 +83,8 @@ struct one_bit_adam_options {
   /// Warm-up steps with exact averages; 0: freeze by itself when v is stable, as freeze_options
   /// says.
   std::uint64_t freeze_after = 0;
-  double freeze_ratio = 0.96;
+  /// As freeze_options::ratio; without refreshes the paper's 0.96 is the better choice.
+  double freeze_ratio = 0.9;
   std::uint64_t lr_warmup_steps = 0;
   /// After the freeze v still sees an exact average now and then, as freeze_options says; 0: never,
   /// as in the paper.

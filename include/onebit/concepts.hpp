@@ -182,6 +182,10 @@ struct schedule_defaults {
   static constexpr bool compresses = true;
   /// After each step that was done; `variance_norm` is ||v||_1 where the plan asked for it.
   void done(std::uint64_t, float, double) {}
+  /// How still v was when it last looked, 0 to 1: for reports; 0: it did not look.
+  [[nodiscard]] double variance_ratio() const { return 0; }
+  /// After a step that `may_end_warm_up` was done: what the user should hear; empty: nothing.
+  [[nodiscard]] std::string warning() const { return {}; }
   /// What it remembers, for checkpoints.
   template <class Archive>
   void archive(Archive&) {}
@@ -193,6 +197,8 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
                             detail::any_archive a) {
   { fixed.plan(step, lr) } -> std::same_as<step_plan>;
   s.done(step, lr, variance_norm);
+  { fixed.variance_ratio() } -> std::convertible_to<double>;
+  { fixed.warning() } -> std::convertible_to<std::string>;
   s.archive(a);
   { S::compresses } -> std::convertible_to<bool>;
 };

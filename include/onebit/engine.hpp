@@ -165,6 +165,7 @@ struct engine {
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
   float largest_lr_factor = 0;         ///< of the groups
+  void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 

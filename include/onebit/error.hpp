@@ -107,6 +107,10 @@ template <class... Parts>
   return join(6, {"onebit::", text_part(parts)...});
 }
 
+/// Where warnings go unless the trainer says otherwise.
+[[gnu::cold]] inline void warn_on_stderr(const std::string& text) {
+  std::fprintf(stderr, "%s\n", text.c_str());
+}
 /// The suffix that names the rank on which an error arose.
 [[nodiscard, gnu::cold]] inline std::string rank_suffix(int rank, int size) {
   return join(6, {" [rank ", rank, "/", size, "]"});

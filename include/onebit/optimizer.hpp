@@ -133,6 +133,10 @@ class optimizer {
     return now.n_skipped;
   }
 
+  /// Warnings of this rank go to `f`, or nowhere (null). At first rank 0 prints them on stderr.
+  /// There is one: the warm-up ends while v still moves (freeze::warning).
+  void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
+
   /// Writes all that this rank needs to go on, residuals included; not the parameters, which are
   /// the trainer's. Not collective. Throws checkpoint_error when the stream fails, invalid_input
   /// between begin() and step().

@@ -37,6 +37,9 @@ struct report {
   /// are clipped, an estimate: of this rank's, divided by how much larger than the mean it used to
   /// be. Empty where it is not known: without clipping, or while the outcome is pending.
   std::optional<float> gradient_norm{};
+  /// In warm-up steps that looked (all of an automatic freeze, the last of another): how still v
+  /// is, from 0 to 1, as freeze_options::ratio is compared with.
+  std::optional<float> variance_ratio{};
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_between_nodes = 0;  ///< of these, by a hierarchical exchange
   std::uint32_t collectives = 0;

@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -36,9 +38,13 @@ class custom_schedule : public schedule_defaults {
 struct freeze_options {
   /// Warm-up steps, the first of which has number 0; 0: freeze automatically.
   std::uint64_t after = 0;
-  /// Automatic: freeze when ||v_{t-D}||_1 / ||v_t||_1 >= ratio, D = 1 / (1 - beta2) steps ...
+  /// Automatic: freeze when ||v||_1, corrected for its bias, is what it was: the smaller at least
+  /// this part of the larger. It is compared with the ||v||_1 of as many steps ago as v will then
+  /// stay as it is, up to its first refresh; without refreshes, of half of all steps ago, at most
+  /// 1 / (1 - beta2). At least 16 steps are warm-up, and in those that are looked back on the
+  /// learning rate must not have risen.
   double ratio = 0.96;
-  /// ... and no earlier than after the learning rate's own warm-up.
+  /// Automatic: no earlier than after so many steps.
   std::uint64_t lr_warmup_steps = 0;
   /// Afterwards v still sees an exact average of the gradients now and then: from a step t to the
   /// next such step it is t / refreshes, at least 1, so that 0.7 times as many come until t has
@@ -47,10 +53,13 @@ struct freeze_options {
 };
 
 /// Warm-up with exact averages, then compressed for good. 15-25% of all steps are a usual warm-up
-/// where v is constant afterwards.
-/// Source: 1-bit Adam, algorithm 1 and section 7.1 (the automatic freeze).
+/// where v is constant afterwards, 5-10% where it is refreshed; `warning` says when v still moved.
+/// Source: 1-bit Adam, algorithm 1 and section 7.1: without refreshes the automatic freeze is the
+/// paper's from step 2 / (1 - beta2) on, but that a v that falls is not stable either.
 class freeze : public schedule_defaults {
  public:
+  /// The shortest automatic warm-up: an element's v is then an average of so many squares.
+  static constexpr std::uint64_t least_warm_up = 16;
   /// The most steps that the automatic freeze looks back.
   static constexpr double max_window = 1e7;
 
@@ -71,26 +80,40 @@ class freeze : public schedule_defaults {
               .last_average = refresh && gap_after(step) >= long_gap};
     }
     const bool last = !automatic() && step + 1 >= options_.after;
-    return {.needs_variance_norm = automatic(),
+    return {.needs_variance_norm = automatic() || last || is_looked_back_on(step),
             .may_end_warm_up = automatic() || last,
             .last_average = last};
   }
-  void done(std::uint64_t step, float, double variance_norm) {
+  void done(std::uint64_t step, float lr, double variance_norm) {
+    if (lr > lr_) last_rise_ = step;
+    lr_ = lr;
+    if (plan(step, lr).needs_variance_norm) compare(step, variance_norm);
     if (!frozen(step))
       next_refresh_ = step + 1 + gap_after(step);  // not in the first one
     else if (step >= next_refresh_)
       next_refresh_ = step + gap_after(step);
-    if (!automatic() || stable_) return;
-    double& slot = norms_[step % norms_.size()];
-    const double before = slot;  // D steps ago
-    slot = variance_norm;
-    stable_ = step >= norms_.size() && step + 1 >= options_.lr_warmup_steps && variance_norm > 0 &&
-              before / variance_norm >= options_.ratio;
+  }
+  /// ||v||_1 now over what it was, or the other way round where it fell, as `ratio` is compared
+  /// with, in the last warm-up step that looked; 0: none did.
+  [[nodiscard]] double variance_ratio() const { return ratio_; }
+  /// After the last step of the warm-up: that it ended while v moved.
+  [[nodiscard]] std::string warning() const {
+    if (automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
+    const std::uint64_t last = options_.after - 1;
+    return detail::join(3,
+                        {"onebit: the warm-up ends after ", options_.after, " steps, in the last ",
+                         look_back(last), " of which ||v||_1 changed by a factor of ", ratio_,
+                         options_.refreshes > 0 ? "; refreshes will follow it, rarer and rarer"
+                                                : "; it stays as it is from here on",
+                         ": a longer warm-up (", options_.ratio, " is stable) trains better"});
   }
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(stable_);
     a.scalar(next_refresh_);
+    a.scalar(ratio_);
+    a.scalar(last_rise_);
+    a.scalar(lr_);
     a.vector(norms_);
   }
 
@@ -101,13 +124,39 @@ class freeze : public schedule_defaults {
     return step > options_.refreshes ? step / options_.refreshes : 1;
   }
 
+  /// With how many steps ago the norm of a step is compared.
+  [[nodiscard]] std::uint64_t look_back(std::uint64_t step) const {
+    const std::uint64_t n = options_.refreshes > 0 ? gap_after(step) : (step + 1) / 2;
+    return n < 1 ? 1 : n > window_ ? window_ : n;
+  }
+  [[nodiscard]] bool is_looked_back_on(std::uint64_t step) const {
+    return options_.after > 1 && step + look_back(options_.after - 1) == options_.after - 1;
+  }
+  void compare(std::uint64_t step, double variance_norm) {
+    const double now = variance_norm / (1 - std::pow(beta2_, static_cast<double>(step + 1)));
+    const std::uint64_t ago = look_back(step);
+    // read before it is overwritten: it may be the same
+    const double then = step >= ago ? norms_[(step - ago) % norms_.size()] : 0;
+    norms_[step % norms_.size()] = now;
+    if (!automatic() && step + 1 < options_.after) return;
+    ratio_ = !(now > 0 && then > 0) ? 0 : now < then ? now / then : then / now;
+    stable_ = automatic() && ratio_ >= options_.ratio && step + 1 >= least_warm_up &&
+              step + 1 >= options_.lr_warmup_steps && step >= last_rise_ + ago;
+  }
+
   freeze_options options_;
-  bool stable_ = false;  ///< what the automatic freeze found
+  double beta2_;
+  std::uint64_t window_;  ///< 1 / (1 - beta2)
+  bool stable_ = false;   ///< what the automatic freeze found
   std::uint64_t next_refresh_ = 0;
-  std::vector<double> norms_;  ///< of the last D steps
+  double ratio_ = 0;
+  std::uint64_t last_rise_ = 0;  ///< the last step whose learning rate was above the one before
+  float lr_ = 0;
+  std::vector<double> norms_;  ///< of the last steps, or of the one that is looked back on
 };
 
-[[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2) : options_(options) {
+[[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2)
+    : options_(options), beta2_(beta2), window_(1) {
   if (!(options.ratio > 0 && options.ratio <= 1)) {
     throw invalid_input(
         detail::message("freeze: ratio is ", options.ratio, ", must be above 0 and at most 1"));
@@ -115,13 +164,13 @@ class freeze : public schedule_defaults {
   if (!(beta2 >= 0 && beta2 < 1)) {
     throw invalid_input(detail::message("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
   }
-  if (!automatic()) return;
   const double window = 1 / (1 - beta2);
-  if (window > max_window) {
+  if (automatic() && window > max_window) {
     throw invalid_input(detail::message("freeze: beta2 ", beta2, " asks for the norms of ", window,
                                         " steps; freeze after a number of steps"));
   }
-  norms_.resize(static_cast<std::size_t>(window + 0.5));
+  window_ = static_cast<std::uint64_t>((window < max_window ? window : max_window) + 0.5);
+  norms_.resize(automatic() ? static_cast<std::size_t>(window_) : 1);
 }
 
 struct intervals_options {

@@ -154,10 +154,20 @@ class step_in_progress {
       e.schedule.done(e.step, lr_, size);
       if (plan_.last_average) e.rest();
       ++e.step;
+      if (plan_.may_end_warm_up) tell();
     }
-    return meter_.finish(o, e.compressed.sent_across(), norm);
+    report r = meter_.finish(o, e.compressed.sent_across(), norm);
+    const double ratio = e.schedule.variance_ratio();
+    if (plan_.needs_variance_norm && ratio > 0) r.variance_ratio = static_cast<float>(ratio);
+    return r;
   }
 
+  /// What the schedule has to say, once.
+  [[gnu::cold]] void tell() const {
+    const E& e = *e_;
+    if (e.warn == nullptr || e.comm.rank() != 0 || !e.compressed.travels()) return;
+    if (const std::string text = e.schedule.warning(); !text.empty()) e.warn(text);
+  }
   /// Whether this rank's gradient goes into a message or a local step: not only into a mean.
   [[nodiscard]] bool uses_own_gradient() const {
     return plan_.exchange || (R::local_steps && e_->compressed.travels());

@@ -1,7 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "../conformance/schedule.hpp"
+#include "../support/training.hpp"
 
 using namespace onebit_test;
 using schedule_suite::operator==;
@@ -22,11 +28,18 @@ struct freeze_by_itself {  // D = 8
 };
 
 /// The rule as it is written down, with the whole history kept. The step after which it freezes.
-std::size_t naive_freeze(const std::vector<double>& norms, std::size_t distance, double ratio,
-                         std::size_t lr_warmup_steps) {
-  for (std::size_t t = 0; t < norms.size(); ++t) {
-    if (t < distance || t + 1 < lr_warmup_steps || norms[t] <= 0) continue;
-    if (norms[t - distance] / norms[t] >= ratio) return t;
+std::size_t naive_freeze(const std::vector<double>& norms, double beta2, double ratio,
+                         std::size_t lr_warmup_steps, std::size_t refreshes = 0) {
+  const auto window = static_cast<std::size_t>(std::lround(1 / (1 - beta2)));
+  const auto corrected = [&](std::size_t t) {
+    return norms[t] / (1 - std::pow(beta2, static_cast<double>(t + 1)));
+  };
+  for (std::size_t t = 15; t < norms.size(); ++t) {
+    const std::size_t ago =
+        std::min(window, std::max<std::size_t>(1, refreshes > 0 ? t / refreshes : (t + 1) / 2));
+    if (t < ago || t + 1 < lr_warmup_steps || norms[t] <= 0 || norms[t - ago] <= 0) continue;
+    const double now = corrected(t), then = corrected(t - ago);
+    if (std::min(now, then) / std::max(now, then) >= ratio) return t;
   }
   return none;
 }
@@ -54,8 +67,11 @@ TEST_CASE("freeze: after n warm-up steps, whatever the variance") {
     onebit::freeze schedule({.after = n}, 0.999);
     for (std::uint64_t t = 0; t < n; ++t) {
       const bool last = t + 1 == n;
-      CHECK(schedule.plan(t, 0.1F) ==
-            onebit::step_plan{.may_end_warm_up = last, .last_average = last});
+      // looks at v at the end, and in the middle
+      const bool looks = last || t + n / 2 + 1 == n;
+      CHECK(schedule.plan(t, 0.1F) == onebit::step_plan{.needs_variance_norm = looks,
+                                                        .may_end_warm_up = last,
+                                                        .last_average = last});
       schedule.done(t, 0.1F, 1e9 * static_cast<double>(t));
       CHECK(schedule.frozen(t + 1) == last);
     }
@@ -68,7 +84,6 @@ TEST_CASE("freeze: after n warm-up steps, whatever the variance") {
 
 TEST_CASE("freeze: automatic, against the whole history") {
   for (const double beta2 : {0.0, 0.5, 0.75, 0.9, 0.96, 0.984375}) {
-    const auto distance = static_cast<std::size_t>(std::lround(1 / (1 - beta2)));
     for (const double ratio : {0.5, 0.9, 0.96, 1.0}) {
       for (const std::size_t warmup : counts{0, 1, 50, 121}) {
         for (std::uint64_t seed = 0; seed < 4; ++seed) {
@@ -82,15 +97,19 @@ TEST_CASE("freeze: automatic, against the whole history") {
             if (seed == 3 && t < 60) v = 0;
             norms.push_back(v);
           }
-          const onebit::freeze schedule({.after = 0, .ratio = ratio, .lr_warmup_steps = warmup},
-                                        beta2);
           CAPTURE(beta2);
           CAPTURE(ratio);
           CAPTURE(warmup);
           CAPTURE(seed);
-          const std::size_t expected = naive_freeze(norms, distance, ratio, warmup);
-          CHECK(freeze_step(schedule, norms) == expected);
-          if (expected != none && warmup > 0) CHECK(expected + 1 >= warmup);
+          for (const std::uint64_t refreshes : counts{0, 4, 16}) {
+            CAPTURE(refreshes);
+            const onebit::freeze schedule(
+                {.after = 0, .ratio = ratio, .lr_warmup_steps = warmup, .refreshes = refreshes},
+                beta2);
+            const std::size_t expected = naive_freeze(norms, beta2, ratio, warmup, refreshes);
+            CHECK(freeze_step(schedule, norms) == expected);
+            if (expected != none && warmup > 0) CHECK(expected + 1 >= warmup);
+          }
         }
       }
     }
@@ -122,7 +141,7 @@ TEST_CASE("freeze: the optimizer freezes at the step that its own variance tells
         v = beta2 * v + (1 - beta2) * 0.25;
         norms.push_back(133 * v);
       }
-      const std::size_t expected = naive_freeze(norms, 8, 0.9, warmup);
+      const std::size_t expected = naive_freeze(norms, beta2, 0.9, warmup);
       REQUIRE(expected != none);
       for (const trace& t : on_ranks(ranks, [&](onebit::threads x) {
              return train(x, p, onebit::gather_scatter<onebit::sign<>>{});
@@ -136,6 +155,74 @@ TEST_CASE("freeze: the optimizer freezes at the step that its own variance tells
       }
     }
   }
+}
+
+TEST_CASE("freeze: automatic, not while the learning rate rises") {
+  onebit::freeze schedule({.refreshes = 4}, 0.999);
+  for (std::uint64_t t = 0; t < 200; ++t) {
+    const float lr =
+        t <= 100 ? 0.001F * static_cast<float>(t) : 0.1F - 0.0001F * static_cast<float>(t);
+    const double bias = 1 - std::pow(0.999, static_cast<double>(t + 1));
+    schedule.done(t, lr, bias * 3);
+    // a v that is looked at over t / 4 steps
+    CHECK(schedule.frozen(t + 1) == (t >= 100 + t / 4 && t >= 133));
+  }
+}
+
+TEST_CASE("freeze: says when the warm-up ends while v moves") {
+  const auto after_20 = [](std::uint64_t refreshes, const std::function<double(double)>& v) {
+    onebit::freeze schedule({.after = 20, .refreshes = refreshes}, 0.999);
+    for (std::uint64_t t = 0; t < 20; ++t) {
+      CHECK(schedule.variance_ratio() == 0);
+      CHECK(schedule.warning().empty());
+      const double bias = 1 - std::pow(0.999, static_cast<double>(t + 1));
+      schedule.done(
+          t, 0.1F,
+          schedule.plan(t, 0.1F).needs_variance_norm ? bias * v(static_cast<double>(t)) : 1e9);
+    }
+    return schedule;
+  };
+  const auto still = after_20(0, [](double) { return 3.0; });
+  CHECK(still.variance_ratio() == doctest::Approx(1));
+  CHECK(still.warning().empty());
+  const auto falls = after_20(0, [](double t) { return 100 - 4 * t; });  // 24 and, 10 steps ago, 64
+  CHECK(falls.variance_ratio() == doctest::Approx(24.0 / 64));
+  CHECK(falls.warning() == contains{"after 20 steps, in the last 10 of which"});
+  CHECK(falls.warning() == contains{"0.375; it stays"});
+  const auto grows = after_20(16, [](double t) { return 1 + t; });
+  CHECK(grows.variance_ratio() == doctest::Approx(19.0 / 20));
+  CHECK(grows.warning() == contains{"0.95; refreshes will follow it"});
+}
+
+namespace {
+std::string heard;
+}  // namespace
+
+TEST_CASE("freeze: rank 0 warns, through the trainer's hook, and reports tell") {
+  heard.clear();
+  for (const bool moves : {false, true}) {
+    const auto ratios = on_ranks(2, [&](onebit::threads comm) {
+      training<> data({100});
+      auto o = onebit::one_bit_adam(data.groups(), comm, {.freeze_after = 10, .refreshes = 0});
+      o.warn_with(comm.rank() == 0 ? [](const std::string& text) { heard += text; }
+                                   : [](const std::string&) { heard += "rank 1 too"; });
+      std::vector<float> found;
+      for (int step = 0; step < 14; ++step) {
+        data.grads[0].assign(100, moves ? 1.0F / static_cast<float>(1 + step) : 1.0F);
+        const onebit::report r = o.step(0.01F);
+        if (r.variance_ratio) found.push_back(*r.variance_ratio);
+        if (r.variance_ratio) CHECK(r.step == 9);
+      }
+      return found;
+    });
+    for (const auto& found : ratios) {
+      REQUIRE(found.size() == 1);
+      CHECK((found[0] > 0.96F) == !moves);
+    }
+    CHECK(heard.empty() == !moves);
+  }
+  CHECK(heard == contains{"after 10 steps"});
+  CHECK_FALSE(heard == contains{"rank 1"});
 }
 
 TEST_CASE("freeze: options out of range are refused, with the number") {
