@@ -145,6 +145,11 @@ int main(int argc, char** argv) {
   add("one_bit_adam", 8.25 + server, [](const groups& g, onebit::threads t) {
     return one_bit_adam(g, t, {.freeze_after = 2, .refreshes = 0});
   });
+  add("adam_clipped", 8,
+      [](const groups& g, onebit::threads t) { return adam(g, t, {.max_grad_norm = 1}); });
+  add("one_bit_adam_clipped", 8.25 + server, [](const groups& g, onebit::threads t) {
+    return one_bit_adam(g, t, {.max_grad_norm = 1, .freeze_after = 2, .refreshes = 0});
+  });
   add("lamb", 8, [](const groups& g, onebit::threads t) { return lamb(g, t); });
   add("one_bit_lamb", 12.5 + server, [](const groups& g, onebit::threads t) {
     return one_bit_lamb(g, t, {.freeze = {.after = 2}});

@@ -94,12 +94,14 @@ struct clip_own_kernel {
   const float* sums;
   std::size_t n;
   float largest;  ///< norm of the mean
+  bool local;     ///< nobody else will see what is not finite: the rank leaves its gradient out
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     float norm = now->own_norm;
     if (sums != nullptr) norm = static_cast<float>(sqrt(L::sum(sums, n)));
     L::store_scalar(&now->own_norm, norm);
+    if (local && !(norm <= 3.402823466e38F)) L::raise(&now->skip);
     const float noise = now->noise > 0 ? now->noise : 1.0F;
     const float factor = detail::clip_factor(norm, largest * noise);
     L::store_scalar(&now->inverse_loss_scale, now->inverse_loss_scale * factor);

@@ -102,9 +102,9 @@ class step_in_progress {
       e.average.agree(e.rule.gradient(e.at_average()), e.now(), e.rule.max_grad_norm());
     }
     if (previews()) preview_live();
-    if (uses_own_gradient()) clip_own();
+    if (clips() && uses_own_gradient()) clip_own();
     if (plan_.exchange) exchange();
-    if (plan_.local()) require_finite();
+    if (plan_.local() && !clips()) require_finite();
     meter_.agreed();
     if (plan_.average_gradient) refresh();
     if (plan_.exchange) apply();
@@ -172,20 +172,19 @@ class step_in_progress {
   [[nodiscard]] bool uses_own_gradient() const {
     return plan_.exchange || (R::local_steps && e_->compressed.travels());
   }
+  [[nodiscard]] bool clips() const { return e_->rule.max_grad_norm() > 0; }
   void clip_own() {
     if constexpr (compresses) {
+      using squares = typename E::own_squares;
       E& e = *e_;
-      const auto largest = static_cast<float>(e.rule.max_grad_norm());
-      if (!(largest > 0)) return;
       const auto axis = at();
       const bool is_known = plan_.average_gradient;
       if (!is_known) {
-        using gradients = typename E::own_squares;
-        e.backend().launch(axis.n_tiles(),
-                           gradients{axis.tiles, axis.tensors, axis.now, axis.sums});
+        e.backend().launch(axis.n_tiles(), squares{axis.tiles, axis.tensors, axis.now, axis.sums});
       }
       e.backend().launch(
-          1, clip_own_kernel{e.now(), is_known ? nullptr : axis.sums, axis.n_tiles(), largest});
+          1, clip_own_kernel{e.now(), is_known ? nullptr : axis.sums, axis.n_tiles(),
+                             static_cast<float>(e.rule.max_grad_norm()), plan_.local()});
     }
   }
   void exchange() {
@@ -254,7 +253,7 @@ class step_in_progress {
       }
     } else if constexpr (compresses) {
       // to clip, the norm of all gradients must be known
-      const bool may_send = plan_.exchange && !(e.rule.max_grad_norm() > 0);
+      const bool may_send = plan_.exchange && !clips();
       for (; may_send && is_known(e.compressed); sent_early_ = true) {
         e.compressed.send_next(e.rule.message(e.compressed.agreed(e.mask()), at()), turn());
       }

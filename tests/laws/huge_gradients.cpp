@@ -84,6 +84,22 @@ TEST_CASE("huge gradients: 1-bit Adam") {
             {0, 3, 9, 10, 11, 20});
 }
 
+TEST_CASE("huge gradients: clipped") {
+  check_all(
+      [](const auto& g, auto t) {
+        return onebit::one_bit_adam(g, t, {.max_grad_norm = 1, .freeze_after = 10, .refreshes = 8});
+      },
+      {3, 10, 20});
+  check_all(
+      [](const auto& g, auto t) {
+        return onebit::zero_one_adam(
+            g, t,
+            {.adam = {.max_grad_norm = 1},
+             .schedule = {.kappa = 2, .warmup_steps = 4, .doubling_steps = 4, .max_interval = 4}});
+      },
+      {2, 13, 14, 15});
+}
+
 TEST_CASE("huge gradients: LAMB and 1-bit LAMB") {
   check_all([](const auto& g, auto t) { return onebit::lamb(g, t); }, {3});
   check_all(
