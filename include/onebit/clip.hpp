@@ -86,24 +86,32 @@ struct own_squares_kernel {
   }
 };
 
-/// Clips this rank's gradient, by the factor that it is read with. `sums`: of squares, by tile;
-/// null: its norm is known.
-struct clip_own_kernel {
+/// The norm of this rank's gradient from the sums of its tiles.
+struct own_norm_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   const float* sums;
   std::size_t n;
-  float largest;  ///< norm of the mean
-  bool local;     ///< nobody else will see what is not finite: the rank leaves its gradient out
+  bool local;  ///< nobody else will see what is not finite: the rank leaves its gradient out
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    float norm = now->own_norm;
-    if (sums != nullptr) norm = static_cast<float>(sqrt(L::sum(sums, n)));
+    const auto norm = static_cast<float>(sqrt(L::sum(sums, n)));
     L::store_scalar(&now->own_norm, norm);
     if (local && !(norm <= 3.402823466e38F)) L::raise(&now->skip);
+  }
+};
+
+/// Clips this rank's gradient, whose norm is known, by the factor that it is read with.
+struct clip_own_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  float largest;  ///< norm of the mean
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
     const float noise = now->noise > 0 ? now->noise : 1.0F;
-    const float factor = detail::clip_factor(norm, largest * noise);
+    const float factor = detail::clip_factor(now->own_norm, largest * noise);
     L::store_scalar(&now->inverse_loss_scale, now->inverse_loss_scale * factor);
   }
 };

@@ -11,6 +11,7 @@
 #include <onebit/error.hpp>
 #include <onebit/now.hpp>
 #include <onebit/roll_call.hpp>
+#include <onebit/shards.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
 #include <onebit/transport/wire.hpp>
@@ -165,6 +166,7 @@ struct engine {
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
   float largest_lr_factor = 0;         ///< of the groups
+  shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before

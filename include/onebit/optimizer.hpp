@@ -133,6 +133,23 @@ class optimizer {
     return now.n_skipped;
   }
 
+  /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
+  /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, each
+  /// with an optimizer of its own. From now on they take the same steps at the same time, a step
+  /// that one skips all skip, and max_grad_norm is the norm of the whole. Local steps of 0/1 Adam
+  /// are each rank's own as ever.
+  ///
+  /// Not collective. Costs an all_gather of 16 bytes over `transport` in each step that averages or
+  /// exchanges, a second in those that do both, or that clip without an average. Throws
+  /// invalid_input between begin() and step().
+  template <class T>
+  [[gnu::cold]] void join_shards(T transport) {
+    if (parts_->open) throw invalid_input(has_begun());
+    engine_type& e = parts_->lasting;
+    e.others = shards<B>(wire_of(std::move(transport)), e.backend());
+    ++e.generation;
+  }
+
   /// Warnings of this rank go to `f`, or nowhere (null). At first rank 0 prints them on stderr.
   /// There is one: the warm-up ends while v still moves (freeze::warning).
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
@@ -242,7 +259,7 @@ class optimizer {
   [[nodiscard]] std::string where() const { return parts_->lasting.comm.where(); }
   [[nodiscard]] std::string has_begun() const {
     return detail::message("optimizer: step ", steps(),
-                           " has begun; save and load before begin() or after step()", where());
+                           " has begun; save, load and join shards before begin()", where());
   }
   [[nodiscard]] detail::checkpoint_card own_card(std::uint64_t parameters) const {
     const engine_type& e = parts_->lasting;

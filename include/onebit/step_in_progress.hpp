@@ -100,10 +100,14 @@ class step_in_progress {
     E& e = *e_;
     if (plan_.average_gradient) {
       e.average.agree(e.rule.gradient(e.at_average()), e.now(), e.rule.max_grad_norm());
+      meet();
     }
     if (previews()) preview_live();
     if (clips() && uses_own_gradient()) clip_own();
-    if (plan_.exchange) exchange();
+    if (plan_.exchange) {
+      exchange();
+      meet();
+    }
     if (plan_.local() && !clips()) require_finite();
     meter_.agreed();
     if (plan_.average_gradient) refresh();
@@ -177,16 +181,18 @@ class step_in_progress {
     if constexpr (compresses) {
       using squares = typename E::own_squares;
       E& e = *e_;
-      const auto axis = at();
-      const bool is_known = plan_.average_gradient;
-      if (!is_known) {
+      if (!plan_.average_gradient) {
+        const auto axis = at();
         e.backend().launch(axis.n_tiles(), squares{axis.tiles, axis.tensors, axis.now, axis.sums});
+        e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
+        if (!plan_.local()) meet();
       }
-      e.backend().launch(
-          1, clip_own_kernel{e.now(), is_known ? nullptr : axis.sums, axis.n_tiles(),
-                             static_cast<float>(e.rule.max_grad_norm()), plan_.local()});
+      const auto largest = static_cast<float>(e.rule.max_grad_norm());
+      e.backend().launch(1, clip_own_kernel{e.now(), largest});
     }
   }
+  /// The other shards of the model, if there are any.
+  void meet() { e_->others.meet(e_->backend(), e_->now(), e_->rule.max_grad_norm()); }
   void exchange() {
     if constexpr (compresses) {
       e_->compressed.agree(e_->rule.message(e_->compressed.agreed(e_->mask()), at()), turn());

@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/clip.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/now.hpp>
+#include <onebit/transport/wire.hpp>
+#include <optional>
+#include <utility>
+
+/// A model of which no rank holds the whole: pipeline stages, tensor-parallel shards, experts. Each
+/// shard has its own ranks, its own optimizer over them, and its own exchange; a step that one
+/// skips all must skip, and gradients are clipped by the norm of the whole.
+namespace onebit {
+
+/// What a rank says to the ranks that hold the other shards.
+struct shard_word {
+  std::uint32_t number = 0, skip = 0;
+  float mean_norm = -1, own_norm = -1;
+};
+
+struct tell_shards_kernel {
+  static constexpr bool serial = true;
+  const step_scalars* now;
+  shard_word* word;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(word, shard_word{now->number, now->skip, now->mean_norm, now->own_norm});
+  }
+};
+
+/// Takes over what the shards say: one skips, all skip; norms are those of the whole model.
+struct hear_shards_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  const shard_word* words;
+  std::uint32_t n;
+  float largest;  ///< norm of the mean; 0: not clipped
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    std::uint32_t skip = now->skip, odd_rank = now->odd_rank, odd_step = now->odd_step;
+    double mean = 0, own = 0;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      const shard_word w = words[r];
+      skip |= w.skip;
+      mean += static_cast<double>(w.mean_norm) * static_cast<double>(w.mean_norm);
+      own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
+      if (w.number == now->number) continue;
+      skip = 1;
+      if (odd_rank != 0) continue;
+      odd_rank = r + 1;
+      odd_step = w.number;
+    }
+    L::store_scalar(&now->skip, skip);
+    L::store_scalar(&now->odd_rank, odd_rank);
+    L::store_scalar(&now->odd_step, odd_step);
+    // what one shard does not know, none does: they make the same steps
+    if (now->own_norm >= 0) L::store_scalar(&now->own_norm, static_cast<float>(sqrt(own)));
+    if (!(now->mean_norm >= 0)) return;
+    const auto norm = static_cast<float>(sqrt(mean));
+    L::store_scalar(&now->mean_norm, norm);
+    if (largest > 0) L::store_scalar(&now->clip, detail::clip_factor(norm, largest));
+  }
+};
+
+/// This rank among those that hold the other shards of its replica; or nobody, which costs nothing.
+template <class B>
+class shards {
+ public:
+  shards() = default;
+  /// Not collective.
+  shards(wire w, B& backend)
+      : wire_(std::move(w)),
+        own_(backend.template make_buffer<shard_word>(1)),
+        all_(backend.template make_buffer<shard_word>(static_cast<std::size_t>(wire_->size()))) {}
+
+  [[nodiscard]] bool empty() const { return !wire_ || wire_->size() < 2; }
+  /// Collective over the shards, if there are any: 1 all_gather of 16 bytes.
+  [[gnu::cold]] void meet(B& backend, step_scalars* now, double largest_norm) {
+    if (empty()) return;
+    backend.launch(1, tell_shards_kernel{now, own_.data()});
+    wire_->all_gather(own_.data(), all_.data(), sizeof(shard_word));
+    backend.launch(1,
+                   hear_shards_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()),
+                                      static_cast<float>(largest_norm)});
+  }
+
+ private:
+  std::optional<wire> wire_;
+  buffer_of<B, shard_word> own_, all_;
+};
+
+}  // namespace onebit

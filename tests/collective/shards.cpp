@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Two shards of a model, two ranks each: what one shard skips the other skips, and norms are those
+// of the whole.
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <onebit/onebit.hpp>
+#include <string>
+#include <vector>
+
+#include "../support/training.hpp"
+
+using namespace onebit_test;
+
+namespace {
+
+/// Ranks 0, 1 hold shard 0, ranks 2, 3 shard 1; replica r is ranks r and 2 + r.
+struct place {
+  explicit place(const onebit::threads& all)
+      : shard(all.rank() / 2),
+        replicas(all.split(shard, all.rank())),
+        shards(all.split(2 + all.rank() % 2, all.rank())) {}
+  int shard;
+  onebit::threads replicas, shards;
+};
+
+const std::vector<std::size_t> sizes_of_shard[] = {{33, 40}, {100, 1, 7}};
+
+template <class F>
+void each_algorithm(const F& f) {
+  f("adam",
+    [](const auto& g, auto t, double norm) { return onebit::adam(g, t, {.max_grad_norm = norm}); });
+  f("one_bit_adam", [](const auto& g, auto t, double norm) {
+    return onebit::one_bit_adam(g, t, {.max_grad_norm = norm, .freeze_after = 6, .refreshes = 4});
+  });
+  f("one_bit_lamb", [](const auto& g, auto t, double norm) {
+    return onebit::one_bit_lamb(g, t, {.lamb = {.max_grad_norm = norm}, .freeze = {.after = 6}});
+  });
+  f("zero_one_adam", [](const auto& g, auto t, double norm) {
+    return onebit::zero_one_adam(
+        g, t,
+        {.adam = {.max_grad_norm = norm},
+         .schedule = {.kappa = 2, .warmup_steps = 6, .doubling_steps = 6, .max_interval = 1}});
+  });
+}
+
+}  // namespace
+
+TEST_CASE("shards: a step that one skips all skip, in every phase") {
+  each_algorithm([](const std::string& name, const auto& make) {
+    CAPTURE(name);
+    for (const double norm : {0.0, 3.0}) {
+      const auto skips = on_ranks(4, [&](onebit::threads all) {
+        place at(all);
+        training<> data(sizes_of_shard[at.shard]);
+        auto o = make(data.groups(), at.replicas, norm);
+        o.join_shards(at.shards);
+        std::vector<std::uint64_t> skipped;
+        for (std::uint64_t turn = 0; turn < 60; ++turn) {
+          data.compute_gradients(all.rank(), turn);
+          const std::uint64_t before = data.digest();
+          // one rank of the four, by turns
+          const bool bad = turn % 5 == 3 && static_cast<int>(turn / 5 % 4) == all.rank();
+          if (bad) data.grads[0][3] = std::numeric_limits<float>::quiet_NaN();
+          const auto done = o.step(0.01F);
+          if (done.skipped) skipped.push_back(turn);
+          if (done.skipped) CHECK(data.digest() == before);
+        }
+        CHECK(o.steps() == 48);
+        return skipped;
+      });
+      for (const auto& s : skips) {
+        CHECK(s == skips[0]);
+        CHECK(s.size() == 12);
+      }
+    }
+  });
+}
+
+TEST_CASE("shards: ten thousand bad gradients keep two groups in step") {
+  const auto ends = on_ranks(4, [](onebit::threads all) {
+    place at(all);
+    training<> data(sizes_of_shard[at.shard]);
+    auto o = onebit::one_bit_adam(data.groups(), at.replicas, {.freeze_after = 20});
+    o.join_shards(at.shards);
+    std::uint64_t injected = 0, skipped = 0;
+    for (std::uint64_t turn = 0; injected < 10000; ++turn) {
+      data.compute_gradients(all.rank(), turn);
+      // half of all turns, on one or more ranks; every rank knows of all
+      bool any = false;
+      for (int r = 0; r < 4; ++r) {
+        const bool bad = noise(turn * 4 + static_cast<std::uint64_t>(r)) > 0.7F;
+        injected += bad ? 1 : 0;
+        any = any || bad;
+        if (bad && r == all.rank()) data.grads[0][0] = std::numeric_limits<float>::infinity();
+      }
+      const bool was_skipped = o.step(1e-4F).skipped;
+      REQUIRE(was_skipped == any);
+      skipped += was_skipped ? 1 : 0;
+    }
+    CHECK(o.n_skipped() == skipped);
+    return std::array<std::uint64_t, 2>{o.steps(), data.digest()};
+  });
+  CHECK(ends[0] == ends[1]);
+  CHECK(ends[2] == ends[3]);
+  CHECK(ends[0][0] == ends[2][0]);
+}
+
+TEST_CASE("shards: gradients are clipped by the norm of the whole model") {
+  // The same model whole: its first two tensors are shard 0, the others shard 1.
+  const std::vector<std::size_t> sizes = {33, 40, 100, 1, 7};
+  const auto fill = [](std::vector<float>& g, std::size_t tensor, int replica, std::uint64_t step) {
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      g[i] = noise((step * 2 + static_cast<std::uint64_t>(replica)) * 1000003 + tensor * 5003 + i);
+    }
+  };
+  const auto plain = [](training<>& data) {
+    std::vector<onebit::param_group<>> g(1);
+    for (std::size_t t = 0; t < data.params.size(); ++t) {
+      g[0].tensors.push_back({data.params[t], data.grads[t]});
+    }
+    return g;
+  };
+  const auto whole = on_ranks(2, [&](onebit::threads t) {
+    training<> data(sizes);
+    for (auto& p : data.params) p.assign(p.size(), 0.5F);
+    auto o = onebit::adam(plain(data), t, {.max_grad_norm = 2});
+    std::vector<float> norms;
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      for (std::size_t k = 0; k < sizes.size(); ++k) fill(data.grads[k], k, t.rank(), step);
+      norms.push_back(*o.step(0.01F).gradient_norm);
+    }
+    return std::pair(norms, data.params);
+  })[0];
+  const auto sharded = on_ranks(4, [&](onebit::threads all) {
+    place at(all);
+    training<> data(at.shard == 0 ? std::vector<std::size_t>{33, 40}
+                                  : std::vector<std::size_t>{100, 1, 7});
+    for (auto& p : data.params) p.assign(p.size(), 0.5F);
+    auto o = onebit::adam(plain(data), at.replicas, {.max_grad_norm = 2});
+    o.join_shards(at.shards);
+    const std::size_t first = at.shard == 0 ? 0 : 2;
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      for (std::size_t k = 0; k < data.grads.size(); ++k) {
+        fill(data.grads[k], first + k, at.replicas.rank(), step);
+      }
+      const auto done = o.step(0.01F);
+      CHECK(*done.gradient_norm == doctest::Approx(whole.first[step]).epsilon(1e-6));
+    }
+    for (std::size_t k = 0; k < data.params.size(); ++k) {
+      for (std::size_t i = 0; i < data.params[k].size(); ++i) {
+        // 20 steps of 0.01, of which clip factors that differ in the last bit change 1e-7
+        REQUIRE(data.params[k][i] ==
+                doctest::Approx(whole.second[first + k][i]).epsilon(1e-6).scale(1));
+      }
+    }
+    return 0;
+  });
+  CHECK(sharded.size() == 4);
+}
+
+TEST_CASE("shards: one that is at another step is found, and not in the middle of a step") {
+  onebit::run_threads(2, [](onebit::threads all) {
+    training<> data({40});
+    auto alone = all.split(all.rank(), 0);
+    auto o = onebit::adam(data.groups(), alone);
+    if (all.rank() == 1) CHECK_FALSE(train(o, data).skipped);
+    o.join_shards(all);
+    CHECK(thrown<onebit::rank_mismatch>([&] { (void)train(o, data); }) == contains{"is at step"});
+    o.begin(0.1F);
+    CHECK(thrown<onebit::invalid_input>([&] { o.join_shards(all); }) == contains{"has begun"});
+  });
+}
