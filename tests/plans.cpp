@@ -115,11 +115,10 @@ TEST_CASE("a plan that the rule has no step for is refused in words") {
       check_refused(rule, {dense, both}, "neither averages nor exchanges, or does both");
     }
     check_refused(rule, {dense, exchange, local}, "neither averages nor exchanges, or does both");
-    check_refused(rule, {dense, dense, exchange, dense},
-                  "averages gradients after the warm-up has ended");
-    // what is frozen is what an average would need
-    check_refused(rule, {dense, {.average_gradient = true, .frozen = true}},
-                  "averages gradients after the warm-up has ended");
+    // what is frozen is what an average would need (without `frozen` it is another warm-up)
+    const step_plan contradiction{.average_gradient = true, .frozen = true};
+    check_refused(rule, {dense, contradiction}, "is frozen, and averages gradients without");
+    check_refused(rule, {dense, exchange, contradiction}, "is frozen, and averages gradients");
   };
   check(adam, true);
   check(lamb, false);

@@ -163,19 +163,6 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 
 // -- when ----------------------------------------------------------------------------------------
 
-/// What one step does. Every rank makes the same plan from the same numbers.
-struct step_plan {
-  bool average_gradient = true;  ///< exact mean of the gradients
-  bool exchange = false;         ///< compressed exchange of the rule's message
-  bool frozen = false;           ///< the warm-up is over: what the rule freezes is frozen before it
-  bool needs_variance_norm = false;  ///< `done` looks at ||v||_1
-  bool may_end_warm_up = false;      ///< the next plan hangs on whether this step is skipped
-  bool last_average = false;         ///< of many steps: its memory is given back
-
-  /// A step in which nothing travels, for rules that have one.
-  [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
-};
-
 /// What a schedule need not say.
 struct schedule_defaults {
   /// Never exchanging, it needs no memory for it.
@@ -207,7 +194,7 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 
 /// What a rule need not say.
 struct rule_defaults {
-  /// The carried buffer holds residuals only; true: it also gathers what is sent later.
+  /// The carried buffer also gathers what is sent later.
   static constexpr bool accumulates = false;
   /// Whether there are steps without communication.
   static constexpr bool local_steps = false;
@@ -217,7 +204,7 @@ struct rule_defaults {
   [[nodiscard]] bias_decay bias(const step_plan&) const { return {}; }
   /// What gradients are clipped to, by their global norm; 0: they are not.
   [[nodiscard]] double max_grad_norm() const { return 0; }
-  /// Before each step, and before anything of it: may make the plan smaller, or throw.
+  /// Before anything of a step: may make the plan smaller, or throw.
   template <class At>
   void open(step_plan&, float, std::uint64_t, const At&) {}
   /// ||v||_1 after `refresh`, for schedules that ask.
@@ -269,6 +256,14 @@ template <class R>
 concept FreezingRule = ExchangeRule<R> &&
     requires(R r, const tiled<typename R::backend_type, float, float>& at, std::uint32_t* live) {
   r.freeze(live, at);
+};
+
+/// A frozen rule that can warm up anew, from what was agreed. `thaw` allocates as `freeze` does.
+template <class R>
+concept ThawingRule = FreezingRule<R> &&
+    requires(R r, const tiled<typename R::backend_type, float, float>& at,
+             const detail::any_field& agreed) {
+  r.thaw(agreed, at);
 };
 
 /// A rule whose elements come to life one by one: it has local steps, or refreshes.

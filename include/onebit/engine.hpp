@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/checkpoint.hpp>
@@ -107,18 +108,19 @@ struct engine {
     if (!compressed.travels()) return {};
     return schedule.plan(step, lr);
   }
-  /// Before a step with this plan: ends the warm-up if it is over. Allocates before it changes
-  /// anything: when that fails, the next step tries again. Throws invalid_input for a plan that the
-  /// rule has no step for.
+  /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
+  /// before it changes anything: when that fails, the next step tries again. Throws invalid_input
+  /// for a plan that the rule has no step for.
   [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       const bool is_refresh = R::refreshes && plan.average_gradient && plan.exchange;
       if (!R::local_steps && !is_refresh && plan.average_gradient == plan.exchange) {
         refuse("neither averages nor exchanges, or does both: not every rule can");
       }
-      if (!R::local_steps && !plan.exchange && (plan.frozen || compressed.started())) {
-        refuse("averages gradients after the warm-up has ended");
+      if (!R::local_steps && !plan.exchange && plan.frozen) {
+        refuse("is frozen, and averages gradients without an exchange");
       }
+      if (!R::local_steps && !plan.exchange && compressed.started()) thaw();
       if constexpr (FreezingRule<R>) {
         // only a rule with local steps exchanges before it freezes, and must say whether it has
         const bool is_over = R::local_steps ? rule.frozen() : compressed.started();
@@ -134,6 +136,17 @@ struct engine {
     average.release();
     if constexpr (!R::local_steps) live.set_next({});
     ++generation;
+  }
+
+  /// Moments were taken over that are so many steps old.
+  [[gnu::cold]] void start_bias(std::uint64_t steps) {
+    const bias_decay each = rule.bias(step_plan{});
+    if (each.m == 0) return;  // it is not corrected
+    step_scalars s;
+    backend().copy_out(&s, now(), 1);
+    s.bias = {std::pow(each.m, static_cast<double>(steps)),
+              std::pow(each.v, static_cast<double>(steps))};
+    backend().copy_in(now(), &s, 1);
   }
 
   template <class Archive>
@@ -205,6 +218,18 @@ struct engine {
     allocate_undo();
     compressed.start(compressed.allocate(!R::local_steps, true), {});
     ++generation;
+  }
+  /// From the compressed phase back to a warm-up.
+  [[gnu::cold]] void thaw() {
+    if constexpr (ThawingRule<R>) {
+      rule.thaw(compressed.agreed(mask()), at(mask()));
+      compressed.start({}, {});  // gives its memory back
+      live.set_current({});
+      live.set_next({});
+      ++generation;
+    } else {
+      refuse("averages gradients after the warm-up has ended, and this rule has no way back");
+    }
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");

@@ -133,6 +133,41 @@ class optimizer {
     return now.n_skipped;
   }
 
+  /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
+  /// on, for so many steps; 0: until v is stable. m and v go on from what they are, elements that
+  /// had no variance may get it; what residuals hold is dropped. Collective in its effect: all
+  /// ranks call it at the same step. (A custom_schedule does the same by averaging again without an
+  /// exchange.) Throws invalid_input between begin() and step(), and where 0 cannot be.
+  void thaw(std::uint64_t warm_up_steps = 0) requires requires(S& s, std::uint64_t n) {
+    s.thaw(n, n);
+  }
+  {
+    if (parts_->open) throw invalid_input(has_begun());
+    engine_type& e = parts_->lasting;
+    e.schedule.thaw(e.step, warm_up_steps);
+  }
+  /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
+  /// m and v as they are before their bias is corrected (torch's exp_avg and exp_avg_sq), after so
+  /// many steps. Only before the first step. Not collective, but all ranks must give the same:
+  /// throws invalid_input after a step, and where sizes differ.
+  [[gnu::cold]] void start_from(const std::vector<given_moments>& moments,
+                                std::uint64_t steps) requires requires(R& r) {
+    r.take(static_cast<const float*>(nullptr), nullptr);
+  }
+  {
+    engine_type& e = parts_->lasting;
+    if (parts_->open || e.step > 0) {
+      throw invalid_input(detail::message("start_from: step ", e.step,
+                                          "; moments can be given before the first step", where()));
+    }
+    const layout& axis = e.average.axis();
+    std::vector<float> flat[2];
+    for (auto& f : flat) f.assign(axis.n_words() * word_elements, 0.0F);
+    detail::flatten(moments, e.tensors.sizes, flat, where());
+    e.rule.take(flat[0].data(), flat[1].data());
+    e.start_bias(steps);
+  }
+
   /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
   /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, each
   /// with an optimizer of its own. From now on they take the same steps at the same time, a step

@@ -69,7 +69,7 @@ class freeze : public schedule_defaults {
 
   /// Is step the first after the warm-up, or later?
   [[nodiscard]] bool frozen(std::uint64_t step) const {
-    return automatic() ? stable_ : step >= options_.after;
+    return automatic() ? stable_ : step >= end_;
   }
   [[nodiscard]] step_plan plan(std::uint64_t step, float) const {
     if (frozen(step)) {
@@ -79,7 +79,7 @@ class freeze : public schedule_defaults {
               .frozen = true,
               .last_average = refresh && gap_after(step) >= long_gap};
     }
-    const bool last = !automatic() && step + 1 >= options_.after;
+    const bool last = !automatic() && step + 1 >= end_;
     return {.needs_variance_norm = automatic() || last || is_looked_back_on(step),
             .may_end_warm_up = automatic() || last,
             .last_average = last};
@@ -99,16 +99,27 @@ class freeze : public schedule_defaults {
   /// After the last step of the warm-up: that it ended while v moved.
   [[nodiscard]] std::string warning() const {
     if (automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
-    const std::uint64_t last = options_.after - 1;
+    const std::uint64_t last = end_ - 1;
     return detail::join(3,
-                        {"onebit: the warm-up ends after ", options_.after, " steps, in the last ",
+                        {"onebit: the warm-up ends after ", end_ - begin_, " steps, in the last ",
                          look_back(last), " of which ||v||_1 changed by a factor of ", ratio_,
                          options_.refreshes > 0 ? "; refreshes will follow it, rarer and rarer"
                                                 : "; it stays as it is from here on",
                          ": a longer warm-up (", options_.ratio, " is stable) trains better"});
   }
+  /// From `step` on a warm-up anew, of `after` steps, or, 0, until v is stable.
+  void thaw(std::uint64_t step, std::uint64_t after) {
+    begin_ = step;
+    end_ = after == 0 ? 0 : step + after;
+    stable_ = false;
+    ratio_ = 0;
+    next_refresh_ = 0;
+    norms_.assign(n_norms(), 0.0);
+  }
   template <class Archive>
   void archive(Archive& a) {
+    a.scalar(begin_);
+    a.scalar(end_);
     a.scalar(stable_);
     a.scalar(next_refresh_);
     a.scalar(ratio_);
@@ -118,36 +129,42 @@ class freeze : public schedule_defaults {
   }
 
  private:
-  [[nodiscard]] bool automatic() const { return options_.after == 0; }
+  [[nodiscard]] bool automatic() const { return end_ == 0; }
   [[nodiscard]] std::uint64_t gap_after(std::uint64_t step) const {
     if (options_.refreshes == 0) return 0;
-    return step > options_.refreshes ? step / options_.refreshes : 1;
+    const std::uint64_t gap = (step - begin_) / options_.refreshes;
+    return gap < 1 ? 1 : gap;
   }
 
   /// With how many steps ago the norm of a step is compared.
   [[nodiscard]] std::uint64_t look_back(std::uint64_t step) const {
-    const std::uint64_t n = options_.refreshes > 0 ? gap_after(step) : (step + 1) / 2;
+    const std::uint64_t done = step - begin_;
+    const std::uint64_t n = options_.refreshes > 0 ? gap_after(step) : (done + 1) / 2;
     return n < 1 ? 1 : n > window_ ? window_ : n;
   }
   [[nodiscard]] bool is_looked_back_on(std::uint64_t step) const {
-    return options_.after > 1 && step + look_back(options_.after - 1) == options_.after - 1;
+    return end_ > begin_ + 1 && step + look_back(end_ - 1) == end_ - 1;
+  }
+  [[nodiscard]] std::size_t n_norms() const {
+    return automatic() ? static_cast<std::size_t>(window_) : 1;
   }
   void compare(std::uint64_t step, double variance_norm) {
     const double now = variance_norm / (1 - std::pow(beta2_, static_cast<double>(step + 1)));
     const std::uint64_t ago = look_back(step);
     // read before it is overwritten: it may be the same
-    const double then = step >= ago ? norms_[(step - ago) % norms_.size()] : 0;
+    const double then = step >= begin_ + ago ? norms_[(step - ago) % norms_.size()] : 0;
     norms_[step % norms_.size()] = now;
-    if (!automatic() && step + 1 < options_.after) return;
+    if (!automatic() && step + 1 < end_) return;
     ratio_ = !(now > 0 && then > 0) ? 0 : now < then ? now / then : then / now;
-    stable_ = automatic() && ratio_ >= options_.ratio && step + 1 >= least_warm_up &&
-              step + 1 >= options_.lr_warmup_steps && step >= last_rise_ + ago;
+    stable_ = automatic() && ratio_ >= options_.ratio && step + 1 >= begin_ + least_warm_up &&
+              step + 1 >= begin_ + options_.lr_warmup_steps && step >= last_rise_ + ago;
   }
 
   freeze_options options_;
   double beta2_;
-  std::uint64_t window_;  ///< 1 / (1 - beta2)
-  bool stable_ = false;   ///< what the automatic freeze found
+  std::uint64_t window_;           ///< 1 / (1 - beta2)
+  std::uint64_t begin_ = 0, end_;  ///< steps of the warm-up; end 0: when v is stable
+  bool stable_ = false;            ///< what the automatic freeze found
   std::uint64_t next_refresh_ = 0;
   double ratio_ = 0;
   std::uint64_t last_rise_ = 0;  ///< the last step whose learning rate was above the one before
@@ -156,7 +173,7 @@ class freeze : public schedule_defaults {
 };
 
 [[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2)
-    : options_(options), beta2_(beta2), window_(1) {
+    : options_(options), beta2_(beta2), window_(1), end_(options.after) {
   if (!(options.ratio > 0 && options.ratio <= 1)) {
     throw invalid_input(
         detail::message("freeze: ratio is ", options.ratio, ", must be above 0 and at most 1"));
@@ -170,7 +187,7 @@ class freeze : public schedule_defaults {
                                         " steps; freeze after a number of steps"));
   }
   window_ = static_cast<std::uint64_t>((window < max_window ? window : max_window) + 0.5);
-  norms_.resize(automatic() ? static_cast<std::size_t>(window_) : 1);
+  norms_.resize(n_norms());
 }
 
 struct intervals_options {
@@ -197,7 +214,7 @@ struct intervals_options {
 class intervals : public schedule_defaults {
  public:
   /// Throws invalid_input when warmup_steps, kappa or max_interval is 0.
-  explicit intervals(intervals_options o) : options_(o) {
+  explicit intervals(intervals_options o) : options_(o), warm_up_(o.warmup_steps) {
     if (o.kappa == 0 || o.max_interval == 0 || o.warmup_steps == 0) {
       throw invalid_input(detail::message("intervals: kappa ", o.kappa, ", warmup_steps ",
                                           o.warmup_steps, ", max_interval ", o.max_interval,
@@ -206,23 +223,33 @@ class intervals : public schedule_defaults {
   }
 
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
+    const std::uint64_t s = step - begin_;
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
-    const bool refresh =
-        step == next_refresh_ && (step < options_.warmup_steps || !options_.stop_refreshing);
-    const bool stops = options_.stop_refreshing && step + 1 >= options_.warmup_steps;
+    const bool refresh = s == next_refresh_ && (s < warm_up_ || !options_.stop_refreshing);
+    const bool stops = options_.stop_refreshing && s + 1 >= warm_up_;
     return {.average_gradient = refresh,
-            .exchange = extra || step % interval(step, lr) == 0,
+            .exchange = extra || s % interval(s, lr) == 0,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
   void done(std::uint64_t step, float lr, double) {
-    if (step == next_refresh_) {
+    const std::uint64_t s = step - begin_;
+    if (s == next_refresh_) {
       next_refresh_ += gap(refreshes_);
       ++refreshes_;
     }
-    peak_ = step < options_.warmup_steps || lr > peak_ ? lr : peak_;
+    peak_ = s < warm_up_ || lr > peak_ ? lr : peak_;
+  }
+  /// From `step` on as from the first step on, with a warm-up of `warm_up` steps.
+  void thaw(std::uint64_t step, std::uint64_t warm_up) {
+    begin_ = step;
+    warm_up_ = warm_up;
+    next_refresh_ = refreshes_ = 0;
+    peak_ = 0;
   }
   template <class Archive>
   void archive(Archive& a) {
+    a.scalar(begin_);
+    a.scalar(warm_up_);
     a.scalar(next_refresh_);
     a.scalar(refreshes_);
     a.scalar(peak_);
@@ -235,11 +262,12 @@ class intervals : public schedule_defaults {
   [[nodiscard]] std::uint64_t gap(std::uint64_t refresh) const {
     return std::uint64_t{1} << least(refresh / options_.kappa, 62);
   }
+  /// `step` and `next_refresh_` count from `begin_`.
   [[nodiscard]] std::uint64_t interval(std::uint64_t step, float lr) const {
-    if (step < options_.warmup_steps) return 1;
+    if (step < warm_up_) return 1;
     std::uint64_t doublings = 0;
     if (options_.doubling_steps > 0) {
-      doublings = (step - options_.warmup_steps) / options_.doubling_steps;
+      doublings = (step - warm_up_) / options_.doubling_steps;
     } else {
       const float peak = peak_ > lr ? peak_ : lr;
       for (float x = lr * 2; x <= peak && doublings < 62 && peak > 0; x *= 2) {
@@ -251,6 +279,7 @@ class intervals : public schedule_defaults {
   }
 
   intervals_options options_;
+  std::uint64_t begin_ = 0, warm_up_;
   std::uint64_t next_refresh_ = 0, refreshes_ = 0;
   float peak_ = 0;  ///< the learning rate from which halvings count
 };

@@ -38,6 +38,11 @@ struct param_group {
   float weight_decay = 0.0F;
 };
 
+/// The moments of one tensor, from elsewhere: as many of each as it has parameters.
+struct given_moments {
+  std::span<const float> m, v;
+};
+
 /// What a kernel knows of a tensor: raw pointers and its group's options.
 template <class P, class G>
 struct tensor_entry {

@@ -53,13 +53,26 @@ struct undo_in_buffer;  // tiled.hpp
 template <class Undo>
 struct turn;  // tiled.hpp
 
-/// Types that only exist in concepts: they stand for what a policy will be given.
+/// What one step does. Every rank makes the same plan from the same numbers.
+struct step_plan {
+  bool average_gradient = true;  ///< exact mean of the gradients
+  bool exchange = false;         ///< compressed exchange of the rule's message
+  bool frozen = false;           ///< the warm-up is over: what the rule freezes is frozen before it
+  bool needs_variance_norm = false;  ///< `done` looks at ||v||_1
+  bool may_end_warm_up = false;      ///< the next plan hangs on whether this step is skipped
+  bool last_average = false;         ///< of many steps: its memory is given back
+
+  /// A step in which nothing travels, for rules that have one.
+  [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
+};
+
 /// What a step does to the bias of moments that are averages from 0: m's is multiplied by beta1
 /// where m takes a gradient in, else by 1; v's alike. 0: the bias is not to be corrected.
 struct bias_decay {
   double m = 0, v = 0;
 };
 
+/// Types that only exist in concepts: they stand for what a policy will be given.
 namespace detail {
 
 /// Lanes that only exist in concepts: stands for whatever a backend hands to a kernel.

@@ -204,6 +204,11 @@ class adam_rule : public rule_defaults {
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
+  /// Moments from elsewhere, on the flat axis.
+  void take(const float* m, const float* v) {
+    backend_.copy_in(m_.data(), m, m_.size());
+    backend_.copy_in(v_.data(), v, v_.size());
+  }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   [[nodiscard]] bias_decay bias(const step_plan& plan) const {
     if (!options_.bias_correction) return {};
@@ -237,6 +242,16 @@ class adam_rule : public rule_defaults {
         detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), at.now});
     frozen_ = true;
     return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
+  }
+  /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped.
+  template <class View, class At>
+  void thaw(const View& agreed, const At& at) {
+    auto m = backend_.template make_buffer<float>(v_.size());
+    backend_.launch(at.n_tiles(),
+                    detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(), v_.data(),
+                                              static_cast<float>(options_.eps), at.now});
+    m_ = std::move(m);
+    frozen_ = false;
   }
   /// Which elements will have variance after a refresh.
   template <class View, class At>
@@ -286,7 +301,7 @@ class adam_rule : public rule_defaults {
   bool frozen_ = false;
 };
 
-static_assert(FreezingRule<adam_rule<detail::any_backend>> &&
+static_assert(ThawingRule<adam_rule<detail::any_backend>> &&
               WakingRule<adam_rule<detail::any_backend>>);
 
 }  // namespace onebit

@@ -10,6 +10,7 @@
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/rule/lamb_kernels.hpp>
+#include <onebit/rule/lamb_scaling.hpp>
 #include <onebit/rule/moments.hpp>
 #include <onebit/tiled.hpp>
 #include <utility>
@@ -96,6 +97,11 @@ class lamb_rule : public rule_defaults {
   [[nodiscard]] const lamb_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
   /// Of v's, too, after the freeze: it is that of the second variance then.
+  /// Moments from elsewhere, on the flat axis.
+  void take(const float* m, const float* v) {
+    backend_.copy_in(m_.data(), m, m_.size());
+    backend_.copy_in(v_.data(), v, v_.size());
+  }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   [[nodiscard]] bias_decay bias(const step_plan&) const {
     if (!options_.bias_correction) return {};
@@ -150,6 +156,25 @@ class lamb_rule : public rule_defaults {
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
     return {std::move(copy), factors_.data(), static_cast<float>(options_.beta1)};
+  }
+
+  /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped. Coefficients
+  /// go on from their averages.
+  template <class View, class At>
+  void thaw(const View& agreed, const At& at) {
+    auto m = backend_.template make_buffer<float>(v_.size());
+    using unscaled = detail::lamb_unscaled_view<View>;
+    backend_.launch(at.n_tiles(), detail::thaw_kernel<unscaled>{{agreed, layers_.data()},
+                                                                at.tiles,
+                                                                at.live,
+                                                                m.data(),
+                                                                v_.data(),
+                                                                static_cast<float>(options_.eps),
+                                                                at.now});
+    m_ = std::move(m);
+    fresh_ = {};
+    for (auto* s : {&sums_a_, &sums_b_}) *s = {};
+    frozen_ = false;
   }
 
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
@@ -225,6 +250,6 @@ class lamb_rule : public rule_defaults {
   bool frozen_ = false;
 };
 
-static_assert(FreezingRule<lamb_rule<detail::any_backend>>);
+static_assert(ThawingRule<lamb_rule<detail::any_backend>>);
 
 }  // namespace onebit

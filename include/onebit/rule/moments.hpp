@@ -146,6 +146,32 @@ struct freeze_kernel {
   }
 };
 
+/// The way back: m from what was agreed, v from its denominator; elements that have none get 0.
+template <class View>
+struct thaw_kernel {
+  static constexpr bool rare = true;
+  View agreed;
+  const tile* tiles;
+  live_mask live;
+  float *m, *v;
+  float eps;
+  const step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto m_at = agreed.template at<L>(t, i);
+    const auto inverse = L::set(1 / correction(now->bias.v));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t word = t.word + k;
+      L::store(m + word * 32, m_at(k));
+      const auto root = L::sub(L::load(v + word * 32), L::set(eps));
+      const auto variance = L::mul(L::mul(root, root), inverse);
+      L::store(v + word * 32, live.template keep<L>(word, variance));
+    }
+  }
+};
+
 struct sum_kernel {
   static constexpr bool serial = true;
   const float* values;

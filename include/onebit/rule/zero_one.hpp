@@ -209,6 +209,11 @@ class zero_one_rule : public rule_defaults {
     lr_sum_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
+  /// Moments from elsewhere, on the flat axis.
+  void take(const float* m, const float* v) {
+    backend_.copy_in(m_.data(), m, m_.size());
+    backend_.copy_in(v_.data(), v, v_.size());
+  }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// m sees every step's gradient, v those that are averaged.
   [[nodiscard]] bias_decay bias(const step_plan& plan) const {
