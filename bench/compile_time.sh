@@ -38,7 +38,7 @@ cat >"$work/step.cpp" <<'END'
 #include <onebit/onebit.hpp>
 #include <vector>
 void train(const std::vector<onebit::param_group<>>& groups, onebit::threads transport) {
-  auto optimizer = onebit::one_bit_adam(groups, transport, {.freeze_after = 100});
+  auto optimizer = onebit::one_bit_adam(groups, transport, onebit::one_bit_adam_options{});
   optimizer.step(1e-3F);
 }
 END

@@ -143,12 +143,13 @@ int main(int argc, char** argv) {
   constexpr double server = 4.0 / step_ranks;
   add("adam", 8, [](const groups& g, onebit::threads t) { return adam(g, t); });
   add("one_bit_adam", 8.25 + server, [](const groups& g, onebit::threads t) {
-    return one_bit_adam(g, t, {.freeze_after = 2, .refreshes = 0});
+    return one_bit_adam(g, t, {.freeze = {.after = 2}, .refreshes = 0});
   });
   add("adam_clipped", 8,
       [](const groups& g, onebit::threads t) { return adam(g, t, {.max_grad_norm = 1}); });
   add("one_bit_adam_clipped", 8.25 + server, [](const groups& g, onebit::threads t) {
-    return one_bit_adam(g, t, {.max_grad_norm = 1, .freeze_after = 2, .refreshes = 0});
+    return one_bit_adam(g, t,
+                        {.adam = {.max_grad_norm = 1}, .freeze = {.after = 2}, .refreshes = 0});
   });
   add("lamb", 8, [](const groups& g, onebit::threads t) { return lamb(g, t); });
   add("one_bit_lamb", 12.5 + server, [](const groups& g, onebit::threads t) {

@@ -21,7 +21,7 @@ double train(const char* name, const Collective& collective) {
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({x, grad});
     onebit::one_bit_adam_options options;
-    options.freeze_after = 50;
+    options.freeze.after = 50;
     auto optimizer = onebit::one_bit_adam(groups, comm, options, collective);
     onebit::report last;
     for (int step = 0; step < 400; ++step) {

@@ -239,7 +239,7 @@ class zero_one_rule : public onebit::rule_defaults {
   zero_one_rule(zero_one_options::moments options, B backend)
       : c_(onebit::make_moments(options.beta1, options.beta2, options.eps)),
         backend_(std::move(backend)) {
-    onebit::validate_moments("zero_one", options.beta1, options.beta2, options.eps);
+    onebit::validate_moments("zero_one_options", options.beta1, options.beta2, options.eps);
   }
   [[nodiscard]] B& backend() { return backend_; }
   void prepare(const onebit::layout& axis) {

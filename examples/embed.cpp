@@ -21,7 +21,7 @@ int main() {
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({x, grad});
     onebit::one_bit_adam_options options;
-    options.freeze_after = 60;  // exact steps first, then one bit per parameter
+    options.freeze.after = 60;  // exact steps first, then one bit per parameter
     auto optimizer = onebit::one_bit_adam(groups, comm, options);
 
     for (int step = 0; step < 400; ++step) {

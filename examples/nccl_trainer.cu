@@ -279,7 +279,7 @@ bool train(const place& here, ncclComm_t communicator, cudaStream_t stream, cons
         {{params[i].data(), params[i].size()}, {grads[i].data(), grads[i].size()}});
   }
   onebit::one_bit_adam_options adam;
-  adam.freeze_after = static_cast<std::uint64_t>(o.steps) / 4;
+  adam.freeze.after = static_cast<std::uint64_t>(o.steps) / 4;
   auto optimizer =
       onebit::one_bit_adam(groups, comm, adam, onebit::gather_scatter<onebit::sign<>>{},
                            onebit::cuda(stream));  // instead of the host

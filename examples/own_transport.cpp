@@ -50,8 +50,9 @@ class logged {
 
 int main() {
   const toy::result r = toy::train(4, 400, 0.02F, [](const auto& groups, onebit::threads comm) {
-    return onebit::one_bit_adam(groups, logged(comm, stdout),
-                                onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 100});
+    return onebit::one_bit_adam(
+        groups, logged(comm, stdout),
+        onebit::one_bit_adam_options{.adam = {.beta2 = 0.99}, .freeze = {.after = 100}});
   });
   return toy::verdict("1-bit Adam, logged", r, 0.02);
 }

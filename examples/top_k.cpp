@@ -11,7 +11,9 @@ int main() {
   const onebit::gather_scatter collective{top_k{.k = 410}};
   const toy::result r = toy::train(4, 600, 0.02F, [&](const auto& groups, onebit::threads comm) {
     return onebit::one_bit_adam(
-        groups, comm, onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 100}, collective);
+        groups, comm,
+        onebit::one_bit_adam_options{.adam = {.beta2 = 0.99}, .freeze = {.after = 100}},
+        collective);
   });
   return toy::verdict("Adam, top 10% per tile", r, 0.02);
 }

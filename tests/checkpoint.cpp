@@ -27,17 +27,17 @@ namespace {
 
 onebit::one_bit_adam_options corrected_after(std::uint64_t n) {
   onebit::one_bit_adam_options o;
-  o.freeze_after = n;
-  o.bias_correction = true;
+  o.freeze.after = n;
+  o.adam.bias_correction = true;
   return o;
 }
 
 /// A freeze by itself, after 8 steps or so: the window is 4 steps.
 onebit::one_bit_adam_options frozen_by_itself() {
   onebit::one_bit_adam_options o;
-  o.beta2 = 0.75;
-  o.freeze_ratio = 0.5;
-  o.lr_warmup_steps = 7;
+  o.adam.beta2 = 0.75;
+  o.freeze.ratio = 0.5;
+  o.freeze.lr_warmup_steps = 7;
   return o;
 }
 

@@ -179,7 +179,7 @@ TEST_CASE("one rank with invalid input: it throws its own error, the others are 
          if (odd) g[0].lr_factor = -1;
          (void)onebit::adam(g, t);
        }},
-      {"betas",
+      {"beta1 is 2",
        [](onebit::threads t, bool odd) {
          training<> data({4});
          (void)onebit::adam(data.groups(), t, {odd ? 2 : 0.9, 0.999, 1e-8, false});
@@ -188,7 +188,7 @@ TEST_CASE("one rank with invalid input: it throws its own error, the others are 
        [](onebit::threads t, bool odd) {
          training<> data({4});
          onebit::one_bit_adam_options o;
-         if (odd) o.freeze_ratio = 2;
+         if (odd) o.freeze.ratio = 2;
          (void)onebit::one_bit_adam(data.groups(), t, o);
        }},
       {"block of 33",

@@ -59,12 +59,13 @@ constexpr double adams_rate = 0.002, lambs_rate = 0.007;  // LAMB's is relative 
 /// 1-bit Adam with any options and collective.
 template <class C = gather_scatter<sign<>>>
 row one_bit(const char* name, std::uint64_t refreshes, C collective = {}) {
-  return {
-      name, adams_rate, [=](const groups& g, threads t, const settings& s) {
-        return erase(one_bit_adam(
-            g, t, {.beta2 = s.adam.beta2, .freeze_after = s.freeze_after, .refreshes = refreshes},
-            collective));
-      }};
+  return {name, adams_rate, [=](const groups& g, threads t, const settings& s) {
+            return erase(one_bit_adam(g, t,
+                                      {.adam = {.beta2 = s.adam.beta2},
+                                       .freeze = {.after = s.freeze_after},
+                                       .refreshes = refreshes},
+                                      collective));
+          }};
 }
 /// Naive 1-bit Adam: compressed gradients from the first step.
 template <class C>

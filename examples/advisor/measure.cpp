@@ -110,7 +110,7 @@ void time_passes(mpi world, std::size_t n, measurement& m) {
   const double to_ns = 1e9 / static_cast<double>(n);
   model a(n);
   onebit::one_bit_adam_options options;
-  options.freeze_after = 6;
+  options.freeze.after = 6;
   options.refreshes = 0;  // the compressed step alone
   auto compressed = onebit::one_bit_adam(a.groups, world, options);
   std::vector<double> encode, update, dense_update;

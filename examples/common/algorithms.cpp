@@ -67,13 +67,11 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
         onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most}));
   }
   if (algorithm == "one_bit_adam") {
-    return erase(
-        onebit::one_bit_adam(groups, comm,
-                             onebit::one_bit_adam_options{.beta1 = beta1,
-                                                          .beta2 = beta2,
-                                                          .eps = eps,
-                                                          .max_grad_norm = most,
-                                                          .freeze_after = settings.freeze_after}));
+    return erase(onebit::one_bit_adam(
+        groups, comm,
+        onebit::one_bit_adam_options{
+            .adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most},
+            .freeze = {.after = settings.freeze_after}}));
   }
   const onebit::lamb_options lamb{
       .beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most};

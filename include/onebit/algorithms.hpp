@@ -64,7 +64,7 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
-                  o.lr_warmup_steps, " refreshes ", o.refreshes);
+                  o.lr_warmup_steps);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
   return describe("kappa ", o.kappa, " warmup_steps ", o.warmup_steps, " stop_refreshing ",
@@ -72,22 +72,14 @@ template <class P, class G>
                   o.max_interval, " also_every ", o.also_every);
 }
 
+/// Options of an algorithm that compresses: its rule's, when it compresses, and how the ranks add
+/// up where they average.
 struct one_bit_adam_options {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  /// As adam_options says.
-  bool bias_correction = true;
-  /// As adam_options says.
-  double max_grad_norm = 0;
-  /// Warm-up steps with exact averages; 0: freeze by itself when v is stable, as freeze_options
-  /// says.
-  std::uint64_t freeze_after = 0;
-  /// As freeze_options::ratio; without refreshes the paper's 0.96 is the better choice.
-  double freeze_ratio = 0.9;
-  std::uint64_t lr_warmup_steps = 0;
-  /// After the freeze v still sees an exact average now and then, as freeze_options says; 0: never,
-  /// as in the paper.
+  adam_options adam{};
+  freeze_options freeze{};
+  /// After the freeze v still sees an exact average of the gradients now and then: from a step t of
+  /// the training to the next such step it is t / refreshes, at least 1, so that 0.7 times as many
+  /// come until t has doubled. 0: v is constant from the freeze on, as in the paper.
   std::uint64_t refreshes = 16;
   dense_sum warm_up_sum = dense_sum::rank_order;
 };
@@ -124,15 +116,13 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   detail::check_policies<T, B>();
   check_split<C, T>();
   wire comm(std::move(transport));
-  const adam_options adam{options.beta1, options.beta2, options.eps, options.bias_correction,
-                          options.max_grad_norm};
-  const freeze_options when{options.freeze_after, options.freeze_ratio, options.lr_warmup_steps,
-                            options.refreshes};
   auto [rule, schedule] = detail::attend(comm, [&] {
-    return std::pair(adam_rule<B>(adam, std::move(backend)), freeze(when, options.beta2));
+    return std::pair(adam_rule<B>(options.adam, std::move(backend)),
+                     freeze(options.freeze, options.adam.beta2, options.refreshes));
   });
-  return optimizer("one_bit_adam " + describe(adam) + " " + describe(when) + " " +
-                       policy_name(collective) + describe(groups),
+  return optimizer("one_bit_adam " + describe(options.adam) + " " + describe(options.freeze) +
+                       describe(" refreshes ", options.refreshes, " ") + policy_name(collective) +
+                       describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
 }
@@ -172,11 +162,6 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
-    if (options.freeze.refreshes > 0) {
-      throw invalid_input(detail::message("one_bit_lamb: freeze.refreshes is ",
-                                          options.freeze.refreshes,
-                                          "; must be 0, LAMB's v stays as it was at the freeze"));
-    }
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2));
   });

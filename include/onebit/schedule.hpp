@@ -43,13 +43,10 @@ struct freeze_options {
   /// stay as it is, up to its first refresh; without refreshes, of half of all steps ago, at most
   /// 1 / (1 - beta2). At least 16 steps are warm-up, and in those that are looked back on the
   /// learning rate must not have risen.
-  double ratio = 0.96;
+  /// 0: 0.96 as in the paper, 0.9 with refreshes.
+  double ratio = 0;
   /// Automatic: no earlier than after so many steps.
   std::uint64_t lr_warmup_steps = 0;
-  /// Afterwards v still sees an exact average of the gradients now and then: from a step t to the
-  /// next such step it is t / refreshes, at least 1, so that 0.7 times as many come until t has
-  /// doubled. 0: v is constant from the freeze on, as in the papers. For rules that can (Adam's).
-  std::uint64_t refreshes = 0;
 };
 
 /// Warm-up with exact averages, then compressed for good. 15-25% of all steps are a usual warm-up
@@ -63,9 +60,9 @@ class freeze : public schedule_defaults {
   /// The most steps that the automatic freeze looks back.
   static constexpr double max_window = 1e7;
 
-  /// Throws invalid_input when ratio is outside (0, 1], beta2 outside [0, 1), or too close to 1 for
-  /// an automatic freeze.
-  freeze(freeze_options options, double beta2);
+  /// `refreshes` as one_bit_adam_options has it. Throws invalid_input when ratio is outside [0, 1],
+  /// beta2 outside [0, 1), or too close to 1 for an automatic freeze.
+  freeze(freeze_options options, double beta2, std::uint64_t refreshes = 0);
 
   /// Is step the first after the warm-up, or later?
   [[nodiscard]] bool frozen(std::uint64_t step) const {
@@ -73,7 +70,7 @@ class freeze : public schedule_defaults {
   }
   [[nodiscard]] step_plan plan(std::uint64_t step, float) const {
     if (frozen(step)) {
-      const bool refresh = options_.refreshes > 0 && step >= next_refresh_ && next_refresh_ > 0;
+      const bool refresh = refreshes_ > 0 && step >= next_refresh_ && next_refresh_ > 0;
       return {.average_gradient = refresh,
               .exchange = true,
               .frozen = true,
@@ -103,8 +100,8 @@ class freeze : public schedule_defaults {
     return detail::join(3,
                         {"onebit: the warm-up ends after ", end_ - begin_, " steps, in the last ",
                          look_back(last), " of which ||v||_1 changed by a factor of ", ratio_,
-                         options_.refreshes > 0 ? "; refreshes will follow it, rarer and rarer"
-                                                : "; it stays as it is from here on",
+                         refreshes_ > 0 ? "; refreshes will follow it, rarer and rarer"
+                                        : "; it stays as it is from here on",
                          ": a longer warm-up (", options_.ratio, " is stable) trains better"});
   }
   /// From `step` on a warm-up anew, of `after` steps, or, 0, until v is stable.
@@ -131,15 +128,15 @@ class freeze : public schedule_defaults {
  private:
   [[nodiscard]] bool automatic() const { return end_ == 0; }
   [[nodiscard]] std::uint64_t gap_after(std::uint64_t step) const {
-    if (options_.refreshes == 0) return 0;
-    const std::uint64_t gap = (step - begin_) / options_.refreshes;
+    if (refreshes_ == 0) return 0;
+    const std::uint64_t gap = (step - begin_) / refreshes_;
     return gap < 1 ? 1 : gap;
   }
 
   /// With how many steps ago the norm of a step is compared.
   [[nodiscard]] std::uint64_t look_back(std::uint64_t step) const {
     const std::uint64_t done = step - begin_;
-    const std::uint64_t n = options_.refreshes > 0 ? gap_after(step) : (done + 1) / 2;
+    const std::uint64_t n = refreshes_ > 0 ? gap_after(step) : (done + 1) / 2;
     return n < 1 ? 1 : n > window_ ? window_ : n;
   }
   [[nodiscard]] bool is_looked_back_on(std::uint64_t step) const {
@@ -161,6 +158,7 @@ class freeze : public schedule_defaults {
   }
 
   freeze_options options_;
+  std::uint64_t refreshes_;
   double beta2_;
   std::uint64_t window_;           ///< 1 / (1 - beta2)
   std::uint64_t begin_ = 0, end_;  ///< steps of the warm-up; end 0: when v is stable
@@ -172,18 +170,20 @@ class freeze : public schedule_defaults {
   std::vector<double> norms_;  ///< of the last steps, or of the one that is looked back on
 };
 
-[[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2)
-    : options_(options), beta2_(beta2), window_(1), end_(options.after) {
-  if (!(options.ratio > 0 && options.ratio <= 1)) {
-    throw invalid_input(
-        detail::message("freeze: ratio is ", options.ratio, ", must be above 0 and at most 1"));
+[[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2, std::uint64_t refreshes)
+    : options_(options), refreshes_(refreshes), beta2_(beta2), window_(1), end_(options.after) {
+  if (!(options.ratio >= 0 && options.ratio <= 1)) {
+    throw invalid_input(detail::message("freeze_options: ratio is ", options.ratio,
+                                        ", must be 0 (by itself) or above 0 and at most 1"));
   }
+  if (options.ratio == 0) options_.ratio = refreshes > 0 ? 0.9 : 0.96;
   if (!(beta2 >= 0 && beta2 < 1)) {
     throw invalid_input(detail::message("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
   }
   const double window = 1 / (1 - beta2);
   if (automatic() && window > max_window) {
-    throw invalid_input(detail::message("freeze: beta2 ", beta2, " asks for the norms of ", window,
+    throw invalid_input(detail::message("freeze_options: after is 0, and beta2 ", beta2,
+                                        " asks for the norms of ", window,
                                         " steps; freeze after a number of steps"));
   }
   window_ = static_cast<std::uint64_t>((window < max_window ? window : max_window) + 0.5);
@@ -216,9 +216,9 @@ class intervals : public schedule_defaults {
   /// Throws invalid_input when warmup_steps, kappa or max_interval is 0.
   explicit intervals(intervals_options o) : options_(o), warm_up_(o.warmup_steps) {
     if (o.kappa == 0 || o.max_interval == 0 || o.warmup_steps == 0) {
-      throw invalid_input(detail::message("intervals: kappa ", o.kappa, ", warmup_steps ",
-                                          o.warmup_steps, ", max_interval ", o.max_interval,
-                                          "; all must be at least 1"));
+      throw invalid_input(detail::message("intervals_options: kappa is ", o.kappa,
+                                          ", warmup_steps ", o.warmup_steps, ", max_interval ",
+                                          o.max_interval, "; all must be at least 1"));
     }
   }
 

@@ -126,7 +126,7 @@ constexpr int any_number = 1000;  // a baseline never freezes
 
 onebit::one_bit_adam_options frozen_after_6() {
   onebit::one_bit_adam_options o;
-  o.freeze_after = 6;
+  o.freeze.after = 6;
   o.refreshes = 0;
   return o;
 }
@@ -196,7 +196,7 @@ TEST_CASE("state_bytes and work_bytes are what an optimizer holds on the heap") 
       const auto before = live_bytes.load();
       wait_for_all(t);
       onebit::one_bit_adam_options o;
-      o.freeze_after = 2;
+      o.freeze.after = 2;
       o.refreshes = 0;
       auto optimizer = onebit::one_bit_adam(data.groups(), t, o);
       std::size_t told = 0;

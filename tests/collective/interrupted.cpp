@@ -43,7 +43,8 @@ struct one_bit_adam_maker {
   auto operator()(const Groups& groups, T transport, Collective collective) const {
     return onebit::one_bit_adam(
         groups, transport,
-        onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3, .refreshes = refreshes},
+        onebit::one_bit_adam_options{
+            .adam = {.beta2 = 0.99}, .freeze = {.after = 3}, .refreshes = refreshes},
         collective);
   }
 };

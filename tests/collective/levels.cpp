@@ -101,9 +101,9 @@ struct one_bit_adam_maker {
   static constexpr auto uncompressed = adam;
   template <class Groups, class T, class Collective>
   auto operator()(const Groups& groups, T transport, Collective collective) const {
-    return onebit::one_bit_adam(groups, transport,
-                                onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 5},
-                                collective);
+    return onebit::one_bit_adam(
+        groups, transport,
+        onebit::one_bit_adam_options{.adam = {.beta2 = 0.99}, .freeze = {.after = 5}}, collective);
   }
 };
 struct one_bit_lamb_maker {
@@ -252,8 +252,9 @@ TEST_CASE("buckets hold no element back: dense averages do not depend on them") 
   const auto train_adam = [](auto collective) {
     return on_ranks(3, [&](onebit::threads t) {
       training<> data;
-      auto o = onebit::one_bit_adam(data.groups(), lazy(t),
-                                    onebit::one_bit_adam_options{.freeze_after = 50}, collective);
+      auto o =
+          onebit::one_bit_adam(data.groups(), lazy(t),
+                               onebit::one_bit_adam_options{.freeze = {.after = 50}}, collective);
       for (int i = 0; i < 10; ++i) (void)train(o, data);
       return data.digest();
     });

@@ -38,7 +38,8 @@ void each_algorithm(const F& f) {
   f("adam",
     [](const auto& g, auto t, double norm) { return onebit::adam(g, t, {.max_grad_norm = norm}); });
   f("one_bit_adam", [](const auto& g, auto t, double norm) {
-    return onebit::one_bit_adam(g, t, {.max_grad_norm = norm, .freeze_after = 6, .refreshes = 4});
+    return onebit::one_bit_adam(
+        g, t, {.adam = {.max_grad_norm = norm}, .freeze = {.after = 6}, .refreshes = 4});
   });
   f("one_bit_lamb", [](const auto& g, auto t, double norm) {
     return onebit::one_bit_lamb(g, t, {.lamb = {.max_grad_norm = norm}, .freeze = {.after = 6}});
@@ -88,7 +89,7 @@ TEST_CASE("shards: ten thousand bad gradients keep two groups in step") {
   const auto ends = on_ranks(4, [](onebit::threads all) {
     place at(all);
     training<> data(sizes_of_shard[at.shard]);
-    auto o = onebit::one_bit_adam(data.groups(), at.replicas, {.freeze_after = 20});
+    auto o = onebit::one_bit_adam(data.groups(), at.replicas, {.freeze = {.after = 20}});
     o.join_shards(at.shards);
     std::uint64_t injected = 0, skipped = 0;
     for (std::uint64_t turn = 0; injected < 10000; ++turn) {

@@ -70,10 +70,10 @@ class eager_one_bit_adam {
         if (real(at)) g[r][at] = plan_.gradient(static_cast<int>(r), step, element_[at]);
       }
     }
-    if (step < plan_.options.freeze_after || how_.exchange == wire::uncompressed) {
+    if (step < plan_.options.freeze.after || how_.exchange == wire::uncompressed) {
       dense_step(g, step);
     } else {
-      if (step == plan_.options.freeze_after) freeze(step);
+      if (step == plan_.options.freeze.after) freeze(step);
       compressed_step(g, step);
     }
   }
@@ -106,13 +106,13 @@ class eager_one_bit_adam {
     const onebit::one_bit_adam_options& o = plan_.options;
     const auto t = static_cast<double>(step + 1);
     const auto m_correction =
-        static_cast<float>(o.bias_correction ? 1 / (1 - std::pow(o.beta1, t)) : 1.0);
+        static_cast<float>(o.adam.bias_correction ? 1 / (1 - std::pow(o.adam.beta1, t)) : 1.0);
     const auto v_correction =
-        static_cast<float>(o.bias_correction ? 1 / (1 - std::pow(o.beta2, t)) : 1.0);
-    const auto beta1 = static_cast<float>(o.beta1), beta2 = static_cast<float>(o.beta2);
-    const auto one_minus_beta1 = static_cast<float>(1 - o.beta1);
-    const auto one_minus_beta2 = static_cast<float>(1 - o.beta2);
-    const auto eps = static_cast<float>(o.eps);
+        static_cast<float>(o.adam.bias_correction ? 1 / (1 - std::pow(o.adam.beta2, t)) : 1.0);
+    const auto beta1 = static_cast<float>(o.adam.beta1), beta2 = static_cast<float>(o.adam.beta2);
+    const auto one_minus_beta1 = static_cast<float>(1 - o.adam.beta1);
+    const auto one_minus_beta2 = static_cast<float>(1 - o.adam.beta2);
+    const auto eps = static_cast<float>(o.adam.eps);
     const float inverse = 1.0F / static_cast<float>(ranks_);
     for (std::size_t at = 0; at < n_; ++at) {
       if (!real(at)) continue;
@@ -129,22 +129,22 @@ class eager_one_bit_adam {
   void freeze(std::size_t step) {
     const onebit::one_bit_adam_options& o = plan_.options;
     const auto t = static_cast<double>(step);  // of the last dense step
-    const double v_correction = o.bias_correction ? 1 / (1 - std::pow(o.beta2, t)) : 1.0;
+    const double v_correction = o.adam.bias_correction ? 1 / (1 - std::pow(o.adam.beta2, t)) : 1.0;
     live_.assign(n_, false);
     for (std::size_t at = 0; at < n_; ++at) {
       live_[at] = v_[at] > 0;
       if (!live_[at]) m_[at] = 0;
       const float root = std::sqrt(product(v_[at], static_cast<float>(v_correction)));
-      v_[at] = root + static_cast<float>(o.eps);
+      v_[at] = root + static_cast<float>(o.adam.eps);
     }
   }
 
   void compressed_step(const std::vector<flat>& g, std::size_t step) {
     const auto t = static_cast<double>(step + 1);
     const auto m_correction = static_cast<float>(
-        plan_.options.bias_correction ? 1 / (1 - std::pow(plan_.options.beta1, t)) : 1.0);
-    const auto beta1 = static_cast<float>(plan_.options.beta1);
-    const auto one_minus_beta1 = static_cast<float>(1 - plan_.options.beta1);
+        plan_.options.adam.bias_correction ? 1 / (1 - std::pow(plan_.options.adam.beta1, t)) : 1.0);
+    const auto beta1 = static_cast<float>(plan_.options.adam.beta1);
+    const auto one_minus_beta1 = static_cast<float>(1 - plan_.options.adam.beta1);
     const float inverse = 1.0F / static_cast<float>(ranks_);
     flat sum(n_);
     for (std::size_t r = 0; r < ranks_; ++r) {

@@ -162,7 +162,7 @@ struct plan {
   int exponent = 0;  ///< gradients are multiplied by 2^exponent
   onebit::one_bit_adam_options options = [] {
     onebit::one_bit_adam_options o;
-    o.freeze_after = 4;
+    o.freeze.after = 4;
     o.refreshes = 0;
     return o;
   }();
@@ -175,7 +175,7 @@ struct plan {
   }
   /// Gradients of very different sizes; every 37th element has none before the freeze.
   float gradient(int rank, std::size_t step, std::size_t i) const {
-    if (i % 37 == 5 && step < options.freeze_after) return 0;
+    if (i % 37 == 5 && step < options.freeze.after) return 0;
     const float x = noise(seed, static_cast<std::uint64_t>(rank), step + 1, i);
     const int e = static_cast<int>(i % 7) - 3 + exponent;
     if (e < -126 || e > 127) return std::ldexp(x, e);
@@ -226,7 +226,7 @@ trace train(onebit::threads transport, const plan& p, Collective collective,
   }
   t.checkpoint = saved(o);
   auto& x = o.exchange();
-  CHECK(x.started() == (p.ranks > 1 && p.steps > p.options.freeze_after));
+  CHECK(x.started() == (p.ranks > 1 && p.steps > p.options.freeze.after));
   if (!x.started()) return t;  // with one rank it never does: nothing would travel
   t.agreed = copied(x.agreed(o.live()), x.sender(), backend);
   t.scales.assign(x.sender().scales().begin(), x.sender().scales().end());

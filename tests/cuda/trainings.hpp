@@ -268,7 +268,7 @@ template <class Collective>
 auto one_bit_adam_with(const Collective& c, std::uint64_t refreshes = 3) {
   return [c, refreshes](const auto& g, auto t, auto b) {
     return onebit::one_bit_adam(
-        g, t, onebit::one_bit_adam_options{.freeze_after = 12, .refreshes = refreshes}, c, b);
+        g, t, onebit::one_bit_adam_options{.freeze = {.after = 12}, .refreshes = refreshes}, c, b);
   };
 }
 template <class Collective>

@@ -112,7 +112,7 @@ TEST_CASE("cuda stream: steps replayed from graphs are the steps") {
 
 TEST_CASE("cuda stream: a replayed step that is called off changes nothing") {
   const auto make = [](const auto& g, auto t, auto b) {
-    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze_after = 4},
+    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze = {.after = 4}},
                                 onebit::gather_scatter<onebit::sign<>>{}, b);
   };
   const script s{.calls = 24, .bad = {15, 16, 20}};

@@ -32,7 +32,7 @@ template <class F>
 std::vector<std::vector<flat>> all_algorithms(const F& backend) {
   const onebit::gather_scatter<onebit::sign<>> exchange;
   onebit::one_bit_adam_options adam;
-  adam.freeze_after = 3;
+  adam.freeze.after = 3;
   onebit::one_bit_lamb_options lamb;
   lamb.freeze.after = 3;
   onebit::zero_one_adam_options zero_one;

@@ -145,7 +145,7 @@ std::unique_ptr<any_optimizer> make(const std::string& algorithm, tensors<>& dat
   if (algorithm == "lamb") return erase(onebit::lamb(g, w, {}, b));
   if (algorithm == "one_bit_adam") {
     return erase(onebit::one_bit_adam(
-        g, w, onebit::one_bit_adam_options{.freeze_after = 4, .refreshes = 2}, c, b));
+        g, w, onebit::one_bit_adam_options{.freeze = {.after = 4}, .refreshes = 2}, c, b));
   }
   if (algorithm == "one_bit_lamb") {
     return erase(
@@ -467,8 +467,9 @@ TEST_CASE("deferred: buckets in replayed steps, and steps announced between them
 
 TEST_CASE("16-bit elements: the same bits on host and warps, masters rounded, losses scaled") {
   const auto make = [](const auto& g, auto t, auto b) {
-    return erase(onebit::one_bit_adam(
-        g, onebit::wire(t), onebit::one_bit_adam_options{.freeze_after = 4}, in_two_phases{}, b));
+    return erase(onebit::one_bit_adam(g, onebit::wire(t),
+                                      onebit::one_bit_adam_options{.freeze = {.after = 4}},
+                                      in_two_phases{}, b));
   };
   const auto train = [&]<class P, class G>(bool with_master, std::type_identity<tensors<P, G>>) {
     const auto run = [&](auto t, auto b) {

@@ -223,12 +223,12 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
                       const Collective& collective) {
   flat params = c.initial_params(k), grads(params.size());
   onebit::one_bit_adam_options options;
-  options.beta1 = c.beta1();
-  options.beta2 = c.beta2();
-  options.eps = c.hyper("eps");
-  options.bias_correction = false;  // as recorded
+  options.adam.beta1 = c.beta1();
+  options.adam.beta2 = c.beta2();
+  options.adam.eps = c.hyper("eps");
+  options.adam.bias_correction = false;  // as recorded
   options.refreshes = 0;
-  options.freeze_after = c.hyper<std::size_t>("freeze_step") - 1;
+  options.freeze.after = c.hyper<std::size_t>("freeze_step") - 1;
   const std::vector<onebit::param_group<>> groups{
       {{{params, grads}}, 1.0F, static_cast<float>(c.hyper("weight_decay"))}};
   auto o = onebit::one_bit_adam(groups, transport, options, collective);
@@ -242,7 +242,7 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   }
   // The rule keeps sqrt(v) + eps from the freeze on.
   for (const float d : to_vector(o.rule().variance(), params.size())) {
-    const double root = static_cast<double>(d) - options.eps;
+    const double root = static_cast<double>(d) - options.adam.eps;
     result.v.push_back(static_cast<float>(root * root));
   }
   return result;

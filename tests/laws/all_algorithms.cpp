@@ -133,7 +133,7 @@ TEST_CASE("one rank: every algorithm is the uncompressed one, bit for bit") {
   const auto adam =
       trained([](const auto& g, auto t) { return onebit::adam(g, t, {.beta2 = 0.99}); });
   CHECK(trained([](const auto& g, auto t) {
-          return onebit::one_bit_adam(g, t, {.beta2 = 0.99, .freeze_after = 6});
+          return onebit::one_bit_adam(g, t, {.adam = {.beta2 = 0.99}, .freeze = {.after = 6}});
         }) == adam);
   CHECK(trained(one_bit_lamb_maker{}) == trained(lamb_maker{}));
   CHECK(trained(zero_one_maker{}) == adam);

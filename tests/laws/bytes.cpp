@@ -89,7 +89,7 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
         const onebit::sign<> codec{g};
         for (const trace& t : run(p, onebit::gather_scatter{codec})) {
           for (const auto& r : t.reports) {
-            const bool warm_up = w == 1 || r.step < p.options.freeze_after;
+            const bool warm_up = w == 1 || r.step < p.options.freeze.after;
             check_step(r, warm_up ? onebit::phase::dense : onebit::phase::compressed,
                        warm_up ? dense : scattered, two);
           }
@@ -137,7 +137,7 @@ TEST_CASE("law 5: one bit per parameter, both ways, and a little") {
       p.sizes = {300000, 100003, 64, 64, 1};
       p.ranks = w;
       p.steps = 3;
-      p.options.freeze_after = 2;
+      p.options.freeze.after = 2;
       const double n = 400132;
       const double budget = 2.0 * (w - 1) / w * n / 8 * 1.03;
       for (const trace& t : run(p, onebit::gather_scatter{onebit::sign<>{g}})) {

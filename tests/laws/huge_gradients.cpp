@@ -79,15 +79,18 @@ void check_all(const Make& make, const std::vector<std::uint64_t>& steps) {
 }  // namespace
 
 TEST_CASE("huge gradients: 1-bit Adam") {
-  check_all([](const auto& g,
-               auto t) { return onebit::one_bit_adam(g, t, {.freeze_after = 10, .refreshes = 8}); },
-            {0, 3, 9, 10, 11, 20});
+  check_all(
+      [](const auto& g, auto t) {
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = 10}, .refreshes = 8});
+      },
+      {0, 3, 9, 10, 11, 20});
 }
 
 TEST_CASE("huge gradients: clipped") {
   check_all(
       [](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, {.max_grad_norm = 1, .freeze_after = 10, .refreshes = 8});
+        return onebit::one_bit_adam(
+            g, t, {.adam = {.max_grad_norm = 1}, .freeze = {.after = 10}, .refreshes = 8});
       },
       {3, 10, 20});
   check_all(

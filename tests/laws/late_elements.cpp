@@ -88,7 +88,7 @@ void check_waking(const Make& make) {
 TEST_CASE("late elements: a refresh wakes those that have gradients by then, and no others") {
   SUBCASE("1-bit Adam") {
     check_waking([](const auto& g, auto t) {
-      return onebit::one_bit_adam(g, t, {.freeze_after = 10, .refreshes = 4});
+      return onebit::one_bit_adam(g, t, {.freeze = {.after = 10}, .refreshes = 4});
     });
   }
   SUBCASE("0/1 Adam, every step an exchange") {
@@ -113,7 +113,7 @@ TEST_CASE("late elements: without refreshes they stay where they are, as in the 
     }
   };
   still([](const auto& g, auto t) {
-    return onebit::one_bit_adam(g, t, {.freeze_after = 10, .refreshes = 0});
+    return onebit::one_bit_adam(g, t, {.freeze = {.after = 10}, .refreshes = 0});
   });
   still([](const auto& g, auto t) {
     return onebit::zero_one_adam(

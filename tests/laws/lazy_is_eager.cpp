@@ -99,9 +99,9 @@ TEST_CASE(
     "law 4: lazy is eager, with groups, weight decay and bias correction, and over a long run") {
   plan p;
   p.groups = {{2, 0.5F, 0.125F}, {0, 1, 1}, {3, 1.5F, 0.0F}, {3, 0.0F, 0.25F}};
-  p.options.bias_correction = true;
-  p.options.beta1 = 0.8;
-  p.options.beta2 = 0.95;
+  p.options.adam.bias_correction = true;
+  p.options.adam.beta1 = 0.8;
+  p.options.adam.beta2 = 0.95;
   for (const int w : {1, 3}) {
     p.ranks = w;
     check_both<onebit::l2_scale>(p, granularity::layer(), false);
@@ -118,7 +118,7 @@ TEST_CASE("law 3: through an exact exchange it is Adam with v frozen, with one r
   p.groups = {{4, 0.5F, 0.125F}, {4, 1.5F, 0.0F}};
   p.steps = 20;
   for (const bool corrected : {false, true}) {
-    p.options.bias_correction = corrected;
+    p.options.adam.bias_correction = corrected;
     for (const int w : {1, 2, 3, 5, 8}) {
       p.ranks = w;
       check(p, onebit::gather_scatter<onebit::identity>{},

@@ -35,7 +35,7 @@ plan dead_plan(int ranks) {
   p.groups = {{1, 1.0F, 0.0F}, {2, 0.5F, 0.25F}, {1, 1.0F, 0.0F}};
   p.ranks = ranks;
   p.steps = 10;
-  p.disturb = [after = p.options.freeze_after](memory& m, int, std::size_t step) {
+  p.disturb = [after = p.options.freeze.after](memory& m, int, std::size_t step) {
     silence(m, step, after);
   };
   return p;
@@ -98,7 +98,7 @@ TEST_CASE("law 8: with one rank nothing is frozen: they move as with Adam, as so
   const auto adam = on_ranks(1, [&](onebit::threads t) {
     memory own(p.sizes);
     auto o = onebit::adam(own.groups<float>(p.all_groups()), t,
-                          {.beta1 = p.options.beta1, .beta2 = p.options.beta2});
+                          {.beta1 = p.options.adam.beta1, .beta2 = p.options.adam.beta2});
     for (std::size_t step = 0; step < p.steps; ++step) {
       p.fill(own, 0, step);
       o.step(p.lr);
@@ -119,9 +119,9 @@ TEST_CASE("law 8: scales are those of the elements that live") {
   // All live messages have magnitude 0.5: every scale is 0.5 exactly, however many are dead, and
   // however large their gradients. Dead sets have scale 0.
   plan p = dead_plan(2);
-  p.options.beta1 = 0.0;  // the message is the gradient
-  p.steps = p.options.freeze_after + 1;
-  p.disturb = [after = p.options.freeze_after](memory& m, int, std::size_t step) {
+  p.options.adam.beta1 = 0.0;  // the message is the gradient
+  p.steps = p.options.freeze.after + 1;
+  p.disturb = [after = p.options.freeze.after](memory& m, int, std::size_t step) {
     for (flat& g : m.grads) {
       for (std::size_t i = 0; i < g.size(); ++i) g[i] = i % 3 == 0 ? 0.5F : -0.5F;
     }

@@ -59,7 +59,7 @@ TEST_CASE("law 4: scalar, AVX2, AVX-512, one to three threads: the same bits") {
   plan p;
   p.steps = 20;
   p.groups = {{4, 0.5F, 0.125F}, {4, 1.5F, 0.0F}};
-  p.options.bias_correction = true;
+  p.options.adam.bias_correction = true;
   for (const int w : {1, 2, 3}) {
     p.ranks = w;
     for (const granularity g : {granularity::vector(), granularity::layer(), granularity::chunk(),

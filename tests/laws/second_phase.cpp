@@ -78,18 +78,18 @@ void check_phases(const Make& make, bool local_steps) {
 TEST_CASE("thaw: a warm-up anew, then compressed again") {
   check_phases(
       [](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, {.freeze_after = freeze_at, .refreshes = 0});
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}, .refreshes = 0});
       },
       false);
   check_phases(
       [](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, {.freeze_after = freeze_at},
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}},
                                     onebit::all_gather<onebit::sign<>>{});
       },
       false);
   check_phases(
       [](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, {.freeze_after = freeze_at},
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}},
                                     onebit::hierarchical{onebit::sign<>{}, 1});
       },
       false);
@@ -108,7 +108,7 @@ TEST_CASE("thaw: a schedule of one's own, that averages again, is the same") {
   const auto called = train_twice(
       3,
       [](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, {.freeze_after = freeze_at, .refreshes = 0});
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}, .refreshes = 0});
       },
       n_steps);
   const auto scheduled = train_twice(
@@ -137,7 +137,7 @@ TEST_CASE("thaw: saved and resumed in every phase, the same bits") {
     }
   };
   check([](const auto& g, auto t) {
-    return onebit::one_bit_adam(g, t, {.freeze_after = freeze_at, .refreshes = 4});
+    return onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}, .refreshes = 4});
   });
   check([](const auto& g, auto t) {
     return onebit::one_bit_lamb(g, t, {.freeze = {.after = freeze_at}});
@@ -155,7 +155,7 @@ TEST_CASE("thaw: steps stay Adam's where gradients are alike, and new elements c
     data.params[0].assign(64, 0.0F);
     std::vector<onebit::param_group<>> g(1);
     g[0].tensors.push_back({data.params[0], data.grads[0]});
-    auto o = onebit::one_bit_adam(g, t, {.freeze_after = freeze_at, .refreshes = 0});
+    auto o = onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}, .refreshes = 0});
     double late = 0;
     while (o.steps() < n_steps) {
       const std::uint64_t s = o.steps();
@@ -234,6 +234,7 @@ TEST_CASE("start_from: moments of another Adam, and its step number") {
     }
   };
   check([](const auto& g, auto t) { return onebit::adam(g, t); });
-  check([](const auto& g, auto t) { return onebit::one_bit_adam(g, t, {.freeze_after = 100}); });
+  check(
+      [](const auto& g, auto t) { return onebit::one_bit_adam(g, t, {.freeze = {.after = 100}}); });
   check([](const auto& g, auto t) { return onebit::adam(g, t, {.bias_correction = false}); });
 }

@@ -135,7 +135,7 @@ plan small_plan(int ranks) {
   p.sizes = {33, 0, 70, 1};
   p.ranks = ranks;
   p.steps = 8;
-  p.options.freeze_after = 4;
+  p.options.freeze.after = 4;
   return p;
 }
 
@@ -169,8 +169,8 @@ TEST_CASE("law 7: with the transport's own sums") {
 
 TEST_CASE("law 7: with an automatic freeze, which looks at the variance") {
   plan p = small_plan(2);
-  p.options.freeze_after = 0;
-  p.options.freeze_ratio = 0.01;  // after 16 steps, the least
+  p.options.freeze.after = 0;
+  p.options.freeze.ratio = 0.01;  // after 16 steps, the least
   p.steps = 21;
   check<float>(p, onebit::gather_scatter<onebit::sign<>>{}, not_finite, {0, 7, 15, 16, 17, 19});
 }
@@ -194,7 +194,7 @@ void check_overflow_of_the_mean(const Collective& collective, std::uint32_t coll
     CAPTURE(w);
     plan p = small_plan(w);
     p.sizes = {1, 64};
-    p.options.beta1 = 0.0;  // the message is the gradient
+    p.options.adam.beta1 = 0.0;  // the message is the gradient
     const auto ranks = on_ranks(w, [&](onebit::threads transport) {
       outcome_of_rank result;
       memory own(p.sizes);
@@ -208,7 +208,7 @@ void check_overflow_of_the_mean(const Collective& collective, std::uint32_t coll
           result.skipped = o->step(p.lr);
           if (!result.skipped.skipped) result.problem = "not reported";
           if (result.skipped.collectives != collectives) result.problem = "in another phase";
-          const bool freezes = step == p.options.freeze_after && times == 0;
+          const bool freezes = step == p.options.freeze.after && times == 0;
           if ((o->saved() != before) != freezes) result.problem = "state changed";
           if (first_difference(own.all_params(), params) != none) result.problem = "params moved";
         }

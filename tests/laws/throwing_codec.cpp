@@ -170,7 +170,8 @@ TEST_CASE("law 10: a codec that throws, over gradients that are only read") {
         }
         return erase(onebit::one_bit_adam(
             groups, t,
-            onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3, .refreshes = 0},
+            onebit::one_bit_adam_options{
+                .adam = {.beta2 = 0.99}, .freeze = {.after = 3}, .refreshes = 0},
             onebit::gather_scatter{codec}, backend));
       },
       algorithm::one_bit_adam, true);

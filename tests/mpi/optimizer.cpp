@@ -27,7 +27,7 @@ namespace {
 
 onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
   onebit::one_bit_adam_options o;
-  o.freeze_after = n;
+  o.freeze.after = n;
   return o;
 }
 const auto plain = [](auto& data, auto t) { return onebit::adam(data.groups(), t); };

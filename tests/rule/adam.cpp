@@ -35,10 +35,10 @@ reference::granularity oracle_unit(onebit::granularity g) {
 reference::one_bit_adam make_oracle(const plan& p, eager_one_bit_adam::compression how,
                                     std::size_t dense_steps) {
   reference::adam_options o;
-  o.beta1 = p.options.beta1;
-  o.beta2 = p.options.beta2;
-  o.eps = p.options.eps;
-  o.bias_correction = p.options.bias_correction;
+  o.beta1 = p.options.adam.beta1;
+  o.beta2 = p.options.adam.beta2;
+  o.eps = p.options.adam.eps;
+  o.bias_correction = p.options.adam.bias_correction;
   o.dense_steps = dense_steps;
   o.compress.scales = oracle_unit(how.scales);
   o.compress.block_elements = how.scales.block_elements;
@@ -111,7 +111,7 @@ void check(plan p, const Collective& collective, eager_one_bit_adam::compression
   CAPTURE(p.seed);
 
   // One rank alone has no one to talk to: 1-bit Adam is Adam.
-  auto oracle = make_oracle(p, how, p.ranks == 1 ? reference::never : p.options.freeze_after);
+  auto oracle = make_oracle(p, how, p.ranks == 1 ? reference::never : p.options.freeze.after);
   const auto ranks = on_ranks(p.ranks, [&](onebit::threads t) { return train(t, p, collective); });
   for (std::size_t step = 0; step < p.steps; ++step) {
     CAPTURE(step);
@@ -174,7 +174,7 @@ TEST_CASE("one_bit_adam: against the oracle, over ranks, granularities, norms an
                                 granularity::block(64)}) {
       plan p = small_plan();
       p.ranks = w;
-      p.options.bias_correction = w % 2 == 0;
+      p.options.adam.bias_correction = w % 2 == 0;
       p.sizes[3] = 5;  // a set of one element has |y| == scale: its residual is rounding alone
       // The oracle cuts blocks at chunks even where nothing is scattered: one word is never cut.
       const granularity gathered = g.unit == onebit::scale_per::block ? granularity::block(32) : g;
@@ -198,8 +198,8 @@ TEST_CASE("adam: against the oracle, with groups and bias correction") {
         plan p = small_plan();
         p.ranks = w;
         p.steps = 30;
-        p.options.bias_correction = corrected;
-        p.options.freeze_after = p.steps;  // the gradients of the warm-up throughout
+        p.options.adam.bias_correction = corrected;
+        p.options.freeze.after = p.steps;  // the gradients of the warm-up throughout
         auto oracle = make_oracle(p, {}, reference::never);
         struct result {
           std::vector<flat> params;
@@ -207,9 +207,10 @@ TEST_CASE("adam: against the oracle, with groups and bias correction") {
         };
         const auto ranks = on_ranks(w, [&](onebit::threads t) {
           memory own(p.sizes);
-          auto o = onebit::adam(own.groups<const float>(p.all_groups()), t,
-                                {p.options.beta1, p.options.beta2, p.options.eps, corrected},
-                                onebit::host(), sum);
+          auto o = onebit::adam(
+              own.groups<const float>(p.all_groups()), t,
+              {p.options.adam.beta1, p.options.adam.beta2, p.options.adam.eps, corrected},
+              onebit::host(), sum);
           for (std::size_t step = 0; step < p.steps; ++step) {
             p.fill(own, t.rank(), step);
             o.step(p.lr);
@@ -241,7 +242,7 @@ TEST_CASE("one_bit_adam: the warm-up is adam, bit for bit") {
   plan p = small_plan();
   p.ranks = 3;
   p.steps = 12;
-  p.options.freeze_after = 12;
+  p.options.freeze.after = 12;
   const auto compressed = on_ranks(3, [&](onebit::threads t) {
     return train(t, p, onebit::gather_scatter<onebit::sign<>>{}).params.back();
   });
@@ -266,7 +267,7 @@ TEST_CASE("adam: options out of range are refused, with the number") {
     }
     return false;
   };
-  CHECK(refused({.beta1 = 1.0}, "1 and 0.999"));
+  CHECK(refused({.beta1 = 1.0}, "beta1 is 1, beta2 0.999"));
   CHECK(refused({.beta1 = -0.5}, "-0.5"));
   CHECK(refused({.beta2 = 1.5}, "1.5"));
   CHECK(refused({.beta2 = std::nan("")}, "nan"));

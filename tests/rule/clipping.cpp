@@ -120,7 +120,8 @@ TEST_CASE("adam is torch's AdamW, clipped by clip_grad_norm_ or not: a reference
         });
       }
       check_exact(n_ranks, largest, [&](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, {.max_grad_norm = largest, .freeze_after = 100},
+        return onebit::one_bit_adam(g, t,
+                                    {.adam = {.max_grad_norm = largest}, .freeze = {.after = 100}},
                                     onebit::gather_scatter{onebit::sign<>{}, 1000});
       });
     }
@@ -133,8 +134,8 @@ namespace {
 template <class F>
 void each_algorithm(double largest, const F& f) {
   f([=](const auto& g, auto t) {
-    return onebit::one_bit_adam(g, t,
-                                {.max_grad_norm = largest, .freeze_after = 6, .refreshes = 4});
+    return onebit::one_bit_adam(
+        g, t, {.adam = {.max_grad_norm = largest}, .freeze = {.after = 6}, .refreshes = 4});
   });
   f([=](const auto& g, auto t) {
     return onebit::one_bit_lamb(g, t, {.lamb = {.max_grad_norm = largest}, .freeze = {.after = 6}});

@@ -100,7 +100,8 @@ template <class Groups, class T, class Collective, class B>
   if (a == algorithm::one_bit_adam) {
     return erase(onebit::one_bit_adam(
         groups, t,
-        onebit::one_bit_adam_options{.beta2 = 0.99, .freeze_after = 3, .refreshes = refreshes},
+        onebit::one_bit_adam_options{
+            .adam = {.beta2 = 0.99}, .freeze = {.after = 3}, .refreshes = refreshes},
         collective, backend));
   }
   if (a == algorithm::one_bit_lamb) {

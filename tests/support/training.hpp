@@ -76,7 +76,7 @@ class training {
 
 inline onebit::one_bit_adam_options frozen_after(std::uint64_t n) {
   onebit::one_bit_adam_options o;
-  o.freeze_after = n;
+  o.freeze.after = n;
   o.refreshes = 0;
   return o;
 }

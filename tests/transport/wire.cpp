@@ -426,7 +426,7 @@ std::vector<std::string> trained(int n, const Collective& collective, const Make
                                  bool announces = false) {
   return on_ranks(n, [&](onebit::threads t) {
     training<> data;
-    auto o = onebit::one_bit_adam(data.groups(), make(t), {.freeze_after = 3}, collective);
+    auto o = onebit::one_bit_adam(data.groups(), make(t), {.freeze = {.after = 3}}, collective);
     std::string all;
     for (int i = 0; i < 6; ++i) {
       data.compute_gradients(t.rank(), o.steps());
@@ -485,7 +485,7 @@ TEST_CASE("a hierarchy asks the transport for its nodes, and splits it") {
   for (const auto& text : on_ranks(4, [&](onebit::threads t) {
          training<> data;
          return thrown<onebit::invalid_input>([&] {
-           (void)onebit::one_bit_adam(data.groups(), splitting(t), {.freeze_after = 3}, asked);
+           (void)onebit::one_bit_adam(data.groups(), splitting(t), {.freeze = {.after = 3}}, asked);
          });
        })) {
     CHECK(text == contains{"hierarchical: 4 ranks in nodes of 0; give the number of ranks"});
@@ -494,7 +494,7 @@ TEST_CASE("a hierarchy asks the transport for its nodes, and splits it") {
          training<> data;
          return thrown<onebit::invalid_input>([&] {
            const onebit::wire w{bare(t)};  // only a wire can get this far: see compile_fail
-           (void)onebit::one_bit_adam(data.groups(), w, {.freeze_after = 3}, told);
+           (void)onebit::one_bit_adam(data.groups(), w, {.freeze = {.after = 3}}, told);
          });
        })) {
     CHECK(text == contains{"this transport cannot be split"});
@@ -505,7 +505,7 @@ TEST_CASE("optimizers may share a wire; each counts its own steps") {
   onebit::run_threads(2, [](onebit::threads t) {
     const onebit::wire w(t);
     training<> a, b;
-    auto one = onebit::one_bit_adam(a.groups(), w, {.freeze_after = 2});
+    auto one = onebit::one_bit_adam(a.groups(), w, {.freeze = {.after = 2}});
     auto two = onebit::adam(b.groups(), w);
     for (int i = 0; i < 4; ++i) {
       const auto before = w.sent();

@@ -29,7 +29,7 @@ struct adam_options {
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const adam_options& o) {
-  validate_moments("adam", o.beta1, o.beta2, o.eps, o.max_grad_norm);
+  validate_moments("adam_options", o.beta1, o.beta2, o.eps, o.max_grad_norm);
 }
 
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It

@@ -41,23 +41,25 @@ struct lamb_options {
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const lamb_options& o) {
-  validate_moments("lamb", o.beta1, o.beta2, o.eps, o.max_grad_norm);
+  validate_moments("lamb_options", o.beta1, o.beta2, o.eps, o.max_grad_norm);
   const auto ordered = [](double low, double high) { return low > 0 && low <= high; };
   if (!ordered(o.min_coeff, o.max_coeff) || !std::isfinite(o.max_coeff)) {
-    throw invalid_input(detail::message("lamb: min_coeff ", o.min_coeff, " and max_coeff ",
-                                        o.max_coeff, "; needs 0 < min <= max < inf"));
+    throw invalid_input(detail::message("lamb_options: min_coeff is ", o.min_coeff,
+                                        " and max_coeff ", o.max_coeff,
+                                        "; needs 0 < min <= max < inf"));
   }
   if (!ordered(o.factor_min, o.factor_max) || !std::isfinite(o.factor_max)) {
-    throw invalid_input(detail::message("lamb: factor_min ", o.factor_min, " and factor_max ",
-                                        o.factor_max, "; needs 0 < min <= max < inf"));
+    throw invalid_input(detail::message("lamb_options: factor_min is ", o.factor_min,
+                                        " and factor_max ", o.factor_max,
+                                        "; needs 0 < min <= max < inf"));
   }
   if (!(o.coeff_beta >= 0 && o.coeff_beta < 1)) {
     throw invalid_input(
-        detail::message("lamb: coeff_beta is ", o.coeff_beta, ", must be in [0, 1)"));
+        detail::message("lamb_options: coeff_beta is ", o.coeff_beta, ", must be in [0, 1)"));
   }
   if (!(o.factor_threshold > 0 && o.factor_threshold < 1)) {
-    throw invalid_input(
-        detail::message("lamb: factor_threshold is ", o.factor_threshold, ", must be in (0, 1)"));
+    throw invalid_input(detail::message("lamb_options: factor_threshold is ", o.factor_threshold,
+                                        ", must be in (0, 1)"));
   }
 }
 

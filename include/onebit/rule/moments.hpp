@@ -18,21 +18,21 @@ namespace onebit {
 
 /// Throws invalid_input when a beta is outside [0, 1), eps not positive, as a float, or the norm
 /// negative.
-inline void validate_moments(const char* rule, double beta1, double beta2, double eps,
+inline void validate_moments(const char* options, double beta1, double beta2, double eps,
                              double max_grad_norm = 0) {
   const auto in = [](double beta) { return beta >= 0 && beta < 1; };
   if (!in(beta1) || !in(beta2)) {
-    throw invalid_input(
-        detail::message(rule, ": betas are ", beta1, " and ", beta2, "; both must be in [0, 1)"));
+    throw invalid_input(detail::message(options, ": beta1 is ", beta1, ", beta2 ", beta2,
+                                        "; both must be in [0, 1)"));
   }
   constexpr double most = std::numeric_limits<float>::max();
   if (!(eps <= most) || !(eps >= std::numeric_limits<float>::min())) {
-    throw invalid_input(detail::message(rule, ": eps is ", eps, ", must be at least ",
+    throw invalid_input(detail::message(options, ": eps is ", eps, ", must be at least ",
                                         std::numeric_limits<float>::min(),
                                         " and finite as a float"));
   }
   if (!(max_grad_norm >= 0 && max_grad_norm <= most)) {
-    throw invalid_input(detail::message(rule, ": max_grad_norm is ", max_grad_norm,
+    throw invalid_input(detail::message(options, ": max_grad_norm is ", max_grad_norm,
                                         ", must be 0 (do not clip) or positive and finite"));
   }
 }

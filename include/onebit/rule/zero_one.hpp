@@ -199,7 +199,8 @@ class zero_one_rule : public rule_defaults {
 
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
-    validate_moments("zero_one", options.beta1, options.beta2, options.eps, options.max_grad_norm);
+    validate_moments("zero_one_options", options.beta1, options.beta2, options.eps,
+                     options.max_grad_norm);
   }
   [[nodiscard]] B& backend() { return backend_; }
 
@@ -226,7 +227,7 @@ class zero_one_rule : public rule_defaults {
   template <class At>
   void open(step_plan& plan, float lr, std::uint64_t step, const At&) const {
     if (!started_ && !plan.average_gradient) {
-      throw invalid_input(detail::message("zero_one: step ", step,
+      throw invalid_input(detail::message("zero_one_adam: step ", step,
                                           " comes before any variance; "
                                           "the schedule's first step must average gradients"));
     }
