@@ -265,10 +265,13 @@ inline std::string difference(const std::vector<trajectory>& a, const std::vecto
 // in 44.
 
 template <class Collective>
-auto one_bit_adam_with(const Collective& c, std::uint64_t refreshes = 3) {
-  return [c, refreshes](const auto& g, auto t, auto b) {
+auto one_bit_adam_with(const Collective& c, std::uint64_t refreshes = 3, double norm = 0) {
+  return [c, refreshes, norm](const auto& g, auto t, auto b) {
     return onebit::one_bit_adam(
-        g, t, onebit::one_bit_adam_options{.freeze = {.after = 12}, .refreshes = refreshes}, c, b);
+        g, t,
+        onebit::one_bit_adam_options{
+            .adam = {.max_grad_norm = norm}, .freeze = {.after = 12}, .refreshes = refreshes},
+        c, b);
   };
 }
 template <class Collective>
@@ -278,11 +281,12 @@ auto one_bit_lamb_with(const Collective& c) {
   };
 }
 template <class Collective>
-auto zero_one_adam_with(const Collective& c) {
-  return [c](const auto& g, auto t, auto b) {
+auto zero_one_adam_with(const Collective& c, double norm = 0) {
+  return [c, norm](const auto& g, auto t, auto b) {
     return onebit::zero_one_adam(
         g, t,
         onebit::zero_one_adam_options{
+            .adam = {.max_grad_norm = norm},
             .schedule = {.kappa = 2, .warmup_steps = 12, .doubling_steps = 8, .max_interval = 4}},
         c, b);
   };
@@ -307,6 +311,8 @@ void each_algorithm(const F& f, std::size_t bucket_elements = 0) {
   f("adam", [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
   f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
   f("one_bit_adam", one_bit_adam_with(c));
+  f("one_bit_adam, clipped", one_bit_adam_with(c, 3, 1.0));
+  f("zero_one_adam, clipped", zero_one_adam_with(c, 1.0));
   f("one_bit_lamb", one_bit_lamb_with(c));
   f("zero_one_adam", zero_one_adam_with(c));
   f("deepspeed", deepspeed_with(c));

@@ -129,8 +129,9 @@ std::uint64_t steps(any_optimizer& o, tensors<>& data, std::uint64_t first, std:
   return data.digest();
 }
 
-const std::vector<std::string> algorithms = {"adam",         "lamb",          "one_bit_adam",
-                                             "one_bit_lamb", "zero_one_adam", "variant"};
+const std::vector<std::string> algorithms = {
+    "adam",          "lamb",    "one_bit_adam",          "one_bit_lamb",
+    "zero_one_adam", "variant", "one_bit_adam, clipped", "zero_one_adam, clipped"};
 /// The last step of the warm-up is the one before.
 std::uint64_t freezes_before(const std::string& algorithm) {
   return algorithm == "variant" ? 5 : 4;
@@ -141,20 +142,25 @@ std::unique_ptr<any_optimizer> make(const std::string& algorithm, tensors<>& dat
                                     B b) {
   const auto g = data.groups();
   const onebit::wire w(t);
+  const double norm = algorithm.ends_with("clipped") ? 1 : 0;  // most gradients are larger
   if (algorithm == "adam") return erase(onebit::adam(g, w, {}, b));
   if (algorithm == "lamb") return erase(onebit::lamb(g, w, {}, b));
-  if (algorithm == "one_bit_adam") {
+  if (algorithm.starts_with("one_bit_adam")) {
     return erase(onebit::one_bit_adam(
-        g, w, onebit::one_bit_adam_options{.freeze = {.after = 4}, .refreshes = 2}, c, b));
+        g, w,
+        onebit::one_bit_adam_options{
+            .adam = {.max_grad_norm = norm}, .freeze = {.after = 4}, .refreshes = 2},
+        c, b));
   }
   if (algorithm == "one_bit_lamb") {
     return erase(
         onebit::one_bit_lamb(g, w, onebit::one_bit_lamb_options{.freeze = {.after = 4}}, c, b));
   }
-  if (algorithm == "zero_one_adam") {
+  if (algorithm.starts_with("zero_one_adam")) {
     return erase(onebit::zero_one_adam(
         g, w,
         onebit::zero_one_adam_options{
+            .adam = {.max_grad_norm = norm},
             .schedule = {.kappa = 2, .warmup_steps = 5, .doubling_steps = 3, .max_interval = 2}},
         c, b));
   }
