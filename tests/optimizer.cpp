@@ -409,3 +409,38 @@ TEST_CASE("ranks may share one backend, whose threads they then take in turns") 
   };
   CHECK(run(onebit::host(3)) == run(onebit::host(1)));
 }
+
+TEST_CASE("groups: rate and decay change between steps, alike in every phase") {
+  const auto train_with = [](bool early, float factor, float decay) {
+    return on_ranks(2, [&](onebit::threads t) {
+      training<> data;
+      auto groups = data.groups();
+      if (early) groups[1].lr_factor = factor, groups[1].weight_decay = decay;
+      auto o = onebit::one_bit_adam(groups, t, frozen_after(4));
+      if (!early) o.set_group(1, factor, decay);
+      for (int i = 0; i < 8; ++i) (void)train(o, data);
+      return data.params;
+    })[0];
+  };
+  CHECK(train_with(true, 0.25F, 0.1F) == train_with(false, 0.25F, 0.1F));
+
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> data;
+    auto o = onebit::one_bit_adam(data.groups(), t, frozen_after(4));
+    for (int i = 0; i < 12; ++i) {
+      if (i == 3) o.set_group(1, 0, 0);  // stands still from here on, through the freeze
+      if (i == 9) o.set_group(1, 1, 0);
+      const auto before = data.params;
+      (void)train(o, data);
+      CHECK(before[0] != data.params[0]);
+      CHECK((before[2] == data.params[2]) == (i >= 3 && i < 9));
+    }
+    CHECK(thrown<onebit::invalid_input>([&] { o.set_group(2, 1, 0); }) == contains{"group 2 of 2"});
+    CHECK(thrown<onebit::invalid_input>([&] { o.set_group(0, -1, 0); }) ==
+          contains{"group 0 has lr_factor -1"});
+    o.set_group(0, 1e30F, 0);
+    data.compute_gradients(t.rank(), 99);
+    CHECK(thrown<onebit::invalid_input>([&] { (void)o.step(1e10F); }) ==
+          contains{"lr_factor up to 1e+30"});
+  });
+}

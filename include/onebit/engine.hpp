@@ -69,12 +69,26 @@ struct engine {
         compressed(bind(collective)),
         entries(to_buffer(rule.backend(), tensors.entries)),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
-        announced(tensors.sizes.size(), 0) {
-    for (const param_group<P, G>& g : groups) {
-      if (g.lr_factor > largest_lr_factor) largest_lr_factor = g.lr_factor;
-    }
-  }
+        announced(tensors.sizes.size(), 0) {}
 
+  /// The rate and the decay of a group, from the next step on.
+  [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay) {
+    if (g >= tensors.group_ends.size()) {
+      throw invalid_input(
+          detail::message("optimizer: group ", g, " of ", tensors.group_ends.size(), comm.where()));
+    }
+    detail::check_group(g, lr_factor, weight_decay, comm.where());
+    for (std::size_t t = g > 0 ? tensors.group_ends[g - 1] : 0; t < tensors.group_ends[g]; ++t) {
+      tensors.entries[t].lr_factor = lr_factor;
+      tensors.entries[t].weight_decay = weight_decay;
+    }
+    backend().copy_in(entries.data(), tensors.entries.data(), tensors.entries.size());
+  }
+  [[nodiscard]] float largest_lr_factor() const {
+    float most = 0;
+    for (const auto& t : tensors.entries) most = t.lr_factor > most ? t.lr_factor : most;
+    return most;
+  }
   /// Memory that needs the ranks to agree first.
   [[gnu::cold]] void prepare() {
     rule.prepare(average.axis());
@@ -178,7 +192,6 @@ struct engine {
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
-  float largest_lr_factor = 0;         ///< of the groups
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;

@@ -133,6 +133,14 @@ class optimizer {
     return now.n_skipped;
   }
 
+  /// Other numbers for a group of tensors, by its place, from the next step on: schedules of decay,
+  /// discriminative rates, layers that stand still (both 0; their moments go on). All ranks must do
+  /// the same, and again after a load. Throws invalid_input for numbers that the constructor would
+  /// refuse, and between begin() and step().
+  void set_group(std::size_t group, float lr_factor, float weight_decay) {
+    if (parts_->open) throw invalid_input(has_begun());
+    parts_->lasting.set_group(group, lr_factor, weight_decay);
+  }
   /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
   /// on, for so many steps; 0: until v is stable. m and v go on from what they are, elements that
   /// had no variance may get it; what residuals hold is dropped. Collective in its effect: all

@@ -79,6 +79,7 @@ template <class P, class G>
 struct flat_tensors {
   std::vector<std::size_t> sizes;
   std::vector<tensor_entry<P, G>> entries;
+  std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
 
   /// Throws invalid_input; `where` names the rank.
   [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
@@ -105,6 +106,7 @@ struct flat_tensors {
         entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
                            x.master.empty() ? nullptr : x.master.data()});
       }
+      group_ends.push_back(sizes.size());
     }
     check_overlap(std::move(params), "params", where);
     check_overlap(std::move(masters), "masters", where);

@@ -269,9 +269,9 @@ class step_in_progress {
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
     const bool is_rate = lr_ == 0 || (lr_ > 0 && std::isnormal(lr_));
-    if (!is_rate || !std::isfinite(lr_ * e_->largest_lr_factor)) {
+    if (!is_rate || !std::isfinite(lr_ * e_->largest_lr_factor())) {
       throw invalid_input(detail::message("optimizer: step ", e_->step, " with lr ", lr_,
-                                          " and lr_factor up to ", e_->largest_lr_factor,
+                                          " and lr_factor up to ", e_->largest_lr_factor(),
                                           "; lr must be 0 or positive, at least 1.2e-38, ",
                                           "and finite times each factor", e_->comm.where()));
     }
