@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What each part of the algorithms is for: the language model trained with parts left out or
-// exchanged, several seeds each. Every row is a composition of a line or two.
+// exchanged, several seeds each. Every row is a composition of a line or two. `farthest` is the
+// largest change of a parameter in one step, in units of the learning rate.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -140,8 +141,32 @@ struct options {
 
 struct outcome_of_row {
   std::vector<double> losses;
-  double share = 0;  ///< of the bytes that dense steps send
+  double farthest = 0;  ///< the largest change of an element in a step, in units of its lr
+  double share = 0;     ///< of the bytes that dense steps send
 };
+
+/// `inner`, and how far its steps go.
+common::optimizer watched(common::optimizer inner, std::span<const common::parameter> parameters,
+                          double& farthest) {
+  std::vector<std::span<float>> values;
+  for (const auto& p : parameters) values.push_back(p.value);
+  auto step = [inner = inner.step, values, &farthest,
+               before = std::vector<float>()](float lr) mutable {
+    before.clear();
+    for (const auto& v : values) before.insert(before.end(), v.begin(), v.end());
+    const auto costs = inner(lr);
+    std::size_t at = 0;
+    for (const auto& v : values) {
+      for (const float x : v) {
+        const double moved = std::fabs(static_cast<double>(x) - static_cast<double>(before[at++]));
+        farthest = std::max(farthest, moved / static_cast<double>(lr));
+      }
+    }
+    return costs;
+  };
+  inner.step = std::move(step);
+  return inner;
+}
 
 /// One training on all ranks; a loss of NaN where it diverged.
 void train(const options& o, const language_model::text& source, const row& r,
@@ -160,8 +185,10 @@ void train(const options& o, const language_model::text& source, const row& r,
               for (const auto& p : parameters) {
                 g[p.decay ? 0 : 1].tensors.push_back({p.value, p.gradient});
               }
-              return r.make(g, comm,
-                            {{.beta2 = s.beta2, .eps = s.eps}, s.freeze_after, s.meet_every});
+              auto made =
+                  r.make(g, comm, {{.beta2 = s.beta2, .eps = s.eps}, s.freeze_after, s.meet_every});
+              return comm.rank() == 0 ? watched(std::move(made), parameters, result.farthest)
+                                      : std::move(made);
             }};
     auto training = o.training;
     training.learning_rate = r.learning_rate;
@@ -185,7 +212,8 @@ void print(const row& r, const outcome_of_row& o) {
   const auto n = static_cast<double>(o.losses.size());
   for (const double x : o.losses) mean += x / n;
   for (const double x : o.losses) spread += (x - mean) * (x - mean) / std::max(1.0, n - 1);
-  std::printf("%-38s %10.4f %8.4f %9.2f %%\n", r.name, mean, std::sqrt(spread), 100 * o.share);
+  std::printf("%-38s %10.4f %8.4f %9.2f %% %9.1f\n", r.name, mean, std::sqrt(spread), 100 * o.share,
+              o.farthest);
   std::fflush(stdout);
 }
 
@@ -205,9 +233,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     const auto source = language_model::text::load(o.text_file);
-    std::printf("%lld steps, %d ranks, seeds 1 to %d\n%-38s %10s %8s %11s\n",
+    std::printf("%lld steps, %d ranks, seeds 1 to %d\n%-38s %10s %8s %11s %9s\n",
                 static_cast<long long>(o.training.steps), o.ranks, o.n_seeds, "composition",
-                "validation", "spread", "of dense");
+                "validation", "spread", "of dense", "farthest");
     for (const row& r : all_rows()) {
       if (std::string(r.name).find(o.only) == std::string::npos) continue;
       outcome_of_row result;

@@ -56,7 +56,7 @@ template <class P, class G>
                   "..", o.max_coeff, " coeff_beta ", o.coeff_beta, " factor ", o.factor_min, "..",
                   o.factor_max, " threshold ", o.factor_threshold, " momentum_scaling ",
                   o.momentum_scaling, " bias_correction ", o.bias_correction, " max_grad_norm ",
-                  o.max_grad_norm);
+                  o.max_grad_norm, " max_step ", o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const zero_one_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",

@@ -167,7 +167,8 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 struct schedule_defaults {
   /// Never exchanging, it needs no memory for it.
   static constexpr bool compresses = true;
-  /// After each step that was done; `variance_norm` is ||v||_1 where the plan asked for it.
+  /// After each step that was done; `variance_norm` is ||v||_1 where the plan asked for it,
+  /// corrected as v is.
   void done(std::uint64_t, float, double) {}
   /// How still v was when it last looked, 0 to 1: for reports; 0: it did not look.
   [[nodiscard]] double variance_ratio() const { return 0; }

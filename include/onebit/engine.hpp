@@ -155,7 +155,7 @@ struct engine {
   /// Moments were taken over that are so many steps old.
   [[gnu::cold]] void start_bias(std::uint64_t steps) {
     const bias_decay each = rule.bias(step_plan{});
-    if (each.m == 0) return;  // it is not corrected
+    if (each.m == 0 && each.v == 0) return;  // it is not corrected
     step_scalars s;
     backend().copy_out(&s, now(), 1);
     s.bias = {std::pow(each.m, static_cast<double>(steps)),

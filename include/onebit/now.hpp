@@ -20,8 +20,8 @@ struct step_scalars {
   float lr = 0;
   float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
   float clip = 1;                ///< multiplies the mean gradient as it is read
-  float mean_norm = 0;           ///< of the mean gradient, where it is known; else negative
-  float own_norm = 0;            ///< of this rank's gradient, likewise, before it was clipped
+  float mean_norm = -1;          ///< of the mean gradient, where it is known; else negative
+  float own_norm = -1;           ///< of this rank's gradient, likewise, before it was clipped
   float noise = 0;               ///< own_norm / mean_norm, in the steps that averaged; 0: not known
   float m_correction = 1;        ///< of the bias in this step: 1 / (1 - bias)
   float v_correction = 1;
@@ -218,6 +218,12 @@ namespace detail {
 
 [[noreturn, gnu::cold]] inline void throw_odd_rank(const step_scalars& s,
                                                    const std::string& where) {
+  if (s.odd_step == s.number) {
+    throw rank_mismatch(message(
+        "shards: shard ", s.odd_rank - 1, " does something else than this one in step ", s.number,
+        "; all must average, exchange and clip in the same steps (options that ",
+        "differ, an automatic freeze, or a shard with one rank, which never compresses)", where));
+  }
   throw rank_mismatch(message(
       "exchange: rank ", s.odd_rank - 1, " is at step ", s.odd_step, " while this rank is at ",
       "step ", s.number,
@@ -231,6 +237,7 @@ namespace detail {
 }
 /// Of the mean gradient, as far as it is known: see report::gradient_norm.
 [[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
+  if (now.skip != 0) return -1;
   if (now.mean_norm >= 0 || now.own_norm < 0) return now.mean_norm;
   return now.noise > 0 ? now.own_norm / now.noise : now.own_norm;
 }

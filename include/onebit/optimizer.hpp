@@ -117,6 +117,7 @@ class optimizer {
   outcome settle() {
     engine_type& e = parts_->lasting;
     e.comm.wait();
+    e.others.wait();
     return outcome_of(onebit::settle(e.backend(), e.now(), rank(), size()));
   }
   /// report::gradient_norm of the last step, on a deferred backend too: waits for it.
@@ -142,10 +143,11 @@ class optimizer {
     parts_->lasting.set_group(group, lr_factor, weight_decay);
   }
   /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
-  /// on, for so many steps; 0: until v is stable. m and v go on from what they are, elements that
-  /// had no variance may get it; what residuals hold is dropped. Collective in its effect: all
-  /// ranks call it at the same step. (A custom_schedule does the same by averaging again without an
-  /// exchange.) Throws invalid_input between begin() and step(), and where 0 cannot be.
+  /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on from what they
+  /// are, elements that had no variance may get it; what residuals hold is dropped where v was
+  /// frozen (all of m, if no step has succeeded since). Collective in its effect: all ranks call it
+  /// at the same step. (A custom_schedule does the same by averaging again without an exchange.)
+  /// Throws invalid_input between begin() and step(), and where 0 cannot be.
   void thaw(std::uint64_t warm_up_steps = 0) requires requires(S& s, std::uint64_t n) {
     s.thaw(n, n);
   }
@@ -165,8 +167,9 @@ class optimizer {
   {
     engine_type& e = parts_->lasting;
     if (parts_->open || e.step > 0) {
-      throw invalid_input(detail::message("start_from: step ", e.step,
-                                          "; moments can be given before the first step", where()));
+      throw invalid_input(detail::message("start_from: step ", e.step, " has begun or is done; ",
+                                          "moments can be given before the first step only",
+                                          where()));
     }
     const layout& axis = e.average.axis();
     std::vector<float> flat[2];
@@ -177,13 +180,15 @@ class optimizer {
   }
 
   /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
-  /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, each
-  /// with an optimizer of its own. From now on they take the same steps at the same time, a step
-  /// that one skips all skip, and max_grad_norm is the norm of the whole. Local steps of 0/1 Adam
-  /// are each rank's own as ever.
+  /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, in
+  /// the same order on all replicas, each with an optimizer of its own. From now on a step that one
+  /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several shards hold
+  /// counts as often). Local steps of 0/1 Adam are each rank's own as ever.
   ///
-  /// Not collective. Costs an all_gather of 16 bytes over `transport` in each step that averages or
-  /// exchanges, a second in those that do both, or that clip without an average. Throws
+  /// All shards must make the same steps: the same schedule, no automatic freeze, more than one
+  /// rank each or one each; where they do not, all throw rank_mismatch. Not collective. Costs an
+  /// all_gather of 20 bytes over `transport` in each step that averages or exchanges, a second in
+  /// those that do both, or that clip without an average; reports do not count it. Throws
   /// invalid_input between begin() and step().
   template <class T>
   [[gnu::cold]] void join_shards(T transport) {
@@ -302,7 +307,7 @@ class optimizer {
   [[nodiscard]] std::string where() const { return parts_->lasting.comm.where(); }
   [[nodiscard]] std::string has_begun() const {
     return detail::message("optimizer: step ", steps(),
-                           " has begun; save, load and join shards before begin()", where());
+                           " has begun; call this before begin() or after step()", where());
   }
   [[nodiscard]] detail::checkpoint_card own_card(std::uint64_t parameters) const {
     const engine_type& e = parts_->lasting;

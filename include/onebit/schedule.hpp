@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
@@ -104,14 +103,19 @@ class freeze : public schedule_defaults {
                                         : "; it stays as it is from here on",
                          ": a longer warm-up (", options_.ratio, " is stable) trains better"});
   }
-  /// From `step` on a warm-up anew, of `after` steps, or, 0, until v is stable.
+  /// From `step` on a warm-up anew, of `after` steps, or, 0, until v is stable. Throws
+  /// invalid_input where the constructor would; then nothing has changed.
   void thaw(std::uint64_t step, std::uint64_t after) {
+    if (after == 0 && window_ >= static_cast<std::uint64_t>(max_window)) refuse_window();
+    constexpr std::uint64_t never = ~std::uint64_t{0};
+    const std::uint64_t end = after == 0 ? 0 : after > never - step ? never : step + after;
+    std::vector<double> norms(n_norms(end), 0.0);  // throws before anything changes
+    norms_.swap(norms);
     begin_ = step;
-    end_ = after == 0 ? 0 : step + after;
+    end_ = end;
     stable_ = false;
     ratio_ = 0;
     next_refresh_ = 0;
-    norms_.assign(n_norms(), 0.0);
   }
   template <class Archive>
   void archive(Archive& a) {
@@ -142,11 +146,16 @@ class freeze : public schedule_defaults {
   [[nodiscard]] bool is_looked_back_on(std::uint64_t step) const {
     return end_ > begin_ + 1 && step + look_back(end_ - 1) == end_ - 1;
   }
-  [[nodiscard]] std::size_t n_norms() const {
-    return automatic() ? static_cast<std::size_t>(window_) : 1;
+  [[nodiscard]] std::size_t n_norms(std::uint64_t end) const {
+    return end == 0 ? static_cast<std::size_t>(window_) : 1;
+  }
+  [[noreturn, gnu::cold]] void refuse_window() const {
+    throw invalid_input(detail::message("freeze_options: after is 0, and beta2 ", beta2_,
+                                        " asks for the norms of ", 1 / (1 - beta2_),
+                                        " steps; freeze after a number of steps"));
   }
   void compare(std::uint64_t step, double variance_norm) {
-    const double now = variance_norm / (1 - std::pow(beta2_, static_cast<double>(step + 1)));
+    const double now = variance_norm;
     const std::uint64_t ago = look_back(step);
     // read before it is overwritten: it may be the same
     const double then = step >= begin_ + ago ? norms_[(step - ago) % norms_.size()] : 0;
@@ -181,13 +190,9 @@ class freeze : public schedule_defaults {
     throw invalid_input(detail::message("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
   }
   const double window = 1 / (1 - beta2);
-  if (automatic() && window > max_window) {
-    throw invalid_input(detail::message("freeze_options: after is 0, and beta2 ", beta2,
-                                        " asks for the norms of ", window,
-                                        " steps; freeze after a number of steps"));
-  }
+  if (automatic() && window > max_window) refuse_window();
   window_ = static_cast<std::uint64_t>((window < max_window ? window : max_window) + 0.5);
-  norms_.resize(n_norms());
+  norms_.resize(n_norms(end_));
 }
 
 struct intervals_options {
@@ -226,7 +231,7 @@ class intervals : public schedule_defaults {
     const std::uint64_t s = step - begin_;
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
     const bool refresh = s == next_refresh_ && (s < warm_up_ || !options_.stop_refreshing);
-    const bool stops = options_.stop_refreshing && s + 1 >= warm_up_;
+    const bool stops = options_.stop_refreshing && s + 1 == warm_up_;
     return {.average_gradient = refresh,
             .exchange = extra || s % interval(s, lr) == 0,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
@@ -240,7 +245,12 @@ class intervals : public schedule_defaults {
     peak_ = s < warm_up_ || lr > peak_ ? lr : peak_;
   }
   /// From `step` on as from the first step on, with a warm-up of `warm_up` steps.
+  /// Throws invalid_input when it is 0.
   void thaw(std::uint64_t step, std::uint64_t warm_up) {
+    if (warm_up == 0) {
+      throw invalid_input(
+          detail::message("intervals: a warm-up anew of 0 steps; must be at least 1"));
+    }
     begin_ = step;
     warm_up_ = warm_up;
     next_refresh_ = refreshes_ = 0;

@@ -17,9 +17,10 @@
 /// skips all must skip, and gradients are clipped by the norm of the whole.
 namespace onebit {
 
-/// What a rank says to the ranks that hold the other shards.
+/// What a rank says to the ranks that hold the other shards. `plan` has a bit for each kind of
+/// thing that the step does: shards that do other things would soon talk past each other.
 struct shard_word {
-  std::uint32_t number = 0, skip = 0;
+  std::uint32_t number = 0, plan = 0, skip = 0;
   float mean_norm = -1, own_norm = -1;
 };
 
@@ -27,9 +28,10 @@ struct tell_shards_kernel {
   static constexpr bool serial = true;
   const step_scalars* now;
   shard_word* word;
+  std::uint32_t plan;
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(word, shard_word{now->number, now->skip, now->mean_norm, now->own_norm});
+    L::store_scalar(word, shard_word{now->number, plan, now->skip, now->mean_norm, now->own_norm});
   }
 };
 
@@ -38,7 +40,8 @@ struct hear_shards_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   const shard_word* words;
-  std::uint32_t n;
+  std::uint32_t n, plan;
+  bool norms;     ///< else only skips: the norms are those of the whole already
   float largest;  ///< norm of the mean; 0: not clipped
 
   template <class L>
@@ -50,7 +53,7 @@ struct hear_shards_kernel {
       skip |= w.skip;
       mean += static_cast<double>(w.mean_norm) * static_cast<double>(w.mean_norm);
       own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
-      if (w.number == now->number) continue;
+      if (w.number == now->number && w.plan == plan) continue;
       skip = 1;
       if (odd_rank != 0) continue;
       odd_rank = r + 1;
@@ -59,6 +62,7 @@ struct hear_shards_kernel {
     L::store_scalar(&now->skip, skip);
     L::store_scalar(&now->odd_rank, odd_rank);
     L::store_scalar(&now->odd_step, odd_step);
+    if (!norms) return;
     // what one shard does not know, none does: they make the same steps
     if (now->own_norm >= 0) L::store_scalar(&now->own_norm, static_cast<float>(sqrt(own)));
     if (!(now->mean_norm >= 0)) return;
@@ -80,14 +84,20 @@ class shards {
         all_(backend.template make_buffer<shard_word>(static_cast<std::size_t>(wire_->size()))) {}
 
   [[nodiscard]] bool empty() const { return !wire_ || wire_->size() < 2; }
-  /// Collective over the shards, if there are any: 1 all_gather of 16 bytes.
-  [[gnu::cold]] void meet(B& backend, step_scalars* now, double largest_norm) {
+  /// Collective over the shards, if there are any: 1 all_gather of 20 bytes. All learn who skips;
+  /// with `norms`, once in a step, also the norms of the whole.
+  [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
+                          double largest_norm) {
     if (empty()) return;
-    backend.launch(1, tell_shards_kernel{now, own_.data()});
+    backend.launch(1, tell_shards_kernel{now, own_.data(), plan});
     wire_->all_gather(own_.data(), all_.data(), sizeof(shard_word));
-    backend.launch(1,
-                   hear_shards_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()),
-                                      static_cast<float>(largest_norm)});
+    backend.launch(
+        1, hear_shards_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()), plan,
+                              norms, static_cast<float>(largest_norm)});
+  }
+
+  void wait() {
+    if (!empty()) wire_->wait();
   }
 
  private:

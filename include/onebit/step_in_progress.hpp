@@ -100,13 +100,13 @@ class step_in_progress {
     E& e = *e_;
     if (plan_.average_gradient) {
       e.average.agree(e.rule.gradient(e.at_average()), e.now(), e.rule.max_grad_norm());
-      meet();
+      meet(true);
     }
     if (previews()) preview_live();
     if (clips() && uses_own_gradient()) clip_own();
     if (plan_.exchange) {
       exchange();
-      meet();
+      meet(false);
     }
     if (plan_.local() && !clips()) require_finite();
     meter_.agreed();
@@ -152,7 +152,7 @@ class step_in_progress {
       norm = gradient_norm_of(now);
     }
     if (o != outcome::skipped || plan_.local()) {
-      const double size = plan_.needs_variance_norm ? e.rule.variance_norm(e.at_average()) : 0;
+      const double size = plan_.needs_variance_norm ? variance_norm() : 0;
       if (must_know) ++e.generation;
       e.rule.done(plan_, lr_);
       e.schedule.done(e.step, lr_, size);
@@ -162,10 +162,18 @@ class step_in_progress {
     }
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
     const double ratio = e.schedule.variance_ratio();
-    if (plan_.needs_variance_norm && ratio > 0) r.variance_ratio = static_cast<float>(ratio);
+    if (plan_.needs_variance_norm && ratio > 0 && !r.skipped)
+      r.variance_ratio = static_cast<float>(ratio);
     return r;
   }
 
+  /// ||v||_1, corrected as v is.
+  [[nodiscard]] double variance_norm() {
+    step_scalars now;
+    e_->backend().copy_out(&now, e_->now(), 1);
+    return e_->rule.variance_norm(e_->at_average()) *
+           static_cast<double>(detail::correction(now.bias.v));
+  }
   /// What the schedule has to say, once.
   [[gnu::cold]] void tell() const {
     const E& e = *e_;
@@ -185,14 +193,19 @@ class step_in_progress {
         const auto axis = at();
         e.backend().launch(axis.n_tiles(), squares{axis.tiles, axis.tensors, axis.now, axis.sums});
         e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
-        if (!plan_.local()) meet();
+        if (!plan_.local()) meet(true);
       }
       const auto largest = static_cast<float>(e.rule.max_grad_norm());
       e.backend().launch(1, clip_own_kernel{e.now(), largest});
     }
   }
-  /// The other shards of the model, if there are any.
-  void meet() { e_->others.meet(e_->backend(), e_->now(), e_->rule.max_grad_norm()); }
+  /// The other shards of the model, if there are any: they skip together, and, where this step has
+  /// just learned them, `norms` become those of the whole.
+  void meet(bool norms) {
+    const std::uint32_t plan =
+        (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) | (clips() ? 4U : 0U);
+    e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
+  }
   void exchange() {
     if constexpr (compresses) {
       e_->compressed.agree(e_->rule.message(e_->compressed.agreed(e_->mask()), at()), turn());

@@ -26,9 +26,10 @@ struct one_bit_adam {
 
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C& collective, B backend) const {
-    const onebit::one_bit_adam_options options{.adam = {.bias_correction = bias_correction},
-                                               .freeze = {.after = 4},
-                                               .refreshes = refreshes};
+    const onebit::one_bit_adam_options options{
+        .adam = {.bias_correction = bias_correction, .max_step = 0},
+        .freeze = {.after = 4},
+        .refreshes = refreshes};
     return onebit::one_bit_adam(groups, transport, options, collective, backend);
   }
 };

@@ -167,6 +167,44 @@ TEST_CASE("shards: gradients are clipped by the norm of the whole model") {
   CHECK(sharded.size() == 4);
 }
 
+TEST_CASE("shards: norms of the whole in steps that average and exchange, or only exchange") {
+  // Equal gradients of 1 everywhere: 1000 elements in each of two shards.
+  const double whole = std::sqrt(2000.0);
+  each_algorithm([&](const std::string& name, const auto& make) {
+    CAPTURE(name);
+    (void)on_ranks(4, [&](onebit::threads all) {
+      place at(all);
+      training<> data({1000});
+      auto o = make(data.groups(), at.replicas, 1.0);
+      o.join_shards(at.shards);
+      for (int step = 0; step < 20; ++step) {
+        data.grads[0].assign(1000, 1.0F);
+        const auto done = o.step(1e-4F);
+        if (done.phase == onebit::phase::local) continue;
+        REQUIRE(done.gradient_norm.has_value());
+        CHECK(static_cast<double>(*done.gradient_norm) == doctest::Approx(whole).epsilon(1e-4));
+      }
+      return 0;
+    });
+  });
+}
+
+TEST_CASE("shards: other plans are found in the step in which they part") {
+  (void)on_ranks(4, [](onebit::threads all) {
+    place at(all);
+    training<> data({100});
+    auto o = onebit::one_bit_adam(data.groups(), at.replicas,
+                                  {.freeze = {.after = at.shard == 0 ? 5U : 6U}, .refreshes = 0});
+    o.join_shards(at.shards);
+    for (int step = 0; step < 5; ++step) CHECK_FALSE(train(o, data).skipped);
+    const auto before = data.params;
+    CHECK(thrown<onebit::rank_mismatch>([&] { (void)train(o, data); }) ==
+          contains{"does something else than this one in step 5"});
+    CHECK(data.params == before);
+    return 0;
+  });
+}
+
 TEST_CASE("shards: one that is at another step is found, and not in the middle of a step") {
   onebit::run_threads(2, [](onebit::threads all) {
     training<> data({40});

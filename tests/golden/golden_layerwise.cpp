@@ -94,6 +94,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
   options.beta2 = c.beta2();
   options.eps = c.hyper("eps");
   options.bias_correction = false;  // as recorded
+  options.max_step = 0;
   options.max_coeff = c.hyper("max_coeff");
   options.min_coeff = c.hyper("min_coeff");
   options.coeff_beta = c.hyper("coeff_beta");

@@ -227,6 +227,7 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   options.adam.beta2 = c.beta2();
   options.adam.eps = c.hyper("eps");
   options.adam.bias_correction = false;  // as recorded
+  options.adam.max_step = 0;
   options.refreshes = 0;
   options.freeze.after = c.hyper<std::size_t>("freeze_step") - 1;
   const std::vector<onebit::param_group<>> groups{

@@ -131,7 +131,7 @@ TEST_CASE("huge gradients: 0/1 Adam, local steps too, and DeepSpeed's") {
 
 TEST_CASE("1-bit LAMB: a tensor without gradients before the freeze moves no other tensor") {
   // After 20 steps tensor 1 has none for `gap` steps; they come back 20 steps after the freeze.
-  const auto farthest = [](std::uint64_t gap) {
+  const auto farthest = [](std::uint64_t gap, float size_of_second) {
     return on_ranks(2, [&](onebit::threads transport) {
       training<> data({5000, 500});
       for (auto& p : data.params) p.assign(p.size(), 0.5F);
@@ -142,7 +142,7 @@ TEST_CASE("1-bit LAMB: a tensor without gradients before the freeze moves no oth
         const std::uint64_t step = o.steps();
         data.compute_gradients(o.rank(), step);
         for (auto& tensor : data.grads) {
-          for (float& g : tensor) g *= 0.1F;
+          for (float& g : tensor) g *= &tensor == &data.grads[1] ? 0.1F * size_of_second : 0.1F;
         }
         if (step >= 20 && step < gap + 40) data.grads[1].assign(500, 0.0F);
         CHECK_FALSE(o.step(0.001F).skipped);
@@ -152,10 +152,13 @@ TEST_CASE("1-bit LAMB: a tensor without gradients before the freeze moves no oth
       return far;
     })[0];
   };
-  const float usual = farthest(0);
-  for (const std::uint64_t gap : {50, 100, 200, 300, 400, 500, 1000}) {
-    CAPTURE(gap);
-    // longer trainings go further, but by nothing like the orders of magnitude of a blow-up
-    CHECK(farthest(gap) < 5 * usual);
+  for (const float size : {1e-3F, 1.0F, 1e3F}) {
+    CAPTURE(size);
+    const float usual = farthest(0, size);
+    for (const std::uint64_t gap : {50, 100, 200, 300, 400, 550, 1000}) {
+      CAPTURE(gap);
+      // longer trainings go further, but by nothing like the orders of magnitude of a blow-up
+      CHECK(farthest(gap, size) < 5 * usual);
+    }
   }
 }

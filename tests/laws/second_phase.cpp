@@ -181,6 +181,32 @@ TEST_CASE("thaw: steps stay Adam's where gradients are alike, and new elements c
   CHECK(moved[0] > 12);
 }
 
+TEST_CASE("thaw: numbers that cannot be, and what v needs after a long phase without refreshes") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> a, b, c;
+    auto zero_one = onebit::zero_one_adam(a.groups(), t, {.schedule = {.warmup_steps = 4}});
+    CHECK(thrown<onebit::invalid_input>([&] { zero_one.thaw(); }) == contains{"at least 1"});
+    auto close =
+        onebit::one_bit_adam(b.groups(), t, {.adam = {.beta2 = 1 - 1e-9}, .freeze = {.after = 4}});
+    for (int i = 0; i < 6; ++i) (void)train(close, b);
+    const std::string before = saved(close);
+    CHECK(thrown<onebit::invalid_input>([&] { close.thaw(); }) == contains{"beta2"});
+    CHECK(saved(close) == before);
+    close.thaw(~std::uint64_t{0});  // for ever
+    for (int i = 0; i < 6; ++i) CHECK(train(close, b).phase == onebit::phase::dense);
+
+    // v does not move: the shortest warm-up will do
+    auto o = onebit::one_bit_adam(c.groups(), t, {.freeze = {.after = 20}, .refreshes = 0});
+    std::uint64_t dense = 0;
+    for (int i = 0; i < 400; ++i) {
+      if (i == 300) o.thaw();
+      for (auto& g : c.grads) g.assign(g.size(), 1.0F);
+      dense += o.step(1e-4F).phase == onebit::phase::dense ? 1 : 0;
+    }
+    CHECK(dense == 20 + onebit::freeze::least_warm_up);
+  });
+}
+
 TEST_CASE("start_from: moments of another Adam, and its step number") {
   constexpr std::uint64_t at = 20;
   const auto whole = [](int n_ranks, const auto& make, bool handed) {
@@ -237,4 +263,6 @@ TEST_CASE("start_from: moments of another Adam, and its step number") {
   check(
       [](const auto& g, auto t) { return onebit::one_bit_adam(g, t, {.freeze = {.after = 100}}); });
   check([](const auto& g, auto t) { return onebit::adam(g, t, {.bias_correction = false}); });
+  check([](const auto& g, auto t) { return onebit::adam(g, t, {.beta1 = 0}); });
+  check([](const auto& g, auto t) { return onebit::lamb(g, t, {.beta2 = 0}); });
 }

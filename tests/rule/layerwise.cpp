@@ -155,6 +155,7 @@ void check_lamb(const onebit::lamb_options& options, int n_ranks, bool as_we_do,
                 double* least_factor, double* most_factor) {
   const std::uint64_t warmup = 12, n_steps = 60;
   onebit::lamb_options o = options;
+  o.max_step = 0;  // the reference knows no bound
   o.momentum_scaling = o.bias_correction = as_we_do;
   lamb_oracle oracle(o, n_ranks == 1 ? n_steps : warmup);  // one rank alone: LAMB
   for (std::uint64_t step = 0; step < n_steps; ++step) {
@@ -301,11 +302,11 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
 
     const auto worst = on_ranks(n_ranks, [&](onebit::threads transport) {
       training<> data = start();
-      auto optimizer =
-          onebit::zero_one_adam(data.groups(), transport,
-                                onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects},
-                                                              .schedule = schedule},
-                                onebit::gather_scatter<onebit::identity>{});
+      auto optimizer = onebit::zero_one_adam(
+          data.groups(), transport,
+          onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects, 0, 0},
+                                        .schedule = schedule},
+          onebit::gather_scatter<onebit::identity>{});
       for (std::uint64_t step = 0; step < n_steps; ++step) {
         fill(data, transport.rank(), step);
         (void)optimizer.step(0.01F);

@@ -103,3 +103,50 @@ TEST_CASE("start-up: the papers' form is there, and far from Adam's step") {
   // 1 / sqrt(1 - 0.999^20), once m has come up
   CHECK(changes(2, 200, papers).second == doctest::Approx(7.1).epsilon(0.01));
 }
+
+TEST_CASE("max_step: small gradients that share a scale with large ones move by a bounded step") {
+  // gradients from 1e-6 to 1 in one tensor, with noise
+  const auto farthest = [](const auto& make) {
+    return on_ranks(2, [&](onebit::threads t) {
+      training<> data({512});
+      data.params[0].assign(512, 0.0F);
+      std::vector<onebit::param_group<>> g(1);
+      g[0].tensors.push_back({data.params[0], data.grads[0]});
+      auto o = make(g, t);
+      double far = 0;
+      for (std::uint64_t s = 0; s < 100; ++s) {
+        for (std::size_t i = 0; i < 512; ++i) {
+          const std::uint64_t seed = (s * 2 + static_cast<std::uint64_t>(t.rank())) * 512 + i;
+          const float size = std::pow(10.0F, -6 * static_cast<float>(i) / 511);
+          data.grads[0][i] = size * (0.2F + onebit_test::noise(seed));
+        }
+        const auto before = data.params[0];
+        CHECK_FALSE(o.step(lr).skipped);
+        for (std::size_t i = 0; i < 512; ++i) {
+          far = std::max(far, std::fabs(static_cast<double>(data.params[0][i] - before[i])) /
+                                  static_cast<double>(lr));
+        }
+      }
+      return far;
+    })[0];
+  };
+  const auto one_bit = [](double bound) {
+    return [bound](const auto& g, auto t) {
+      return onebit::one_bit_adam(g, t, {.adam = {.max_step = bound}, .freeze = {.after = 20}});
+    };
+  };
+  const auto zero_one = [](double bound) {
+    return [bound](const auto& g, auto t) {
+      return onebit::zero_one_adam(
+          g, t, {.adam = {.max_step = bound}, .schedule = {.warmup_steps = 20, .max_interval = 1}});
+    };
+  };
+  CHECK(farthest([](const auto& g, auto t) { return onebit::adam(g, t); }) < 3);
+  CHECK(farthest(one_bit(0)) > 1000);
+  CHECK(farthest(zero_one(0)) > 100);
+  // rounding: 1e-3 of a parameter of up to 1 is known to 6e-5 of it
+  for (const double bound : {10.0, 2.5}) {
+    CHECK(farthest(one_bit(bound)) < bound * 1.001);
+    CHECK(farthest(zero_one(bound)) < bound * 1.001);
+  }
+}

@@ -51,7 +51,7 @@ TEST_CASE("intervals: the fields of a plan") {
     const onebit::step_plan plan = s.plan(step, 0.1F);
     CHECK(plan == onebit::step_plan{.average_gradient = refresh,
                                     .exchange = exchanges,
-                                    .last_average = step >= 5});
+                                    .last_average = step == 5});
     CHECK(plan.local() == (!refresh && !exchanges));
     s.done(step, 0.1F, 0.0);
   }

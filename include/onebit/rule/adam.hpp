@@ -25,11 +25,16 @@ struct adam_options {
   /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
   /// where the ranks average, else each rank its own (clip.hpp); 0: do not.
   double max_grad_norm = 0;
+  /// Where the momentum came compressed, an element moves by at most so many learning rates in a
+  /// step (decay aside); 0: by whatever comes out. Adam's own steps stay below. An element whose
+  /// gradients are much smaller than those that it shares a scale with is sent that scale, back and
+  /// forth, and its small v makes of it steps that are thousands of times too large.
+  double max_step = 10;
 };
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const adam_options& o) {
-  validate_moments("adam_options", o.beta1, o.beta2, o.eps, o.max_grad_norm);
+  validate_moments("adam_options", o.beta1, o.beta2, o.eps, o.max_grad_norm, o.max_step);
 }
 
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
@@ -97,7 +102,8 @@ struct adam_dense_kernel {
 };
 
 /// v, by its denominator, from the mean gradient after the freeze; elements that have none, and
-/// `live` bits of 0, may get it now. Corrections before and after are those of `now`.
+/// `live` bits of 0, may get it now, as variance_kernel says. Corrections before and after are
+/// those of `now`.
 template <class View>
 struct frozen_variance_kernel {
   static constexpr bool rare = true;
@@ -107,6 +113,7 @@ struct frozen_variance_kernel {
   float* denominators;
   const step_scalars* now;
   moments_constants c;
+  bool wakes = false;
 
   /// The next v of a word, given its live bits.
   template <class L>
@@ -120,11 +127,13 @@ struct frozen_variance_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const auto g = gradient.template at<L>(t, i);
-    const auto one = L::set(1.0F);
+    const auto one = L::set(1.0F), inverse = L::set(1 / now->v_correction);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto v = next<L>(word, g(k));
-      const auto lives = L::add(live.template keep<L>(word, one), v);
+      const auto gk = g(k), old = live.template keep<L>(word, one);
+      auto v = next<L>(word, gk);
+      const auto lives = L::add(old, v);
+      if (wakes) v = L::select(L::positive(old), v, L::mul(L::mul(gk, inverse), gk));
       const auto d = c.template denominator<L>(v, now->v_correction);
       L::store(denominators + word * 32, L::select(L::positive(lives), d, one));
     }
@@ -160,6 +169,7 @@ struct adam_update_kernel {
   const tensor_entry<P, G>* tensors;
   const float* denominators;
   const step_scalars* now;
+  float most;  ///< see adam_options::max_step
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -171,7 +181,7 @@ struct adam_update_kernel {
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto x = params.load(k);
       const auto corrected = L::mul(m(k), L::set(now->m_correction));
-      const auto u = L::div(corrected, L::load(denominators + (t.word + k) * 32));
+      const auto u = bounded<L>(L::div(corrected, L::load(denominators + (t.word + k) * 32)), most);
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
       params.store(k, L::fma(L::set(step), decayed, x));
     }
@@ -268,8 +278,8 @@ class adam_rule : public rule_defaults {
   /// The update from the newly agreed momentum.
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    at.commit(
-        detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, v_.data(), at.now});
+    at.commit(detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, v_.data(), at.now,
+                                                     bound_of(options_.max_step)});
   }
 
   /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
@@ -288,7 +298,7 @@ class adam_rule : public rule_defaults {
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
                                                                      const At& at) {
-    return {gradient, at.tiles, at.live, v_.data(), at.now, constants()};
+    return {gradient, at.tiles, at.live, v_.data(), at.now, constants(), options_.bias_correction};
   }
   [[nodiscard]] moments_constants constants() const {
     return make_moments(options_.beta1, options_.beta2, options_.eps);

@@ -37,11 +37,13 @@ struct lamb_options {
   bool bias_correction = true;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
+  /// As adam_options::max_step, of m / (sqrt(v) + eps).
+  double max_step = 10;
 };
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const lamb_options& o) {
-  validate_moments("lamb_options", o.beta1, o.beta2, o.eps, o.max_grad_norm);
+  validate_moments("lamb_options", o.beta1, o.beta2, o.eps, o.max_grad_norm, o.max_step);
   const auto ordered = [](double low, double high) { return low > 0 && low <= high; };
   if (!ordered(o.min_coeff, o.max_coeff) || !std::isfinite(o.max_coeff)) {
     throw invalid_input(detail::message("lamb_options: min_coeff is ", o.min_coeff,
@@ -98,13 +100,13 @@ class lamb_rule : public rule_defaults {
   }
   [[nodiscard]] const lamb_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  /// Of v's, too, after the freeze: it is that of the second variance then.
   /// Moments from elsewhere, on the flat axis.
   void take(const float* m, const float* v) {
     backend_.copy_in(m_.data(), m, m_.size());
     backend_.copy_in(v_.data(), v, v_.size());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
+  /// Of v's, too, after the freeze: it is that of the second variance then.
   [[nodiscard]] bias_decay bias(const step_plan&) const {
     if (!options_.bias_correction) return {};
     return {options_.beta1, options_.beta2};
@@ -193,13 +195,14 @@ class lamb_rule : public rule_defaults {
     at.commit(detail::lamb_fresh_kernel<View, P, G>{
         heard, before, m_.size() > 0 ? m_.data() : nullptr, at.live, at.tiles, at.tensors,
         layers_.data(), v_.data(), fresh_.data(), sums_a_.data(), sums_b_.data(), at.sums, c,
-        at.now});
+        at.now, bound_of(options_.max_step)});
     at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
                                   at.tensor_tiles, at.tiles, at.tensors, sums_a_.data(),
                                   sums_b_.data(), at.sums, layers_.data(), options_.factor_min,
                                   options_.factor_max, options_.factor_threshold});
     at.commit(detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, layers_.data(),
-                                                     v_.data(), at.now});
+                                                     v_.data(), at.now,
+                                                     bound_of(options_.max_step)});
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last

@@ -171,6 +171,7 @@ struct lamb_fresh_kernel {
   float *fresh, *sum_m, *sum_u, *largest;
   moments_constants c;
   const step_scalars* now;
+  float most_step;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -191,7 +192,7 @@ struct lamb_fresh_kernel {
       const auto w = c.template next_variance<L>(L::load(fresh + word * 32), g);
       L::store(fresh + word * 32, w);
       const auto d = L::load(denominators + word * 32);
-      const auto prelim = L::div(L::mul(m, L::set(now->m_correction)), d);
+      const auto prelim = bounded<L>(L::div(L::mul(m, L::set(now->m_correction)), d), most_step);
       const auto x = params.load(k);
       const auto u = L::fma(L::set(tensor.weight_decay), x, prelim);
       ms = L::fma(prelim, prelim, ms);
@@ -246,6 +247,7 @@ struct lamb_update_kernel {
   const lamb_layer* layers;
   const float* denominators;
   const step_scalars* now;
+  float most_step;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -259,7 +261,8 @@ struct lamb_update_kernel {
       const auto x = params.load(k);
       const auto m = L::mul(at(k), L::set(layer.inverse_k));
       const auto d = L::load(denominators + (t.word + k) * 32);
-      const auto u = lamb_direction<L>(m, now->m_correction, d, x, tensor.weight_decay);
+      const auto moved = bounded<L>(L::div(L::mul(m, L::set(now->m_correction)), d), most_step);
+      const auto u = L::fma(L::set(tensor.weight_decay), x, moved);
       params.store(k, L::fma(L::set(step), u, x));
     }
   }

@@ -61,8 +61,8 @@ struct lamb_scaling_kernel {
     for (std::size_t i = 0; i < n_layers; ++i) {
       const float r = root_mean<L>(sum_m, i);
       double k = 1;
-      if (scale && r > 0) {
-        const float least = 0.1F * root_mean<L>(sum_v, i);
+      const float least = 0.1F * root_mean<L>(sum_v, i);
+      if (scale && total > 0 && (r > 0 || least > 0)) {
         k = total / static_cast<double>(n) / static_cast<double>(r > least ? r : least);
       }
       lamb_layer layer = layers[i];

@@ -17,9 +17,9 @@
 namespace onebit {
 
 /// Throws invalid_input when a beta is outside [0, 1), eps not positive, as a float, or the norm
-/// negative.
+/// or the step negative.
 inline void validate_moments(const char* options, double beta1, double beta2, double eps,
-                             double max_grad_norm = 0) {
+                             double max_grad_norm = 0, double max_step = 0) {
   const auto in = [](double beta) { return beta >= 0 && beta < 1; };
   if (!in(beta1) || !in(beta2)) {
     throw invalid_input(detail::message(options, ": beta1 is ", beta1, ", beta2 ", beta2,
@@ -31,9 +31,16 @@ inline void validate_moments(const char* options, double beta1, double beta2, do
                                         std::numeric_limits<float>::min(),
                                         " and finite as a float"));
   }
-  if (!(max_grad_norm >= 0 && max_grad_norm <= most)) {
+  const auto is_bound = [](double x) {
+    return x == 0 || (x >= std::numeric_limits<float>::min() && x <= most);
+  };
+  if (!is_bound(max_grad_norm)) {
     throw invalid_input(detail::message(options, ": max_grad_norm is ", max_grad_norm,
                                         ", must be 0 (do not clip) or positive and finite"));
+  }
+  if (!is_bound(max_step)) {
+    throw invalid_input(detail::message(options, ": max_step is ", max_step,
+                                        ", must be 0 (no bound) or positive and finite"));
   }
 }
 
@@ -60,6 +67,17 @@ struct moments_constants {
   }
 };
 
+/// u, at most `most` in size.
+template <class L>
+ONEBIT_HD typename L::value bounded(const typename L::value& u, float most) {
+  const auto least = L::set(-most), zero = L::set(0.0F);
+  return L::sub(zero, L::max(L::sub(zero, L::max(u, least)), least));
+}
+/// What max_step means to kernels.
+[[nodiscard]] inline float bound_of(double max_step) {
+  return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
+}
+
 [[nodiscard]] inline moments_constants make_moments(double beta1, double beta2, double eps) {
   return {static_cast<float>(beta1), static_cast<float>(1 - beta1), static_cast<float>(beta2),
           static_cast<float>(1 - beta2), static_cast<float>(eps)};
@@ -84,13 +102,16 @@ struct gradient_message {
   }
 };
 
-/// v from the mean gradient.
+/// v from the mean gradient. An element's first gradient g, where `wakes`, makes v what it is after
+/// correction g^2, however many gradients the others have seen.
 template <class View>
 struct variance_kernel {
   View gradient;
   const tile* tiles;
   float* v;
   moments_constants c;
+  const step_scalars* now = nullptr;
+  bool wakes = false;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -98,7 +119,13 @@ struct variance_kernel {
     const auto g = gradient.template at<L>(t, i);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* word = v + (t.word + k) * 32;
-      L::store(word, c.template next_variance<L>(L::load(word), g(k)));
+      const auto old = L::load(word), gk = g(k);
+      auto next = c.template next_variance<L>(old, gk);
+      if (wakes) {
+        const auto first = L::mul(L::mul(gk, L::set(1 / now->v_correction)), gk);
+        next = L::select(L::positive(old), next, first);
+      }
+      L::store(word, next);
     }
   }
 };

@@ -26,6 +26,8 @@ struct zero_one_options {
   bool bias_correction = true;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
+  /// As adam_options::max_step; at an exchange, of the learning rates summed since the last.
+  double max_step = 10;
 };
 
 /// Adds this step's learning rate to a sum, or starts the sum anew.
@@ -99,6 +101,7 @@ struct zero_one_step_kernel {
   const float* v;
   const step_scalars* now;
   moments_constants c;
+  float most;  ///< see zero_one_options::max_step
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -114,7 +117,7 @@ struct zero_one_step_kernel {
           live.template keep<L>(word, c.template next_momentum<L>(L::load(m + word * 32), g));
       L::store(m + word * 32, m_new);
       const auto d = c.template denominator<L>(L::load(v + word * 32), now->v_correction);
-      const auto u = L::div(L::mul(m_new, L::set(now->m_correction)), d);
+      const auto u = bounded<L>(L::div(L::mul(m_new, L::set(now->m_correction)), d), most);
       const auto x = params.load(k);
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
       params.store(k, L::fma(L::set(step), decayed, x));
@@ -133,6 +136,7 @@ struct zero_one_sync_kernel {
   const double* lr_before;  ///< summed since the last exchange, without this step's
   const step_scalars* now;
   moments_constants c;
+  float most;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -146,13 +150,15 @@ struct zero_one_sync_kernel {
         L::set(static_cast<float>(1 / (sum * static_cast<double>(now->m_correction))));
     const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
     const auto step = L::set(-tensor.lr_factor);
+    const double farthest = static_cast<double>(most) * sum;
+    const float most_moved = farthest < 3e38 ? static_cast<float>(farthest) : 3e38F;
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
       const auto u = u_at(k);
       L::store(m + word * 32, L::mul(u, inverse_sum));
       const auto from = L::load(anchor + word * 32);
       const auto d = c.template denominator<L>(L::load(v + word * 32), now->v_correction);
-      const auto moved = L::div(u, d);
+      const auto moved = bounded<L>(L::div(u, d), most_moved);
       const auto x = L::fma(step, L::fma(decay, from, moved), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
@@ -200,7 +206,7 @@ class zero_one_rule : public rule_defaults {
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
     validate_moments("zero_one_options", options.beta1, options.beta2, options.eps,
-                     options.max_grad_norm);
+                     options.max_grad_norm, options.max_step);
   }
   [[nodiscard]] B& backend() { return backend_; }
 
@@ -253,13 +259,14 @@ class zero_one_rule : public rule_defaults {
     if (!started_) {
       at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
-    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), constants()});
+    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), constants(), at.now,
+                                    started_ && options_.bias_correction});
   }
   /// The whole step, where nothing travels: Adam's, from the mean gradient.
   template <class View, class P, class G>
   void dense_step(const View& gradient, const tiled<B, P, G>& at) {
     refresh(gradient, at);
-    step(gradient, at);
+    step(gradient, at, bound_of(0));
   }
   /// What a step adds to the sum that is exchanged.
   template <class View, class P, class G>
@@ -271,7 +278,7 @@ class zero_one_rule : public rule_defaults {
   /// every rank, also on one that leaves its gradient out in a step of which no other rank hears.
   template <class P, class G>
   void local_step(const step_plan& plan, const tiled<B, P, G>& at) {
-    step(detail::own_gradient<P, G>{at.tensors, at.now}, at);
+    step(detail::own_gradient<P, G>{at.tensors, at.now}, at, bound_of(options_.max_step));
     const sum_lr_kernel add{lr_sum_.data(), at.now, false};
     if (plan.local()) {
       at.backend.launch(1, add);
@@ -282,9 +289,9 @@ class zero_one_rule : public rule_defaults {
   /// One pass, 20 bytes per element.
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    at.commit(detail::zero_one_sync_kernel<View, P, G>{heard, at.tiles, at.tensors, m_.data(),
-                                                       anchor_.data(), v_.data(), lr_sum_.data(),
-                                                       at.now, constants()});
+    at.commit(detail::zero_one_sync_kernel<View, P, G>{
+        heard, at.tiles, at.tensors, m_.data(), anchor_.data(), v_.data(), lr_sum_.data(), at.now,
+        constants(), bound_of(options_.max_step)});
     at.commit(1, sum_lr_kernel{lr_sum_.data(), at.now, true});
   }
   void done(const step_plan& plan, float lr) {
@@ -311,9 +318,9 @@ class zero_one_rule : public rule_defaults {
 
  private:
   template <class Field, class P, class G>
-  void step(const Field& gradient, const tiled<B, P, G>& at) {
-    at.commit(detail::zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, at.live,
-                                                        m_.data(), v_.data(), at.now, constants()});
+  void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
+    at.commit(detail::zero_one_step_kernel<Field, P, G>{
+        gradient, at.tiles, at.tensors, at.live, m_.data(), v_.data(), at.now, constants(), most});
   }
   [[nodiscard]] moments_constants constants() const {
     return make_moments(options_.beta1, options_.beta2, options_.eps);
