@@ -59,7 +59,7 @@ constexpr double adams_rate = 0.002, lambs_rate = 0.007;  // LAMB's is relative 
 
 /// 1-bit Adam with any options and collective.
 template <class C = gather_scatter<sign<>>>
-row one_bit(const char* name, std::uint64_t refreshes, C collective = {}) {
+row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 10) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) {
             return erase(one_bit_adam(g, t,
                                       {.adam = {.beta2 = s.adam.beta2},
@@ -85,12 +85,13 @@ row lamb_with(const char* name, lamb_options o) {
             return erase(one_bit_lamb(g, t, {.lamb = o, .freeze = {.after = 2 * s.freeze_after}}));
           }};
 }
-row zero_one(const char* name, intervals_options when, granularity scales) {
+row zero_one(const char* name, intervals_options when, granularity scales, double bound = 10) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) mutable {
             when.warmup_steps = s.freeze_after;
             when.also_every = s.meet_every;
-            return erase(zero_one_adam(g, t, {.adam = {.beta2 = s.adam.beta2}, .schedule = when},
-                                       gather_scatter{sign<>{scales}}));
+            return erase(zero_one_adam(
+                g, t, {.adam = {.beta2 = s.adam.beta2, .max_step = bound}, .schedule = when},
+                gather_scatter{sign<>{scales}}));
           }};
 }
 
@@ -100,7 +101,8 @@ std::vector<row> all_rows() {
       {"adam", adams_rate,
        [](const groups& g, threads t, const settings& s) { return erase(adam(g, t, s.adam)); }},
       one_bit("1-bit Adam", 16),
-      one_bit("  v frozen for good (the paper's)", 0),
+      one_bit("  no bound on steps", 16, gather_scatter<sign<>>{}, 0),
+      one_bit("  v frozen for good (the paper's)", 0, gather_scatter<sign<>>{}, 0),
       one_bit("  v frozen for good, no compression", 0, gather_scatter<identity>{}),
       one_bit("  no error feedback", 16, all_gather{forgetful_sign<>{}}),
       one_bit("  L1 scale per layer", 16, gather_scatter{sign<l1_scale>{layer}}),
@@ -115,9 +117,10 @@ std::vector<row> all_rows() {
        }},
       naive("naive: gradients compressed, v live", gather_scatter<sign<>>{}),
       naive("  no error feedback", all_gather{forgetful_sign<>{}}),
-      zero_one("0/1 Adam", {}, block),
-      zero_one("  no local steps", {.max_interval = 1}, block),
-      zero_one("  L2 scale per layer (the paper's)", {}, layer),
+      zero_one("0/1 Adam", {}, layer),
+      zero_one("  no local steps", {.max_interval = 1}, layer),
+      zero_one("  no bound on steps (the paper's)", {}, layer, 0),
+      zero_one("  L2 scale per block of 128", {}, block),
       {"lamb", lambs_rate,
        [](const groups& g, threads t, const settings& s) {
          return erase(lamb(g, t, {.beta2 = s.adam.beta2}));
