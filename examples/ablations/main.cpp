@@ -62,7 +62,7 @@ template <class C = gather_scatter<sign<>>>
 row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 10) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) {
             return erase(one_bit_adam(g, t,
-                                      {.adam = {.beta2 = s.adam.beta2},
+                                      {.adam = {.beta2 = s.adam.beta2, .max_step = bound},
                                        .freeze = {.after = s.freeze_after},
                                        .refreshes = refreshes},
                                       collective));
