@@ -171,7 +171,7 @@ class update_pass {
     s_.backend.launch(s_.own.axis().tiles().size(),
                       onebit::detail::adam_update_kernel<view, float, float>{
                           s_.heard(agreed_), s_.own.tiles(), tensor_.data(), denominators_.data(),
-                          s_.now.data()});
+                          s_.now.data(), onebit::bound_of(10)});
   }
 
  private:
