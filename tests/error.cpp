@@ -246,3 +246,23 @@ TEST_CASE_TEMPLATE("a learning rate that is not finite changes nothing, and trai
     CHECK(run(true) == run(false));
   }
 }
+
+TEST_CASE("ranks that differ in any one of an algorithm's numbers are told apart") {
+  const auto differ = [](const auto& make) {
+    return thrown<onebit::rank_mismatch>([&] {
+             onebit::run_threads(2, [&](onebit::threads t) {
+               training<> data;
+               make(data.groups(), t, t.rank() == 0 ? 10.0 : 9.0);
+             });
+           }) == contains{"max_step"};
+  };
+  CHECK(differ([](const auto& g, auto t, double x) {
+    (void)onebit::one_bit_adam(g, t, {.adam = {.max_step = x}});
+  }));
+  CHECK(differ([](const auto& g, auto t, double x) {
+    (void)onebit::one_bit_lamb(g, t, {.lamb = {.max_step = x}});
+  }));
+  CHECK(differ([](const auto& g, auto t, double x) {
+    (void)onebit::zero_one_adam(g, t, {.adam = {.max_step = x}, .schedule = {.warmup_steps = 4}});
+  }));
+}

@@ -49,7 +49,7 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const adam_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
-                  o.bias_correction, " max_grad_norm ", o.max_grad_norm);
+                  o.bias_correction, " max_grad_norm ", o.max_grad_norm, " max_step ", o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ", o.min_coeff,
@@ -60,7 +60,7 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const zero_one_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
-                  o.bias_correction, " max_grad_norm ", o.max_grad_norm);
+                  o.bias_correction, " max_grad_norm ", o.max_grad_norm, " max_step ", o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",

@@ -33,8 +33,8 @@ struct lamb_size_kernel {
   }
 };
 
-/// k_l = mean over layers of R / R_l, R_l the RMS of the layer's momentum; 1 where R_l is 0. Empty
-/// tensors are no layers. One call for all layers.
+/// k_l = mean over layers of R / R_l, R_l the RMS of the layer's momentum; 1 where v is 0 too.
+/// Empty tensors are no layers. One call for all layers.
 ///
 /// The momentum of a layer that had no gradient for a while is next to nothing, and k_l would blow
 /// its next gradients up over all others: R_l counts as a tenth of the root of the mean of v at
