@@ -112,6 +112,11 @@ TEST_CASE("the bits of threads: buckets under way at once") { check_same_as_thre
 TEST_CASE("the bits of threads: buckets that start before the step") {
   check_same_as_threads(bucketed, true);
 }
+TEST_CASE("the bits of threads: buckets that some ranks announce, or other ones, or none") {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  check_same_as_threads(bucketed, rank % 2 == 0);
+}
 TEST_CASE("the bits of threads: two levels") { check_same_as_threads(by_node); }
 
 TEST_CASE("MPI's own sum: all ranks hold the same bits") {

@@ -113,7 +113,7 @@ TEST_CASE("an error code of MPI becomes a transport_error with MPI's own words")
   if (transport.rank() == 0) {
     text = thrown<onebit::transport_error>(
         [&] { transport.all_to_all(send.data(), receive.data(), 4); });
-    CHECK(text == contains{"onebit::mpi: MPI_Alltoall failed with code "});
+    CHECK(text == contains{"onebit::mpi: MPI_Ialltoall failed with code "});
     CHECK(text == contains{"[rank 0/2]"});
   } else {
     text = thrown<onebit::transport_error>(
@@ -155,7 +155,6 @@ TEST_CASE("an error of a collective that was started is told by wait or test, on
   if (transport.size() != 2) return;
   std::vector<char> send(64), receive(64);
   const bool shorter = transport.rank() == 0;
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // Open MPI asks this one
   auto request = transport.start_all_to_all(send.data(), receive.data(), shorter ? 4 : 16);
   if (shorter) {
     const auto text = thrown<onebit::transport_error>([&] { request.wait(); });
@@ -166,8 +165,74 @@ TEST_CASE("an error of a collective that was started is told by wait or test, on
   } else {
     (void)thrown<onebit::transport_error>([&] { request.wait(); });
   }
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_ARE_FATAL);
   CHECK(all_agree(true));
+}
+
+TEST_CASE("a rank that does not come is named on all that wait, in time") {
+  const int last = [] {
+    int n = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &n);
+    return n - 1;
+  }();
+  if (last == 0) return;
+  const std::chrono::milliseconds deadline(400);
+  const auto check = [&](const auto& call, const char* name) {
+    onebit::mpi transport(MPI_COMM_WORLD, deadline);
+    std::vector<char> send(64 * 8), receive(64 * 8);  // outlive what was given up
+    const auto start = std::chrono::steady_clock::now();
+    if (transport.rank() == last) std::this_thread::sleep_for(deadline + deadline);
+    std::string text;
+    try {
+      call(transport, send.data(), receive.data());
+    } catch (const onebit::transport_error& e) {
+      text = e.what();
+    }
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    if (transport.rank() != last) {
+      CHECK(text ==
+            contains{std::string("gave up ") + name + " after 400 ms; not in a collective"});
+      CHECK(text == contains{": rank " + std::to_string(last)});
+      CHECK(waited.count() < 0.4 + 1);
+      CHECK(thrown<onebit::transport_error>([&] {
+              transport.all_gather(send.data(), receive.data(), 8);
+            }) == text);  // of no use any more, and says so at once
+    }
+    // Here it did come: the others have given up, but MPI ends their calls.
+    MPI_Barrier(MPI_COMM_WORLD);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    MPI_Barrier(MPI_COMM_WORLD);
+  };
+  check([](auto& t, auto* from, auto* to) { t.all_to_all(from, to, 8); }, "MPI_Ialltoall");
+  check([](auto& t, auto* from, auto* to) { t.all_gather(from, to, 8); }, "MPI_Iallgather");
+  check([](auto& t, auto* from, auto*) { t.all_reduce_sum(reinterpret_cast<float*>(from), 2); },
+        "MPI_Iallreduce");
+  check([](auto& t, auto* from, auto* to) { (void)t.start_all_to_all(from, to, 8).wait(); },
+        "MPI_Ialltoall");
+}
+
+TEST_CASE("collectives of the two kinds need no common order") {
+  onebit::mpi t(MPI_COMM_WORLD);
+  const auto n = static_cast<std::size_t>(t.size());
+  std::vector<int> send(n), scattered(n), gathered(n);
+  for (std::size_t r = 0; r < n; ++r) send[r] = t.rank() * 100 + static_cast<int>(r);
+  const int mine = 7 + t.rank();
+  const auto scatter = [&] { return t.start_all_to_all(send.data(), scattered.data(), 4); };
+  const auto gather = [&] { return t.start_all_gather(&mine, gathered.data(), 4); };
+  if (t.rank() % 2 == 0) {
+    auto a = scatter();
+    auto b = gather();
+    b.wait();
+    a.wait();
+  } else {
+    auto b = gather();
+    auto a = scatter();
+    a.wait();
+    b.wait();
+  }
+  for (std::size_t r = 0; r < n; ++r) {
+    CHECK(scattered[r] == static_cast<int>(r) * 100 + t.rank());
+    CHECK(gathered[r] == 7 + static_cast<int>(r));
+  }
 }
 
 TEST_CASE("parts of a communicator conform") {

@@ -88,7 +88,10 @@ TEST_CASE("a rank that never arrives: a time-out that says how many came") {
     const auto told = on_ranks(
         3,
         [&](onebit::threads t) -> std::string {
-          if (t.rank() == absent) return "absent";
+          if (t.rank() == absent) {
+            std::this_thread::sleep_for(500ms);
+            return "absent";
+          }
           return thrown<onebit::transport_error>([&] { meet(t); });
         },
         100ms);
@@ -98,6 +101,30 @@ TEST_CASE("a rank that never arrives: a time-out that says how many came") {
       CHECK(text == contains{"waited 100 ms in all_gather, only 2 of 3 ranks arrived"});
       CHECK(text == contains{"[rank " + std::to_string(r) + "/3]"});
     }
+  }
+}
+
+TEST_CASE("a rank that returns while others wait: they are told at once") {
+  for (const bool split : {false, true}) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto text = thrown<onebit::transport_error>([&] {
+      onebit::run_threads(4, [&](onebit::threads t) {
+        // the ranks 2 and 3 have a group of their own, which goes on
+        auto own = t.split(t.rank() / 2, t.rank());
+        if (t.rank() == 1) return;
+        if (t.rank() >= 2) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          float x = 1;
+          own.all_reduce_sum(&x, 1);
+          CHECK(x == 2);
+          return;
+        }
+        float x = 1;
+        (split ? own : t).all_reduce_sum(&x, 1);
+      });
+    });
+    CHECK(text == contains{"has returned, and takes part no more [rank 0/"});
+    CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
   }
 }
 

@@ -72,6 +72,20 @@ class thread_hub {
     abort(lock, why);
   }
 
+  /// A rank that will make no more calls: whoever waits for it, here and in the hubs split from
+  /// this one of which it is a part, throws.
+  [[gnu::cold]] void leave(int rank) {
+    std::unique_lock lock(mutex_);
+    const auto children = children_;
+    abort_here("rank " + std::to_string(rank) + " has returned, and takes part no more");
+    lock.unlock();
+    for (const child& c : children) {
+      const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank);
+      const auto hub = c.hub.lock();
+      if (hub && place != c.ranks.end()) hub->leave(static_cast<int>(place - c.ranks.begin()));
+    }
+  }
+
   /// Waits for all ranks: gives those of one color a hub of their own, ordered by key, then rank.
   [[nodiscard, gnu::cold]] seat split(int rank, int color, int key) {
     struct card {
@@ -83,7 +97,8 @@ class thread_hub {
     };
     card first = mine;  // of the group: its leader
     seat place;
-    int odd = -1, odd_color = 0, group_size = 0;
+    int odd = -1, odd_color = 0;
+    std::vector<card> group;
     meet(rank, {"split", &mine, nullptr, 0});
     for (int r = 0; r < size(); ++r) {
       const card& its = *static_cast<const card*>(of(r).send);
@@ -92,7 +107,7 @@ class thread_hub {
         odd_color = its.color;
       }
       if (its.color != color) continue;
-      ++group_size;
+      group.push_back(its);
       if (before(its, mine)) ++place.rank;
       if (before(its, first)) first = its;
     }
@@ -101,7 +116,12 @@ class thread_hub {
       throw invalid_input(message("threads: split: rank ", odd, " has color ", odd_color,
                                   "; must not be negative", rank_suffix(rank, size())));
     }
-    if (first.rank == rank) place.hub = adopt(group_size);
+    if (first.rank == rank) {
+      std::sort(group.begin(), group.end(), before);
+      std::vector<int> ranks;
+      for (const card& c : group) ranks.push_back(c.rank);
+      place.hub = adopt(std::move(ranks));
+    }
     meet(rank, {"split", &place.hub, nullptr, 0});
     if (first.rank != rank) {
       place.hub = *static_cast<const std::shared_ptr<thread_hub>*>(of(first.rank).send);
@@ -111,6 +131,12 @@ class thread_hub {
   }
 
  private:
+  /// A hub split from this one, and which of its ranks are there.
+  struct child {
+    std::weak_ptr<thread_hub> hub;
+    std::vector<int> ranks;
+  };
+
   /// Counts a rank in; true for the last one, who opens the next round.
   [[nodiscard]] bool complete() {
     if (++arrived_ != calls_.size()) return false;
@@ -122,16 +148,19 @@ class thread_hub {
 
   /// Gives the lock back for as long as it tells the children.
   [[gnu::cold]] void abort(std::unique_lock<std::mutex>& lock, const std::string& why) {
-    if (!aborted_) why_ = why;
-    aborted_ = true;
-    changed_.notify_all();
+    abort_here(why);
     const auto children = std::exchange(children_, {});
     const std::string first = why_;
     lock.unlock();
-    for (const auto& child : children) {
-      if (const auto hub = child.lock()) hub->abort(first);
+    for (const child& c : children) {
+      if (const auto hub = c.hub.lock()) hub->abort(first);
     }
     lock.lock();
+  }
+  void abort_here(const std::string& why) {
+    if (!aborted_) why_ = why;
+    aborted_ = true;
+    changed_.notify_all();
   }
 
   [[gnu::cold]] void wait_for_all(int rank, const char* what) {
@@ -152,13 +181,13 @@ class thread_hub {
   }
 
   /// A hub that is aborted along with this one.
-  [[nodiscard, gnu::cold]] std::shared_ptr<thread_hub> adopt(int size) {
-    auto child = std::make_shared<thread_hub>(size, timeout_);
+  [[nodiscard, gnu::cold]] std::shared_ptr<thread_hub> adopt(std::vector<int> ranks) {
+    auto hub = std::make_shared<thread_hub>(static_cast<int>(ranks.size()), timeout_);
     const std::lock_guard lock(mutex_);
-    std::erase_if(children_, [](const auto& other) { return other.expired(); });
-    children_.push_back(child);
-    if (aborted_) child->abort(why_);
-    return child;
+    std::erase_if(children_, [](const child& other) { return other.hub.expired(); });
+    children_.push_back({hub, std::move(ranks)});
+    if (aborted_) hub->abort(why_);
+    return hub;
   }
 
   std::vector<call> calls_;
@@ -168,7 +197,7 @@ class thread_hub {
   std::size_t arrived_ = 0, round_ = 0;
   bool aborted_ = false;
   std::string why_;
-  std::vector<std::weak_ptr<thread_hub>> children_;
+  std::vector<child> children_;
 };
 
 }  // namespace onebit::detail

@@ -128,8 +128,9 @@ using threads = basic_threads<host_memory>;
 static_assert(SplittingTransport<threads>);
 
 /// Runs `f(basic_threads<M>)` on memories.size() ranks, one thread each, and waits for all;
-/// `memories[r]` is rank r's. When a rank throws, the others are released from their collectives,
-/// and the first exception is rethrown here. f sets its thread's device, where there are several.
+/// `memories[r]` is rank r's. When a rank throws, or returns while others wait for it, these are
+/// released from their collectives, and the first exception is rethrown here. f sets its thread's
+/// device, where there are several.
 template <Memory M, class F>
 [[gnu::cold]] void run_threads(std::vector<M> memories, F f,
                                std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
@@ -148,6 +149,7 @@ template <Memory M, class F>
     };
     try {
       f(basic_threads<M>(hub, rank, memories[static_cast<std::size_t>(rank)]));
+      hub->leave(rank);
     } catch (const std::exception& e) {
       failed(e.what());
     } catch (...) {

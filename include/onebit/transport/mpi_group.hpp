@@ -1,0 +1,321 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <onebit/error.hpp>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+/// Communicators whose collectives end: done, or with an error that names who did not come.
+namespace onebit::detail {
+
+/// Errors of requests go to MPI_COMM_WORLD's handler first (Open MPI 4), which ends the program:
+/// while it lives, they are returned.
+class returned_errors {
+ public:
+  returned_errors() {
+    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before_);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  }
+  returned_errors(const returned_errors&) = delete;
+  returned_errors& operator=(const returned_errors&) = delete;
+  ~returned_errors() {
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, before_);
+    MPI_Errhandler_free(&before_);
+  }
+
+ private:
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+};
+
+[[noreturn]] inline void fail_mpi(int code, const char* call, const std::string& suffix) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw transport_error(message("mpi: ", call, " failed with code ", code, ": ",
+                                std::string(text, static_cast<std::size_t>(length)), suffix));
+}
+
+/// Communicators of our own, shared by all that use them, and their failures as exceptions. There
+/// are two for the collectives, since calls of the two kinds may come in another order on another
+/// rank (buckets that one announces early), and one to ask who waits where.
+class mpi_group {
+ public:
+  using clock = std::chrono::steady_clock;
+  enum kind : std::size_t { scatters, gathers };
+
+  /// Collective over `base`, of which copies are made.
+  mpi_group(MPI_Comm base, std::chrono::milliseconds timeout)
+      : shared_(std::make_shared<shared>(base, timeout)) {}
+
+  [[nodiscard]] MPI_Comm comm(kind k) const { return shared_->comms[k]; }
+  [[nodiscard]] int rank() const { return shared_->rank; }
+  [[nodiscard]] int size() const { return shared_->size; }
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return shared_->timeout; }
+  [[nodiscard]] std::string suffix() const { return rank_suffix(rank(), size()); }
+  [[nodiscard]] bool is_broken() const { return !shared_->broken.empty(); }
+
+  void check(int code, const char* call) const {
+    if (code != MPI_SUCCESS) fail_mpi(code, call, suffix());
+  }
+  /// Before a collective is started. Throws when an earlier one was given up.
+  void require_whole() const {
+    if (is_broken()) throw transport_error(shared_->broken);
+  }
+  /// Waits for a request of this group. Throws transport_error when it fails, or is not done in
+  /// time; then the ranks that are not in a collective are named, and so are the calls of those
+  /// that are, and all who wait in this group give up together.
+  void wait(MPI_Request& request, const char* call) const {
+    const returned_errors quiet;
+    const auto start = clock::now();
+    int done = 0;
+    for (std::uint32_t spins = 0;; ++spins) {
+      finished(MPI_Test(&request, &done, MPI_STATUS_IGNORE), request, call);
+      if (done != 0) return;
+      if (spins % 32 != 31) continue;
+      const auto waited = clock::now() - start;
+      if (waited < std::chrono::milliseconds(100)) {
+        std::this_thread::yield();
+        continue;
+      }
+      answer_others(call);
+      if (shared_->timeout.count() > 0 && waited > shared_->timeout) give_up(call);
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  [[nodiscard]] bool test(MPI_Request& request, const char* call) const {
+    const returned_errors quiet;
+    int done = 0;
+    finished(MPI_Test(&request, &done, MPI_STATUS_IGNORE), request, call);
+    return done != 0;
+  }
+  /// Collective: until all ranks are here, or in time not.
+  void meet(const char* call) const {
+    require_whole();
+    MPI_Request request = MPI_REQUEST_NULL;
+    check(MPI_Ibarrier(comm(gathers), &request), "MPI_Ibarrier");
+    wait(request, call);
+  }
+
+ private:
+  /// What ranks that wait tell each other.
+  struct note {
+    enum : int { question, answer, verdict } what;
+    int n_missing;
+    std::array<int, 8> missing;
+    char call[24];
+  };
+  struct shared {
+    std::array<MPI_Comm, 2> comms{MPI_COMM_NULL, MPI_COMM_NULL};
+    MPI_Comm control = MPI_COMM_NULL;
+    int rank = 0, size = 1;
+    std::chrono::milliseconds timeout;
+    std::string broken;  ///< why no collective can be used any more
+
+    shared(MPI_Comm base, std::chrono::milliseconds t) : timeout(t) {
+      MPI_Comm_rank(base, &rank);
+      MPI_Comm_size(base, &size);
+      for (MPI_Comm* c : {&comms[0], &comms[1], &control}) {
+        const int code = MPI_Comm_dup(base, c);
+        if (code != MPI_SUCCESS) fail_mpi(code, "MPI_Comm_dup", rank_suffix(rank, size));
+        MPI_Comm_set_errhandler(*c, MPI_ERRORS_RETURN);
+      }
+    }
+    shared(const shared&) = delete;
+    shared& operator=(const shared&) = delete;
+    ~shared() {
+      int over = 0;
+      // what was given up may still be under way
+      if (!broken.empty() || MPI_Finalized(&over) != MPI_SUCCESS || over != 0) return;
+      for (MPI_Comm* c : {&comms[0], &comms[1], &control}) {
+        if (*c != MPI_COMM_NULL) MPI_Comm_free(c);
+      }
+    }
+  };
+
+  void finished(int code, MPI_Request& request, const char* call) const {
+    if (code == MPI_SUCCESS) return;
+    request = MPI_REQUEST_NULL;  // MPI does not say what became of it: never wait for it again
+    check(code, call);
+  }
+  void send(int to, const note& n) const {
+    // small enough to be on its way when this returns; what is not is left to MPI
+    auto kept = std::make_unique<note>(n);
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Isend(kept.get(), sizeof n, MPI_BYTE, to, 0, shared_->control, &request);
+    int done = 0;
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done == 0) (void)kept.release();
+  }
+  [[nodiscard]] bool receive(note& n, int& from) const {
+    int there = 0;
+    MPI_Status status;
+    MPI_Iprobe(MPI_ANY_SOURCE, 0, shared_->control, &there, &status);
+    if (there == 0) return false;
+    from = status.MPI_SOURCE;
+    MPI_Recv(&n, sizeof n, MPI_BYTE, from, 0, shared_->control, MPI_STATUS_IGNORE);
+    return true;
+  }
+  [[nodiscard]] static note make_note(int what, const char* call) {
+    note n{};
+    n.what = static_cast<decltype(n.what)>(what);
+    std::copy_n(call, std::min(std::string(call).size(), sizeof n.call - 1), n.call);
+    return n;
+  }
+  /// Someone who gives up asks who is here; what it found ends this rank's wait too.
+  void answer_others(const char* call) const {
+    note n{};
+    int from = 0;
+    while (receive(n, from)) {
+      if (n.what == note::question) send(from, make_note(note::answer, call));
+      if (n.what == note::verdict) break_off(call, n, message_of_rank(from));
+    }
+  }
+  [[noreturn]] void give_up(const char* call) const {
+    std::vector<std::string> calls(static_cast<std::size_t>(size()));
+    calls[static_cast<std::size_t>(rank())] = call;
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank()) send(r, make_note(note::question, call));
+    }
+    const auto end = clock::now() + std::chrono::milliseconds(500);
+    note n{};
+    int from = 0;
+    std::size_t n_known = 1;
+    while (clock::now() < end && n_known < calls.size()) {
+      if (!receive(n, from)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+        continue;
+      }
+      if (n.what == note::question) send(from, make_note(note::answer, call));
+      if (n.what == note::verdict) break_off(call, n, message_of_rank(from));
+      auto& known = calls[static_cast<std::size_t>(from)];
+      if (known.empty()) ++n_known;
+      known = n.call;
+    }
+    note found = make_note(note::verdict, call);
+    std::string others;
+    for (int r = 0; r < size(); ++r) {
+      const std::string& its = calls[static_cast<std::size_t>(r)];
+      if (its.empty()) {
+        if (found.n_missing < static_cast<int>(found.missing.size())) {
+          found.missing[static_cast<std::size_t>(found.n_missing)] = r;
+        }
+        ++found.n_missing;
+      } else if (its != call) {
+        others += "; rank " + std::to_string(r) + " waits in " + its;
+      }
+    }
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank() && !calls[static_cast<std::size_t>(r)].empty()) send(r, found);
+    }
+    break_off(call, found, others);
+  }
+  [[nodiscard]] static std::string message_of_rank(int r) {
+    return ", as rank " + std::to_string(r) + " found";
+  }
+  [[noreturn]] void break_off(const char* call, const note& found, const std::string& more) const {
+    std::string who = found.n_missing == 0 ? "all ranks wait" : "not in a collective of it:";
+    const int n_named = std::min(found.n_missing, static_cast<int>(found.missing.size()));
+    for (int i = 0; i < n_named; ++i) {
+      who += " rank " + std::to_string(found.missing[static_cast<std::size_t>(i)]);
+    }
+    if (found.n_missing > n_named) {
+      who += " and " + std::to_string(found.n_missing - n_named) + " more";
+    }
+    shared_->broken = message(
+        "mpi: gave up ", call, " after ", shared_->timeout.count(), " ms; ", who, more,
+        ". This transport is of no use any more: end the job (MPI_Abort; MPI_Finalize may wait), ",
+        "restart it from a checkpoint", suffix());
+    throw transport_error(shared_->broken);
+  }
+
+  std::shared_ptr<shared> shared_;
+};
+
+/// A slot as (count, type): bytes while they fit an int, else one contiguous type of 2^20-byte
+/// blocks and a rest.
+class mpi_slot {
+ public:
+  mpi_slot(const mpi_group& group, std::size_t bytes) {
+    if (bytes <= INT_MAX) {
+      count_ = static_cast<int>(bytes);
+      return;
+    }
+    constexpr std::size_t block = std::size_t{1} << 20;
+    MPI_Datatype block_type = MPI_DATATYPE_NULL;
+    group.check(MPI_Type_contiguous(static_cast<int>(block), MPI_BYTE, &block_type),
+                "MPI_Type_contiguous");
+    int lengths[2] = {static_cast<int>(bytes / block), static_cast<int>(bytes % block)};
+    MPI_Aint displacements[2] = {0, static_cast<MPI_Aint>(bytes / block * block)};
+    MPI_Datatype types[2] = {block_type, MPI_BYTE};
+    group.check(MPI_Type_create_struct(2, lengths, displacements, types, &type_),
+                "MPI_Type_create_struct");
+    group.check(MPI_Type_free(&block_type), "MPI_Type_free");
+    group.check(MPI_Type_commit(&type_), "MPI_Type_commit");
+    owned_ = true;
+  }
+  mpi_slot(mpi_slot&& other) noexcept
+      : count_(other.count_), type_(other.type_), owned_(std::exchange(other.owned_, false)) {}
+  mpi_slot& operator=(mpi_slot&& other) noexcept {
+    std::swap(count_, other.count_);
+    std::swap(type_, other.type_);
+    std::swap(owned_, other.owned_);
+    return *this;
+  }
+  ~mpi_slot() {
+    if (owned_) MPI_Type_free(&type_);
+  }
+  /// MPI may use the type as long as it lives.
+  void leave() noexcept { owned_ = false; }
+  [[nodiscard]] int count() const { return count_; }
+  [[nodiscard]] MPI_Datatype type() const { return type_; }
+
+ private:
+  int count_ = 1;
+  MPI_Datatype type_ = MPI_BYTE;
+  bool owned_ = false;
+};
+
+/// Which ranks a rank shares a node with: how many, the first and the last.
+struct mpi_node {
+  int size = 1, first = 0, last = 0;
+};
+
+/// How many ranks every node has; `nodes[r]` is rank r's. Throws transport_error when they differ
+/// or a node's ranks are not contiguous.
+[[nodiscard]] inline int ranks_per_node(const std::vector<mpi_node>& nodes,
+                                        const std::string& suffix) {
+  for (std::size_t r = 0; r < nodes.size(); ++r) {
+    const mpi_node& node = nodes[r];
+    if (node.size != nodes[0].size) {
+      throw transport_error(message("mpi: ranks_per_node: the node of rank 0 has ", nodes[0].size,
+                                    " ranks, the node of rank ", r, " has ", node.size,
+                                    "; must be equal", suffix));
+    }
+    if (node.last - node.first + 1 != node.size) {
+      throw transport_error(message("mpi: ranks_per_node: the node of rank ", r, " has ", node.size,
+                                    " of the ranks ", node.first, " to ", node.last,
+                                    "; must be contiguous (map ranks by node)", suffix));
+    }
+  }
+  return nodes[0].size;
+}
+
+}  // namespace onebit::detail
