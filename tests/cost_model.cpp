@@ -253,7 +253,7 @@ TEST_CASE("cost model: volumes, on nodes of one rank and a network without laten
     const double share = (w - 1.0) / w, n = 1e9;
     const auto close = [&](exchange e, double element_bytes, double expected) {
       CHECK(cost::exchange_seconds(net, e, n, element_bytes) ==
-            doctest::Approx(expected).epsilon(1e-6));
+            doctest::Approx(expected).epsilon(1e-5));  // 16 bytes beside each of 126 slots
     };
     close(exchange::ring, 4, 2 * share * 4);
     close(exchange::dense_gather_scatter, 4, 2 * share * 4);

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -261,12 +263,16 @@ class splitting {
   }
   void all_reduce_sum(float* data, std::size_t n) {
     if (!*alone_) return inner_.all_reduce_sum(data, n);
-    // What the others would say: the same values, and the same step in their status words.
+    // What the others would say: the same values, and the same status.
     const auto w = static_cast<std::size_t>(size());
     const std::size_t slot = n / w;
-    const float step = data[static_cast<std::size_t>(rank() + 1) * slot - 1];
+    std::array<float, sizeof(onebit::slot_status) / sizeof(float)> status{};
+    const float* own = data + static_cast<std::size_t>(rank() + 1) * slot - status.size();
+    std::copy_n(own, status.size(), status.begin());
     for (std::size_t i = 0; i < n; ++i) data[i] *= static_cast<float>(size());
-    for (std::size_t r = 0; r < w; ++r) data[(r + 1) * slot - 1] = step;
+    for (std::size_t r = 0; r < w; ++r) {
+      std::copy(status.begin(), status.end(), data + (r + 1) * slot - status.size());
+    }
   }
 
  private:
@@ -381,13 +387,13 @@ TEST_CASE("the roll call goes over a wire, one collective of host memory, counte
     int host_gathers = 0, others = 0;
     onebit::wire w(with_host_gather{t, &host_gathers, &others});
     const auto card = make_card("adam", {4, 5}, 77, 12);
-    onebit::detail::roll_call(w, card);
+    (void)onebit::detail::roll_call(w, card);
     CHECK(host_gathers == 1);
     CHECK(w.sent().collectives == 1);
     CHECK(w.sent().bytes_sent == 2 * sizeof card);
 
     const auto other = make_card(t.rank() == 1 ? "adan" : "adam", {4, 5}, 77, 12);
-    CHECK(thrown<onebit::rank_mismatch>([&] { onebit::detail::roll_call(w, other); }) ==
+    CHECK(thrown<onebit::rank_mismatch>([&] { (void)onebit::detail::roll_call(w, other); }) ==
           contains{"rank 1"});
     CHECK(host_gathers == 2);
 
@@ -395,7 +401,7 @@ TEST_CASE("the roll call goes over a wire, one collective of host memory, counte
     CHECK(onebit::detail::attend(w, [] { return 5; }) == 5);
     CHECK(host_gathers == 2);
     const auto rejecting = [&] {
-      if (t.rank() != 2) return onebit::detail::roll_call(w, card);
+      if (t.rank() != 2) return (void)onebit::detail::roll_call(w, card);
       onebit::detail::attend(w, []() -> int { throw std::runtime_error("too small"); });
     };
     if (t.rank() == 2) {
@@ -405,9 +411,9 @@ TEST_CASE("the roll call goes over a wire, one collective of host memory, counte
     }
     CHECK(host_gathers == 3);
 
-    onebit::detail::agree_on_checkpoint(w, "", 6);
+    onebit::detail::agree_on_checkpoint(w, "", 6, 0);
     CHECK(thrown<onebit::checkpoint_error>([&] {
-            onebit::detail::agree_on_checkpoint(w, t.rank() == 0 ? "the disk is gone" : "", 6);
+            onebit::detail::agree_on_checkpoint(w, t.rank() == 0 ? "the disk is gone" : "", 6, 0);
           }) == contains{t.rank() == 0 ? "the disk is gone" : "rank 0 could not read"});
     CHECK(host_gathers == 5);
     CHECK(others == 0);

@@ -117,7 +117,7 @@ void all_reduce(const group& g, std::size_t bytes) {
 std::size_t slot_bytes(double elements, int chunks, double word_bytes, bool scaled) {
   const auto words = static_cast<std::size_t>((elements + 31) / 32);
   const auto n = static_cast<std::size_t>(chunks);
-  return (words + n - 1) / n * static_cast<std::size_t>(word_bytes) + (scaled ? 8 : 4);
+  return (words + n - 1) / n * static_cast<std::size_t>(word_bytes) + (scaled ? 16 : 12);
 }
 
 struct exchanges {

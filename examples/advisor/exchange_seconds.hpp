@@ -102,9 +102,9 @@ namespace model {
   return (net.ranks - 1) * turn(net, slot, net.ranks > net.ranks_per_node ? 1 : 0);
 }
 
-inline constexpr double bit = 0.125;       ///< bytes of a compressed element
-inline constexpr double sealed = 8;        ///< bytes of the scale and the status in a slot
-inline constexpr double status_bytes = 4;  ///< in a slot that is not compressed
+inline constexpr double bit = 0.125;        ///< bytes of a compressed element
+inline constexpr double sealed = 16;        ///< bytes of the scale and the status in a slot
+inline constexpr double status_bytes = 12;  ///< in a slot that is not compressed
 
 }  // namespace model
 

@@ -9,6 +9,7 @@
 #include <onebit/clip.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/digest.hpp>
 #include <onebit/error.hpp>
 #include <onebit/now.hpp>
 #include <onebit/roll_call.hpp>
@@ -89,8 +90,52 @@ struct engine {
     for (const auto& t : tensors.entries) most = t.lr_factor > most ? t.lr_factor : most;
     return most;
   }
-  /// Memory that needs the ranks to agree first.
-  [[gnu::cold]] void prepare() {
+  /// Why a step with these numbers cannot be; empty: it can.
+  [[nodiscard, gnu::cold]] std::string refuse(float lr, float inverse_loss_scale) const {
+    const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
+    if (!is_rate || !std::isfinite(lr * largest_lr_factor())) {
+      return detail::message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
+                             largest_lr_factor(), "; lr must be 0 or positive, at least 1.2e-38, ",
+                             "and finite times each factor", comm.where());
+    }
+    if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
+      return detail::message("optimizer: step ", step, " with inverse loss scale ",
+                             inverse_loss_scale, "; must be finite and positive", comm.where());
+    }
+    return {};
+  }
+  /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
+  [[nodiscard, gnu::cold]] std::uint32_t terms(float lr, float inverse_loss_scale,
+                                               const step_plan& plan) const {
+    digest d;
+    d.add(told);
+    d.add(lr);
+    d.add(inverse_loss_scale);
+    d.add((plan.average_gradient ? 1 : 0) + (plan.exchange ? 2 : 0) + (plan.frozen ? 4 : 0));
+    for (std::size_t g = 0, t = 0; g < tensors.group_ends.size(); t = tensors.group_ends[g++]) {
+      if (t == tensors.group_ends[g]) continue;
+      d.add(tensors.entries[t].lr_factor);
+      d.add(tensors.entries[t].weight_decay);
+    }
+    return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
+  }
+  /// Of parameters and masters.
+  [[nodiscard, gnu::cold]] std::uint64_t parameter_digest() {
+    digest d;
+    const auto add = [&](const auto* p, std::size_t n) { d.add(p, n * sizeof *p); };
+    for (std::size_t i = 0; i < tensors.sizes.size(); ++i) {
+      const P* params = tensors.entries[i].params;
+      const float* master = tensors.entries[i].master;
+      detail::read_on_host(backend(), params, tensors.sizes[i], add);
+      if (master != nullptr) detail::read_on_host(backend(), master, tensors.sizes[i], add);
+    }
+    return d.value();
+  }
+  /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
+  [[gnu::cold]] void prepare(std::uint32_t number) {
+    step_scalars s;
+    s.optimizer = number % slot_place::n_optimizers;
+    backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
     if constexpr (LocalRule<R>) {
       live = {make_mask(), make_mask()};
@@ -163,6 +208,8 @@ struct engine {
     backend().copy_in(now(), &s, 1);
   }
 
+  /// All that lasts. A reader may throw in the middle, and take back what it has read; `adopt` ends
+  /// what it keeps.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
@@ -170,15 +217,19 @@ struct engine {
     schedule.archive(a);
     rule.archive(a);
     if constexpr (S::compresses) {
-      live.archive(a, backend());
-      compressed.archive(a);
+      compressed.archive(a, !R::local_steps);
+      const bool has_mask = R::local_steps || (FreezingRule<R> && compressed.started());
+      live.archive(a, backend(), has_mask ? average.axis().n_words() : 0);
     }
     if constexpr (Archive::reading) {
       if (compressed.started()) allocate_undo();
-      if (live.size() > 0) compressed.count_live(mask());
-      average.release();
-      ++generation;
     }
+  }
+  [[gnu::cold]] void adopt() {
+    if (live.size() > 0) compressed.count_live(mask());
+    average.release();
+    told = 0;
+    ++generation;
   }
 
   wire comm;
@@ -195,22 +246,28 @@ struct engine {
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;
+  std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke
+  float last_lr = 1;             ///< the last one that was not 0
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 
  private:
   template <class Archive>
   [[gnu::cold]] void archive_averages(Archive& a) {
-    step_scalars s;
-    backend().copy_out(&s, now(), 1);
-    a.scalar(s.bias.m);
-    a.scalar(s.bias.v);
-    a.scalar(s.noise);
-    if constexpr (Archive::reading) backend().copy_in(now(), &s, 1);
+    std::vector<step_scalars> s(1);
+    backend().copy_out(s.data(), now(), 1);
+    a.local(s[0].bias.m);
+    a.local(s[0].bias.v);
+    a.local(s[0].noise);
+    if constexpr (Archive::reading) {
+      auto read = to_buffer(backend(), s);
+      a.put_aside(scalars);
+      scalars = std::move(read);
+    }
   }
   /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
     if (std::string terms = collective.terms(); !terms.empty()) {
-      detail::roll_call(comm, detail::make_card(std::move(terms), {}, 0, 0));
+      (void)detail::roll_call(comm, detail::make_card(std::move(terms), {}, 0, 0));
     }
     return detail::attend(comm, [&] {
       return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);

@@ -15,6 +15,14 @@
 /// replays with new numbers, and whatever interrupts a step is said in one place.
 namespace onebit {
 
+/// How a rank can be out of step.
+enum class odd : std::uint32_t {
+  step,   ///< it is at another one
+  place,  ///< it is in another exchange, or at another optimizer
+  terms,  ///< it was told another rate, scale, or other group options, or plans another step
+  shard   ///< it belongs to another shard, and does something else
+};
+
 struct step_scalars {
   bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what the weights sum up to
   float lr = 0;
@@ -25,17 +33,27 @@ struct step_scalars {
   float noise = 0;               ///< own_norm / mean_norm, in the steps that averaged; 0: not known
   float m_correction = 1;        ///< of the bias in this step: 1 / (1 - bias)
   float v_correction = 1;
-  std::uint32_t number = 0;    ///< of the step: what status words carry
-  std::uint32_t bad = 0;       ///< this rank saw a non-finite value since it last sealed a slot
-  std::uint32_t skip = 0;      ///< called off: nothing that lasts may change in this step
-  std::uint32_t odd_rank = 0;  ///< 1 + a rank that is at another step; stays until the host is told
-  std::uint32_t odd_step = 0;  ///< and which
+  std::uint32_t number = 0;     ///< of the step: what status words carry
+  std::uint32_t terms = 0;      ///< a digest of what the step was told: they carry that too
+  std::uint32_t optimizer = 0;  ///< its number, the same on all ranks
+  std::uint32_t bad = 0;        ///< this rank saw a non-finite value since it last sealed a slot
+  std::uint32_t skip = 0;       ///< called off: nothing that lasts may change in this step
+  std::uint32_t odd_rank = 0;   ///< 1 + a rank that is out of step; stays until the host is told
+  odd odd_in = odd::step;       ///< in what
+  std::uint32_t odd_word = 0;   ///< the step or the place that it told
+  std::uint32_t own_word = 0;   ///< and the one that this rank would have told
   std::uint32_t n_skipped = 0;  ///< steps, since the optimizer was built
-  std::uint32_t unused = 0;
 };
 
 /// Status words count steps modulo this.
 inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
+
+/// Which slot of which exchange: bits of a word. The bucket's number is below `served`.
+namespace slot_place {
+inline constexpr std::uint32_t served = 1U << 16U;  ///< an average, not a message
+inline constexpr std::uint32_t exact = 1U << 17U;   ///< floats
+inline constexpr std::uint32_t first_optimizer = 1U << 18U, n_optimizers = 1U << 14U;
+}  // namespace slot_place
 
 namespace detail {
 
@@ -52,7 +70,8 @@ struct begin_step_kernel {
   step_scalars* now;
   float lr, inverse_loss_scale;
   bias_decay decay;
-  std::uint32_t number;
+  std::uint32_t number, terms;
+  bool bad;  ///< this rank cannot do the step
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -64,8 +83,9 @@ struct begin_step_kernel {
     L::store_scalar(&now->m_correction, correction(product(now->bias.m, decay.m)));
     L::store_scalar(&now->v_correction, correction(product(now->bias.v, decay.v)));
     L::store_scalar(&now->number, number);
-    L::store_scalar(&now->bad, std::uint32_t{0});
-    L::store_scalar(&now->skip, std::uint32_t{0});
+    L::store_scalar(&now->terms, terms);
+    L::store_scalar(&now->bad, std::uint32_t{bad ? 1U : 0U});
+    L::store_scalar(&now->skip, std::uint32_t{bad ? 1U : 0U});
   }
 };
 
@@ -122,7 +142,7 @@ struct unless_skipped {
 
 }  // namespace detail
 
-/// Launches a kernel that changes what lasts: nothing happens when the step was called off.
+/// Launches a kernel that changes what lasts: nothing happens where the step was called off before.
 template <class B, class Kernel>
 void launch_commit(B& backend, const step_scalars* now, std::size_t n, const Kernel& kernel) {
   backend.launch(n, detail::unless_skipped<Kernel>{kernel, now});
@@ -202,6 +222,11 @@ class two_sided {
   void archive(Archive& a, B& backend) {
     a.buffer(current_, backend);
   }
+  /// The same, of so many elements.
+  template <class Archive>
+  void archive(Archive& a, B& backend, std::size_t n) {
+    a.buffer(current_, backend, n);
+  }
 
  private:
   buffer current_, next_;
@@ -216,17 +241,40 @@ enum class outcome : std::uint8_t {
 
 namespace detail {
 
+/// A place (slot.hpp) in words.
+[[nodiscard, gnu::cold]] inline std::string to_string_of_place(std::uint32_t place) {
+  return join(6,
+              {(place & slot_place::served) != 0 ? "the average" : "the messages",
+               (place & slot_place::exact) != 0 ? " in full precision" : "", " of bucket ",
+               place % slot_place::served, " of optimizer ", place / slot_place::first_optimizer});
+}
+
 [[noreturn, gnu::cold]] inline void throw_odd_rank(const step_scalars& s,
                                                    const std::string& where) {
-  if (s.odd_step == s.number) {
-    throw rank_mismatch(message(
-        "shards: shard ", s.odd_rank - 1, " does something else than this one in step ", s.number,
-        "; all must average, exchange and clip in the same steps (options that ",
-        "differ, an automatic freeze, or a shard with one rank, which never compresses)", where));
+  const auto rank = s.odd_rank - 1;
+  switch (s.odd_in) {
+    case odd::shard:
+      throw rank_mismatch(message(
+          "shards: shard ", rank, " does something else than this one in step ", s.number,
+          "; all must average, exchange and clip in the same steps (options that ",
+          "differ, an automatic freeze, or a shard with one rank, which never compresses)", where));
+    case odd::place:
+      throw rank_mismatch(message(
+          "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_place(s.odd_word),
+          " where this rank sent ", to_string_of_place(s.own_word),
+          "; all ranks must call their optimizers in the same order, and announce the same ",
+          "tensors by ready()", where));
+    case odd::terms:
+      throw rank_mismatch(
+          message("exchange: rank ", rank, " was told other numbers for step ", s.number,
+                  " than this rank (lr ", s.lr, "): another lr, loss scale or option of a group, ",
+                  "here or in a local step before, or one that was refused", where));
+    case odd::step:
+      break;
   }
   throw rank_mismatch(message(
-      "exchange: rank ", s.odd_rank - 1, " is at step ", s.odd_step, " while this rank is at ",
-      "step ", s.number,
+      "exchange: rank ", rank, " is at step ", s.odd_word, " while this rank is at step ",
+      s.own_word,
       "; all ranks must call step() equally often and load checkpoints of the same step", where));
 }
 
@@ -242,18 +290,24 @@ namespace detail {
   return now.noise > 0 ? now.own_norm / now.noise : now.own_norm;
 }
 
-/// The step's numbers, read by the host: waits for all that was launched. Throws rank_mismatch when
-/// a rank was at another step, once.
+/// The step's numbers, read by the host: waits for all that was launched. That a rank was odd is
+/// told once.
 template <class B>
-[[nodiscard]] step_scalars settle(B& backend, step_scalars* now, int rank, int size) {
+[[nodiscard]] step_scalars take_odd(B& backend, step_scalars* now) {
   step_scalars s;
   backend.copy_out(&s, now, 1);
   if (s.odd_rank != 0) {
     step_scalars told = s;
     told.odd_rank = 0;
     backend.copy_in(now, &told, 1);
-    detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
   }
+  return s;
+}
+/// The same; throws rank_mismatch when a rank was out of step.
+template <class B>
+[[nodiscard]] step_scalars settle(B& backend, step_scalars* now, int rank, int size) {
+  const step_scalars s = take_odd(backend, now);
+  if (s.odd_rank != 0) detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
   return s;
 }
 

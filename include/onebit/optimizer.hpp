@@ -58,8 +58,9 @@ class optimizer {
                                        std::move(schedule), collective, sum)),
         name_(std::move(name) + (sum == dense_sum::transport ? ", sums by the transport" : "")) {
     engine_type& e = parts_->lasting;
-    detail::roll_call(e.comm, own_card(parameter_digest()).ranks);
-    e.prepare();
+    detail::rank_card card = own_card(parts_->lasting.parameter_digest()).ranks;
+    card.number = detail::next_number();
+    e.prepare(detail::roll_call(e.comm, card));
   }
 
   /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
@@ -70,9 +71,11 @@ class optimizer {
   /// status words; about 30 bytes of memory traffic per parameter. No allocation after the second
   /// step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient is not
   /// finite, or reaches gradient_limit, no rank changes anything and all report the step as
-  /// skipped. Throws invalid_input when lr is not finite or negative, rank_mismatch, or what the
-  /// transport, an allocation or a codec throws; then nothing has changed here, but that the
-  /// warm-up may have ended, which comes before a step.
+  /// skipped. Throws invalid_input when lr is not finite or negative, on all ranks, unless the step
+  /// is local (rank_mismatch on those that were told other numbers: no rank waits for one that was
+  /// given a NaN); rank_mismatch when ranks are out of step, or what the transport, an allocation
+  /// or a codec throws. Then nothing has changed here, but that the warm-up may have ended, which
+  /// comes before a step.
   ///
   /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
   /// report does not know the outcome (`pending`), and a skipped step counts for the schedule;
@@ -80,18 +83,22 @@ class optimizer {
   report step(float lr, float inverse_loss_scale = 1.0F) {
     return step_with([](std::uint64_t, const auto& enqueue) { enqueue(); }, lr, inverse_loss_scale);
   }
-  /// The same, and what does not depend on the step's numbers goes through `run(key, enqueue)`,
-  /// which calls enqueue() or does what enqueue() did with the same key before: a CUDA graph.
+  /// The same; what does not depend on its numbers goes through `run(key, enqueue)`, which calls
+  /// enqueue() or does what it did with the same key before: a CUDA graph.
   template <class Run>
   report step_with(Run&& run, float lr, float inverse_loss_scale = 1.0F) {
-    if (!parts_->open) begin(lr, inverse_loss_scale);
-    parts_->open->require(lr, inverse_loss_scale);
+    const detail::standard_arithmetic arithmetic;
+    if (parts_->open) {
+      parts_->open->require(lr, inverse_loss_scale);
+    } else {
+      begin(lr, inverse_loss_scale);
+    }
     const close_after closing{*parts_};
     return parts_->open->run(std::forward<Run>(run));
   }
 
   /// Announces the next step, so that `ready` may send before it: `step` must follow with the same
-  /// numbers. Not collective.
+  /// numbers, and refuses them if they cannot be used. Not collective.
   void begin(float lr, float inverse_loss_scale = 1.0F) {
     if (parts_->open) {
       throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
@@ -104,6 +111,7 @@ class optimizer {
   /// are not announced go with step(). Changes nothing but time. When the transport throws, the
   /// step is taken back: call begin() again, with fresh gradients.
   void ready(std::size_t tensor) {
+    const detail::standard_arithmetic arithmetic;
     if (!parts_->open) {
       throw invalid_input(
           detail::message("optimizer: ready(", tensor, ") without begin()", where()));
@@ -207,30 +215,38 @@ class optimizer {
   /// between begin() and step().
   [[gnu::cold]] void save(std::ostream& out) {
     if (parts_->open) throw invalid_input(has_begun());
-    const std::uint64_t parameters = parameter_digest();
+    const std::uint64_t parameters = parts_->lasting.parameter_digest();
     detail::write_checkpoint(out, [&](detail::payload_writer& a) {
-      a.scalar(own_card(parameters));
+      a.local(own_card(parameters));
       parts_->lasting.archive(a);
     });
   }
-  /// Reads what `save` wrote on this rank. Restore the parameters first: their digest is compared.
-  /// Collective: when one rank fails, all throw, and nothing has changed. Throws checkpoint_error.
+  /// Reads what `save` wrote on this rank. Between building the optimizer and this, restore the
+  /// parameters of this rank: their digest is compared. (Not before building: ranks start equal,
+  /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
+  /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
   [[gnu::cold]] void load(std::istream& in) {
+    engine_type& e = parts_->lasting;
+    const detail::checkpoint_card here = own_card(parts_->lasting.parameter_digest());
+    detail::checkpoint_card found;
     std::optional<detail::payload_reader> payload;
-    detail::checkpoint_card card = own_card(parameter_digest());
     std::string failure;
     try {
       if (parts_->open) throw invalid_input(has_begun());
-      payload = detail::read_checkpoint(in);
-      detail::checkpoint_card found;
-      payload->scalar(found);
-      failure = found.difference(card);
-      card.step = found.step;
-    } catch (const std::exception& e) {  // a stream may throw too; the other ranks wait
-      failure = e.what();
+      payload.emplace(in);
+      payload->local(found);
+      failure = found.difference(here);
+      if (failure.empty()) {
+        e.archive(*payload);
+        payload->finish();
+        if (e.step != found.step) failure = detail::message("checkpoint: of two steps");
+      }
+    } catch (const std::exception& error) {  // a stream may throw too; the other ranks wait
+      failure = error.what();
     }
-    detail::agree_on_checkpoint(parts_->lasting.comm, failure, card.step);
-    parts_->lasting.archive(*payload);
+    detail::agree_on_checkpoint(e.comm, failure, found.step, payload ? payload->scalars() : 0);
+    payload->keep();
+    e.adopt();
   }
 
   [[nodiscard]] int rank() const { return parts_->lasting.comm.rank(); }
@@ -242,7 +258,7 @@ class optimizer {
   }
   /// Bytes that live from step to step in this phase.
   [[nodiscard]] std::size_t state_bytes() const {
-    const engine_type& e = parts_->lasting;
+    const auto& e = parts_->lasting;
     return e.rule.state_bytes() + e.undo.bytes() + e.live.bytes() + e.compressed.state_bytes();
   }
   /// Bytes of work space: messages and tables.
@@ -312,22 +328,12 @@ class optimizer {
   [[nodiscard]] detail::checkpoint_card own_card(std::uint64_t parameters) const {
     const engine_type& e = parts_->lasting;
     return {detail::make_card(name_, e.tensors.sizes, parameters, e.compressed.slot_bytes()),
-            static_cast<std::uint32_t>(rank()), static_cast<std::uint32_t>(size()), e.step};
+            static_cast<std::uint32_t>(rank()),
+            static_cast<std::uint32_t>(size()),
+            static_cast<std::uint32_t>(e.compressed.ranks_per_node()),
+            0,
+            e.step};
   }
-  [[nodiscard, gnu::cold]] std::uint64_t parameter_digest() {
-    digest d;
-    engine_type& e = parts_->lasting;
-    const auto add = [&](const auto* p, std::size_t n) { d.add(p, n * sizeof *p); };
-    for (std::size_t i = 0; i < e.tensors.sizes.size(); ++i) {
-      const auto& x = e.tensors.entries[i];
-      const P* params = x.params;
-      const float* master = x.master;
-      detail::read_on_host(e.backend(), params, e.tensors.sizes[i], add);
-      if (master != nullptr) detail::read_on_host(e.backend(), master, e.tensors.sizes[i], add);
-    }
-    return d.value();
-  }
-
   std::unique_ptr<parts> parts_;
   std::string name_;
 };

@@ -3,144 +3,19 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <onebit/checkpoint.hpp>
+#include <onebit/digest.hpp>
 #include <onebit/error.hpp>
-#include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
 #include <string>
-#include <type_traits>
 #include <vector>
 
-/// What is checked when an optimizer is built: each rank's own input, then that all ranks agree.
+/// What is checked when an optimizer is built: that all ranks agree.
 namespace onebit::detail {
-
-/// A range of the trainer's memory: the i-th tensor's parameters, gradients or masters.
-struct memory_range {
-  const char* first;
-  const char* end;
-  std::size_t tensor, n;
-};
-
-/// Throws invalid_input when two ranges overlap. The same parameters twice would be updated twice.
-[[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges, const char* what,
-                                        const std::string& where) {
-  const auto by_address = [](const void* a, const void* b) {
-    const auto first = [](const void* p) { return static_cast<const memory_range*>(p)->first; };
-    return first(a) < first(b) ? -1 : first(a) > first(b) ? 1 : 0;
-  };
-  if (!ranges.empty()) {
-    std::qsort(ranges.data(), ranges.size(), sizeof ranges[0], by_address);
-  }
-  for (std::size_t i = 1; i < ranges.size(); ++i) {
-    const memory_range &a = ranges[i - 1], &b = ranges[i];
-    if (b.first >= a.end) continue;
-    throw invalid_input(message("optimizer: tensors ", a.tensor, " (", a.n, " ", what, ") and ",
-                                b.tensor, " (", b.n, " ", what,
-                                ") overlap in memory; list shared parameters once", where));
-  }
-}
-
-/// Throws invalid_input unless a group's options and a tensor's sizes can be used.
-[[gnu::cold]] inline void check_group(std::size_t g, float lr_factor, float weight_decay,
-                                      const std::string& where) {
-  if (!std::isfinite(lr_factor) || lr_factor < 0) {
-    throw invalid_input(message("optimizer: group ", g, " has lr_factor ", lr_factor,
-                                ", must be finite and not negative", where));
-  }
-  if (!std::isfinite(weight_decay) || weight_decay < 0) {
-    throw invalid_input(message("optimizer: group ", g, " has weight_decay ", weight_decay,
-                                ", must be finite and not negative", where));
-  }
-}
-struct tensor_sizes {
-  std::size_t group, tensor, params, grads, masters, bytes_each;
-  bool may_have_masters;
-};
-[[gnu::cold]] inline void check_tensor(const tensor_sizes& s, const std::string& where) {
-  if (s.params != s.grads) {
-    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
-                                s.params, " params but ", s.grads, " grads", where));
-  }
-  if (s.masters != 0 && (!s.may_have_masters || s.masters != s.params)) {
-    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
-                                s.params, " params of ", s.bytes_each, " bytes and ", s.masters,
-                                " master parameters; give as many, and only ",
-                                "with 2-byte parameters", where));
-  }
-}
-
-/// The tensors of all groups in order, checked.
-template <class P, class G>
-struct flat_tensors {
-  std::vector<std::size_t> sizes;
-  std::vector<tensor_entry<P, G>> entries;
-  std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
-
-  /// Throws invalid_input; `where` names the rank.
-  [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
-                             const std::string& where) {
-    std::vector<memory_range> params, grads, masters;
-    const auto add = [&](std::vector<memory_range>& ranges, const auto& values) {
-      const auto* first = reinterpret_cast<const char*>(values.data());
-      if (!values.empty() && first != nullptr) {
-        ranges.push_back({first, first + values.size_bytes(), sizes.size(), values.size()});
-      }
-    };
-    for (std::size_t g = 0; g < groups.size(); ++g) {
-      const param_group<P, G>& group = groups[g];
-      check_group(g, group.lr_factor, group.weight_decay, where);
-      for (std::size_t t = 0; t < group.tensors.size(); ++t) {
-        const tensor<P, G>& x = group.tensors[t];
-        check_tensor({g, t, x.params.size(), x.grads.size(), x.master.size(), sizeof(P),
-                      !std::is_same_v<P, float>},
-                     where);
-        add(params, x.params);
-        add(masters, x.master);
-        if constexpr (!std::is_const_v<G>) add(grads, x.grads);  // they are scratch
-        sizes.push_back(x.params.size());
-        entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
-                           x.master.empty() ? nullptr : x.master.data()});
-      }
-      group_ends.push_back(sizes.size());
-    }
-    check_overlap(std::move(params), "params", where);
-    check_overlap(std::move(masters), "masters", where);
-    check_overlap(std::move(grads), "grads", where);
-  }
-};
-
-/// Moments of tensors of these sizes to the flat axis, m and v. Throws invalid_input.
-[[gnu::cold]] inline void flatten(const std::vector<given_moments>& moments,
-                                  const std::vector<std::size_t>& sizes,
-                                  std::vector<float> (&flat)[2], const std::string& where) {
-  if (moments.size() != sizes.size()) {
-    throw invalid_input(
-        message("start_from: moments of ", moments.size(), " tensors for ", sizes.size(), where));
-  }
-  std::size_t first = 0;
-  for (std::size_t t = 0; t < sizes.size(); ++t) {
-    const given_moments& g = moments[t];
-    if (g.m.size() != sizes[t] || g.v.size() != sizes[t]) {
-      throw invalid_input(message("start_from: tensor ", t, " has ", sizes[t], " parameters, but ",
-                                  g.m.size(), " of m and ", g.v.size(), " of v", where));
-    }
-    for (std::size_t i = 0; i < sizes[t]; ++i) {
-      if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && std::isfinite(g.v[i]))) {
-        throw invalid_input(message("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
-                                    " and v ", g.v[i], "; both must be finite, v not negative",
-                                    where));
-      }
-      flat[0][first + i] = g.m[i];
-      flat[1][first + i] = g.v[i];
-    }
-    first += (sizes[t] + word_elements - 1) / word_elements * word_elements;
-  }
-}
 
 /// What a rank says of itself when the optimizer is built.
 struct rank_card {
@@ -150,7 +25,8 @@ struct rank_card {
   std::uint64_t parameter_digest = 0;
   std::uint64_t slot_bytes = 0;  ///< of the compressed exchange: tells compressors without a name
   std::uint32_t rejected = 0;    ///< the rank's own input was invalid
-  char name[476] = {};           ///< algorithm and options
+  std::uint32_t number = 0;      ///< of the optimizer among those of its process: may differ
+  char name[472] = {};           ///< algorithm and options
 
   friend bool operator==(const rank_card& a, const rank_card& b) {
     return a.n_tensors == b.n_tensors && a.n_elements == b.n_elements &&
@@ -203,14 +79,17 @@ struct rank_card {
     return both("messages of " + std::to_string(odd.slot_bytes) + " bytes",
                 std::to_string(usual.slot_bytes));
   }
-  return both("other initial parameter values",
-              "its own; start all ranks from the same (seed or broadcast them)");
+  return both(
+      "other initial parameter values",
+      "its own; start all ranks from the same (seed or broadcast them; to resume, build the "
+      "optimizer first, then restore the parameters, then load)");
 }
 
 /// What must fit before a checkpoint is used. Trivially copyable: part of the format.
 struct checkpoint_card {
   rank_card ranks;
   std::uint32_t rank = 0, size = 0;
+  std::uint32_t ranks_per_node = 1, unused = 0;
   std::uint64_t step = 0;
 
   [[nodiscard, gnu::cold]] std::string difference(const checkpoint_card& here) const {
@@ -222,6 +101,9 @@ struct checkpoint_card {
                     here.ranks.name);
     }
     if (size != here.size) return differ("world size ", size, here.size);
+    if (ranks_per_node != here.ranks_per_node) {
+      return differ("ranks per node: ", ranks_per_node, here.ranks_per_node);
+    }
     if (rank != here.rank) return differ("rank ", rank, here.rank);
     if (ranks.n_tensors != here.ranks.n_tensors) {
       return differ("tensors: ", ranks.n_tensors, here.ranks.n_tensors);
@@ -243,6 +125,12 @@ struct checkpoint_card {
   }
 };
 
+/// Counts the optimizers of this process.
+[[nodiscard, gnu::cold]] inline std::uint32_t next_number() {
+  static std::atomic<std::uint32_t> n{0};
+  return n.fetch_add(1);
+}
+
 /// Collective.
 [[nodiscard, gnu::cold]] inline std::vector<rank_card> gather_cards(wire& comm,
                                                                     const rank_card& mine) {
@@ -252,8 +140,8 @@ struct checkpoint_card {
 }
 
 /// Collective: compares the cards of all ranks. All throw rank_mismatch when one differs, naming
-/// the rank that is in the minority.
-[[gnu::cold]] inline void roll_call(wire& comm, const rank_card& mine) {
+/// the rank that is in the minority. The number that rank 0 gave.
+[[gnu::cold]] inline std::uint32_t roll_call(wire& comm, const rank_card& mine) {
   const std::vector<rank_card> cards = gather_cards(comm, mine);
   const std::size_t size = cards.size();
   const std::string where = comm.where();
@@ -277,6 +165,7 @@ struct checkpoint_card {
         "optimizer: the ranks disagree: ",
         difference(cards[r], static_cast<int>(r), cards[usual], static_cast<int>(usual)), where));
   }
+  return cards[0].number;
 }
 
 /// Runs f, which checks this rank's input. When it throws, tells the other ranks, which wait in
@@ -296,26 +185,32 @@ template <class F>
   }
 }
 
-/// Collective, at a load: all throw checkpoint_error when a rank has a failure to tell or another
-/// step than the others.
+/// Collective, at a load: all throw checkpoint_error when a rank has a failure to tell, another
+/// step than the others, or other scalars (a digest).
 [[gnu::cold]] inline void agree_on_checkpoint(wire& comm, const std::string& failure,
-                                              std::uint64_t step) {
+                                              std::uint64_t step, std::uint64_t scalars) {
+  struct news {
+    std::uint64_t failed, step, scalars;
+  };
   const std::string where = comm.where();
-  constexpr auto failed = ~std::uint64_t{0};
-  const std::uint64_t mine = failure.empty() ? step : failed;
-  std::vector<std::uint64_t> steps(static_cast<std::size_t>(comm.size()));
-  comm.host_all_gather(&mine, steps.data(), sizeof mine);
+  const news mine{failure.empty() ? 0U : 1U, step, scalars};
+  std::vector<news> all(static_cast<std::size_t>(comm.size()));
+  comm.host_all_gather(&mine, all.data(), sizeof mine);
   if (!failure.empty()) throw checkpoint_error(failure + where);
-  for (std::size_t r = 0; r < steps.size(); ++r) {
-    if (steps[r] == failed) {
-      throw checkpoint_error(message("load: rank ", r,
-                                     " could not read its checkpoint; nothing was ",
-                                     "loaded on any rank", where));
+  constexpr const char* nothing = "; nothing was loaded on any rank";
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].failed != 0) {
+      throw checkpoint_error(
+          message("load: rank ", r, " could not read its checkpoint", nothing, where));
     }
-    if (steps[r] != mine) {
-      throw checkpoint_error(message("load: rank ", r, " has a checkpoint of step ", steps[r],
-                                     ", this rank one of step ", mine,
-                                     "; nothing was loaded on any rank", where));
+    if (all[r].step != mine.step) {
+      throw checkpoint_error(message("load: rank ", r, " has a checkpoint of step ", all[r].step,
+                                     ", this rank one of step ", mine.step, nothing, where));
+    }
+    if (all[r].scalars != mine.scalars) {
+      throw checkpoint_error(message("load: the checkpoint of rank ", r, " tells another state of ",
+                                     "the schedule or the rule than this rank's, at one step",
+                                     nothing, where));
     }
   }
 }

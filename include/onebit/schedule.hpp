@@ -126,7 +126,7 @@ class freeze : public schedule_defaults {
     a.scalar(ratio_);
     a.scalar(last_rise_);
     a.scalar(lr_);
-    a.vector(norms_);
+    a.vector(norms_, n_norms(end_));
   }
 
  private:

@@ -46,7 +46,7 @@ struct hear_shards_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    std::uint32_t skip = now->skip, odd_rank = now->odd_rank, odd_step = now->odd_step;
+    std::uint32_t skip = now->skip;
     double mean = 0, own = 0;
     for (std::uint32_t r = 0; r < n; ++r) {
       const shard_word w = words[r];
@@ -55,13 +55,13 @@ struct hear_shards_kernel {
       own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
       if (w.number == now->number && w.plan == plan) continue;
       skip = 1;
-      if (odd_rank != 0) continue;
-      odd_rank = r + 1;
-      odd_step = w.number;
+      if (now->odd_rank != 0) continue;
+      L::store_scalar(&now->odd_rank, r + 1);
+      L::store_scalar(&now->odd_in, w.number == now->number ? odd::shard : odd::step);
+      L::store_scalar(&now->odd_word, w.number);
+      L::store_scalar(&now->own_word, now->number);
     }
     L::store_scalar(&now->skip, skip);
-    L::store_scalar(&now->odd_rank, odd_rank);
-    L::store_scalar(&now->odd_step, odd_step);
     if (!norms) return;
     // what one shard does not know, none does: they make the same steps
     if (now->own_norm >= 0) L::store_scalar(&now->own_norm, static_cast<float>(sqrt(own)));

@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <onebit/clip.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/now.hpp>
 #include <onebit/report.hpp>
 #include <onebit/tiled.hpp>
+#include <string>
 #include <utility>
 
 /// One step: a straight line that is kept, or taken back.
@@ -27,17 +29,21 @@ class step_in_progress {
   static constexpr bool compresses = decltype(E::schedule)::compresses;
 
  public:
-  /// Not collective. Throws invalid_input when the numbers cannot be used, and what allocations
-  /// throw; then no step has begun. (The warm-up may have ended: that comes before the step.)
+  /// Not collective. Throws what allocations and the schedule throw; then no step has begun. (The
+  /// warm-up may have ended: that comes before the step.) Numbers that cannot be used are refused
+  /// here too where nothing is sent; else the step is called off, and `run` refuses them: the other
+  /// ranks are in that step.
   [[gnu::cold]] step_in_progress(E& e, float lr, float inverse_loss_scale)
       : e_(&e),
         lr_(lr),
         scale_(inverse_loss_scale),
+        refusal_(e.refuse(lr, inverse_loss_scale)),
         plan_(open()),
         meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
-    e.backend().launch(
-        1, detail::begin_step_kernel{e.now(), lr, inverse_loss_scale, e.rule.bias(plan_),
-                                     static_cast<std::uint32_t>(e.step % status_steps)});
+    const bool bad = !refusal_.empty();
+    e.backend().launch(1, detail::begin_step_kernel{
+                              e.now(), usable_lr(), bad ? 1.0F : scale_, e.rule.bias(plan_),
+                              static_cast<std::uint32_t>(e.step % status_steps), terms(), bad});
     e.announced.assign(e.announced.size(), 0);
   }
   step_in_progress(const step_in_progress&) = delete;
@@ -51,7 +57,10 @@ class step_in_progress {
   [[nodiscard]] bool over() const { return over_; }
   /// Throws invalid_input unless it was opened with these numbers.
   [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
-    if (lr == lr_ && inverse_loss_scale == scale_) return;
+    const auto same = [](float a, float b) {  // a NaN is itself
+      return std::memcmp(&a, &b, sizeof a) == 0;
+    };
+    if (same(lr, lr_) && same(inverse_loss_scale, scale_)) return;
     throw invalid_input(detail::message(
         "optimizer: step ", e_->step, " with lr ", lr, " and scale ", inverse_loss_scale,
         ", but begin() was told ", lr_, " and ", scale_, e_->comm.where()));
@@ -143,6 +152,10 @@ class step_in_progress {
   /// the next step hangs on it; the rank's own local step was done, whatever its gradient was.
   [[nodiscard, gnu::cold]] report conclude() {
     E& e = *e_;
+    if (!refusal_.empty()) {
+      (void)take_odd(e.backend(), e.now());  // what the others were told is no matter here
+      throw invalid_input(refusal_);
+    }
     const bool must_know = e.rule.must_know();
     outcome o = outcome::pending;
     float norm = -1;
@@ -157,6 +170,8 @@ class step_in_progress {
       e.rule.done(plan_, lr_);
       e.schedule.done(e.step, lr_, size);
       if (plan_.last_average) e.rest();
+      e.told = plan_.local() ? terms() : 0;
+      if (lr_ > 0) e.last_lr = lr_;
       ++e.step;
       if (plan_.may_end_warm_up) tell();
     }
@@ -279,23 +294,23 @@ class step_in_progress {
     }
   }
 
+  /// A schedule that asks for the rate plans with one that it knows.
+  [[nodiscard]] float usable_lr() const { return refusal_.empty() ? lr_ : e_->last_lr; }
+  [[nodiscard]] std::uint32_t terms() const {
+    return refusal_.empty() ? e_->terms(lr_, scale_, plan_) : ~0U;
+  }
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
-    const bool is_rate = lr_ == 0 || (lr_ > 0 && std::isnormal(lr_));
-    if (!is_rate || !std::isfinite(lr_ * e_->largest_lr_factor())) {
-      throw invalid_input(detail::message("optimizer: step ", e_->step, " with lr ", lr_,
-                                          " and lr_factor up to ", e_->largest_lr_factor(),
-                                          "; lr must be 0 or positive, at least 1.2e-38, ",
-                                          "and finite times each factor", e_->comm.where()));
+    step_plan plan = e_->plan(usable_lr());
+    const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
+    if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
+    try {
+      e_->follow(plan);
+      e_->rule.open(plan, usable_lr(), e_->step, e_->at(e_->mask()));
+    } catch (const invalid_input&) {
+      if (!refusal_.empty()) throw invalid_input(refusal_);
+      throw;
     }
-    if (!std::isfinite(scale_) || !(scale_ > 0)) {
-      throw invalid_input(detail::message("optimizer: step ", e_->step, " with inverse loss scale ",
-                                          scale_, "; must be finite and positive",
-                                          e_->comm.where()));
-    }
-    step_plan plan = e_->plan(lr_);
-    e_->follow(plan);
-    e_->rule.open(plan, lr_, e_->step, e_->at(e_->mask()));
     return plan;
   }
   /// Steps with the same key do the same with the same memory.
@@ -320,6 +335,7 @@ class step_in_progress {
 
   E* e_;
   float lr_, scale_;
+  std::string refusal_;  ///< of these numbers
   step_plan plan_;
   step_meter meter_;
   bool sent_early_ = false;

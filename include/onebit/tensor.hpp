@@ -2,12 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <span>
+#include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 /// The trainer's memory: what it hands over, and how kernels read and write it.
@@ -133,4 +139,152 @@ struct gradients_of {
   }
 };
 
+// -- what is checked of it --------------------------------------------------------------------
+
+namespace detail {
+
+/// A range of the trainer's memory: the i-th tensor's parameters, gradients or masters.
+struct memory_range {
+  const char* first;
+  const char* end;
+  std::size_t tensor, n;
+  const char* what;
+  bool written;  ///< by a step
+};
+
+/// Throws invalid_input when a range that is written overlaps another one: parameters given twice
+/// would be updated twice, gradients among parameters would be overwritten.
+[[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges,
+                                        const std::string& where) {
+  const auto by_address = [](const void* a, const void* b) {
+    const auto first = [](const void* p) { return static_cast<const memory_range*>(p)->first; };
+    return first(a) < first(b) ? -1 : first(a) > first(b) ? 1 : 0;
+  };
+  if (!ranges.empty()) {
+    std::qsort(ranges.data(), ranges.size(), sizeof ranges[0], by_address);
+  }
+  const memory_range *farthest = nullptr, *farthest_written = nullptr;
+  for (const memory_range& b : ranges) {
+    const memory_range* a = b.written ? farthest : farthest_written;
+    if (a != nullptr && b.first < a->end) {
+      throw invalid_input(message("optimizer: tensors ", a->tensor, " (", a->n, " ", a->what,
+                                  ") and ", b.tensor, " (", b.n, " ", b.what,
+                                  ") overlap in memory; list shared parameters once", where));
+    }
+    if (farthest == nullptr || b.end > farthest->end) farthest = &b;
+    if (b.written && (farthest_written == nullptr || b.end > farthest_written->end)) {
+      farthest_written = &b;
+    }
+  }
+}
+
+/// Throws invalid_input unless a group's options and a tensor's sizes can be used.
+[[gnu::cold]] inline void check_group(std::size_t g, float lr_factor, float weight_decay,
+                                      const std::string& where) {
+  if (!std::isfinite(lr_factor) || lr_factor < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has lr_factor ", lr_factor,
+                                ", must be finite and not negative", where));
+  }
+  if (!std::isfinite(weight_decay) || weight_decay < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has weight_decay ", weight_decay,
+                                ", must be finite and not negative", where));
+  }
+}
+struct tensor_sizes {
+  std::size_t group, tensor, params, grads, masters, bytes_each;
+  bool may_have_masters;
+};
+[[gnu::cold]] inline void check_tensor(const tensor_sizes& s, const std::string& where) {
+  if (s.params != s.grads) {
+    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
+                                s.params, " params but ", s.grads, " grads", where));
+  }
+  if (s.masters != 0 && (!s.may_have_masters || s.masters != s.params)) {
+    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
+                                s.params, " params of ", s.bytes_each, " bytes and ", s.masters,
+                                " master parameters; give as many, and only ",
+                                "with 2-byte parameters", where));
+  }
+}
+
+/// Throws invalid_input for memory that is not there, or that no element can start at.
+[[gnu::cold]] inline void check_address(const memory_range& r, std::size_t bytes_each,
+                                        const std::string& where) {
+  const auto address = reinterpret_cast<std::uintptr_t>(r.first);
+  if (address != 0 && address % bytes_each == 0) return;
+  throw invalid_input(message("optimizer: tensor ", r.tensor, " has ", r.n, " ", r.what,
+                              " at address ", address, ", which is ",
+                              address == 0 ? "null" : "no multiple of ",
+                              address == 0 ? "" : std::to_string(bytes_each), where));
+}
+
+/// The tensors of all groups in order, checked.
+template <class P, class G>
+struct flat_tensors {
+  std::vector<std::size_t> sizes;
+  std::vector<tensor_entry<P, G>> entries;
+  std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
+
+  /// Throws invalid_input; `where` names the rank.
+  [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
+                             const std::string& where) {
+    std::vector<memory_range> ranges;
+    const auto add = [&](const auto& values, const char* what, bool written) {
+      if (values.empty()) return;
+      const auto* first = reinterpret_cast<const char*>(values.data());
+      const memory_range range{
+          first, first + values.size_bytes(), sizes.size(), values.size(), what, written};
+      check_address(range, sizeof values[0], where);
+      ranges.push_back(range);
+    };
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const param_group<P, G>& group = groups[g];
+      check_group(g, group.lr_factor, group.weight_decay, where);
+      for (std::size_t t = 0; t < group.tensors.size(); ++t) {
+        const tensor<P, G>& x = group.tensors[t];
+        check_tensor({g, t, x.params.size(), x.grads.size(), x.master.size(), sizeof(P),
+                      !std::is_same_v<P, float>},
+                     where);
+        add(x.params, "params", true);
+        add(x.master, "masters", true);
+        add(x.grads, "grads", !std::is_const_v<G>);  // scratch, then
+        sizes.push_back(x.params.size());
+        entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
+                           x.master.empty() ? nullptr : x.master.data()});
+      }
+      group_ends.push_back(sizes.size());
+    }
+    check_overlap(std::move(ranges), where);
+  }
+};
+
+/// Moments of tensors of these sizes to the flat axis, m and v. Throws invalid_input.
+[[gnu::cold]] inline void flatten(const std::vector<given_moments>& moments,
+                                  const std::vector<std::size_t>& sizes,
+                                  std::vector<float> (&flat)[2], const std::string& where) {
+  if (moments.size() != sizes.size()) {
+    throw invalid_input(
+        message("start_from: moments of ", moments.size(), " tensors for ", sizes.size(), where));
+  }
+  std::size_t first = 0;
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    const given_moments& g = moments[t];
+    if (g.m.size() != sizes[t] || g.v.size() != sizes[t]) {
+      throw invalid_input(message("start_from: tensor ", t, " has ", sizes[t], " parameters, but ",
+                                  g.m.size(), " of m and ", g.v.size(), " of v", where));
+    }
+    for (std::size_t i = 0; i < sizes[t]; ++i) {
+      if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && std::isfinite(g.v[i]))) {
+        throw invalid_input(message("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
+                                    " and v ", g.v[i], "; both must be finite, v not negative",
+                                    where));
+      }
+      flat[0][first + i] = g.m[i];
+      flat[1][first + i] = g.v[i];
+    }
+    first += (sizes[t] + word_elements - 1) / word_elements * word_elements;
+  }
+}
+
+}  // namespace detail
 }  // namespace onebit

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cfenv>
 #include <cstddef>
 #include <cstdint>
 
@@ -75,6 +76,23 @@ struct bias_decay {
 /// Types that only exist in concepts: they stand for what a policy will be given.
 namespace detail {
 
+/// Arithmetic as the standard has it while it lives: rounded to nearest, subnormals as they are, no
+/// traps. A library built with fast-math changes that for every thread that loads it, and bits must
+/// not depend on it.
+class standard_arithmetic {
+ public:
+  standard_arithmetic() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  standard_arithmetic(const standard_arithmetic&) = delete;
+  standard_arithmetic& operator=(const standard_arithmetic&) = delete;
+  ~standard_arithmetic() { std::fesetenv(&before_); }
+
+ private:
+  std::fenv_t before_{};
+};
+
 /// Lanes that only exist in concepts: stands for whatever a backend hands to a kernel.
 struct any_lanes {
   struct value {};
@@ -130,9 +148,15 @@ struct any_archive {
   template <class T>
   void scalar(T&) {}
   template <class T>
-  void vector(T&) {}
+  void local(T&) {}
+  template <class T>
+  void vector(T&, std::size_t) {}
   template <class Buffer, class B>
   void buffer(Buffer&, B&) {}
+  template <class Buffer, class B>
+  void buffer(Buffer&, B&, std::size_t) {}
+  template <class T>
+  void put_aside(T&) {}
 };
 
 }  // namespace detail

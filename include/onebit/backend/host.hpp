@@ -92,7 +92,8 @@ inline namespace host_portable {
 #endif
 
 /// Runs kernels on this machine's cores: instruction set chosen at run time, any number of threads,
-/// the same bits for every choice. A handle: copies share the threads.
+/// the same bits for every choice, and for every rounding or denormal mode that the caller's thread
+/// is in. A handle: copies share the threads.
 class host {
  public:
   /// `launch` waits for its kernels.
@@ -158,7 +159,7 @@ class host {
     if (team_) {
       team_->run(n, f, kernel);
     } else {
-      f(kernel, 0, n);
+      detail::thread_team::run_here(n, f, kernel);
     }
   }
   template <class Kernel>

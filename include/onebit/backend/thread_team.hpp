@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <onebit/vocabulary.hpp>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -37,9 +38,14 @@ class thread_team {
 
   [[nodiscard]] int size() const { return static_cast<int>(threads_.size()) + 1; }
 
+  /// All of it on this thread.
+  static void run_here(std::size_t n, task f, const void* context) {
+    const standard_arithmetic arithmetic;
+    f(context, 0, n);
+  }
   void run(std::size_t n, task f, const void* context) {
     if (threads_.empty() || n < smallest) {
-      f(context, 0, n);
+      run_here(n, f, context);
       return;
     }
     const std::lock_guard one_caller(callers_);
@@ -71,6 +77,7 @@ class thread_team {
   /// kernel, and the first exception is told when all have ended.
   void share(std::size_t part, std::size_t n, task f, const void* context) {
     const std::size_t parts = threads_.size() + 1;
+    const standard_arithmetic arithmetic;
     try {
       f(context, n * part / parts, n * (part + 1) / parts);
     } catch (...) {

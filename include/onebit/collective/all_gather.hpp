@@ -91,7 +91,7 @@ class all_gather_exchange {
     wire_.all_gather(own_.data(), gathered_.next(), slot_bytes());
     const auto w = static_cast<std::uint32_t>(wire_.size());
     B& backend = sender_.backend();
-    backend.launch(1, check_kernel{t.now, gathered_.next(), sender_.format(), w, w});
+    backend.launch(1, check_kernel{t.now, gathered_.next(), sender_.format(), w, w, 0});
     // Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
     if constexpr (sender_type::scaled) {
       backend.launch(axis().slot_segments(),
@@ -113,6 +113,7 @@ class all_gather_exchange {
 
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }
   [[nodiscard]] std::uint64_t sent_across() const { return 0; }
+  [[nodiscard]] int ranks_per_node() const { return 1; }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + gathered_.bytes();
   }
@@ -120,8 +121,8 @@ class all_gather_exchange {
     return sender_.work_bytes() + gathered_.next_bytes() + own_.bytes();
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a) {
-    archive_space(*this, a, gathered_);
+  [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
+    archive_start(*this, a, keeps_agreed, gathered_, own_);
     sender_.archive(a);
     gathered_.archive(a, sender_.backend());
   }

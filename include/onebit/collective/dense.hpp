@@ -63,8 +63,21 @@ struct mean_in_place_kernel {
   }
 };
 
-/// The status words as floats, where an allreduce adds them up: slot r sums to the step of rank r,
-/// or to NaN.
+/// The status as floats, where an allreduce adds it up: slot r sums to what rank r says, a step of
+/// NaN where it saw a bad value. Floats hold 24 bits of each.
+struct float_status {
+  float step, optimizer, terms;
+};
+[[nodiscard]] ONEBIT_HD float_status own_status(const step_scalars* now) {
+  const auto low = [](std::uint32_t x) { return static_cast<float>(x % (1U << 24U)); };
+  return {low(now->number), low(now->optimizer), low(now->terms)};
+}
+[[nodiscard]] ONEBIT_HD float_status* float_status_of(const slot_format& f, std::byte* slots,
+                                                      std::size_t slot) {
+  return reinterpret_cast<float_status*>(slots + slot * f.slot_bytes + f.status_at);
+}
+static_assert(sizeof(float_status) == sizeof(slot_status));
+
 struct tag_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
@@ -74,16 +87,13 @@ struct tag_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const auto step = static_cast<float>(now->number % (1U << 24U));
-    std::uint32_t bad = 0;
+    float_status mine = own_status(now);
     for (std::uint32_t r = 0; r < n; ++r) {
-      bad |= load_scalar<std::uint32_t>(slots + r * format.slot_bytes + format.status_at) & 1U;
+      if ((status_of(format, slots, r)->step & 1U) == 0) continue;
+      mine.step = (mine.step - mine.step) / (mine.step - mine.step);  // 0 / 0 at run time: a NaN
     }
     for (std::uint32_t r = 0; r < n; ++r) {
-      // 0 / 0 at run time: a NaN
-      const float mine = bad != 0 ? (step - step) / (step - step) : step;
-      L::store_scalar(reinterpret_cast<float*>(slots + r * format.slot_bytes + format.status_at),
-                      r == rank ? mine : 0.0F);
+      L::store_scalar(float_status_of(format, slots, r), r == rank ? mine : float_status{0, 0, 0});
     }
   }
 };
@@ -91,25 +101,34 @@ struct tag_kernel {
 struct check_tags_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
-  const std::byte* slots;
+  std::byte* slots;
   slot_format format;
   std::uint32_t n;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const auto step = static_cast<float>(now->number % (1U << 24U));
-    std::uint32_t skip = now->skip, odd_rank = now->odd_rank, odd_step = now->odd_step;
+    const float_status own = own_status(now);
+    std::uint32_t skip = now->skip;
     for (std::uint32_t r = 0; r < n; ++r) {
-      const auto tag = load_scalar<float>(slots + r * format.slot_bytes + format.status_at);
-      if (tag == step) continue;
+      const float_status found = *float_status_of(format, slots, r);
+      const bool bad = !(found.step == found.step), same_step = bad || found.step == own.step,
+                 same_place = found.optimizer == own.optimizer;
+      if (bad) skip = 1;
+      if (same_step && same_place && found.terms == own.terms) continue;
       skip = 1;
-      if (!(tag == tag) || odd_rank != 0) continue;
-      odd_rank = r + 1;
-      odd_step = static_cast<std::uint32_t>(tag);
+      if (now->odd_rank != 0) continue;
+      const auto place = [](float optimizer) {
+        return static_cast<std::uint32_t>(optimizer) * slot_place::first_optimizer +
+               slot_place::exact;
+      };
+      L::store_scalar(&now->odd_rank, r + 1);
+      L::store_scalar(&now->odd_in, !same_step ? odd::step : !same_place ? odd::place : odd::terms);
+      L::store_scalar(&now->odd_word,
+                      same_step ? place(found.optimizer) : static_cast<std::uint32_t>(found.step));
+      L::store_scalar(&now->own_word,
+                      same_step ? place(own.optimizer) : static_cast<std::uint32_t>(own.step));
     }
     L::store_scalar(&now->skip, skip);
-    L::store_scalar(&now->odd_rank, odd_rank);
-    L::store_scalar(&now->odd_step, odd_step);
     L::store_scalar(&now->bad, std::uint32_t{0});
   }
 };
@@ -120,8 +139,8 @@ struct check_tags_kernel {
 /// the transport's.
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
-/// plus a status word and a sum of squares per slot; transport: 1 collective. Memory while in use:
-/// 8 bytes per element and 4/W (rank_order), 4 (transport).
+/// plus a status of 12 bytes and a sum of squares per slot; transport: 1 collective. Memory while
+/// in use: 8 bytes per element and 4/W (rank_order), 4 (transport).
 template <class B>
 class dense {
  public:

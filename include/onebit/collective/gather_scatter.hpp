@@ -156,7 +156,7 @@ class gather_scatter_exchange {
     }
     while (travels() && n_served < buckets()) serve(n_served++, t);
     for (std::size_t i = 0; i < buckets(); ++i) gathering_.wait(i);
-    check(gathered_.next(), buckets(), t.now);
+    check(gathered_.next(), buckets(), travels() ? slot_place::served : 0, t.now);
   }
   /// Adds a message to what is sent later. One pass.
   template <class Produce, class Undo>
@@ -181,6 +181,7 @@ class gather_scatter_exchange {
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
   /// Bytes sent to other nodes so far, where it knows of nodes.
   [[nodiscard]] std::uint64_t sent_across() const { return 0; }
+  [[nodiscard]] int ranks_per_node() const { return 1; }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + server_.state_bytes() + gathered_.bytes();
   }
@@ -188,8 +189,8 @@ class gather_scatter_exchange {
     return sender_.work_bytes() + gathered_.next_bytes() + received_.bytes() + served_.bytes();
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a) {
-    archive_space(*this, a, gathered_);
+  [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
+    archive_start(*this, a, keeps_agreed, gathered_, received_, served_, server_.residual_place());
     sender_.archive(a);
     server_.archive(a, sender_.backend());
     gathered_.archive(a, sender_.backend());
@@ -211,11 +212,16 @@ class gather_scatter_exchange {
   [[nodiscard]] std::size_t slots_of(int b) const {
     return static_cast<std::size_t>(b) * ranks() * slot_bytes();
   }
-  /// Reads the status words of the first n buckets.
-  void check(const std::byte* slots, std::size_t n, step_scalars* now) {
+  /// Reads the status of n buckets.
+  void check(std::byte* slots, std::size_t n, std::uint32_t part, step_scalars* now) {
     const auto w = static_cast<std::uint32_t>(ranks());
-    sender_.backend().launch(
-        1, check_kernel{now, slots, sender_.format(), static_cast<std::uint32_t>(n) * w, w});
+    sender_.backend().launch(1, check_kernel{.now = now,
+                                             .slots = slots,
+                                             .format = sender_.format(),
+                                             .n = static_cast<std::uint32_t>(n) * w,
+                                             .n_ranks = w,
+                                             .part = part,
+                                             .slots_per_bucket = w});
   }
   /// The chunk that this rank serves in bucket b.
   [[nodiscard]] int own_chunk(int b) const { return b * wire_.size() + wire_.rank(); }
@@ -235,9 +241,10 @@ class gather_scatter_exchange {
     scattered_.wait(i);
     server_.serve(sender_, mean(), own_chunk(b), t, served_.data());
     // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
-    check(received_.data() + slots_of(b), 1, t.now);
+    const auto part = static_cast<std::uint32_t>(b);
+    check(received_.data() + slots_of(b), 1, part, t.now);
     std::byte* slot = served_.data() + static_cast<std::size_t>(b) * slot_bytes();
-    sender_.seal(slot, 1, t.now);
+    sender_.seal(slot, 1, slot_place::served + part, t.now);
     if (buckets() > 1) {
       gathering_.add(wire_.start_all_gather(slot, gathered_.next() + slots_of(b), slot_bytes()));
     } else {

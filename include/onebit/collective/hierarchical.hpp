@@ -166,12 +166,14 @@ class hierarchical_exchange {
       sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
     }
     across_.all_to_all(sent + me * bucket_bytes(f), received_.data(), f.slot_bytes);
-    check(received_.data(), f, t, {.n = n, .n_ranks = n, .first = me, .stride = l, .tell = true});
+    check(received_.data(), f, t,
+          {.n = n, .n_ranks = n, .part = me, .first = me, .stride = l, .tell = true});
     server_.serve(sender_, mean(), own_chunk(), t, served_.data());
-    sender_.seal(served_.data(), 1, t.now);
+    sender_.seal(served_.data(), 1, slot_place::served + me, t.now);
     across_.all_gather(served_.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, gathered_.next(), bucket_bytes(f));
-    check(gathered_.next(), f, t, {.n = l * n, .n_ranks = n, .stride = l, .per_shift = n});
+    check(gathered_.next(), f, t,
+          {.n = l * n, .n_ranks = n, .part = slot_place::served, .stride = l, .per_shift = n});
   }
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
@@ -195,6 +197,7 @@ class hierarchical_exchange {
   /// The residual of this rank's chunk of its share.
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
   [[nodiscard]] std::uint64_t sent_across() const { return across_.sent().bytes_sent; }
+  [[nodiscard]] int ranks_per_node() const { return local_.size(); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + exact_.state_bytes() + server_.state_bytes() + gathered_.bytes();
   }
@@ -207,8 +210,10 @@ class hierarchical_exchange {
     return n;
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a) {
-    archive_space(*this, a, gathered_);
+  [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
+    if constexpr (Archive::reading) exact_.put_aside(a);
+    archive_start(*this, a, keeps_agreed, gathered_, exact_sent_, exact_received_, sent_, received_,
+                  served_, share_, share_undo_, server_.residual_place());
     sender_.archive(a);
     exact_.archive(a);
     server_.archive(a, sender_.backend());
@@ -217,9 +222,9 @@ class hierarchical_exchange {
 
  private:
   struct slots_of_ranks {
-    std::uint32_t n, n_ranks, per_rank = 1, first = 0, stride = 1;
+    std::uint32_t n, n_ranks, part, per_rank = 1, first = 0, stride = 1;
     bool tell = false;
-    std::uint32_t per_shift = 0xFFFFFFFFU;
+    std::uint32_t per_shift = 0xFFFFFFFFU;  ///< and per bucket
   };
 
   /// The messages of the node's ranks, each this rank's share of it.
@@ -232,14 +237,14 @@ class hierarchical_exchange {
     local_.all_to_all(exact_sent_.data(), exact_received_.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(across_.rank());
     check(exact_received_.data(), f, t,
-          {.n = l * n, .n_ranks = l, .per_rank = n, .first = node * l, .tell = true});
+          {.n = l * n, .n_ranks = l, .part = me, .per_rank = n, .first = node * l, .tell = true});
     return {f, exact_received_.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
   template <class Undo>
-  [[gnu::cold]] void check(const std::byte* slots, const slot_format& f, const turn<Undo>& t,
+  [[gnu::cold]] void check(std::byte* slots, const slot_format& f, const turn<Undo>& t,
                            const slots_of_ranks& s) {
-    sender_.backend().launch(1, check_kernel{t.now, slots, f, s.n, s.n_ranks, s.per_rank, s.first,
-                                             s.stride, s.tell, s.per_shift});
+    sender_.backend().launch(1, check_kernel{t.now, slots, f, s.n, s.n_ranks, s.part, s.per_rank,
+                                             s.first, s.stride, s.tell, s.per_shift, s.per_shift});
   }
   [[nodiscard]] byte_buffer make(std::size_t n) {
     return sender_.backend().template make_buffer<std::byte>(n);

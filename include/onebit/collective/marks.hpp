@@ -86,56 +86,72 @@ struct seal_kernel {
   }
 };
 
-/// Writes the status word of n slots, and forgets what this rank saw.
+namespace detail {
+
+[[nodiscard]] ONEBIT_HD slot_status* status_of(const slot_format& f, std::byte* slots,
+                                               std::size_t slot) {
+  return reinterpret_cast<slot_status*>(slots + slot * f.slot_bytes + f.status_at);
+}
+
+}  // namespace detail
+
+/// Writes the status of n slots, and forgets what this rank saw.
 struct status_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   std::byte* slots;
   slot_format format;
   std::uint32_t n;
+  std::uint32_t part;  ///< of the place: the bucket, and whether it is served
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const std::uint32_t status = (now->number << 1U) | now->bad;
+    const slot_status status{(now->number << 1U) | now->bad, format.place(now, part), now->terms};
     for (std::uint32_t j = 0; j < n; ++j) {
-      std::byte* at = slots + j * format.slot_bytes + format.status_at;
-      L::store_scalar(reinterpret_cast<std::uint32_t*>(at), status);
+      L::store_scalar(detail::status_of(format, slots, j), status);
     }
     L::store_scalar(&now->bad, std::uint32_t{0});
   }
 };
 
-/// Reads the status words of n slots: all ranks read the same, so all decide alike. The slots are
-/// those of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers rise by
-/// `rank_stride`, and by 1 after `slots_per_shift` slots.
+/// Reads the status of n slots: all ranks read the same, so all decide alike. The slots are those
+/// of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers rise by
+/// `rank_stride`, and by 1, as the bucket does, after `slots_per_shift` slots. What was read is
+/// wiped out: slots last, and are part of checkpoints.
 struct check_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
-  const std::byte* slots;
+  std::byte* slots;
   slot_format format;
   std::uint32_t n, n_ranks;
+  std::uint32_t part;  ///< of the place of the first
   std::uint32_t slots_per_rank = 1, first_rank = 0, rank_stride = 1;
-  bool tell = false;  ///< goes into the next status word too: on all levels of a hierarchy but the
+  bool tell = false;  ///< goes into the next status too: on all levels of a hierarchy but the
                       ///< last, or other nodes do not hear of it
   std::uint32_t slots_per_shift = 0xFFFFFFFFU;
+  std::uint32_t slots_per_bucket = 0xFFFFFFFFU;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    std::uint32_t skip = now->skip, odd_rank = now->odd_rank, odd_step = now->odd_step;
-    const std::uint32_t number = now->number & 0x7FFFFFFFU;
+    std::uint32_t skip = now->skip;
     for (std::uint32_t r = 0; r < n; ++r) {
-      const auto status =
-          detail::load_scalar<std::uint32_t>(slots + r * format.slot_bytes + format.status_at);
-      if ((status & 1U) != 0) skip = 1;
-      if (status >> 1U == number) continue;
+      slot_status* const at = detail::status_of(format, slots, r);
+      const slot_status found = *at;
+      L::store_scalar(at, slot_status{});
+      if ((found.step & 1U) != 0) skip = 1;
+      const slot_status own{now->number & 0x7FFFFFFFU,
+                            format.place(now, part + r / slots_per_bucket), now->terms};
+      const bool same_step = found.step >> 1U == own.step, same_place = found.place == own.place;
+      if (same_step && same_place && found.terms == own.terms) continue;
       skip = 1;
-      if (odd_rank != 0) continue;
-      odd_rank = first_rank + r / slots_per_rank % n_ranks * rank_stride + r / slots_per_shift + 1;
-      odd_step = status >> 1U;
+      if (now->odd_rank != 0) continue;
+      L::store_scalar(&now->odd_rank, first_rank + r / slots_per_rank % n_ranks * rank_stride +
+                                          r / slots_per_shift + 1);
+      L::store_scalar(&now->odd_in, !same_step ? odd::step : !same_place ? odd::place : odd::terms);
+      L::store_scalar(&now->odd_word, same_step ? found.place : found.step >> 1U);
+      L::store_scalar(&now->own_word, same_step ? own.place : own.step);
     }
     L::store_scalar(&now->skip, skip);
-    L::store_scalar(&now->odd_rank, odd_rank);
-    L::store_scalar(&now->odd_step, odd_step);
     if (tell && skip != 0) L::store_scalar(&now->bad, std::uint32_t{1});
   }
 };

@@ -72,9 +72,9 @@ class sender {
       run_encode(produce,
                  worker_carry<C, Undo>{codec_, carried(), scales_.current(), saved_.data(), t.undo,
                                        t.before},
-                 t.live, slots, part.tiles);
+                 t, slots, part.tiles);
     } else {
-      run_encode(produce, no_carry{}, t.live, slots, part.tiles);
+      run_encode(produce, no_carry{}, t, slots, part.tiles);
     }
     backend_.launch(part.groups.end - part.groups.begin,
                     scale_kernel<C>{codec_, groups_.data() + part.groups.begin, sums_.data(),
@@ -85,11 +85,12 @@ class sender {
           seal_kernel{segments_.data() + part.segments.begin, scales_.next(), slots, format_});
     }
     const auto n = static_cast<std::size_t>(axis_.n_chunks());
-    seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n, t.now);
+    seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
+         static_cast<std::uint32_t>(bucket), t.now);
   }
-  /// Writes the status words of n slots.
-  [[gnu::cold]] void seal(std::byte* slots, std::size_t n, step_scalars* now) {
-    backend_.launch(1, status_kernel{now, slots, format_, static_cast<std::uint32_t>(n)});
+  /// Writes the status of n slots of a bucket; `part` is its number, and more: see slot_place.
+  [[gnu::cold]] void seal(std::byte* slots, std::size_t n, std::uint32_t part, step_scalars* now) {
+    backend_.launch(1, status_kernel{now, slots, format_, static_cast<std::uint32_t>(n), part});
   }
   /// carried = produce(residual), without an exchange. 16 bytes per element.
   template <class Produce, class Undo>
@@ -144,6 +145,16 @@ class sender {
            groups_.bytes() + segments_.bytes() + offsets_.bytes() + counts_.bytes() +
            saved_.bytes();
   }
+  /// What `archive` and `carry` replace, for a reader.
+  template <class Archive>
+  [[gnu::cold]] void put_aside(Archive& a) {
+    two_sided<B, float> scales{backend_.template make_buffer<float>(scales_.size()),
+                               backend_.template make_buffer<float>(scales_.size())};
+    a.put_aside(carried_);
+    a.put_aside(carried_first_);
+    a.put_aside(scales_);
+    scales_ = std::move(scales);
+  }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.buffer(carried_, backend_);
@@ -155,12 +166,13 @@ class sender {
     if constexpr (WordCompressor<C>) return codec.scale_granularity();
     return granularity::vector();
   }
-  template <class Produce, class Carry>
-  [[gnu::cold]] void run_encode(const Produce& produce, const Carry& carry, live_mask live,
+  /// In a step that is called off already the gradients stay what they are.
+  template <class Produce, class Carry, class Undo>
+  [[gnu::cold]] void run_encode(const Produce& produce, const Carry& carry, const turn<Undo>& t,
                                 std::byte* slots, tile_range part) {
-    backend_.launch(part.end - part.begin,
-                    encode_kernel<C, Produce, Carry>{codec_, produce, carry, live, tiles_.data(),
-                                                     part.begin, format_, slots, 1, sums_.data()});
+    launch_commit(backend_, t.now, part.end - part.begin,
+                  encode_kernel<C, Produce, Carry>{codec_, produce, carry, t.live, tiles_.data(),
+                                                   part.begin, format_, slots, 1, sums_.data()});
   }
 
   C codec_;
@@ -225,13 +237,16 @@ template <Compressor C, class B>
   }
 }
 
-/// Writes how much memory an exchange holds; reading, gives it as much.
-template <class X, class Archive, class Gathered>
-void archive_space(X& x, Archive& a, const Gathered& gathered) {
-  std::uint8_t holds = gathered.size() > 0 ? 2 : gathered.next_size() > 0 ? 1 : 0;
-  a.scalar(holds);
+/// Writes whether an exchange has started; reading, puts aside what it holds, in `places`, and
+/// gives it memory as if it had just started, or none.
+template <class X, class Archive, class... Places>
+void archive_start(X& x, Archive& a, bool keeps_agreed, Places&... places) {
+  bool started = x.started();
+  a.local(started);
   if constexpr (Archive::reading) {
-    x.start(holds > 0 ? x.allocate(holds > 1, true) : typename X::space{}, {});
+    (a.put_aside(places), ...);
+    x.sender().put_aside(a);
+    x.start(started ? x.allocate(keeps_agreed, true) : typename X::space{}, {});
   }
 }
 

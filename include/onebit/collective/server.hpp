@@ -76,6 +76,8 @@ class server {
   /// By element, chunk after chunk.
   [[nodiscard]] const float_buffer& residual() const { return residual_; }
   [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
+  /// For a reader: before `start`.
+  [[nodiscard]] float_buffer& residual_place() { return residual_; }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
     a.buffer(residual_, backend);

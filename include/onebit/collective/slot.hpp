@@ -6,18 +6,27 @@
 #include <cstdint>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
 #include <vector>
 
 /// What travels: the bytes of a slot, and the views that read values out of them.
 ///
 /// slot = payload (the chunk's words, or its tiles) | one fp32 scale per segment, if any | status
-/// status = 2 * step + (1 if this rank saw a non-finite value): it is how a skip, and ranks that
-/// are out of step, become known to all without a collective of their own.
+///
+/// The status is how a skip, and ranks that are out of step, become known to all without a
+/// collective of their own.
 ///
 /// A view (and everything else that kernels read values from) is a small trivially copyable object
 /// with `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
 namespace onebit {
+
+/// What a rank says of itself in every slot.
+struct slot_status {
+  std::uint32_t step = 0;   ///< 2 * step + (1 if it saw a non-finite value)
+  std::uint32_t place = 0;  ///< see slot_place
+  std::uint32_t terms = 0;  ///< step_scalars::terms
+};
 
 /// Where things lie in a slot. Trivially copyable.
 struct slot_format {
@@ -32,6 +41,11 @@ struct slot_format {
 
   [[nodiscard]] ONEBIT_HD std::size_t payload_at(const tile& t, std::size_t index) const {
     return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
+  }
+  /// Of its slots, in the exchange of this optimizer.
+  [[nodiscard]] ONEBIT_HD std::uint32_t place(const step_scalars* now, std::uint32_t part) const {
+    const bool exact = word_bytes == word_elements * sizeof(float);
+    return now->optimizer * slot_place::first_optimizer + (exact ? slot_place::exact : 0) + part;
   }
   [[nodiscard]] ONEBIT_HD std::size_t bucket_of(const tile& t) const {
     return t.chunk / chunks_per_bucket;
@@ -75,7 +89,7 @@ template <Compressor C>
     }
     f.status_at = f.scales_at;
   }
-  f.slot_bytes = f.status_at + sizeof(std::uint32_t);
+  f.slot_bytes = f.status_at + sizeof(slot_status);
   return f;
 }
 

@@ -290,7 +290,7 @@ class adam_rule : public rule_defaults {
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
-    a.buffer(m_, backend_);
+    a.buffer(m_, backend_, frozen_ ? 0 : v_.size());
     a.buffer(v_, backend_);
   }
 

@@ -225,14 +225,18 @@ class lamb_rule : public rule_defaults {
 
   template <class Archive>
   void archive(Archive& a) {
+    const std::size_t n = v_.size();
+    bool has_m = m_.size() > 0;
     a.scalar(frozen_);
-    a.buffer(m_, backend_);
+    a.local(has_m);
+    a.buffer(m_, backend_, has_m || !frozen_ ? n : 0);
     a.buffer(v_, backend_);
-    a.buffer(fresh_, backend_);
+    a.buffer(fresh_, backend_, frozen_ ? n : 0);
     a.buffer(layers_, backend_);
     a.buffer(factors_, backend_);
-    if constexpr (Archive::reading)
-      for (auto* s : {&sums_a_, &sums_b_}) *s = {};
+    if constexpr (Archive::reading) {
+      for (auto* s : {&sums_a_, &sums_b_}) a.put_aside(*s);
+    }
   }
 
  private:

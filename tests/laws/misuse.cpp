@@ -1,0 +1,296 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Ranks that are told different things, call different optimizers, or compute in another mode: told
+// on all ranks in the step where they part, with nothing changed; or harmless.
+
+#include <cfenv>
+#include <cmath>
+#include <limits>
+#include <onebit/collective/hierarchical.hpp>
+#include <optional>
+
+#include "../support/training.hpp"
+#include "shared.hpp"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+using namespace onebit_test;
+
+namespace {
+
+constexpr float nan_f = std::numeric_limits<float>::quiet_NaN();
+
+const auto plain = [](auto& data, auto t) { return onebit::adam(data.groups(), t); };
+const auto summed = [](auto& data, auto t) {
+  return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);
+};
+const auto scattered = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3));
+};
+const auto bucketed = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                              onebit::gather_scatter{onebit::sign<>{}, 1000});
+};
+const auto gathered = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                              onebit::all_gather<onebit::sign<>>{});
+};
+const auto by_node = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                              onebit::hierarchical{onebit::sign<>{}, 2});
+};
+const auto skipping = [](auto& data, auto t) {
+  onebit::zero_one_adam_options o;
+  o.schedule.kappa = 1;
+  o.schedule.warmup_steps = 3;
+  o.schedule.doubling_steps = 2;
+  o.schedule.max_interval = 2;
+  return onebit::zero_one_adam(data.groups(), t, o);
+};
+
+/// After `before` steps calls odd(optimizer, data) on rank 1 and even(...) on the others; gives
+/// what each was told, and checks that parameters, and the run after it, are those of a run without
+/// it.
+template <class Make, class Odd, class Even>
+std::vector<std::string> parted(int n, int before, const Make& make, const Odd& odd,
+                                const Even& even) {
+  const auto run = [&](bool disturbed) {
+    return on_ranks(n, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data, t);
+      for (int i = 0; i < before; ++i) (void)train(o, data);
+      std::string told;
+      if (disturbed) {
+        const auto params = data.params;
+        data.compute_gradients(t.rank(), o.steps());
+        try {
+          t.rank() == 1 ? odd(o, data) : even(o, data);
+        } catch (const onebit::error& e) {
+          told = e.what();
+        }
+        CHECK(data.params == params);
+        CHECK(o.steps() == static_cast<std::uint64_t>(before));
+      }
+      for (int i = 0; i < 4; ++i) CHECK_FALSE(train(o, data).skipped);
+      return std::pair(told, saved(o) + std::to_string(data.digest()));
+    });
+  };
+  const auto whole = run(false), parts = run(true);
+  std::vector<std::string> told;
+  for (std::size_t r = 0; r < whole.size(); ++r) {
+    CHECK(parts[r].second == whole[r].second);
+    told.push_back(parts[r].first);
+  }
+  return told;
+}
+
+template <class F>
+void for_all(const F& f) {
+  for (const int before : {0, 2, 3, 5}) {
+    CAPTURE(before);
+    f(before, plain);
+    f(before, summed);
+    f(before, scattered);
+    f(before, bucketed);
+    f(before, gathered);
+    f(before, by_node);
+  }
+  for (const int before : {0, 2, 3}) f(before, skipping);
+}
+
+}  // namespace
+
+TEST_CASE("another learning rate on one rank: all are told, whoever it is") {
+  for_all([](int before, const auto& make) {
+    for (const int n : {2, 4}) {
+      const auto told = parted(
+          n, before, make, [](auto& o, auto&) { (void)o.step(0.02F); },
+          [](auto& o, auto&) { (void)o.step(0.01F); });
+      for (int r = 0; r < n; ++r) {
+        CAPTURE(r);
+        CHECK(told[static_cast<std::size_t>(r)] ==
+              contains{r == 1 ? "rank 0 was told other numbers" : "rank 1 was told other numbers"});
+      }
+    }
+  });
+}
+
+TEST_CASE("another loss scale, or other options of a group, on one rank: all are told") {
+  for_all([](int before, const auto& make) {
+    auto told = parted(
+        2, before, make, [](auto& o, auto&) { (void)o.step(0.01F, 0.5F); },
+        [](auto& o, auto&) { (void)o.step(0.01F); });
+    for (const auto& text : told) CHECK(text == contains{"other numbers"});
+    told = parted(
+        2, before, make,
+        [](auto& o, auto&) {
+          o.set_group(1, 0.5F, 0.125F);
+          try {
+            (void)o.step(0.01F);
+          } catch (...) {
+            o.set_group(1, 0.5F, 0);
+            throw;
+          }
+        },
+        [](auto& o, auto&) { (void)o.step(0.01F); });
+    for (const auto& text : told) CHECK(text == contains{"option of a group"});
+  });
+}
+
+TEST_CASE("a learning rate that is refused on one rank alone fails on all, and nobody waits") {
+  for_all([](int before, const auto& make) {
+    for (const float bad : {nan_f, -1.0F}) {
+      const auto told = parted(
+          2, before, make,
+          [&](auto& o, auto& data) {
+            const auto grads = data.grads;
+            try {
+              (void)o.step(bad);
+            } catch (const onebit::invalid_input&) {
+              CHECK(data.grads == grads);  // a call that repeats it with a good rate finds them
+              throw;
+            }
+          },
+          [](auto& o, auto&) { (void)o.step(0.01F); });
+      CHECK(told[1] == contains{"with lr "});
+      CHECK(told[0] == contains{"rank 1 was told other numbers"});
+    }
+  });
+}
+
+TEST_CASE("local steps with another learning rate on one rank: told at the next exchange") {
+  const auto told = on_ranks(2, [](onebit::threads t) {
+    training<> data;
+    onebit::zero_one_adam_options o;
+    o.schedule.warmup_steps = 1;
+    o.schedule.doubling_steps = 2;
+    o.schedule.max_interval = 4;
+    auto optimizer = onebit::zero_one_adam(data.groups(), t, o);
+    bool odd = false;
+    for (int i = 0; i < 40; ++i) {
+      data.compute_gradients(t.rank(), optimizer.steps());
+      const auto phase = [&] { return optimizer.schedule().plan(optimizer.steps(), 0.01F); }();
+      const bool now_odd = phase.local() && !odd;
+      odd = odd || now_odd;
+      try {
+        (void)optimizer.step(now_odd && t.rank() == 1 ? 0.02F : 0.01F);
+      } catch (const onebit::rank_mismatch& e) {
+        CHECK(odd);
+        CHECK_FALSE(phase.local());
+        return std::string(e.what());
+      }
+    }
+    return std::string("nothing");
+  });
+  for (const auto& text : told) CHECK(text == contains{"here or in a local step before"});
+}
+
+TEST_CASE("two optimizers of one shape, called in another order on one rank: all are told") {
+  const auto check = [](const auto& make) {
+    for (const int before : {1, 5}) {
+      CAPTURE(before);
+      const auto told = on_ranks(3, [&](onebit::threads t) {
+        training<> data_a, data_b;
+        auto a = make(data_a, t);
+        auto b = make(data_b, t);
+        for (int i = 0; i < before; ++i) {
+          (void)train(a, data_a);
+          (void)train(b, data_b);
+        }
+        const auto params = data_a.params;
+        auto& first = t.rank() == 1 ? b : a;
+        auto& first_data = t.rank() == 1 ? data_b : data_a;
+        const auto text = thrown<onebit::rank_mismatch>([&] { (void)train(first, first_data); });
+        CHECK(data_a.params == params);
+        CHECK_FALSE(train(a, data_a).skipped);  // and go on in one order
+        CHECK_FALSE(train(b, data_b).skipped);
+        return std::pair(text, data_a.digest() + data_b.digest());
+      });
+      for (std::size_t r = 0; r < 3; ++r) {
+        CHECK(told[r].first ==
+              contains{r == 1 ? "rank 0 sent the messages" : "rank 1 sent the messages"});
+        CHECK(told[r].first == contains{"call their optimizers in the same order"});
+        CHECK(told[r].second == told[0].second);
+      }
+    }
+  };
+  check(plain);
+  check(scattered);
+  check(gathered);
+  check(bucketed);
+}
+
+TEST_CASE("buckets announced by some ranks only") {
+  // Threads carry a collective out when it is called; the order of both kinds shows.
+  const auto run = [](bool disturbed) {
+    return on_ranks(2, [&](onebit::threads t) {
+      training<> data;
+      auto o = bucketed(data, t);
+      std::string told;
+      for (int i = 0; i < 6; ++i) {
+        data.compute_gradients(t.rank(), o.steps());
+        const float lr = 0.01F;
+        try {
+          if (disturbed && t.rank() == 0) {
+            o.begin(lr);
+            for (std::size_t k = data.params.size(); k > 2; --k) o.ready(k - 1);
+          }
+          (void)o.step(lr);
+        } catch (const onebit::error& e) {
+          return std::pair(std::string(e.what()), std::uint64_t{0});
+        }
+      }
+      return std::pair(std::string(), data.digest());
+    });
+  };
+  const auto clean = run(false), unequal = run(true);
+  for (std::size_t r = 0; r < 2; ++r) {
+    const bool same = unequal[r].first.empty() && unequal[r].second == clean[r].second;
+    const bool told = !unequal[r].first.empty();
+    CHECK((same || told));
+  }
+}
+
+TEST_CASE("rounding, flushing and traps of the caller's thread change no bit") {
+  const auto run = [](int mode, int threads) {
+    return on_ranks(3, [&](onebit::threads t) {
+      training<> data;
+      for (auto& p : data.params) {
+        for (float& x : p) x *= 1e-38F;  // subnormal at once
+      }
+      auto o =
+          onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                               onebit::gather_scatter<onebit::sign<>>{}, onebit::host(threads));
+      std::fenv_t before;
+      std::fegetenv(&before);
+      if (t.rank() == 0 && mode == 1) std::fesetround(FE_UPWARD);
+#if defined(__x86_64__)
+      if (t.rank() == 0 && mode == 2) _mm_setcsr(_mm_getcsr() | 0x8040U);
+      // traps for what the library's kernels do on purpose: inf 0, and overflows
+      if (t.rank() == 0 && mode == 3) _mm_setcsr(_mm_getcsr() & ~0x680U);
+#endif
+      for (int i = 0; i < 8; ++i) {
+        for (std::size_t k = 0; k < data.grads.size(); ++k) {
+          for (std::size_t j = 0; j < data.grads[k].size(); ++j) {
+            data.grads[k][j] = static_cast<float>((i * 31 + static_cast<int>(j) * 7) % 13 - 6) *
+                               (t.rank() == 0 ? 0x1p-6F : 0x1.8p-5F);  // exact in any mode
+          }
+        }
+        (void)o.step(0x1p-126F);  // parameters stay subnormal
+      }
+      std::fesetenv(&before);
+      return data.digest();
+    });
+  };
+  const auto usual = run(0, 1);
+  CHECK(usual[0] == usual[1]);
+  for (const int mode : {1, 2, 3}) {
+    for (const int threads : {1, 3}) {
+      CAPTURE(mode);
+      CHECK(run(mode, threads) == usual);
+    }
+  }
+}
