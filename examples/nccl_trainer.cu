@@ -20,14 +20,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <onebit/backend/cuda.cuh>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "common/id_file.hpp"
 
 #if defined(ONEBIT_EXAMPLE_WITH_MPI)
 #include <mpi.h>
@@ -55,23 +55,15 @@ struct place {
   ncclUniqueId id{};
 };
 
-/// By a file that rank 0 writes: whole from the moment it has its name.
+/// By a file that rank 0 writes. Whoever has the id can join: it is its owner's alone.
 void share_by_file(place& p, const std::string& file) {
-  namespace fs = std::filesystem;
   if (p.size > 1 && file.empty()) throw std::runtime_error("several ranks need --id-file");
   if (p.rank == 0) {
     check(ncclGetUniqueId(&p.id));
-    if (p.size == 1) return;
-    if (fs::exists(file)) throw std::runtime_error(file + " is there already; remove it");
-    std::ofstream(file + ".new", std::ios::binary).write(p.id.internal, sizeof p.id.internal);
-    fs::rename(file + ".new", file);
-    return;
+    if (p.size > 1) common::publish(file, p.id.internal, sizeof p.id.internal);
+  } else {
+    common::await(file, p.id.internal, sizeof p.id.internal, std::chrono::minutes(1));
   }
-  for (int tenths = 0; !fs::exists(file); ++tenths) {
-    if (tenths == 600) throw std::runtime_error("rank 0 has not written " + file);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  std::ifstream(file, std::ios::binary).read(p.id.internal, sizeof p.id.internal);
 }
 
 place find_place(const std::string& file) {
