@@ -205,7 +205,7 @@ TEST_CASE("a rank that does not come is named on all that wait, in time") {
   check([](auto& t, auto* from, auto* to) { t.all_to_all(from, to, 8); }, "MPI_Ialltoall");
   check([](auto& t, auto* from, auto* to) { t.all_gather(from, to, 8); }, "MPI_Iallgather");
   check([](auto& t, auto* from, auto*) { t.all_reduce_sum(reinterpret_cast<float*>(from), 2); },
-        "MPI_Iallreduce");
+        "MPI_Allreduce");
   check([](auto& t, auto* from, auto* to) { (void)t.start_all_to_all(from, to, 8).wait(); },
         "MPI_Ialltoall");
 }

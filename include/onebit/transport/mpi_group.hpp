@@ -61,15 +61,22 @@ class mpi_group {
   using clock = std::chrono::steady_clock;
   enum kind : std::size_t { scatters, gathers };
 
-  /// Collective over `base`, of which copies are made.
-  mpi_group(MPI_Comm base, std::chrono::milliseconds timeout)
-      : shared_(std::make_shared<shared>(base, timeout)) {}
+  /// Collective over `base`, of which copies are made. Errors call its ranks by their numbers
+  /// there, or, in a part of another group, by those that they have in the whole.
+  mpi_group(MPI_Comm base, std::chrono::milliseconds timeout, const mpi_group* whole = nullptr)
+      : shared_(std::make_shared<shared>(base, timeout)) {
+    shared& s = *shared_;
+    s.n_whole = whole == nullptr ? s.size : whole->shared_->n_whole;
+    const int own = whole == nullptr ? s.rank : whole->name(whole->rank());
+    s.names.resize(static_cast<std::size_t>(s.size));
+    check(MPI_Allgather(&own, 1, MPI_INT, s.names.data(), 1, MPI_INT, s.control), "MPI_Allgather");
+  }
 
   [[nodiscard]] MPI_Comm comm(kind k) const { return shared_->comms[k]; }
   [[nodiscard]] int rank() const { return shared_->rank; }
   [[nodiscard]] int size() const { return shared_->size; }
   [[nodiscard]] std::chrono::milliseconds timeout() const { return shared_->timeout; }
-  [[nodiscard]] std::string suffix() const { return rank_suffix(rank(), size()); }
+  [[nodiscard]] std::string suffix() const { return rank_suffix(name(rank()), shared_->n_whole); }
   [[nodiscard]] bool is_broken() const { return !shared_->broken.empty(); }
 
   void check(int code, const char* call) const {
@@ -112,6 +119,13 @@ class mpi_group {
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(comm(gathers), &request), "MPI_Ibarrier");
     wait(request, call);
+    // whoever comes late finds that others were here, and have given up
+    note n{};
+    int from = 0;
+    while (receive(n, from)) {
+      if (n.what != note::answer)
+        break_off(call, n, "; rank " + std::to_string(name(from)) + " has given up before");
+    }
   }
 
  private:
@@ -125,7 +139,8 @@ class mpi_group {
   struct shared {
     std::array<MPI_Comm, 2> comms{MPI_COMM_NULL, MPI_COMM_NULL};
     MPI_Comm control = MPI_COMM_NULL;
-    int rank = 0, size = 1;
+    int rank = 0, size = 1, n_whole = 1;
+    std::vector<int> names;  ///< by rank
     std::chrono::milliseconds timeout;
     std::string broken;  ///< why no collective can be used any more
 
@@ -150,6 +165,10 @@ class mpi_group {
     }
   };
 
+  [[nodiscard]] int name(int r) const {
+    const auto i = static_cast<std::size_t>(r);
+    return i < shared_->names.size() ? shared_->names[i] : r;
+  }
   void finished(int code, MPI_Request& request, const char* call) const {
     if (code == MPI_SUCCESS) return;
     request = MPI_REQUEST_NULL;  // MPI does not say what became of it: never wait for it again
@@ -185,7 +204,7 @@ class mpi_group {
     int from = 0;
     while (receive(n, from)) {
       if (n.what == note::question) send(from, make_note(note::answer, call));
-      if (n.what == note::verdict) break_off(call, n, message_of_rank(from));
+      if (n.what == note::verdict) break_off(call, n, found_by(from));
     }
   }
   [[noreturn]] void give_up(const char* call) const {
@@ -204,7 +223,7 @@ class mpi_group {
         continue;
       }
       if (n.what == note::question) send(from, make_note(note::answer, call));
-      if (n.what == note::verdict) break_off(call, n, message_of_rank(from));
+      if (n.what == note::verdict) break_off(call, n, found_by(from));
       auto& known = calls[static_cast<std::size_t>(from)];
       if (known.empty()) ++n_known;
       known = n.call;
@@ -219,7 +238,7 @@ class mpi_group {
         }
         ++found.n_missing;
       } else if (its != call) {
-        others += "; rank " + std::to_string(r) + " waits in " + its;
+        others += "; rank " + std::to_string(name(r)) + " waits in " + its;
       }
     }
     for (int r = 0; r < size(); ++r) {
@@ -227,14 +246,14 @@ class mpi_group {
     }
     break_off(call, found, others);
   }
-  [[nodiscard]] static std::string message_of_rank(int r) {
-    return ", as rank " + std::to_string(r) + " found";
+  [[nodiscard]] std::string found_by(int r) const {
+    return ", as rank " + std::to_string(name(r)) + " found";
   }
   [[noreturn]] void break_off(const char* call, const note& found, const std::string& more) const {
     std::string who = found.n_missing == 0 ? "all ranks wait" : "not in a collective of it:";
     const int n_named = std::min(found.n_missing, static_cast<int>(found.missing.size()));
     for (int i = 0; i < n_named; ++i) {
-      who += " rank " + std::to_string(found.missing[static_cast<std::size_t>(i)]);
+      who += " rank " + std::to_string(name(found.missing[static_cast<std::size_t>(i)]));
     }
     if (found.n_missing > n_named) {
       who += " and " + std::to_string(found.n_missing - n_named) + " more";
