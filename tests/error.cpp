@@ -28,10 +28,10 @@ constexpr float inf_f = std::numeric_limits<float>::infinity();
 constexpr double nan_d = std::numeric_limits<double>::quiet_NaN();
 constexpr double inf_d = std::numeric_limits<double>::infinity();
 
-using groups = std::vector<onebit::param_group<>>;
+using group_list = std::vector<onebit::param_group<>>;
 
 /// What one rank alone is told when it builds Adam over these groups.
-std::string refusal(const groups& g) {
+std::string refusal(const group_list& g) {
   return on_ranks(1, [&](onebit::threads t) {
     return thrown<onebit::invalid_input>([&] { (void)onebit::adam(g, t); });
   })[0];
@@ -64,7 +64,7 @@ TEST_CASE("all errors are onebit::error, and that is a runtime_error") {
 
 TEST_CASE("params and grads of different sizes: group, tensor and both sizes are told") {
   std::vector<float> a(8), b(40), c(39);
-  groups g(2);
+  group_list g(2);
   g[0].tensors.push_back({a, a});
   std::vector<float> d(8);
   g[1].tensors.push_back({d, d});
@@ -92,7 +92,7 @@ TEST_CASE("group options out of range") {
 
 TEST_CASE("memory that is not there, or not where an element can start") {
   std::vector<float> memory(10), grads(10);
-  groups g(1);
+  group_list g(1);
   g[0].tensors.push_back({std::span(memory), std::span(grads)});
   g[0].tensors.push_back({std::span(static_cast<float*>(nullptr), 3), std::span(grads).first(3)});
   CHECK(refusal(g) == contains{"tensor 1 has 3 params at address 0, which is null"});
@@ -110,14 +110,14 @@ TEST_CASE("tensors that overlap in memory") {
   std::vector<float> memory(100), grads(200);
   const std::span<float> p(memory), q(grads);
   SUBCASE("partly") {
-    groups g(1);
+    group_list g(1);
     g[0].tensors.push_back({p.subspan(40, 20), q.subspan(0, 20)});
     g[0].tensors.push_back({p.subspan(0, 41), q.subspan(20, 41)});
     const auto text = refusal(g);
     CHECK(text == contains{"tensors 1 (41 params) and 0 (20 params) overlap"});
   }
   SUBCASE("parameters that are gradients") {
-    groups g(1);
+    group_list g(1);
     g[0].tensors.push_back({p, p});
     CHECK(refusal(g) == contains{"overlap"});
     g[0].tensors[0] = {p, q.first(100)};
@@ -137,20 +137,20 @@ TEST_CASE("tensors that overlap in memory") {
     CHECK(thrown<onebit::invalid_input>(build) == contains{"overlap"});
   }
   SUBCASE("the same twice, in two groups") {
-    groups g(2);
+    group_list g(2);
     g[0].tensors.push_back({p, q.subspan(0, 100)});
     g[1].tensors.push_back({p, q.subspan(100, 100)});
     CHECK(refusal(g) == contains{"(100 params) overlap"});
   }
   SUBCASE("one inside another, with a third in between") {
-    groups g(1);
+    group_list g(1);
     g[0].tensors.push_back({p, q.subspan(0, 100)});
     g[0].tensors.push_back({p.subspan(10, 5), q.subspan(100, 5)});
     g[0].tensors.push_back({p.subspan(90, 5), q.subspan(110, 5)});
     CHECK(refusal(g) == contains{"overlap"});
   }
   SUBCASE("gradients: they are scratch, so they may not be shared either") {
-    groups g(1);
+    group_list g(1);
     g[0].tensors.push_back({p.subspan(0, 50), q.subspan(0, 50)});
     g[0].tensors.push_back({p.subspan(50, 50), q.subspan(49, 50)});
     CHECK(refusal(g) == contains{"(50 grads) overlap"});
@@ -162,7 +162,7 @@ TEST_CASE("tensors that overlap in memory") {
     onebit::run_threads(1, [&](onebit::threads t) { CHECK_NOTHROW((void)onebit::adam(g, t)); });
   }
   SUBCASE("neighbours and empty tensors do not overlap") {
-    groups g(1);
+    group_list g(1);
     g[0].tensors.push_back({p.subspan(50, 50), q.subspan(0, 50)});
     g[0].tensors.push_back({p.subspan(0, 50), q.subspan(50, 50)});
     g[0].tensors.push_back({p.subspan(20, 0), q.subspan(20, 0)});

@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-/// What each policy promises. Members that a policy need not have are in a `*_defaults` to derive
-/// from, or in a concept of their own; nothing else asks for them.
+/// What each policy promises. Members that one need not have are in a `*_defaults` to derive from,
+/// or in a concept of their own.
 namespace onebit {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
@@ -40,8 +40,7 @@ concept SerialKernel = requires {
   requires Kernel::serial;
 };
 
-/// A kernel that says `static constexpr bool rare = true`: it runs a few times in a training, and
-/// the host compiles it for one instruction set.
+/// One that says `static constexpr bool rare = true`: the host compiles it for one instruction set.
 template <class Kernel>
 concept RareKernel = requires {
   requires Kernel::rare;
@@ -88,7 +87,7 @@ concept NodeAwareTransport = Transport<T> && requires(const T t) {
   { t.ranks_per_node() } -> std::convertible_to<int>;
 };
 
-/// Carries device memory, and host memory by this member.
+/// Carries device memory, and host memory by this.
 template <class T>
 concept HostGatheringTransport = Transport<T> &&
     requires(T t, const void* send, void* receive, std::size_t slot_bytes) {
@@ -110,13 +109,11 @@ concept DeviceAwareTransport = Transport<T> && requires(const T t) {
 /// How a rank reaches the memory its buffers lie in: a handle, cheap to copy. Copies are ordered
 /// among each other and after whatever work the handle stands for (on CUDA: its stream).
 ///
-/// copy(to, from, bytes)  either side may be device or host memory; may return before it is done,
-///                        and only after wait() may the host use either side again
-/// wait()                 until all copies and all work before it are done
-/// allocate_host(bytes)   64-byte aligned host memory from which copies run at full speed (on CUDA:
-///                        pinned); free_host(p) takes it back; no copy may be under way then
-/// host_can_touch         the host may read and write this memory itself, and copies are done when
-///                        they return
+/// copy(to, from, bytes): either side may be device or host memory, which the host may use again
+/// only after wait(), which waits for all copies and all work before them. allocate_host(bytes):
+/// 64-byte aligned host memory from which copies run at full speed (on CUDA: pinned), until
+/// free_host(p), when no copy may be under way. host_can_touch: the host may read and write this
+/// memory itself, and copies are done when they return.
 template <class M>
 concept Memory = std::copy_constructible<M> &&
     requires(M memory, void* to, const void* from, std::size_t bytes) {
@@ -223,8 +220,7 @@ struct rule_defaults {
 
 /// What every rule has. `at` is the tiled axis (tiled.hpp): all that a rule sees of the step.
 template <class R>
-concept Rule = requires(R r, const R fixed, const layout& axis,
-                        const tiled<typename R::backend_type, float, float>& at,
+concept Rule = requires(R r, const R fixed, const layout& axis, const detail::any_tiled<R>& at,
                         const detail::any_field& field, detail::any_archive a, step_plan& plan) {
   requires Backend<typename R::backend_type>;
   r.backend();           // where it runs
@@ -245,8 +241,8 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
 /// A rule whose messages are exchanged.
 template <class R>
 concept ExchangeRule = Rule<R> &&
-    requires(R r, const R fixed, const tiled<typename R::backend_type, float, float>& at,
-             const detail::any_field& heard, const detail::any_field& agreed) {
+    requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& heard,
+             const detail::any_field& agreed) {
   fixed.message(agreed, at);   // what is exchanged, from what was agreed in the last exchange
   r.apply(heard, agreed, at);  // the update, from what was heard in this one
 };
@@ -255,33 +251,42 @@ concept ExchangeRule = Rule<R> &&
 /// allocates before it changes anything: when that fails the next step tries again.
 template <class R>
 concept FreezingRule = ExchangeRule<R> &&
-    requires(R r, const tiled<typename R::backend_type, float, float>& at, std::uint32_t* live) {
+    requires(R r, const detail::any_tiled<R>& at, std::uint32_t* live) {
   r.freeze(live, at);
 };
 
 /// A frozen rule that can warm up anew, from what was agreed. `thaw` allocates as `freeze` does.
 template <class R>
 concept ThawingRule = FreezingRule<R> &&
-    requires(R r, const tiled<typename R::backend_type, float, float>& at,
-             const detail::any_field& agreed) {
+    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& agreed) {
   r.thaw(agreed, at);
 };
 
 /// A rule whose elements come to life one by one: it has local steps, or refreshes.
 template <class R>
 concept WakingRule = ExchangeRule<R> &&
-    requires(R r, const tiled<typename R::backend_type, float, float>& at,
-             const detail::any_field& gradient, std::uint32_t* live) {
+    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
+             std::uint32_t* live) {
   r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
 };
 
 /// A rule with steps in which nothing travels.
 template <class R>
 concept LocalRule = WakingRule<R> && R::local_steps &&
-    requires(R r, const tiled<typename R::backend_type, float, float>& at,
-             const detail::any_field& gradient, const step_plan& plan) {
+    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
+             const step_plan& plan) {
   r.local_step(plan, at);
   r.dense_step(gradient, at);  // the whole step, where nothing would travel
+};
+
+/// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts.
+/// (One with local steps, after steps of one rank alone: starts from the parameters that there
+/// are.)
+template <class R>
+concept ResumingRule = ExchangeRule<R> &&
+    requires(R r, const R fixed, const detail::any_field& agreed, const detail::any_tiled<R>& at) {
+  R(fixed.options(), r.backend());
+  r.resume(agreed, at);
 };
 
 // -- who talks to whom ---------------------------------------------------------------------------

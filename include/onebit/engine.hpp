@@ -61,6 +61,7 @@ struct engine {
             detail::attend(comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); })),
         rule(std::move(own_rule)),
         schedule(std::move(own_schedule)),
+        policy(collective),
         average(detail::attend(comm,
                                [&] {
                                  return dense<B>(
@@ -190,6 +191,18 @@ struct engine {
     }
     if (plan.average_gradient) average.prepare();
   }
+  /// From the compressed phase back to a warm-up.
+  [[gnu::cold]] void thaw() {
+    if constexpr (ThawingRule<R>) {
+      rule.thaw(compressed.agreed(mask()), at(mask()));
+      compressed.start({}, {});  // gives its memory back
+      live.set_current({});
+      live.set_next({});
+      ++generation;
+    } else {
+      refuse("averages gradients after the warm-up has ended, and this rule has no way back");
+    }
+  }
   /// After a step that was the last for a while to average gradients: gives its memory back.
   void rest() noexcept {
     average.release();
@@ -197,6 +210,28 @@ struct engine {
     ++generation;
   }
 
+  /// A field of the exchange's axis, on the flat axis.
+  template <class Field>
+  [[nodiscard, gnu::cold]] buffer_of<B, float> flatten(const Field& field) {
+    auto& s = compressed.sender();
+    auto flat = backend().template make_buffer<float>(s.flat_elements());
+    s.backend().launch(s.axis().tiles().size(),
+                       store_field_kernel<Field>{field, s.tiles(), flat_format(s.axis()),
+                                                 reinterpret_cast<std::byte*>(flat.data())});
+    return flat;
+  }
+  /// Of it, one tensor's elements, copied out.
+  template <class Field>
+  [[nodiscard, gnu::cold]] std::vector<float> copy(const Field& field, std::size_t tensor) {
+    const auto flat = flatten(field);
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < tensor; ++i) {
+      first += (tensors.sizes[i] + word_elements - 1) / word_elements * word_elements;
+    }
+    std::vector<float> values(tensors.sizes[tensor]);
+    backend().copy_out(values.data(), flat.data() + first, values.size());
+    return values;
+  }
   /// Moments were taken over that are so many steps old.
   [[gnu::cold]] void start_bias(std::uint64_t steps) {
     const bias_decay each = rule.bias(step_plan{});
@@ -236,6 +271,7 @@ struct engine {
   detail::flat_tensors<P, G> tensors;
   R rule;
   S schedule;
+  C policy;
   dense<B> average;
   exchange_type compressed;
   buffer_of<B, tensor_entry<P, G>> entries;
@@ -246,9 +282,10 @@ struct engine {
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;
-  std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke
-  float last_lr = 1;             ///< the last one that was not 0
-  std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
+  std::uint64_t verify_every = 0;  ///< steps; 0: never
+  std::uint32_t told = 0;          ///< digest of the local steps since the ranks last spoke
+  float last_lr = 1;               ///< the last one that was not 0
+  std::uint64_t generation = 0;    ///< changes when a step uses other memory than the one before
 
  private:
   template <class Archive>
@@ -288,18 +325,6 @@ struct engine {
     allocate_undo();
     compressed.start(compressed.allocate(!R::local_steps, true), {});
     ++generation;
-  }
-  /// From the compressed phase back to a warm-up.
-  [[gnu::cold]] void thaw() {
-    if constexpr (ThawingRule<R>) {
-      rule.thaw(compressed.agreed(mask()), at(mask()));
-      compressed.start({}, {});  // gives its memory back
-      live.set_current({});
-      live.set_next({});
-      ++generation;
-    } else {
-      refuse("averages gradients after the warm-up has ended, and this rule has no way back");
-    }
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");

@@ -15,6 +15,7 @@
 #include <onebit/error.hpp>
 #include <onebit/policy_checks.hpp>
 #include <onebit/report.hpp>
+#include <onebit/restore.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/step_in_progress.hpp>
 #include <onebit/tensor.hpp>
@@ -130,17 +131,11 @@ class optimizer {
   }
   /// report::gradient_norm of the last step, on a deferred backend too: waits for it.
   [[nodiscard]] std::optional<float> gradient_norm() {
-    step_scalars now;
-    parts_->lasting.backend().copy_out(&now, parts_->lasting.now(), 1);
-    const float norm = gradient_norm_of(now);
+    const float norm = gradient_norm_of(now());
     return norm >= 0 ? std::optional(norm) : std::nullopt;
   }
   /// Steps that all ranks skipped, or this one alone, since the optimizer was built. Waits.
-  [[nodiscard]] std::uint64_t n_skipped() {
-    step_scalars now;
-    parts_->lasting.backend().copy_out(&now, parts_->lasting.now(), 1);
-    return now.n_skipped;
-  }
+  [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
 
   /// Other numbers for a group of tensors, by its place, from the next step on: schedules of decay,
   /// discriminative rates, layers that stand still (both 0; their moments go on). All ranks must do
@@ -206,6 +201,14 @@ class optimizer {
     ++e.generation;
   }
 
+  /// Compares parameters and what the ranks agreed on with the other ranks', bit for bit, after
+  /// every `steps`-th step (of those of 0/1 Adam that exchange); 0: never. Memory that fails, or a
+  /// trainer that writes to parameters on one rank, is found within that many steps. All ranks must
+  /// do the same. `step` then throws rank_mismatch on all ranks, naming the one that differs from
+  /// most; the step was done. Costs a pass over both on the host, 4 bytes per parameter for as
+  /// long, and a collective of 24 bytes.
+  void verify_every(std::uint64_t steps) { parts_->lasting.verify_every = steps; }
+
   /// Warnings of this rank go to `f`, or nowhere (null). At first rank 0 prints them on stderr.
   /// There is one: the warm-up ends while v still moves (freeze::warning).
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
@@ -227,26 +230,37 @@ class optimizer {
   /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
   [[gnu::cold]] void load(std::istream& in) {
     engine_type& e = parts_->lasting;
-    const detail::checkpoint_card here = own_card(parts_->lasting.parameter_digest());
-    detail::checkpoint_card found;
-    std::optional<detail::payload_reader> payload;
-    std::string failure;
-    try {
-      if (parts_->open) throw invalid_input(has_begun());
-      payload.emplace(in);
-      payload->local(found);
-      failure = found.difference(here);
-      if (failure.empty()) {
-        e.archive(*payload);
-        payload->finish();
-        if (e.step != found.step) failure = detail::message("checkpoint: of two steps");
-      }
-    } catch (const std::exception& error) {  // a stream may throw too; the other ranks wait
-      failure = error.what();
-    }
-    detail::agree_on_checkpoint(e.comm, failure, found.step, payload ? payload->scalars() : 0);
-    payload->keep();
-    e.adopt();
+    load_checkpoint(e, in, own_card(e.parameter_digest()), parts_->open ? has_begun() : "");
+  }
+  /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
+  /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
+  /// parameters it restores before; what the old ranks had still to send is kept on average
+  /// (restore.hpp). One rank alone warms up anew. Collective; throws as load. Not for exchanges on
+  /// two levels. Costs reading all files on each rank; memory: as load.
+  static constexpr bool resumes = ResumingRule<R>;
+  template <class Open>
+  [[gnu::cold]] void load_old_job(std::size_t n_ranks,
+                                  const Open& open) requires ResumingRule<R> || R::local_steps {
+    if (parts_->open) throw invalid_input(has_begun());
+    engine_type& e = parts_->lasting;
+    detail::checkpoint_card here = own_card(e.parameter_digest());
+    onebit::load_old_job(e, n_ranks, open, [&](auto& card, auto r, auto slot_bytes, bool mine) {
+      detail::checkpoint_card old = here;
+      old.rank = static_cast<std::uint32_t>(r);
+      old.size = static_cast<std::uint32_t>(n_ranks);
+      old.ranks.slot_bytes = slot_bytes;
+      if (!mine) old.ranks.parameter_digest = card.ranks.parameter_digest;
+      if (const auto text = card.difference(old); !text.empty()) throw checkpoint_error(text);
+    });
+  }
+
+  /// What every rank says: a few bytes, for what a trainer's ranks decide together. Collective.
+  template <class T>
+  [[nodiscard]] std::vector<T> tell_all(const T& mine) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<T> all(static_cast<std::size_t>(size()));
+    parts_->lasting.comm.host_all_gather(&mine, all.data(), sizeof mine);
+    return all;
   }
 
   [[nodiscard]] int rank() const { return parts_->lasting.comm.rank(); }
@@ -277,19 +291,7 @@ class optimizer {
   /// A field of the exchange's axis, copied out for one tensor, in the order of the groups.
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
-    engine_type& e = parts_->lasting;
-    auto& s = e.compressed.sender();
-    auto flat = e.backend().template make_buffer<float>(s.flat_elements());
-    s.backend().launch(s.axis().tiles().size(),
-                       store_field_kernel<Field>{field, s.tiles(), flat_format(s.axis()),
-                                                 reinterpret_cast<std::byte*>(flat.data())});
-    std::size_t first = 0;
-    for (std::size_t i = 0; i < tensor; ++i) {
-      first += (e.tensors.sizes[i] + word_elements - 1) / word_elements * word_elements;
-    }
-    std::vector<float> values(e.tensors.sizes[tensor]);
-    e.backend().copy_out(values.data(), flat.data() + first, values.size());
-    return values;
+    return parts_->lasting.copy(field, tensor);
   }
 
  private:
@@ -319,6 +321,11 @@ class optimizer {
     } else {
       return wire(std::forward<T>(transport));
     }
+  }
+  [[nodiscard]] step_scalars now() {
+    step_scalars s;
+    parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);
+    return s;
   }
   [[nodiscard]] std::string where() const { return parts_->lasting.comm.where(); }
   [[nodiscard]] std::string has_begun() const {

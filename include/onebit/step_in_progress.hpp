@@ -12,6 +12,7 @@
 #include <onebit/now.hpp>
 #include <onebit/report.hpp>
 #include <onebit/tiled.hpp>
+#include <onebit/verify.hpp>
 #include <string>
 #include <utility>
 
@@ -174,6 +175,8 @@ class step_in_progress {
       if (lr_ > 0) e.last_lr = lr_;
       ++e.step;
       if (plan_.may_end_warm_up) tell();
+      const bool is_common = !R::local_steps || plan_.exchange || !e.compressed.travels();
+      if (e.verify_every > 0 && e.step % e.verify_every == 0 && is_common) detail::verify(e);
     }
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
     const double ratio = e.schedule.variance_ratio();

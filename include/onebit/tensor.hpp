@@ -258,6 +258,26 @@ struct flat_tensors {
   }
 };
 
+/// The groups that these are of.
+template <class P, class G>
+[[nodiscard, gnu::cold]] std::vector<param_group<P, G>> groups_of(const flat_tensors<P, G>& flat) {
+  std::vector<param_group<P, G>> groups;
+  std::size_t t = 0;
+  for (const std::size_t end : flat.group_ends) {
+    param_group<P, G> group;
+    for (; t < end; ++t) {
+      const tensor_entry<P, G>& x = flat.entries[t];
+      const std::size_t n = flat.sizes[t];
+      group.lr_factor = x.lr_factor;
+      group.weight_decay = x.weight_decay;
+      group.tensors.push_back(
+          {{x.params, n}, {x.grads, n}, {x.master, x.master != nullptr ? n : 0}});
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
 /// Moments of tensors of these sizes to the flat axis, m and v. Throws invalid_input.
 [[gnu::cold]] inline void flatten(const std::vector<given_moments>& moments,
                                   const std::vector<std::size_t>& sizes,

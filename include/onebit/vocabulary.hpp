@@ -143,6 +143,10 @@ struct any_backend {
   void copy_out(T*, const T*, std::size_t) const;
 };
 
+/// The axis as a rule of type R sees it.
+template <class R>
+using any_tiled = tiled<typename R::backend_type, float, float>;
+
 struct any_archive {
   static constexpr bool reading = true;
   template <class T>

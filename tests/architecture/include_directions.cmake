@@ -35,12 +35,15 @@ set(may_include_collective ${core} policy_checks compress wire collective)
 # An optimizer: what its parts say to others, the parts, one step, and what a trainer holds.
 set(may_include_digest "")
 set(may_include_checkpoint error digest)
+set(may_include_checkpoint_files error digest)
 set(may_include_roll_call ${core} digest checkpoint wire)
 set(may_include_report ${core} wire)
 set(may_include_shards ${core} wire)
 set(may_include_engine ${core} collective digest checkpoint roll_call shards wire)
-set(may_include_step_in_progress ${core} report)
-set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine
+set(may_include_restore ${core} collective checkpoint roll_call wire)
+set(may_include_verify error digest checkpoint)
+set(may_include_step_in_progress ${core} report verify)
+set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
                           step_in_progress)
 set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
 set(may_include_onebit ${may_include_algorithms} transport algorithms)

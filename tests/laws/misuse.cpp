@@ -6,6 +6,7 @@
 
 #include <cfenv>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <onebit/collective/hierarchical.hpp>
 #include <optional>
@@ -252,6 +253,64 @@ TEST_CASE("buckets announced by some ranks only") {
     const bool told = !unequal[r].first.empty();
     CHECK((same || told));
   }
+}
+
+TEST_CASE(
+    "a bit that flips in parameters or state of one rank is found within k steps, and named") {
+  const auto check = [](const auto& make, int what, std::uint64_t bit) {
+    const auto told = on_ranks(3, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data, t);
+      o.verify_every(4);
+      for (int i = 0; i < 9; ++i) (void)train(o, data);
+      if (t.rank() == 2) {
+        float* at =
+            what == 0 ? &data.params[2][3000] : const_cast<float*>(o.rule().variance()) + 64 + 3000;
+        std::uint32_t word = 0;
+        std::memcpy(&word, at, sizeof word);
+        word ^= 1U << bit;
+        std::memcpy(at, &word, sizeof word);
+      }
+      for (int i = 0; i < 4; ++i) {
+        try {
+          data.compute_gradients(t.rank(), o.steps());
+          (void)o.step(0.01F);
+        } catch (const onebit::rank_mismatch& e) {
+          return std::string(e.what());
+        }
+      }
+      return std::string("nothing");
+    });
+    for (const auto& text : told) {
+      CHECK(text == contains{"after step 12 rank 2 has other "});
+      CHECK(text == contains{"2 of 3 ranks are alike"});
+    }
+  };
+  for (const std::uint64_t bit : {0U, 13U, 22U, 31U}) {
+    CAPTURE(bit);
+    check(plain, 0, bit);
+    check(scattered, 0, bit);
+    check(gathered, 0, bit);
+    if (bit < 31) check(plain, 1, bit);
+    if (bit < 31) check(scattered, 1, bit);
+  }
+}
+
+TEST_CASE("ranks that are alike are never found to differ, in any algorithm and phase") {
+  for_all([](int before, const auto& make) {
+    const auto steps = on_ranks(4, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data, t);
+      o.verify_every(1);
+      for (int i = 0; i < 10 + before; ++i) {
+        data.compute_gradients(t.rank(), o.steps());
+        if (i == 7 && t.rank() == 1) data.grads[2][17] = nan_f;
+        (void)o.step(0.01F);
+      }
+      return o.steps();
+    });
+    CHECK(steps[0] >= static_cast<std::uint64_t>(9 + before));
+  });
 }
 
 TEST_CASE("rounding, flushing and traps of the caller's thread change no bit") {

@@ -263,6 +263,13 @@ class adam_rule : public rule_defaults {
     m_ = std::move(m);
     frozen_ = false;
   }
+  /// Hands over what was agreed, for an exchange that starts with v frozen.
+  template <class View, class At>
+  [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
+    auto m = backend_.template make_buffer<float>(v_.size());
+    backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{agreed, at.tiles, m.data()});
+    return {std::move(m), nullptr, static_cast<float>(options_.beta1)};
+  }
   /// Which elements will have variance after a refresh.
   template <class View, class At>
   void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
@@ -311,7 +318,8 @@ class adam_rule : public rule_defaults {
   bool frozen_ = false;
 };
 
-static_assert(ThawingRule<adam_rule<detail::any_backend>> &&
+static_assert(ResumingRule<adam_rule<detail::any_backend>> &&
+              ThawingRule<adam_rule<detail::any_backend>> &&
               WakingRule<adam_rule<detail::any_backend>>);
 
 }  // namespace onebit

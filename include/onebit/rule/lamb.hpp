@@ -181,6 +181,20 @@ class lamb_rule : public rule_defaults {
     frozen_ = false;
   }
 
+  /// Hands over what was agreed, for an exchange that starts with v frozen; keeps it for the first
+  /// compressed step, as `freeze` does.
+  template <class View, class At>
+  [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
+    using unscaled = detail::lamb_unscaled_view<View>;
+    auto m = backend_.template make_buffer<float>(v_.size());
+    auto copy = backend_.template make_buffer<float>(v_.size());
+    for (auto* flat : {&m, &copy}) {
+      backend_.launch(at.n_tiles(), detail::flatten_kernel<unscaled>{
+                                        {agreed, layers_.data()}, at.tiles, flat->data()});
+    }
+    m_ = std::move(m);
+    return {std::move(copy), factors_.data(), static_cast<float>(options_.beta1)};
+  }
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
   template <class View, class P, class G>
   [[nodiscard]] detail::lamb_message<View, P, G> message(const View& agreed,
@@ -259,6 +273,7 @@ class lamb_rule : public rule_defaults {
   bool frozen_ = false;
 };
 
-static_assert(ThawingRule<lamb_rule<detail::any_backend>>);
+static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&
+              ThawingRule<lamb_rule<detail::any_backend>>);
 
 }  // namespace onebit

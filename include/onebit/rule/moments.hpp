@@ -199,6 +199,24 @@ struct thaw_kernel {
   }
 };
 
+/// A field, on the flat axis.
+template <class View>
+struct flatten_kernel {
+  static constexpr bool rare = true;
+  View view;
+  const tile* tiles;
+  float* flat;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto value = view.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store(flat + (t.word + k) * 32, value(k));
+    }
+  }
+};
+
 struct sum_kernel {
   static constexpr bool serial = true;
   const float* values;

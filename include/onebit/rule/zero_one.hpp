@@ -252,6 +252,14 @@ class zero_one_rule : public rule_defaults {
     at.backend.launch(at.n_tiles(),
                       preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, constants()});
   }
+  /// After steps of one rank alone: the ranks start from the parameters that there are (nothing was
+  /// agreed).
+  template <class View, class P, class G>
+  void resume(const View&, const tiled<B, P, G>& at) {
+    at.backend.launch(at.n_tiles(),
+                      detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+    moved_ = false;
+  }
   /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
   /// parameters from which the ranks start.
   template <class View, class P, class G>
@@ -334,6 +342,7 @@ class zero_one_rule : public rule_defaults {
   bool started_ = false;
 };
 
-static_assert(LocalRule<zero_one_rule<detail::any_backend>>);
+static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&
+              LocalRule<zero_one_rule<detail::any_backend>>);
 
 }  // namespace onebit

@@ -1,0 +1,215 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Checkpoints of all ranks in a directory: complete or absent, the newest that is whole is loaded.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <onebit/checkpoint_files.hpp>
+#include <onebit/onebit.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "support/training.hpp"
+
+using onebit_test::contains;
+using onebit_test::on_ranks;
+using onebit_test::saved;
+using onebit_test::thrown;
+using onebit_test::training;
+namespace fs = std::filesystem;
+
+namespace {
+
+struct scratch {
+  fs::path path;
+  scratch() {
+    std::string name = (fs::temp_directory_path() / "onebit-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no scratch directory");
+    path = name;
+  }
+  scratch(const scratch&) = delete;
+  scratch& operator=(const scratch&) = delete;
+  ~scratch() {
+    std::error_code none;
+    fs::remove_all(path, none);
+  }
+};
+
+auto make(training<>& data, const onebit::threads& t) {
+  return onebit::one_bit_adam(data.groups(), t, onebit_test::frozen_after(3));
+}
+
+/// One rank's trainer, its optimizer, and the two callbacks.
+struct trainer {
+  training<> data;
+  decltype(make(data, std::declval<onebit::threads>())) o;
+
+  explicit trainer(const onebit::threads& t) : o(make(data, t)) {}
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) (void)train(o, data);
+  }
+  void save(const fs::path& root, int keep = onebit::default_kept_checkpoints) {
+    onebit::save_all(
+        o, root,
+        [&](std::ostream& out) {
+          for (const auto& p : data.params) {
+            out.write(reinterpret_cast<const char*>(p.data()),
+                      static_cast<std::streamsize>(p.size() * sizeof(float)));
+          }
+        },
+        keep);
+  }
+  std::optional<std::uint64_t> load(const fs::path& root) {
+    return onebit::load_latest(o, root, [&](std::istream& in) {
+      for (auto& p : data.params) {
+        in.read(reinterpret_cast<char*>(p.data()),
+                static_cast<std::streamsize>(p.size() * sizeof(float)));
+      }
+    });
+  }
+  [[nodiscard]] std::string state() { return saved(o) + std::to_string(data.digest()); }
+};
+
+std::vector<std::string> names_in(const fs::path& path) {
+  std::vector<std::string> names;
+  for (const auto& e : fs::directory_iterator(path)) names.push_back(e.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+using strings = std::vector<std::string>;
+
+/// The states of 3 ranks that load what is there and take `steps` steps; empty: nothing was loaded.
+strings resumed(const fs::path& root, int steps, std::uint64_t expected) {
+  return on_ranks(3, [&](onebit::threads t) -> std::string {
+    trainer own(t);
+    const auto before = own.state();
+    const auto step = own.load(root);
+    if (!step) {
+      CHECK(own.state() == before);
+      return {};
+    }
+    CHECK(*step == expected);
+    own.run(steps);
+    return own.state();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("save_all, load_latest: the bits of a run that never stopped, the newest are kept") {
+  const scratch root;
+  const fs::path nested = root.path / "a" / "b";
+  const auto whole = on_ranks(3, [&](onebit::threads t) {
+    trainer own(t);
+    CHECK_FALSE(own.load(nested));  // nothing there yet
+    for (int i = 0; i < 4; ++i) {
+      own.run(2);
+      own.save(nested);
+      own.save(nested);  // the same step again
+    }
+    own.run(3);
+    return own.state();
+  });
+  CHECK(names_in(nested) == strings{"step-6", "step-8"});
+  CHECK(names_in(nested / "step-8") == strings{"manifest", "rank-0", "rank-1", "rank-2"});
+  CHECK(resumed(nested, 3, 8) == whole);
+}
+
+TEST_CASE("whatever is damaged or missing of the newest: the one before is loaded") {
+  const auto at = [](const fs::path& file, std::streamoff place) {
+    std::fstream f(file, std::ios::binary | std::ios::in | std::ios::out);
+    f.seekp(place);
+    f.put('~');
+  };
+  for (int damage = 0; damage < 8; ++damage) {
+    CAPTURE(damage);
+    const scratch root;
+    const auto older = on_ranks(3, [&](onebit::threads t) {
+      trainer own(t);
+      own.run(4);
+      own.save(root.path);
+      const auto state = own.state();
+      own.run(2);
+      own.save(root.path);
+      return state;
+    });
+    const fs::path newest = root.path / "step-6";
+    if (damage == 0) at(newest / "rank-1", 1000);
+    if (damage == 1) fs::resize_file(newest / "rank-2", 500);
+    if (damage == 2) fs::remove(newest / "rank-0");
+    if (damage == 3) at(newest / "manifest", 30);
+    if (damage == 4) fs::resize_file(newest / "manifest", 40);
+    if (damage == 5) fs::remove(newest / "manifest");
+    if (damage == 6) fs::rename(newest, root.path / "step-6.part");
+    if (damage == 7) std::ofstream(newest / "rank-0", std::ios::app) << "more";
+    CHECK(resumed(root.path, 0, 4) == older);
+    if (damage < 3) {  // and then there is none
+      fs::remove_all(root.path / "step-4");
+      CHECK(resumed(root.path, 0, 0) == strings{"", "", ""});
+    }
+  }
+}
+
+TEST_CASE("a rank that cannot write: all are told, older checkpoints are as they were") {
+  const scratch root;
+  const auto told = on_ranks(3, [&](onebit::threads t) {
+    trainer own(t);
+    own.run(2);
+    own.save(root.path);
+    own.run(2);
+    const auto text = thrown<onebit::checkpoint_error>([&] {
+      onebit::save_all(own.o, root.path, [&](std::ostream& out) {
+        if (t.rank() == 1) out.setstate(std::ios::badbit);
+      });
+    });
+    return text;
+  });
+  CHECK(told[0] == contains{"save_all: failed on rank 1"});
+  CHECK(told[1] == contains{"bytes failed; is the disk full"});
+  CHECK(names_in(root.path) == strings{"step-2", "step-4.part"});
+  (void)on_ranks(3, [&](onebit::threads t) {  // what was left over is in nobody's way
+    trainer own(t);
+    CHECK(own.load(root.path) == 2);
+    own.run(2);
+    own.save(root.path);
+    return 0;
+  });
+  CHECK(names_in(root.path) == strings{"step-2", "step-4"});
+}
+
+TEST_CASE("a directory of another number of ranks: the job goes on; keep 0, other options") {
+  const scratch root;
+  on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    own.run(5);
+    CHECK(thrown<onebit::invalid_input>([&] { own.save(root.path, 0); }) == contains{"keep is 0"});
+    own.save(root.path, 1);
+    return 0;
+  });
+  for (const int n : {1, 3, 5}) {
+    const auto digests = on_ranks(n, [&](onebit::threads t) {
+      trainer own(t);
+      CHECK(own.load(root.path) == 5);
+      CHECK(own.o.steps() == 5);
+      own.run(3);
+      return own.data.digest();
+    });
+    for (const auto d : digests) CHECK(d == digests[0]);
+  }
+  on_ranks(2, [&](onebit::threads t) {
+    training<> data;
+    auto other = onebit::one_bit_adam(data.groups(), t, onebit_test::frozen_after(4));
+    CHECK(thrown<onebit::checkpoint_error>([&] {
+            (void)onebit::load_latest(other, root.path, [](std::istream& in) {
+              in.ignore(4 * (33 + 5000 + 1 + 64 + 700));
+            });
+          }) == contains{"freeze after"});
+    return 0;
+  });
+}

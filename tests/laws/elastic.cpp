@@ -1,0 +1,290 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A job that goes on with other ranks: what the old ones had still to send is kept on average, the
+// new ones agree, and they train as well. What cannot go on is refused, with nothing changed.
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <onebit/collective/hierarchical.hpp>
+#include <sstream>
+
+#include "../support/training.hpp"
+#include "shared.hpp"
+
+using namespace onebit_test;
+
+namespace {
+
+struct left_behind {
+  std::string state;
+  std::vector<std::vector<float>> params;
+};
+
+template <class Optimizer>
+void take_over(Optimizer& o, training<>& data, const std::vector<left_behind>& old) {
+  const auto& source = old[static_cast<std::size_t>(o.rank()) % old.size()];
+  for (std::size_t i = 0; i < data.params.size(); ++i) {
+    std::copy(source.params[i].begin(), source.params[i].end(), data.params[i].begin());
+  }
+  o.load_old_job(old.size(),
+                 [&](std::size_t r) { return std::make_unique<std::istringstream>(old[r].state); });
+}
+
+template <class Make>
+std::vector<left_behind> job(int n, int steps, const Make& make) {
+  return on_ranks(n, [&](onebit::threads t) {
+    training<> data;
+    auto o = make(data, t);
+    for (int i = 0; i < steps; ++i) (void)train(o, data);
+    return left_behind{saved(o), data.params};
+  });
+}
+
+const auto scattered = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3));
+};
+const auto refreshed = [](auto& data, auto t) {
+  onebit::one_bit_adam_options o = frozen_after(3);
+  o.refreshes = 2;
+  return onebit::one_bit_adam(data.groups(), t, o);
+};
+const auto bucketed = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                              onebit::gather_scatter{onebit::sign<>{}, 1000});
+};
+const auto gathered = [](auto& data, auto t) {
+  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                              onebit::all_gather<onebit::sign<>>{});
+};
+const auto layered = [](auto& data, auto t) {
+  onebit::one_bit_lamb_options o;
+  o.freeze.after = 3;
+  return onebit::one_bit_lamb(data.groups(), t, o);
+};
+const auto plain = [](auto& data, auto t) { return onebit::adam(data.groups(), t); };
+const auto skipping = [](auto& data, auto t) {
+  onebit::zero_one_adam_options o;
+  o.schedule.warmup_steps = 3;
+  o.schedule.doubling_steps = 3;
+  o.schedule.max_interval = 4;
+  return onebit::zero_one_adam(data.groups(), t, o);
+};
+
+/// Of a tensor's elements: the mean of the workers' residuals, and the servers'.
+using by_element = std::vector<std::vector<double>>;
+
+template <class Optimizer>
+void add_residuals(Optimizer& o, training<>& data, by_element& sum, double worker_weight) {
+  auto& x = o.exchange();
+  const auto& axis = x.axis();
+  for (std::size_t t = 0; t < data.params.size(); ++t) {
+    const auto own = o.copy(x.sender().residual(o.live()), t);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      sum[t][i] += worker_weight * static_cast<double>(own[i]);
+    }
+  }
+  if (x.server_residual().size() == 0) return;
+  for (int b = 0; b < axis.n_buckets(); ++b) {
+    const auto chunk = axis.chunk_tiles(b * o.size() + o.rank());
+    for (auto k = chunk.begin; k < chunk.end; ++k) {
+      const onebit::tile& tile = axis.tiles()[k];
+      const float* first = x.server_residual().data() + x.sender().format().served_word(tile) * 32;
+      for (std::uint32_t i = 0; i < tile.n; ++i) {
+        sum[tile.tensor][tile.offset + i] += static_cast<double>(first[i]);
+      }
+    }
+  }
+}
+template <class Optimizer>
+by_element residuals_of_all(const std::vector<Optimizer*>& ranks, std::vector<training<>>& data) {
+  by_element sum;
+  for (const auto& p : data[0].params) sum.emplace_back(p.size(), 0.0);
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    add_residuals(*ranks[r], data[r], sum, 1.0 / static_cast<double>(ranks.size()));
+  }
+  return sum;
+}
+
+/// beta1 m of the last exchange, plus what is owed: what the next message starts from, on average.
+template <class Make>
+by_element base_of_next(int n, const Make& make, const std::vector<left_behind>* old, int steps,
+                        std::vector<left_behind>* left, double beta1) {
+  using optimizer = decltype(make(std::declval<training<>&>(), std::declval<onebit::threads>()));
+  std::vector<training<>> data(static_cast<std::size_t>(n));
+  std::vector<std::optional<optimizer>> all(static_cast<std::size_t>(n));
+  if (left != nullptr) left->resize(static_cast<std::size_t>(n));
+  onebit::run_threads(n, [&](onebit::threads t) {
+    const auto r = static_cast<std::size_t>(t.rank());
+    all[r].emplace(make(data[r], t));
+    if (old != nullptr) take_over(*all[r], data[r], *old);
+    for (int i = 0; i < steps; ++i) (void)train(*all[r], data[r]);
+    if (left != nullptr) (*left)[r] = {saved(*all[r]), data[r].params};
+  });
+  std::vector<optimizer*> ranks;
+  for (auto& o : all) ranks.push_back(&*o);
+  by_element base = residuals_of_all(ranks, data);
+  for (std::size_t t = 0; t < base.size(); ++t) {
+    if (beta1 == 0) continue;
+    const auto m = ranks[0]->copy(ranks[0]->exchange().agreed(ranks[0]->live()), t);
+    for (std::size_t i = 0; i < m.size(); ++i) base[t][i] += beta1 * static_cast<double>(m[i]);
+  }
+  return base;
+}
+
+}  // namespace
+
+TEST_CASE("another number of ranks: what was agreed and what is owed is kept on average") {
+  const auto check = [](const auto& make, double beta1, int steps) {
+    for (const int from : {2, 4}) {
+      std::vector<left_behind> old;
+      const by_element before = base_of_next(from, make, nullptr, steps, &old, beta1);
+      for (const int to : {2, 3, 5}) {
+        CAPTURE(from);
+        CAPTURE(to);
+        const by_element after = base_of_next(to, make, &old, 0, nullptr, beta1);
+        double worst = 0, largest = 0;
+        for (std::size_t t = 0; t < before.size(); ++t) {
+          for (std::size_t i = 0; i < before[t].size(); ++i) {
+            worst = std::max(worst, std::fabs(before[t][i] - after[t][i]));
+            largest = std::max(largest, std::fabs(before[t][i]));
+          }
+        }
+        CHECK(largest > 1e-3);
+        CHECK(worst < 1e-6 * largest);  // sums of floats in another order
+      }
+    }
+  };
+  SUBCASE("1-bit Adam") { check(scattered, 0.9, 8); }
+  SUBCASE("1-bit Adam, buckets") { check(bucketed, 0.9, 8); }
+  SUBCASE("1-bit Adam, all-gather") { check(gathered, 0.9, 8); }
+  SUBCASE("1-bit LAMB") { check(layered, 0.9, 8); }
+  SUBCASE("0/1 Adam after an exchange and between two") {
+    check(skipping, 0, 6);
+    check(skipping, 0, 7);
+    check(skipping, 0, 8);
+  }
+}
+
+TEST_CASE("another number of ranks, at any step: the new ranks agree, step after step") {
+  const auto check = [](const auto& make, bool local_steps) {
+    for (const int from : {1, 2, 4}) {
+      for (const int steps : {1, 3, 4, 9}) {
+        const auto old = job(from, steps, make);
+        for (const int to : {1, 2, 3}) {
+          CAPTURE(from);
+          CAPTURE(steps);
+          CAPTURE(to);
+          const auto digests = on_ranks(to, [&](onebit::threads t) {
+            training<> data;
+            auto o = make(data, t);
+            for (int i = 0; i < steps % 3; ++i) (void)train(o, data);  // it may have a past
+            take_over(o, data, old);
+            CHECK(o.steps() == static_cast<std::uint64_t>(steps));
+            std::vector<std::uint64_t> after;
+            for (int i = 0; i < 12; ++i) {
+              const auto report = train(o, data);
+              CHECK_FALSE(report.skipped);
+              const bool equal = !local_steps || report.phase == onebit::phase::compressed;
+              if (equal) after.push_back(data.digest());
+            }
+            return after;
+          });
+          CHECK(digests[0].size() >= (to > 1 ? 3U : 0U));
+          for (const auto& d : digests) CHECK(d == digests[0]);
+        }
+      }
+    }
+  };
+  SUBCASE("Adam") { check(plain, false); }
+  SUBCASE("1-bit Adam") { check(scattered, false); }
+  SUBCASE("1-bit Adam with refreshes") { check(refreshed, false); }
+  SUBCASE("1-bit Adam, buckets") { check(bucketed, false); }
+  SUBCASE("1-bit Adam, all-gather") { check(gathered, false); }
+  SUBCASE("1-bit LAMB") { check(layered, false); }
+  SUBCASE("0/1 Adam") { check(skipping, true); }
+}
+
+TEST_CASE("Adam with another number of ranks is Adam that never stopped") {
+  // Its state has nothing of the ranks: with the same mean gradient the bits are the same.
+  const auto run = [](training<>& data, auto& o, int steps) {
+    for (int i = 0; i < steps; ++i) {
+      data.compute_gradients(0, o.steps());
+      (void)o.step(0.01F);
+    }
+  };
+  const auto whole = on_ranks(2, [&](onebit::threads t) {
+    training<> data;
+    auto o = plain(data, t);
+    run(data, o, 9);
+    return data.digest();
+  });
+  const auto old = on_ranks(2, [&](onebit::threads t) {
+    training<> data;
+    auto o = plain(data, t);
+    run(data, o, 5);
+    return left_behind{saved(o), data.params};
+  });
+  const auto resumed = on_ranks(4, [&](onebit::threads t) {
+    training<> data;
+    auto o = plain(data, t);
+    take_over(o, data, old);
+    run(data, o, 4);
+    return data.digest();
+  });
+  for (const auto d : resumed) CHECK(d == whole[0]);
+}
+
+TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
+  const auto old = job(2, 6, scattered);
+  const auto refused = [&](const auto& make, std::vector<left_behind> given, std::size_t n) {
+    return on_ranks(3, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data, t);
+      for (int i = 0; i < 5; ++i) (void)train(o, data);
+      const auto before = saved(o);
+      const auto& source = given[static_cast<std::size_t>(t.rank()) % given.size()];
+      for (std::size_t i = 0; i < data.params.size(); ++i) {
+        std::copy(source.params[i].begin(), source.params[i].end(), data.params[i].begin());
+      }
+      const auto text = thrown<onebit::checkpoint_error>([&] {
+        o.load_old_job(n, [&](std::size_t r) {
+          return std::make_unique<std::istringstream>(given[r % given.size()].state);
+        });
+      });
+      const auto after = saved(o);
+      // the card tells the parameters, which were restored for it
+      CHECK(before.substr(24 + sizeof(onebit::detail::checkpoint_card) + 100) ==
+            after.substr(24 + sizeof(onebit::detail::checkpoint_card) + 100));
+      return text;
+    });
+  };
+  const auto all_told = [](const std::vector<std::string>& told, const std::string& what) {
+    for (const auto& text : told) CHECK(text == contains{what});
+  };
+  all_told(refused(scattered, old, 3), "it has world size 2, this optimizer 3");
+  all_told(refused(scattered, old, 1), "it has world size 2, this optimizer 1");
+  all_told(refused(scattered, old, 0), "no ranks to load");
+  all_told(refused(bucketed, old, 2), "in buckets of 1000");
+  auto swapped = old;
+  std::swap(swapped[0].state, swapped[1].state);
+  all_told(refused(scattered, swapped, 2), "it has rank 1, this optimizer 0");
+  auto cut = old;
+  cut[1].state.resize(cut[1].state.size() - 9);
+  all_told(refused(scattered, cut, 2), "truncated");
+  auto older = old;
+  older[1] = job(2, 5, scattered)[1];
+  for (const auto& text : refused(scattered, older, 2)) {
+    const bool says = text.find("elastic: ranks 0 and 1 tell other states") != std::string::npos ||
+                      text.find("could not read") != std::string::npos ||
+                      text.find("the parameters in memory are not those") != std::string::npos;
+    CHECK(says);
+  }
+  const auto by_node = [](auto& data, auto t) {
+    return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                                onebit::hierarchical{onebit::sign<>{}, t.size() % 2 == 0 ? 2 : 1});
+  };
+  const auto on_nodes = job(4, 6, by_node);
+  all_told(refused(by_node, on_nodes, 4), "elastic: exchanges on two levels");
+}
