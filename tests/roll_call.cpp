@@ -147,7 +147,7 @@ TEST_CASE("another algorithm") {
       (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10));
     }
   });
-  check_disagreement("all_gather of sign", [](onebit::threads t, bool odd) {
+  check_disagreement("all_gather of", [](onebit::threads t, bool odd) {
     training<> data({4});
     if (odd) {
       (void)onebit::one_bit_adam(data.groups(), t, frozen_after(9),
@@ -439,4 +439,24 @@ TEST_CASE("what ranks tell each other at construction and at a load is host memo
     CHECK(host_gathers > before);
     CHECK(others == carried);
   });
+}
+
+TEST_CASE("of two descriptions only what differs is told") {
+  using onebit::detail::differing_part;
+  const std::string a = "adam beta1 0.9 beta2 0.999 freeze after 30 ratio 0, sign per layer [3]";
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string b = a;
+    b.replace(b.find(from), from.size(), to);
+    return b;
+  };
+  CHECK(differing_part(a, with("after 30", "after 300")) == "... freeze after 30 ratio ...");
+  CHECK(differing_part(with("after 30", "after 300"), a) == "... freeze after 300 ratio ...");
+  CHECK(differing_part(a, with("after 30", "after 40")) == "... freeze after 30 ratio ...");
+  CHECK(differing_part(with("adam", "lamb"), a) == "lamb beta1 ...");
+  CHECK(differing_part(a, with("[3]", "[3] in buckets of 7")) == "... per layer [3]");
+  CHECK(differing_part(with("[3]", "[3] in buckets of 7"), a) ==
+        "... per layer [3] in buckets of 7");
+  CHECK(differing_part("a", "b") == "a");
+  CHECK(differing_part("", "b").empty());
+  CHECK(differing_part("aa aa", "aa aa aa") == "aa aa");
 }

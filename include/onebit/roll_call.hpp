@@ -12,6 +12,7 @@
 #include <onebit/error.hpp>
 #include <onebit/transport/wire.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 /// What is checked when an optimizer is built: that all ranks agree.
@@ -59,13 +60,39 @@ struct rank_card {
   return card;
 }
 
+/// Of a description what it has that the other one has not, with a word or two around it: which
+/// option, not a screenful.
+[[nodiscard, gnu::cold]] inline std::string differing_part(std::string_view own,
+                                                           std::string_view other) {
+  const std::size_t shorter = std::min(own.size(), other.size());
+  std::size_t first = 0, same_end = 0;
+  while (first < shorter && own[first] == other[first]) ++first;
+  for (int words = 0; first > 0 && words < 3; ++words) {  // back to the word's start, and two more
+    if (words > 0) --first;
+    while (first > 0 && own[first - 1] != ' ') --first;
+  }
+  while (same_end < shorter - std::min(first, shorter) &&
+         own[own.size() - 1 - same_end] == other[other.size() - 1 - same_end]) {
+    ++same_end;
+  }
+  std::size_t end = own.size() - same_end;
+  for (int words = 0; end < own.size() && words < 2; ++words) {  // to the word's end, and one more
+    if (words > 0) ++end;
+    while (end < own.size() && own[end] != ' ') ++end;
+  }
+  return std::string(first > 0 ? "... " : "") + std::string(own.substr(first, end - first)) +
+         (end < own.size() ? " ..." : "");
+}
+
 /// In what `odd` differs from `usual`, in words.
 [[nodiscard, gnu::cold]] inline std::string difference(const rank_card& odd, int odd_rank,
                                                        const rank_card& usual, int usual_rank) {
   const auto both = [&](text_part a, text_part b) {
     return join(6, {"rank ", odd_rank, " has ", a, ", rank ", usual_rank, " has ", b});
   };
-  if (std::strcmp(odd.name, usual.name) != 0) return both(odd.name, usual.name);
+  if (std::strcmp(odd.name, usual.name) != 0) {
+    return both(differing_part(odd.name, usual.name), differing_part(usual.name, odd.name));
+  }
   if (odd.n_tensors != usual.n_tensors) {
     return both(std::to_string(odd.n_tensors) + " tensors", std::to_string(usual.n_tensors));
   }
@@ -97,8 +124,8 @@ struct checkpoint_card {
       return join(6, {"onebit::checkpoint: it has ", what, a, ", this optimizer ", b});
     };
     if (std::strncmp(ranks.name, here.ranks.name, sizeof ranks.name) != 0) {
-      return differ("", std::string_view(ranks.name, strnlen(ranks.name, sizeof ranks.name)),
-                    here.ranks.name);
+      const std::string_view its(ranks.name, strnlen(ranks.name, sizeof ranks.name));
+      return differ("", differing_part(its, here.ranks.name), differing_part(here.ranks.name, its));
     }
     if (size != here.size) return differ("world size ", size, here.size);
     if (ranks_per_node != here.ranks_per_node) {

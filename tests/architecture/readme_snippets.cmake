@@ -7,7 +7,8 @@
 # must stand there letter for letter.
 
 file(READ "${SOURCE_DIR}/README.md" readme)
-foreach(pair IN ITEMS "embed.cpp=embed" "int8_per_tile.hpp=compressor" "nccl_trainer.cu=cuda")
+foreach(pair IN ITEMS "embed.cpp=embed" "int8_per_tile.hpp=compressor" "nccl_trainer.cu=cuda"
+                     "resume.cpp=resume")
   string(REPLACE "=" ";" pair "${pair}")
   list(GET pair 0 file)
   list(GET pair 1 name)
