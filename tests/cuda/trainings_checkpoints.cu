@@ -4,6 +4,7 @@
 // What is saved on a CUDA device goes on there and on the host, and the other way round: the bits
 // of the training that was never interrupted.
 
+#include <memory>
 #include <sstream>
 
 #include "device.cuh"
@@ -13,11 +14,12 @@ using namespace onebit_test;
 
 namespace {
 
-/// [0, half) on First, a checkpoint, the rest on Second.
+/// [0, half) on n ranks of First, a checkpoint, the rest on n_after ranks of Second, where the
+/// ranks are compared now and then.
 template <class First, class Second, class Make>
-std::vector<trajectory> interrupted(int n, std::uint64_t half, const Make& make) {
+std::vector<trajectory> interrupted(int n, std::uint64_t half, const Make& make, int n_after) {
   const script s;
-  const auto at = [](const auto& t) { return static_cast<std::size_t>(t.rank()); };
+  const auto at = [&](const auto& t) { return static_cast<std::size_t>(t.rank() % n); };
   std::vector<std::string> files(static_cast<std::size_t>(n));
   std::vector<std::vector<float>> params(files.size());
   auto all = on<First>(n, [&](auto transport, First& place) {
@@ -34,16 +36,25 @@ std::vector<trajectory> interrupted(int n, std::uint64_t half, const Make& make)
       return {params, {}};
     }
   };
-  const auto rest = on<Second>(n, [&](auto transport, Second& place) {
+  const auto rest = on<Second>(n_after, [&](auto transport, Second& place) {
     model<Second> data(place, transport.rank(), transport.size(), s);
     // built from equal parameters; between two exchanges those of the ranks differ
     auto o = make(data.groups(), transport, place.backend());
     data.adopt(source{params[at(transport)]});
     std::istringstream in(files[at(transport)]);
-    o.load(in);
+    if constexpr (decltype(o)::resumes) {
+      if (n != n_after) {
+        o.load_old_job(files.size(), [&](std::size_t r) {
+          return std::make_unique<std::istringstream>(files[r]);
+        });
+      }
+      o.verify_every(4);
+    }
+    if (n == n_after) o.load(in);
     CHECK(o.steps() == half);
     return steps(o, data, half, s.calls);
   });
+  if (n != n_after) return rest;
   for (std::size_t r = 0; r < all.size(); ++r) {
     all[r].insert(all[r].end(), rest[r].begin(), rest[r].end());
   }
@@ -62,9 +73,23 @@ TEST_CASE("cuda checkpoints: from the device, to the host, and back") {
     });
     for (const std::uint64_t half : {std::uint64_t{6}, std::uint64_t{25}}) {  // warm-up, after it
       CAPTURE(half);
-      CHECK(difference(interrupted<cuda_device, cuda_device>(2, half, make), whole) == "none");
-      CHECK(difference(interrupted<cuda_device, host_device>(2, half, make), whole) == "none");
-      CHECK(difference(interrupted<host_device, cuda_device>(2, half, make), whole) == "none");
+      CHECK(difference(interrupted<cuda_device, cuda_device>(2, half, make, 2), whole) == "none");
+      CHECK(difference(interrupted<cuda_device, host_device>(2, half, make, 2), whole) == "none");
+      CHECK(difference(interrupted<host_device, cuda_device>(2, half, make, 2), whole) == "none");
+    }
+  });
+}
+
+TEST_CASE("cuda checkpoints: a job goes on with other ranks, with the bits of the host's") {
+  each_algorithm([](const char* name, const auto& make) {
+    INFO(std::string(name));
+    if (std::string(name) == "deepspeed") return;  // its rule cannot go on with other ranks
+    for (const int after : {1, 3}) {
+      CAPTURE(after);
+      const std::uint64_t half = 25;
+      const auto host = interrupted<host_device, host_device>(2, half, make, after);
+      CHECK(difference(interrupted<cuda_device, cuda_device>(2, half, make, after), host) ==
+            "none");
     }
   });
 }
