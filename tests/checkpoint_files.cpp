@@ -156,6 +156,46 @@ TEST_CASE("whatever is damaged or missing of the newest: the one before is loade
   }
 }
 
+TEST_CASE(
+    "after a step back: the step that was damaged is saved anew, later ones go, this one stays") {
+  for (const int keep : {1, 2}) {
+    const scratch root;
+    const auto states = on_ranks(3, [&](onebit::threads t) {
+      trainer own(t);
+      for (int i = 0; i < 3; ++i) {  // 4, 8, 12, of which one or two are left
+        own.run(4);
+        own.save(root.path, 3);
+      }
+      if (t.rank() == 0) {
+        for (const char* name : {"step-8", "step-12"}) {
+          std::fstream f(root.path / name / "rank-1",
+                         std::ios::binary | std::ios::in | std::ios::out);
+          f.seekp(700);
+          f.put('~');
+        }
+      }
+      (void)own.o.tell_all(0);
+      CHECK(own.load(root.path) == 4);
+      own.run(4);
+      own.save(root.path, keep);
+      return own.state();
+    });
+    CHECK(names_in(root.path) == (keep == 1 ? strings{"step-8"} : strings{"step-4", "step-8"}));
+    CHECK(resumed(root.path, 0, 8) == states);
+  }
+}
+
+TEST_CASE("a root that cannot be read is an error, not a job that starts anew") {
+  const scratch root;
+  std::ofstream(root.path / "file") << "no directory";
+  const auto told = on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    return thrown<onebit::checkpoint_error>([&] { (void)own.load(root.path / "file"); });
+  });
+  CHECK(told[0] != "thrown: nothing");
+  CHECK(told[1] == contains{"load_latest: failed on rank 0"});
+}
+
 TEST_CASE("a rank that cannot write: all are told, older checkpoints are as they were") {
   const scratch root;
   const auto told = on_ranks(3, [&](onebit::threads t) {

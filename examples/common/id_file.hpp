@@ -52,7 +52,7 @@ inline void await(const std::string& file, void* bytes, std::size_t n,
                   std::chrono::milliseconds patience) {
   const auto end = std::chrono::steady_clock::now() + patience;
   int fd = -1;
-  while ((fd = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0) {
+  while ((fd = ::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)) < 0) {
     if (errno != ENOENT) throw std::runtime_error(file + ": " + std::strerror(errno));
     if (std::chrono::steady_clock::now() > end) {
       throw std::runtime_error(file + ": rank 0 has not written it");

@@ -139,18 +139,17 @@ struct file_sum {
   return in ? read_manifest(in, step) : std::nullopt;
 }
 
-/// The steps whose checkpoint is complete, as far as its manifest tells, newest first.
-[[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> complete_steps(const fs::path& root) {
+/// All that is there of steps, newest first: whole or not. Throws where the root cannot be read.
+[[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> all_steps(const fs::path& root) {
   std::vector<std::uint64_t> steps;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(root, none)) {
+  if (!fs::exists(root)) return steps;
+  for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
     std::uint64_t step = 0;
     if (name.rfind("step-", 0) != 0) continue;
     const char* const end = name.data() + name.size();
     const auto parsed = std::from_chars(name.data() + 5, end, step);
-    if (parsed.ec != std::errc() || parsed.ptr != end) continue;
-    if (manifest_at(root, step)) steps.push_back(step);
+    if (parsed.ec == std::errc() && parsed.ptr == end) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;
@@ -186,9 +185,9 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
 }  // namespace files
 }  // namespace detail
 
-/// Saves all ranks under `root`, and removes all but the newest `keep`. `write_own(out)` writes
-/// what the trainer needs on this rank: its parameters, at least. A checkpoint of this step that is
-/// there is left alone, if it is whole.
+/// Saves all ranks under `root`. `write_own(out)` writes what the trainer needs on this rank: its
+/// parameters, at least. Of the checkpoints of earlier steps the newest are left, `keep` with this
+/// one; those of later steps go: they are of a run that was taken back, or damaged.
 ///
 /// Collective. Throws checkpoint_error on all ranks when one fails; older checkpoints are then as
 /// they were.
@@ -203,16 +202,12 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
   const std::uint64_t step = optimizer.steps();
   const fs::path whole = root / files::step_name(step), part = whole.string() + ".part";
   const auto rank = static_cast<std::size_t>(optimizer.rank());
-  const auto prepared = files::together(optimizer, "save_all", [&](auto& is_there, auto&) {
+  (void)files::together(optimizer, "save_all", [&](auto&, auto&) {
     if (rank != 0) return;
-    is_there = files::manifest_at(root, step) ? 1 : 0;
-    if (is_there != 0) return;
     fs::create_directories(root);
     fs::remove_all(part);
-    fs::remove_all(whole);
     fs::create_directory(part);
   });
-  if (prepared[0][1] != 0) return;
   const auto written = files::together(optimizer, "save_all", [&](auto& bytes, auto& crc) {
     const fs::path file = part / files::rank_name(rank);
     {
@@ -246,13 +241,21 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
     }
     files::write_text(part / "manifest", files::manifest_of(step, sums));
     files::flush_to_device(part);
+    const fs::path former = whole.string() + ".former";
+    fs::remove_all(former);
+    if (fs::exists(whole)) fs::rename(whole, former);
     fs::rename(part, whole);
     files::flush_to_device(root);
-    const auto steps = files::complete_steps(root);
-    for (std::size_t i = static_cast<std::size_t>(keep); i < steps.size(); ++i) {
+    fs::remove_all(former);
+    int n_kept = 0;
+    for (const std::uint64_t other : files::all_steps(root)) {
+      if (other <= step && n_kept < keep) {
+        ++n_kept;
+        continue;
+      }
       // its manifest goes first: what is half removed is no checkpoint
-      fs::remove(root / files::step_name(steps[i]) / "manifest");
-      fs::remove_all(root / files::step_name(steps[i]));
+      fs::remove(root / files::step_name(other) / "manifest");
+      fs::remove_all(root / files::step_name(other));
     }
   });
 }
@@ -302,16 +305,23 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   const auto rank = static_cast<std::size_t>(optimizer.rank());
   const auto n_ranks = static_cast<std::size_t>(optimizer.size());
   std::vector<std::uint64_t> steps;
-  if (rank == 0) steps = files::complete_steps(root);
+  (void)files::together(optimizer, "load_latest", [&](auto&, auto&) {
+    if (rank == 0) steps = files::all_steps(root);
+  });
   for (std::size_t i = 0;; ++i) {
     const bool is_left = i < steps.size();
     const auto told = optimizer.tell_all(news{is_left ? 1U : 0U, is_left ? steps[i] : 0, 0});
     if (told[0][0] == 0) return std::nullopt;
     const std::uint64_t step = told[0][1];
-    const auto manifest = files::manifest_at(root, step);
-    const std::size_t n_files = manifest ? manifest->size() : 0;
     const auto directory = root / files::step_name(step);
-    const bool is_whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks);
+    std::size_t n_files = 0;
+    bool is_whole = false;
+    try {
+      const auto manifest = files::manifest_at(root, step);
+      n_files = manifest ? manifest->size() : 0;
+      is_whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks);
+    } catch (const std::exception&) {  // what cannot be read is not whole
+    }
     bool all_whole = true;
     for (const news& one : optimizer.tell_all(news{is_whole ? 1U : 0U, n_files, 0})) {
       all_whole = all_whole && one[0] != 0;

@@ -92,18 +92,8 @@ struct engine {
     return most;
   }
   /// Why a step with these numbers cannot be; empty: it can.
-  [[nodiscard, gnu::cold]] std::string refuse(float lr, float inverse_loss_scale) const {
-    const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
-    if (!is_rate || !std::isfinite(lr * largest_lr_factor())) {
-      return detail::message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
-                             largest_lr_factor(), "; lr must be 0 or positive, at least 1.2e-38, ",
-                             "and finite times each factor", comm.where());
-    }
-    if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
-      return detail::message("optimizer: step ", step, " with inverse loss scale ",
-                             inverse_loss_scale, "; must be finite and positive", comm.where());
-    }
-    return {};
+  [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
+    return detail::refuse_numbers(step, lr, largest_lr_factor(), inverse_loss_scale, comm.where());
   }
   /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
   [[nodiscard, gnu::cold]] std::uint32_t terms(float lr, float inverse_loss_scale,
@@ -248,6 +238,7 @@ struct engine {
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
+    a.scalar(last_lr);
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
@@ -257,13 +248,26 @@ struct engine {
       live.archive(a, backend(), has_mask ? average.axis().n_words() : 0);
     }
     if constexpr (Archive::reading) {
+      const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
+                        : FreezingRule<R> ? compressed.started() == rule.frozen()
+                                          : true;
+      if (S::compresses && !fits) {
+        throw checkpoint_error(
+            detail::message("checkpoint: its rule and its exchange are in different phases"));
+      }
       if (compressed.started()) allocate_undo();
     }
+  }
+  /// What an encode pass needs, where the gradients cannot hold it.
+  void allocate_undo() {
+    if (scratch_gradients || !compressed.needs_undo() || undo.size() > 0) return;
+    undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
   [[gnu::cold]] void adopt() {
     if (live.size() > 0) compressed.count_live(mask());
     average.release();
     told = 0;
+    verified = step;
     ++generation;
   }
 
@@ -282,10 +286,10 @@ struct engine {
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;
-  std::uint64_t verify_every = 0;  ///< steps; 0: never
-  std::uint32_t told = 0;          ///< digest of the local steps since the ranks last spoke
-  float last_lr = 1;               ///< the last one that was not 0
-  std::uint64_t generation = 0;    ///< changes when a step uses other memory than the one before
+  std::uint64_t verify_every = 0, verified = 0;  ///< steps, 0: never; after which step it was
+  std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke
+  float last_lr = 1;             ///< the last one that was not 0
+  std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 
  private:
   template <class Archive>
@@ -312,10 +316,6 @@ struct engine {
   }
   [[nodiscard]] buffer_of<B, std::uint32_t> make_mask() {
     return backend().template make_buffer<std::uint32_t>(average.axis().n_words());
-  }
-  void allocate_undo() {
-    if (scratch_gradients || !compressed.needs_undo() || undo.size() > 0) return;
-    undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
   [[noreturn, gnu::cold]] void refuse(const char* why) const {
     throw invalid_input(

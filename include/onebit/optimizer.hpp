@@ -101,6 +101,7 @@ class optimizer {
   /// Announces the next step, so that `ready` may send before it: `step` must follow with the same
   /// numbers, and refuses them if they cannot be used. Not collective.
   void begin(float lr, float inverse_loss_scale = 1.0F) {
+    const detail::standard_arithmetic arithmetic;
     if (parts_->open) {
       throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
     }
@@ -168,6 +169,7 @@ class optimizer {
     r.take(static_cast<const float*>(nullptr), nullptr);
   }
   {
+    const detail::standard_arithmetic arithmetic;
     engine_type& e = parts_->lasting;
     if (parts_->open || e.step > 0) {
       throw invalid_input(detail::message("start_from: step ", e.step, " has begun or is done; ",
@@ -229,29 +231,26 @@ class optimizer {
   /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
   /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
   [[gnu::cold]] void load(std::istream& in) {
-    engine_type& e = parts_->lasting;
-    load_checkpoint(e, in, own_card(e.parameter_digest()), parts_->open ? has_begun() : "");
+    const detail::standard_arithmetic arithmetic;
+    load_checkpoint(
+        parts_->lasting, in, [&] { return own_card(parts_->lasting.parameter_digest()); },
+        parts_->open ? has_begun() : "");
   }
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
   /// parameters it restores before; what the old ranks had still to send is kept on average
-  /// (restore.hpp). One rank alone warms up anew. Collective; throws as load. Not for exchanges on
-  /// two levels. Costs reading all files on each rank; memory: as load.
+  /// (restore.hpp). One rank alone warms up anew; that, or a thaw, before a step has been made
+  /// drops m. Collective; throws as load. Not for exchanges on two levels. Costs reading all files
+  /// on each rank; memory: the state three times.
   static constexpr bool resumes = ResumingRule<R>;
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks,
                                   const Open& open) requires ResumingRule<R> || R::local_steps {
-    if (parts_->open) throw invalid_input(has_begun());
-    engine_type& e = parts_->lasting;
-    detail::checkpoint_card here = own_card(e.parameter_digest());
-    onebit::load_old_job(e, n_ranks, open, [&](auto& card, auto r, auto slot_bytes, bool mine) {
-      detail::checkpoint_card old = here;
-      old.rank = static_cast<std::uint32_t>(r);
-      old.size = static_cast<std::uint32_t>(n_ranks);
-      old.ranks.slot_bytes = slot_bytes;
-      if (!mine) old.ranks.parameter_digest = card.ranks.parameter_digest;
-      if (const auto text = card.difference(old); !text.empty()) throw checkpoint_error(text);
-    });
+    const detail::standard_arithmetic arithmetic;
+    onebit::load_old_job(
+        parts_->lasting, n_ranks, open,
+        [&] { return own_card(parts_->lasting.parameter_digest()); },
+        parts_->open ? has_begun() : "");
   }
 
   /// What every rank says: a few bytes, for what a trainer's ranks decide together. Collective.

@@ -27,11 +27,11 @@
 /// A job goes on: with the same ranks, bit for bit, or with other ones.
 namespace onebit {
 
-/// Reads what this rank saved over the state of engine E, whose card is `here`; `refusal`: why this
-/// rank must not load now, or empty. Collective: throws checkpoint_error on all ranks when one
+/// Reads what this rank saved over the state of engine E, whose card `card()` gives; `refusal`: why
+/// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks when one
 /// fails; then nothing has changed.
-template <class E>
-[[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const detail::checkpoint_card& here,
+template <class E, class Card>
+[[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card,
                                    const std::string& refusal) {
   detail::checkpoint_card found;
   std::optional<detail::payload_reader> payload;
@@ -40,7 +40,7 @@ template <class E>
     if (failure.empty()) {
       payload.emplace(in);
       payload->local(found);
-      failure = found.difference(here);
+      failure = found.difference(card());
     }
     if (failure.empty()) {
       e.archive(*payload);
@@ -76,7 +76,7 @@ class rank_of_old {
 
  private:
   [[noreturn]] static void refuse() {
-    throw transport_error(message("elastic: a rank of an old job takes no steps"));
+    throw transport_error(message("load_old_job: a rank of an old job takes no steps"));
   }
   int rank_, size_;
 };
@@ -153,7 +153,7 @@ class old_job {
     payload.local(card);
     if (card.ranks_per_node != 1 || e_->compressed.ranks_per_node() != 1) {
       throw checkpoint_error(detail::message(
-          "elastic: exchanges on two levels (", card.ranks_per_node, " ranks per node, here ",
+          "load_old_job: exchanges on two levels (", card.ranks_per_node, " ranks per node, here ",
           e_->compressed.ranks_per_node(), ") go on with the same ranks and nodes only"));
     }
     old = std::make_unique<E>(
@@ -170,8 +170,9 @@ class old_job {
     scalars_ = r == 0 ? payload.scalars() : scalars_;
     if (r == 0) step_ = old->step;
     if (payload.scalars() != scalars_ || old->step != step_) {
-      throw checkpoint_error(detail::message(
-          "elastic: ranks 0 and ", r, " tell other states, of steps ", step_, " and ", old->step));
+      throw checkpoint_error(detail::message("load_old_job: ranks 0 and ", r,
+                                             " tell other states, of steps ", step_, " and ",
+                                             old->step));
     }
     if (r == source_rank_) source_ = std::move(old);
   }
@@ -181,10 +182,12 @@ class old_job {
     const bool travels = e_->compressed.travels();
     if constexpr (R::local_steps) {
       if (travels) space_ = e_->compressed.allocate(false, true);
+      if (travels) e_->allocate_undo();
     } else if (old.compressed.started()) {
       if (!travels) return old.thaw();  // one rank alone never compresses
       given_ = old.rule.resume(old.compressed.agreed(old.mask()), old.at(old.mask()));
       space_ = e_->compressed.allocate(true, false);
+      e_->allocate_undo();
     }
   }
   [[nodiscard]] std::uint64_t step() const { return step_; }
@@ -195,13 +198,16 @@ class old_job {
     E &e = *e_, &old = *source_;
     const bool starts = (R::local_steps || old.compressed.started()) && e.compressed.travels();
     e.step = old.step;
-    e.schedule = std::move(old.schedule);
+    e.last_lr = old.last_lr;
+    std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
+    std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
     e.live = std::move(old.live);
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);
     was.optimizer = now.optimizer;
+    was.n_skipped = now.n_skipped;
     e.backend().copy_in(e.now(), &was, 1);
     if (starts) {
       e.compressed.start(std::move(space_), std::move(given_));
@@ -254,20 +260,33 @@ class old_job {
 };
 
 /// Reads the checkpoints of the `n_ranks` ranks that `open(r)` opens, as streams, and takes their
-/// state over. `fits` as old_job::read. Collective: throws checkpoint_error on all ranks when one
-/// fails; then nothing has changed.
-template <class E, class Open, class Fits>
-[[gnu::cold]] void load_old_job(E& e, std::size_t n_ranks, const Open& open, const Fits& fits) {
-  std::string failure;
+/// state over; `card` and `refusal` as load_checkpoint. Collective: throws checkpoint_error on all
+/// ranks when one fails; then nothing has changed.
+template <class E, class Open, class Card>
+[[gnu::cold]] void load_old_job(E& e, std::size_t n_ranks, const Open& open, const Card& card,
+                                const std::string& refusal) {
+  std::string failure = refusal;
   std::unique_ptr<old_job<E>> old;
   try {
-    if (n_ranks == 0) throw checkpoint_error(detail::message("elastic: no ranks to load"));
-    old = std::make_unique<old_job<E>>(e, n_ranks);
-    for (std::size_t r = 0; r < n_ranks; ++r) {
-      const auto in = open(r);
-      old->read(*in, fits);
+    if (n_ranks == 0) throw checkpoint_error(detail::message("load_old_job: no ranks to load"));
+    const detail::checkpoint_card here = card();
+    const auto fits = [&](const detail::checkpoint_card& found, std::size_t r,
+                          std::size_t slot_bytes, bool is_source) {
+      detail::checkpoint_card wanted = here;
+      wanted.rank = static_cast<std::uint32_t>(r);
+      wanted.size = static_cast<std::uint32_t>(n_ranks);
+      wanted.ranks.slot_bytes = slot_bytes;
+      if (!is_source) wanted.ranks.parameter_digest = found.ranks.parameter_digest;
+      if (const auto text = found.difference(wanted); !text.empty()) throw checkpoint_error(text);
+    };
+    if (failure.empty()) {
+      old = std::make_unique<old_job<E>>(e, n_ranks);
+      for (std::size_t r = 0; r < n_ranks; ++r) {
+        const auto in = open(r);
+        old->read(*in, fits);
+      }
+      old->prepare();
     }
-    old->prepare();
   } catch (const std::exception& error) {
     failure = error.what();
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,6 +18,24 @@
 
 /// What is checked when an optimizer is built: that all ranks agree.
 namespace onebit::detail {
+
+/// Why a step with these numbers cannot be; empty: it can.
+[[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
+                                                           float largest_lr_factor,
+                                                           float inverse_loss_scale,
+                                                           const std::string& where) {
+  const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
+  if (!is_rate || !std::isfinite(lr * largest_lr_factor)) {
+    return message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
+                   largest_lr_factor, "; lr must be 0 or positive, at least 1.2e-38, and finite ",
+                   "times each factor", where);
+  }
+  if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
+    return message("optimizer: step ", step, " with inverse loss scale ", inverse_loss_scale,
+                   "; must be finite and positive", where);
+  }
+  return {};
+}
 
 /// What a rank says of itself when the optimizer is built.
 struct rank_card {

@@ -30,13 +30,12 @@ class step_in_progress {
   static constexpr bool compresses = decltype(E::schedule)::compresses;
 
  public:
-  /// Not collective. Throws what allocations and the schedule throw; then no step has begun. (The
-  /// warm-up may have ended: that comes before the step.) Numbers that cannot be used are refused
-  /// here too where nothing is sent; else the step is called off, and `run` refuses them: the other
-  /// ranks are in that step.
+  /// Not collective. Throws what allocations and the schedule throw; then no step has begun (but
+  /// the warm-up may have ended). Numbers that cannot be used are refused here where nothing is
+  /// sent; else the step is called off, and `run` refuses them: the other ranks are in that step.
   [[gnu::cold]] step_in_progress(E& e, float lr, float inverse_loss_scale)
       : e_(&e),
-        lr_(lr),
+        lr_(lr + 0.0F),  // -0 is 0
         scale_(inverse_loss_scale),
         refusal_(e.refuse(lr, inverse_loss_scale)),
         plan_(open()),
@@ -58,10 +57,8 @@ class step_in_progress {
   [[nodiscard]] bool over() const { return over_; }
   /// Throws invalid_input unless it was opened with these numbers.
   [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
-    const auto same = [](float a, float b) {  // a NaN is itself
-      return std::memcmp(&a, &b, sizeof a) == 0;
-    };
-    if (same(lr, lr_) && same(inverse_loss_scale, scale_)) return;
+    const auto same = [](float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN
+    if (same(lr + 0.0F, lr_) && same(inverse_loss_scale, scale_)) return;
     throw invalid_input(detail::message(
         "optimizer: step ", e_->step, " with lr ", lr, " and scale ", inverse_loss_scale,
         ", but begin() was told ", lr_, " and ", scale_, e_->comm.where()));
@@ -115,7 +112,7 @@ class step_in_progress {
     if (previews()) preview_live();
     if (clips() && uses_own_gradient()) clip_own();
     if (plan_.exchange) {
-      exchange();
+      if (!parted()) exchange();
       meet(false);
     }
     if (plan_.local() && !clips()) require_finite();
@@ -171,12 +168,11 @@ class step_in_progress {
       e.rule.done(plan_, lr_);
       e.schedule.done(e.step, lr_, size);
       if (plan_.last_average) e.rest();
-      e.told = plan_.local() ? terms() : 0;
+      e.told = plan_.local() ? e.terms(lr_, 1, plan_) : 0;  // its loss scale is a rank's own
       if (lr_ > 0) e.last_lr = lr_;
       ++e.step;
       if (plan_.may_end_warm_up) tell();
-      const bool is_common = !R::local_steps || plan_.exchange || !e.compressed.travels();
-      if (e.verify_every > 0 && e.step % e.verify_every == 0 && is_common) detail::verify(e);
+      if (!R::local_steps || plan_.exchange || !e.compressed.travels()) detail::verify(e);
     }
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
     const double ratio = e.schedule.variance_ratio();
@@ -223,6 +219,12 @@ class step_in_progress {
     const std::uint32_t plan =
         (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) | (clips() ? 4U : 0U);
     e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
+  }
+  /// Whether the average has found a rank out of step, which may plan another step. (What runs
+  /// behind the host cannot stop there.)
+  [[nodiscard]] bool parted() {
+    if constexpr (B::deferred) return false;
+    return e_->now()->odd_rank != 0;
   }
   void exchange() {
     if constexpr (compresses) {

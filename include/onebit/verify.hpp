@@ -39,9 +39,12 @@ struct common_digests {
   friend bool operator==(const common_digests&, const common_digests&) = default;
 };
 
-/// After a step that leaves all ranks alike. Collective: all throw rank_mismatch when one differs.
+/// After a step that leaves all ranks alike, if it is time: see optimizer::verify_every.
+/// Collective: all throw rank_mismatch when one differs.
 template <class E>
 [[gnu::cold]] void verify(E& e) {
+  if (e.verify_every == 0 || e.step - e.verified < e.verify_every) return;
+  e.verified = e.step;
   common_digests mine;
   mine.parameters = e.parameter_digest();
   digesting_buffer state;

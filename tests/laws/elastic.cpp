@@ -276,9 +276,10 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
   auto older = old;
   older[1] = job(2, 5, scattered)[1];
   for (const auto& text : refused(scattered, older, 2)) {
-    const bool says = text.find("elastic: ranks 0 and 1 tell other states") != std::string::npos ||
-                      text.find("could not read") != std::string::npos ||
-                      text.find("the parameters in memory are not those") != std::string::npos;
+    const bool says =
+        text.find("load_old_job: ranks 0 and 1 tell other states") != std::string::npos ||
+        text.find("could not read") != std::string::npos ||
+        text.find("the parameters in memory are not those") != std::string::npos;
     CHECK(says);
   }
   const auto by_node = [](auto& data, auto t) {
@@ -286,5 +287,81 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
                                 onebit::hierarchical{onebit::sign<>{}, t.size() % 2 == 0 ? 2 : 1});
   };
   const auto on_nodes = job(4, 6, by_node);
-  all_told(refused(by_node, on_nodes, 4), "elastic: exchanges on two levels");
+  all_told(refused(by_node, on_nodes, 4), "load_old_job: exchanges on two levels");
+}
+
+TEST_CASE("another number of ranks with gradients that are only read, or of 2 bytes") {
+  const auto old = on_ranks(2, [](onebit::threads t) {
+    training<const float> data;
+    auto o = scattered(data, t);
+    for (int i = 0; i < 6; ++i) (void)train(o, data);
+    return left_behind{saved(o), data.params};
+  });
+  const auto digests = on_ranks(3, [&](onebit::threads t) {
+    training<const float> data;
+    auto o = scattered(data, t);
+    const auto& source = old[static_cast<std::size_t>(t.rank()) % 2];
+    for (std::size_t i = 0; i < data.params.size(); ++i) {
+      std::copy(source.params[i].begin(), source.params[i].end(), data.params[i].begin());
+    }
+    o.load_old_job(
+        2, [&](std::size_t r) { return std::make_unique<std::istringstream>(old[r].state); });
+    for (int i = 0; i < 6; ++i) CHECK_FALSE(train(o, data).skipped);
+    return data.digest();
+  });
+  for (const auto d : digests) CHECK(d == digests[0]);
+}
+
+TEST_CASE(
+    "1-bit LAMB that has not made a compressed step keeps m, and 0/1 Adam's rates start anew") {
+  // Over a number of ranks and back without a step, m is still what it was.
+  const auto first = job(3, 6, layered);
+  const auto through = [](int n, const auto& make, const std::vector<left_behind>& from) {
+    return on_ranks(n, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data, t);
+      take_over(o, data, from);
+      return left_behind{saved(o), data.params};
+    });
+  };
+  const auto momenta = [](int n, const std::vector<left_behind>& from) {
+    return on_ranks(n, [&](onebit::threads t) {
+      training<> data;
+      auto o = layered(data, t);
+      take_over(o, data, from);
+      const float* m = o.rule().momentum();
+      return std::vector<float>(m, m + 5000);
+    });
+  };
+  const auto direct = momenta(2, first), by_way = momenta(2, through(5, layered, first));
+  CHECK(direct[0] == by_way[0]);
+  CHECK(std::fabs(direct[0][64]) > 0);
+
+  // From one rank alone, saved with a sum of rates: the first exchange divides by rates that it
+  // saw.
+  const auto three = job(3, 6, skipping);
+  const auto one = on_ranks(1, [&](onebit::threads t) {
+    training<> data;
+    auto o = skipping(data, t);
+    take_over(o, data, three);
+    for (int i = 0; i < 4; ++i) (void)train(o, data);
+    return left_behind{saved(o), data.params};
+  });
+  const auto size_of_m = [](const auto& o) {
+    double sum = 0;
+    for (std::size_t i = 0; i < 5000; ++i) {
+      sum += std::fabs(static_cast<double>(o.rule().momentum()[64 + i]));
+    }
+    return sum;
+  };
+  on_ranks(3, [&](onebit::threads t) {
+    training<> data;
+    auto o = skipping(data, t);
+    take_over(o, data, one);
+    const double before = size_of_m(o);
+    while (train(o, data).phase != onebit::phase::compressed) {
+    }
+    CHECK(size_of_m(o) > 0.5 * before);  // it lost three quarters of it
+    return 0;
+  });
 }

@@ -162,6 +162,52 @@ TEST_CASE("a learning rate that is refused on one rank alone fails on all, and n
   });
 }
 
+TEST_CASE("rates of which one makes another plan: all are told, and go on together") {
+  // With rate 0 in its first step 0/1 Adam exchanges nothing; with another it would.
+  for (const float odd_rate : {nan_f, 0.01F}) {
+    const auto digests = on_ranks(3, [&](onebit::threads t) {
+      training<> data;
+      auto o = skipping(data, t);
+      data.compute_gradients(t.rank(), 0);
+      std::string told;
+      try {
+        (void)o.step(t.rank() == 1 ? odd_rate : 0.0F);
+      } catch (const onebit::error& e) {
+        told = e.what();
+      }
+      CHECK_FALSE(told.empty());
+      data.compute_gradients(t.rank(), 0);
+      (void)o.step(0);
+      for (int i = 0; i < 6; ++i) (void)train(o, data);
+      while (train(o, data).phase != onebit::phase::compressed) {
+      }
+      return data.digest();
+    });
+    CHECK(digests[0] == digests[1]);
+    CHECK(digests[0] == digests[2]);
+  }
+}
+
+TEST_CASE("a loss scale of one rank's own in local steps is its own business") {
+  const auto digests = on_ranks(2, [](onebit::threads t) {
+    training<> data;
+    auto o = skipping(data, t);
+    for (int i = 0; i < 30; ++i) {
+      data.compute_gradients(t.rank(), o.steps());
+      const bool local = o.schedule().plan(o.steps(), 0.01F).local();
+      const float scale = local && t.rank() == 1 ? 0.5F : 1.0F;
+      for (auto& g : data.grads) {
+        for (float& x : g) x /= scale;
+      }
+      (void)o.step(0.01F, scale);
+    }
+    while (train(o, data).phase != onebit::phase::compressed) {
+    }
+    return data.digest();
+  });
+  CHECK(digests[0] == digests[1]);
+}
+
 TEST_CASE("local steps with another learning rate on one rank: told at the next exchange") {
   const auto told = on_ranks(2, [](onebit::threads t) {
     training<> data;
@@ -286,6 +332,22 @@ TEST_CASE(
       CHECK(text == contains{"2 of 3 ranks are alike"});
     }
   };
+  for (const std::uint64_t k : {1U, 2U, 4U, 16U}) {  // 0/1 Adam exchanges in even steps
+    const auto told = on_ranks(3, [&](onebit::threads t) {
+      training<> data;
+      auto o = skipping(data, t);
+      o.verify_every(k);
+      for (int i = 0; i < 20; ++i) (void)train(o, data);
+      if (t.rank() == 2) const_cast<float*>(o.rule().variance())[64 + 3000] *= 2;
+      try {
+        for (std::uint64_t i = 0; i < k + 4; ++i) (void)train(o, data);
+      } catch (const onebit::rank_mismatch& e) {
+        return std::string(e.what());
+      }
+      return std::string("nothing");
+    });
+    for (const auto& text : told) CHECK(text == contains{"rank 2 has other "});
+  }
   for (const std::uint64_t bit : {0U, 13U, 22U, 31U}) {
     CAPTURE(bit);
     check(plain, 0, bit);
@@ -338,6 +400,7 @@ TEST_CASE("rounding, flushing and traps of the caller's thread change no bit") {
                                (t.rank() == 0 ? 0x1p-6F : 0x1.8p-5F);  // exact in any mode
           }
         }
+        if (i % 2 == 0) o.begin(0x1p-126F);
         (void)o.step(0x1p-126F);  // parameters stay subnormal
       }
       std::fesetenv(&before);

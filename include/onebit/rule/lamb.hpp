@@ -186,13 +186,16 @@ class lamb_rule : public rule_defaults {
   template <class View, class At>
   [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
     using unscaled = detail::lamb_unscaled_view<View>;
-    auto m = backend_.template make_buffer<float>(v_.size());
+    // until a compressed step has been made nothing was agreed, and m is still here
+    const bool has_m = m_.size() > 0;
+    auto m = backend_.template make_buffer<float>(has_m ? 0 : v_.size());
     auto copy = backend_.template make_buffer<float>(v_.size());
     for (auto* flat : {&m, &copy}) {
+      if (flat->size() == 0) continue;
       backend_.launch(at.n_tiles(), detail::flatten_kernel<unscaled>{
                                         {agreed, layers_.data()}, at.tiles, flat->data()});
     }
-    m_ = std::move(m);
+    if (!has_m) m_ = std::move(m);
     return {std::move(copy), factors_.data(), static_cast<float>(options_.beta1)};
   }
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.

@@ -258,6 +258,8 @@ class zero_one_rule : public rule_defaults {
   void resume(const View&, const tiled<B, P, G>& at) {
     at.backend.launch(at.n_tiles(),
                       detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+    const double none = 0;
+    backend_.copy_in(lr_sum_.data(), &none, 1);
     moved_ = false;
   }
   /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the

@@ -123,8 +123,7 @@ class mpi_group {
     note n{};
     int from = 0;
     while (receive(n, from)) {
-      if (n.what != note::answer)
-        break_off(call, n, "; rank " + std::to_string(name(from)) + " has given up before");
+      if (n.what != note::answer) break_off(call, make_note(note::question, call), gave_up(from));
     }
   }
 
@@ -142,6 +141,8 @@ class mpi_group {
     int rank = 0, size = 1, n_whole = 1;
     std::vector<int> names;  ///< by rank
     std::chrono::milliseconds timeout;
+    int asker = -1;  ///< a rank that asked who is here
+    clock::time_point asked;
     std::string broken;  ///< why no collective can be used any more
 
     shared(MPI_Comm base, std::chrono::milliseconds t) : timeout(t) {
@@ -203,10 +204,18 @@ class mpi_group {
     note n{};
     int from = 0;
     while (receive(n, from)) {
-      if (n.what == note::question) send(from, make_note(note::answer, call));
       if (n.what == note::verdict) break_off(call, n, found_by(from));
+      if (n.what != note::question) continue;
+      send(from, make_note(note::answer, call));
+      if (shared_->asker < 0) shared_->asked = clock::now();
+      shared_->asker = from;
+    }
+    // whoever asks gives up, and says what it found to those whom it heard
+    if (shared_->asker >= 0 && clock::now() - shared_->asked > std::chrono::seconds(1)) {
+      break_off(call, make_note(note::question, call), gave_up(shared_->asker));
     }
   }
+  [[nodiscard]] std::string gave_up(int r) const { return named(r) + " has given up before"; }
   [[noreturn]] void give_up(const char* call) const {
     std::vector<std::string> calls(static_cast<std::size_t>(size()));
     calls[static_cast<std::size_t>(rank())] = call;
@@ -246,11 +255,12 @@ class mpi_group {
     }
     break_off(call, found, others);
   }
-  [[nodiscard]] std::string found_by(int r) const {
-    return ", as rank " + std::to_string(name(r)) + " found";
-  }
+  [[nodiscard]] std::string found_by(int r) const { return ", as " + named(r) + " found"; }
+  [[nodiscard]] std::string named(int r) const { return "rank " + std::to_string(name(r)); }
   [[noreturn]] void break_off(const char* call, const note& found, const std::string& more) const {
-    std::string who = found.n_missing == 0 ? "all ranks wait" : "not in a collective of it:";
+    std::string who = found.what == note::question ? ""
+                      : found.n_missing == 0       ? "all ranks wait"
+                                                   : "not in a collective of it:";
     const int n_named = std::min(found.n_missing, static_cast<int>(found.missing.size()));
     for (int i = 0; i < n_named; ++i) {
       who += " rank " + std::to_string(name(found.missing[static_cast<std::size_t>(i)]));
