@@ -47,7 +47,7 @@ endif()
 # MPI transport needs MPI's headers and is a host matter; NCCL's is compiled where NCCL was found.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
      "${PROJECT_SOURCE_DIR}/include/onebit/*.hpp" "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
-list(FILTER headers EXCLUDE REGEX "transport/mpi\\.hpp$")
+list(FILTER headers EXCLUDE REGEX "transport/mpi[a-z_]*\\.hpp$")
 if(NOT TARGET NCCL::nccl)
   list(FILTER headers EXCLUDE REGEX "transport/nccl[a-z_]*\\.hpp$")
 endif()
