@@ -15,31 +15,18 @@
 #include <string>
 #include <vector>
 
+#include "support/scratch.hpp"
 #include "support/training.hpp"
 
 using onebit_test::contains;
 using onebit_test::on_ranks;
 using onebit_test::saved;
+using onebit_test::scratch;
 using onebit_test::thrown;
 using onebit_test::training;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct scratch {
-  fs::path path;
-  scratch() {
-    std::string name = (fs::temp_directory_path() / "onebit-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no scratch directory");
-    path = name;
-  }
-  scratch(const scratch&) = delete;
-  scratch& operator=(const scratch&) = delete;
-  ~scratch() {
-    std::error_code none;
-    fs::remove_all(path, none);
-  }
-};
 
 auto make(training<>& data, const onebit::threads& t) {
   return onebit::one_bit_adam(data.groups(), t, onebit_test::frozen_after(3));

@@ -8,21 +8,20 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "support/ranks.hpp"
+#include "support/scratch.hpp"
 
 using onebit_test::contains;
 using onebit_test::thrown;
 namespace fs = std::filesystem;
 
 TEST_CASE("an id file is whole, exclusive, its owner's, and of this run; else it is refused") {
-  std::string folder = (fs::temp_directory_path() / "onebit-id-XXXXXX").string();
-  REQUIRE(mkdtemp(folder.data()) != nullptr);
-  const std::string file = folder + "/id";
+  const onebit_test::scratch folder;
+  const std::string file = (folder.path / "id").string();
   const std::array<char, 5> id = {'a', 0, 'c', 'd', 'e'};
   std::array<char, 5> read{};
   const auto await = [&] {
@@ -33,7 +32,7 @@ TEST_CASE("an id file is whole, exclusive, its owner's, and of this run; else it
   await();
   CHECK(read == id);
   CHECK(fs::status(file).permissions() == (fs::perms::owner_read | fs::perms::owner_write));
-  CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 1);
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 1);
   CHECK(thrown<std::runtime_error>([&] { common::publish(file, id.data(), id.size()); }) ==
         contains{"is there already"});
 
@@ -51,5 +50,4 @@ TEST_CASE("an id file is whole, exclusive, its owner's, and of this run; else it
   CHECK(thrown<std::runtime_error>(await) == contains{file});
   CHECK(thrown<std::runtime_error>([&] { common::publish(file, id.data(), id.size()); }) ==
         contains{"is there already"});
-  fs::remove_all(folder);
 }

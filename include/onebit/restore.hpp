@@ -108,14 +108,7 @@ struct served_field {
   slot_format format;
 
   template <class L>
-  struct reader {
-    const float* first;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::load(first + 32 * k);
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+  ONEBIT_HD flat_field::reader<L> at(const tile& t, std::size_t) const {
     return {residual + format.served_word(t) * 32};
   }
 };

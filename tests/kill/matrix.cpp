@@ -26,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "../support/scratch.hpp"
 #include "job.hpp"
 
 using namespace onebit_test;
@@ -36,21 +37,6 @@ using clock_type = std::chrono::steady_clock;
 namespace {
 
 constexpr std::chrono::milliseconds deadline(1000);
-
-struct scratch {
-  fs::path path;
-  scratch() {
-    std::string name = (fs::temp_directory_path() / "onebit-kill-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no scratch directory");
-    path = name;
-  }
-  scratch(const scratch&) = delete;
-  scratch& operator=(const scratch&) = delete;
-  ~scratch() {
-    std::error_code none;
-    fs::remove_all(path, none);
-  }
-};
 
 struct verdict {
   std::string failure;  ///< empty: as it must be

@@ -11,9 +11,11 @@
 #include <sstream>
 
 #include "../support/training.hpp"
+#include "compositions.hpp"
 #include "shared.hpp"
 
 using namespace onebit_test;
+using namespace onebit_test::compositions;
 
 namespace {
 
@@ -42,28 +44,16 @@ std::vector<left_behind> job(int n, int steps, const Make& make) {
   });
 }
 
-const auto scattered = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(3));
-};
 const auto refreshed = [](auto& data, auto t) {
   onebit::one_bit_adam_options o = frozen_after(3);
   o.refreshes = 2;
   return onebit::one_bit_adam(data.groups(), t, o);
-};
-const auto bucketed = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
-                              onebit::gather_scatter{onebit::sign<>{}, 1000});
-};
-const auto gathered = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
-                              onebit::all_gather<onebit::sign<>>{});
 };
 const auto layered = [](auto& data, auto t) {
   onebit::one_bit_lamb_options o;
   o.freeze.after = 3;
   return onebit::one_bit_lamb(data.groups(), t, o);
 };
-const auto plain = [](auto& data, auto t) { return onebit::adam(data.groups(), t); };
 const auto skipping = [](auto& data, auto t) {
   onebit::zero_one_adam_options o;
   o.schedule.warmup_steps = 3;

@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "../support/training.hpp"
+#include "compositions.hpp"
 #include "shared.hpp"
 
 #if defined(__x86_64__)
@@ -19,25 +20,14 @@
 #endif
 
 using namespace onebit_test;
+using namespace onebit_test::compositions;
 
 namespace {
 
 constexpr float nan_f = std::numeric_limits<float>::quiet_NaN();
 
-const auto plain = [](auto& data, auto t) { return onebit::adam(data.groups(), t); };
 const auto summed = [](auto& data, auto t) {
   return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);
-};
-const auto scattered = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(3));
-};
-const auto bucketed = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
-                              onebit::gather_scatter{onebit::sign<>{}, 1000});
-};
-const auto gathered = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
-                              onebit::all_gather<onebit::sign<>>{});
 };
 const auto by_node = [](auto& data, auto t) {
   return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
