@@ -307,9 +307,9 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.start(std::declval<typename X::space>(),  // from a momentum, or from nothing
           std::declval<handover<typename X::float_buffer>>());
   { fixed.started() } -> std::convertible_to<bool>;
-  x.count_live(live);                                // these elements take part from now on
-  x.agreed(live);                                    // field: of the last exchange
-  x.heard(live);                                     // field: of this step's
+  x.count_live(live);  // these elements take part from now on
+  x.check_slots(checked::everything);
+  x.agreed(live), x.heard(live);                     // fields: of the last exchange, of this step's
   { fixed.n_unsent() } -> std::convertible_to<int>;  // buckets of this step
   x.send_next(message, t);
   x.agree(message, t);

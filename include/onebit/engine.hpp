@@ -102,7 +102,8 @@ struct engine {
     d.add(told);
     d.add(lr);
     d.add(inverse_loss_scale);
-    d.add((plan.average_gradient ? 1 : 0) + (plan.exchange ? 2 : 0) + (plan.frozen ? 4 : 0));
+    for (const bool b : {plan.average_gradient, plan.exchange, plan.frozen}) d.add(b);
+    d.add(static_cast<int>(checks));
     for (std::size_t g = 0, t = 0; g < tensors.group_ends.size(); t = tensors.group_ends[g++]) {
       if (t == tensors.group_ends[g]) continue;
       d.add(tensors.entries[t].lr_factor);
@@ -127,6 +128,7 @@ struct engine {
     step_scalars s;
     s.optimizer = number % slot_place::n_optimizers;
     backend().copy_in(now(), &s, 1);
+    check_slots(checks);
     rule.prepare(average.axis());
     if constexpr (LocalRule<R>) {
       live = {make_mask(), make_mask()};
@@ -134,6 +136,11 @@ struct engine {
     }
   }
 
+  void check_slots(checked which) {
+    average.check_slots(checks = which);
+    compressed.check_slots(which);
+    ++generation;
+  }
   [[nodiscard]] B& backend() { return rule.backend(); }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
   [[nodiscard]] live_mask mask() const { return {live.current()}; }
@@ -222,17 +229,6 @@ struct engine {
     backend().copy_out(values.data(), flat.data() + first, values.size());
     return values;
   }
-  /// Moments were taken over that are so many steps old.
-  [[gnu::cold]] void start_bias(std::uint64_t steps) {
-    const bias_decay each = rule.bias(step_plan{});
-    if (each.m == 0 && each.v == 0) return;  // it is not corrected
-    step_scalars s;
-    backend().copy_out(&s, now(), 1);
-    s.bias = {std::pow(each.m, static_cast<double>(steps)),
-              std::pow(each.v, static_cast<double>(steps))};
-    backend().copy_in(now(), &s, 1);
-  }
-
   /// All that lasts. A reader may throw in the middle, and take back what it has read; `adopt` ends
   /// what it keeps.
   template <class Archive>
@@ -285,6 +281,7 @@ struct engine {
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
+  checked checks = checked::compressed;
   std::uint64_t step = 0;
   std::uint64_t verify_every = 0, verified = 0;  ///< steps, 0: never; after which step it was
   std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke

@@ -20,7 +20,8 @@ enum class odd : std::uint32_t {
   step,   ///< it is at another one
   place,  ///< it is in another exchange, or at another optimizer
   terms,  ///< it was told another rate, scale, or other group options, or plans another step
-  shard   ///< it belongs to another shard, and does something else
+  shard,  ///< it belongs to another shard, and does something else
+  bytes   ///< it may not be: what came from it was damaged on its way
 };
 
 struct step_scalars {
@@ -269,6 +270,13 @@ namespace detail {
           message("exchange: rank ", rank, " was told other numbers for step ", s.number,
                   " than this rank (lr ", s.lr, "): another lr, loss scale or option of a group, ",
                   "here or in a local step before, or one that was refused", where));
+    case odd::bytes:
+      throw transport_error(message(
+          "exchange: in step ", s.number, " a message that came from rank ", rank,
+          " was damaged on its way (its checksum is another): ", to_string_of_place(s.own_word),
+          "; a network, a driver or memory that fails. This rank has taken the step back; where "
+          "the ",
+          "others have not, load the last checkpoint on all", where));
     case odd::step:
       break;
   }

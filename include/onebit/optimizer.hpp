@@ -13,6 +13,7 @@
 #include <onebit/element.hpp>
 #include <onebit/engine.hpp>
 #include <onebit/error.hpp>
+#include <onebit/given_moments.hpp>
 #include <onebit/policy_checks.hpp>
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
@@ -170,18 +171,7 @@ class optimizer {
   }
   {
     const detail::standard_arithmetic arithmetic;
-    engine_type& e = parts_->lasting;
-    if (parts_->open || e.step > 0) {
-      throw invalid_input(detail::message("start_from: step ", e.step, " has begun or is done; ",
-                                          "moments can be given before the first step only",
-                                          where()));
-    }
-    const layout& axis = e.average.axis();
-    std::vector<float> flat[2];
-    for (auto& f : flat) f.assign(axis.n_words() * word_elements, 0.0F);
-    detail::flatten(moments, e.tensors.sizes, flat, where());
-    e.rule.take(flat[0].data(), flat[1].data());
-    e.start_bias(steps);
+    take_moments(parts_->lasting, moments, steps, parts_->open.has_value());
   }
 
   /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
@@ -210,6 +200,13 @@ class optimizer {
   /// most; the step was done. Costs a pass over both on the host, 4 bytes per parameter for as
   /// long, and a collective of 24 bytes.
   void verify_every(std::uint64_t steps) { parts_->lasting.verify_every = steps; }
+
+  /// Which messages have a checksum: at first those of compressors, where it costs a percent of a
+  /// step; of full precision a tenth and more (never with dense_sum::transport). A rank that a
+  /// damaged one reaches takes the step back and throws transport_error; the others skip it where
+  /// an average was yet to be sent, else all throw rank_mismatch in the next step. All ranks must
+  /// do the same, between steps.
+  void check_messages(checked which) { parts_->lasting.check_slots(which); }
 
   /// Warnings of this rank go to `f`, or nowhere (null). At first rank 0 prints them on stderr.
   /// There is one: the warm-up ends while v still moves (freeze::warning).

@@ -220,11 +220,11 @@ class step_in_progress {
         (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) | (clips() ? 4U : 0U);
     e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
   }
-  /// Whether the average has found a rank out of step, which may plan another step. (What runs
-  /// behind the host cannot stop there.)
+  /// Whether the average has found a rank out of step, which may plan another step; all ranks have.
+  /// (What runs behind the host cannot stop there.)
   [[nodiscard]] bool parted() {
     if constexpr (B::deferred) return false;
-    return e_->now()->odd_rank != 0;
+    return e_->now()->odd_rank != 0 && e_->now()->odd_in != odd::bytes;
   }
   void exchange() {
     if constexpr (compresses) {

@@ -44,11 +44,6 @@ struct param_group {
   float weight_decay = 0.0F;
 };
 
-/// The moments of one tensor, from elsewhere: as many of each as it has parameters.
-struct given_moments {
-  std::span<const float> m, v;
-};
-
 /// What a kernel knows of a tensor: raw pointers and its group's options.
 template <class P, class G>
 struct tensor_entry {
@@ -276,34 +271,6 @@ template <class P, class G>
     groups.push_back(std::move(group));
   }
   return groups;
-}
-
-/// Moments of tensors of these sizes to the flat axis, m and v. Throws invalid_input.
-[[gnu::cold]] inline void flatten(const std::vector<given_moments>& moments,
-                                  const std::vector<std::size_t>& sizes,
-                                  std::vector<float> (&flat)[2], const std::string& where) {
-  if (moments.size() != sizes.size()) {
-    throw invalid_input(
-        message("start_from: moments of ", moments.size(), " tensors for ", sizes.size(), where));
-  }
-  std::size_t first = 0;
-  for (std::size_t t = 0; t < sizes.size(); ++t) {
-    const given_moments& g = moments[t];
-    if (g.m.size() != sizes[t] || g.v.size() != sizes[t]) {
-      throw invalid_input(message("start_from: tensor ", t, " has ", sizes[t], " parameters, but ",
-                                  g.m.size(), " of m and ", g.v.size(), " of v", where));
-    }
-    for (std::size_t i = 0; i < sizes[t]; ++i) {
-      if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && std::isfinite(g.v[i]))) {
-        throw invalid_input(message("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
-                                    " and v ", g.v[i], "; both must be finite, v not negative",
-                                    where));
-      }
-      flat[0][first + i] = g.m[i];
-      flat[1][first + i] = g.v[i];
-    }
-    first += (sizes[t] + word_elements - 1) / word_elements * word_elements;
-  }
 }
 
 }  // namespace detail

@@ -67,6 +67,23 @@ struct step_plan {
   [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
 };
 
+/// Which messages have a checksum.
+enum class checked : std::uint8_t {
+  nothing,
+  compressed,  ///< those of compressors
+  everything   ///< also those in full precision
+};
+
+/// The weight of a word in a checksum, by its place: odd, and no two are the same in 2^31 words.
+/// Its upper half is 0, so that a word's product has no more than 64 bits: a sum of products modulo
+/// 2^64 changes whenever one word does, or when one bit changes in each of two words.
+ONEBIT_HD constexpr std::uint32_t checksum_weight(std::size_t place) {
+  return static_cast<std::uint32_t>(2 * place + 1) * 0x9E3779B1U;
+}
+ONEBIT_HD constexpr std::uint64_t weighted(std::uint32_t word, std::size_t place) {
+  return std::uint64_t{word} * checksum_weight(place);
+}
+
 /// What a step does to the bias of moments that are averages from 0: m's is multiplied by beta1
 /// where m takes a gradient in, else by 1; v's alike. 0: the bias is not to be corrected.
 struct bias_decay {

@@ -54,7 +54,7 @@ const auto layered = [](auto& data, auto t) {
   o.freeze.after = 3;
   return onebit::one_bit_lamb(data.groups(), t, o);
 };
-const auto skipping = [](auto& data, auto t) {
+const auto with_local_steps = [](auto& data, auto t) {
   onebit::zero_one_adam_options o;
   o.schedule.warmup_steps = 3;
   o.schedule.doubling_steps = 3;
@@ -151,9 +151,9 @@ TEST_CASE("another number of ranks: what was agreed and what is owed is kept on 
   SUBCASE("1-bit Adam, all-gather") { check(gathered, 0.9, 8); }
   SUBCASE("1-bit LAMB") { check(layered, 0.9, 8); }
   SUBCASE("0/1 Adam after an exchange and between two") {
-    check(skipping, 0, 6);
-    check(skipping, 0, 7);
-    check(skipping, 0, 8);
+    check(with_local_steps, 0, 6);
+    check(with_local_steps, 0, 7);
+    check(with_local_steps, 0, 8);
   }
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("another number of ranks, at any step: the new ranks agree, step after
   SUBCASE("1-bit Adam, buckets") { check(bucketed, false); }
   SUBCASE("1-bit Adam, all-gather") { check(gathered, false); }
   SUBCASE("1-bit LAMB") { check(layered, false); }
-  SUBCASE("0/1 Adam") { check(skipping, true); }
+  SUBCASE("0/1 Adam") { check(with_local_steps, true); }
 }
 
 TEST_CASE("Adam with another number of ranks is Adam that never stopped") {
@@ -329,10 +329,10 @@ TEST_CASE(
 
   // From one rank alone, saved with a sum of rates: the first exchange divides by rates that it
   // saw.
-  const auto three = job(3, 6, skipping);
+  const auto three = job(3, 6, with_local_steps);
   const auto one = on_ranks(1, [&](onebit::threads t) {
     training<> data;
-    auto o = skipping(data, t);
+    auto o = with_local_steps(data, t);
     take_over(o, data, three);
     for (int i = 0; i < 4; ++i) (void)train(o, data);
     return left_behind{saved(o), data.params};
@@ -346,7 +346,7 @@ TEST_CASE(
   };
   on_ranks(3, [&](onebit::threads t) {
     training<> data;
-    auto o = skipping(data, t);
+    auto o = with_local_steps(data, t);
     take_over(o, data, one);
     const double before = size_of_m(o);
     while (train(o, data).phase != onebit::phase::compressed) {

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <onebit/collective/hierarchical.hpp>
 #include <optional>
 
 #include "../support/training.hpp"
@@ -29,19 +28,6 @@ constexpr float nan_f = std::numeric_limits<float>::quiet_NaN();
 const auto summed = [](auto& data, auto t) {
   return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);
 };
-const auto by_node = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
-                              onebit::hierarchical{onebit::sign<>{}, 2});
-};
-const auto skipping = [](auto& data, auto t) {
-  onebit::zero_one_adam_options o;
-  o.schedule.kappa = 1;
-  o.schedule.warmup_steps = 3;
-  o.schedule.doubling_steps = 2;
-  o.schedule.max_interval = 2;
-  return onebit::zero_one_adam(data.groups(), t, o);
-};
-
 /// After `before` steps calls odd(optimizer, data) on rank 1 and even(...) on the others; gives
 /// what each was told, and checks that parameters, and the run after it, are those of a run without
 /// it.

@@ -67,10 +67,19 @@ struct host_lanes {
     }
     return lane[0];
   }
-  /// Sum of n counts.
-  ONEBIT_LANES static std::uint64_t sum_counts(const std::uint32_t* p, std::size_t n) {
+  /// Sum of n counts, modulo 2^64.
+  template <class T>
+  ONEBIT_LANES static std::uint64_t sum_counts(const T* p, std::size_t n) {
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < n; ++i) total += p[i];
+    return total;
+  }
+  /// Sum of n words, each times its weight (vocabulary.hpp), modulo 2^64; `first`: the first's
+  /// place.
+  ONEBIT_LANES static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
+                                                 std::size_t n) {
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < n; ++i) total += weighted(p[i], first + i);
     return total;
   }
   /// The largest of n values, at least `least`. (Which zero, where only zeros reach it and `least`

@@ -106,6 +106,27 @@ struct avx2_lanes : host_lanes {
   ONEBIT_TARGET static value sqrt(const value& a) {
     return {_mm256_sqrt_ps(a.p0), _mm256_sqrt_ps(a.p1), _mm256_sqrt_ps(a.p2), _mm256_sqrt_ps(a.p3)};
   }
+  ONEBIT_TARGET static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
+                                                  std::size_t n) {
+    const auto weight = [&](std::size_t l) { return static_cast<int>(checksum_weight(first + l)); };
+    const __m256i step =
+        _mm256_set1_epi32(static_cast<int>(checksum_weight(8) - checksum_weight(0)));
+    __m256i even = _mm256_setr_epi32(weight(0), 0, weight(2), 0, weight(4), 0, weight(6), 0);
+    __m256i odd = _mm256_setr_epi32(weight(1), 0, weight(3), 0, weight(5), 0, weight(7), 0);
+    __m256i sums = _mm256_setzero_si256(), more = sums;
+    std::size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i));
+      sums = _mm256_add_epi64(sums, _mm256_mul_epu32(words, even));
+      more = _mm256_add_epi64(more, _mm256_mul_epu32(_mm256_srli_epi64(words, 32), odd));
+      even = _mm256_add_epi32(even, step);
+      odd = _mm256_add_epi32(odd, step);
+    }
+    std::uint64_t each[4];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(each), _mm256_add_epi64(sums, more));
+    return each[0] + each[1] + each[2] + each[3] +
+           host_lanes::sum_weighted(p + i, first + i, n - i);
+  }
   ONEBIT_TARGET static value abs(const value& a) {
     const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
     return {_mm256_and_ps(a.p0, mask), _mm256_and_ps(a.p1, mask), _mm256_and_ps(a.p2, mask),

@@ -87,6 +87,30 @@ struct avx512_lanes : host_lanes {
     const __m512 mask = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FFFFFFF));
     return {_mm512_and_ps(a.lo, mask), _mm512_and_ps(a.hi, mask)};
   }
+  ONEBIT_TARGET static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
+                                                  std::size_t n) {
+    const __m512i each = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i step =
+        _mm512_set1_epi32(static_cast<int>(checksum_weight(1) - checksum_weight(0)));
+    __m512i even = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(checksum_weight(first))),
+                                    _mm512_mullo_epi32(each, step));
+    __m512i odd = _mm512_maskz_srli_epi64(0xFF, even, 32);
+    const __m512i far = _mm512_maskz_slli_epi32(all, step, 4);
+    __m512i sums = _mm512_setzero_si512(), more = sums;
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+      const __m512i words = _mm512_loadu_si512(p + i);
+      sums = _mm512_add_epi64(sums, _mm512_maskz_mul_epu32(0xFF, words, even));
+      more = _mm512_add_epi64(
+          more, _mm512_maskz_mul_epu32(0xFF, _mm512_maskz_srli_epi64(0xFF, words, 32), odd));
+      even = _mm512_add_epi32(even, far);
+      odd = _mm512_add_epi32(odd, far);
+    }
+    std::uint64_t total[8];
+    _mm512_storeu_si512(total, _mm512_add_epi64(sums, more));
+    for (int l = 1; l < 8; ++l) total[0] += total[l];
+    return total[0] + host_lanes::sum_weighted(p + i, first + i, n - i);
+  }
   ONEBIT_TARGET static value fma(const value& a, const value& b, const value& c) {
     return {_mm512_fmadd_ps(a.lo, b.lo, c.lo), _mm512_fmadd_ps(a.hi, b.hi, c.hi)};
   }

@@ -52,12 +52,19 @@ struct warp_lanes {
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
-  ONEBIT_HD static std::uint64_t sum_counts(const std::uint32_t* p, std::size_t n) {
+  template <class T>
+  ONEBIT_HD static std::uint64_t sum_counts(const T* p, std::size_t n) {
     Warp::sync();
     std::uint64_t mine = 0;
     for (std::size_t i = Warp::lane(); i < n; i += 32) mine += p[i];
-    for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
-    return mine;
+    return total(mine);
+  }
+  ONEBIT_HD static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
+                                              std::size_t n) {
+    Warp::sync();
+    std::uint64_t mine = 0;
+    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += weighted(p[i], first + i);
+    return total(mine);
   }
   ONEBIT_HD static float largest(const float* p, std::size_t n, float least) {
     Warp::sync();
@@ -120,6 +127,10 @@ struct warp_lanes {
   }
 
  private:
+  ONEBIT_HD static std::uint64_t total(std::uint64_t mine) {
+    for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
+    return mine;
+  }
   ONEBIT_HD static std::uint32_t mine(bits b) { return (b >> Warp::lane()) & 1U; }
   ONEBIT_HD static std::uint32_t to_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }
   ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }

@@ -34,7 +34,8 @@ class all_gather_exchange {
   static constexpr bool carries = sender_type::carries;
 
   all_gather_exchange(C codec, wire w, B backend, std::span<const std::size_t> sizes)
-      : wire_(std::move(w)), sender_(std::move(codec), std::move(backend), sizes, 1) {}
+      : wire_(std::move(w)),
+        sender_(std::move(codec), std::move(backend), sizes, 1, 1, wire_.size()) {}
 
   /// As gather_scatter_exchange, here and below.
   [[nodiscard]] bool travels() const { return wire_.size() > 1; }
@@ -75,6 +76,7 @@ class all_gather_exchange {
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
   void count_live(live_mask live) { sender_.count_live(live); }
+  void check_slots(checked which) { sender_.check_slots(travels() ? which : checked::nothing); }
 
   [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
   [[nodiscard]] view heard(live_mask live) { return view_of(gathered_.next(), live); }
@@ -91,7 +93,7 @@ class all_gather_exchange {
     wire_.all_gather(own_.data(), gathered_.next(), slot_bytes());
     const auto w = static_cast<std::uint32_t>(wire_.size());
     B& backend = sender_.backend();
-    backend.launch(1, check_kernel{t.now, gathered_.next(), sender_.format(), w, w, 0});
+    sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .n_ranks = w, .part = 0});
     // Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
     if constexpr (sender_type::scaled) {
       backend.launch(axis().slot_segments(),

@@ -66,11 +66,11 @@ struct mean_in_place_kernel {
 /// The status as floats, where an allreduce adds it up: slot r sums to what rank r says, a step of
 /// NaN where it saw a bad value. Floats hold 24 bits of each.
 struct float_status {
-  float step, optimizer, terms;
+  float step, optimizer, terms, unused[2];
 };
 [[nodiscard]] ONEBIT_HD float_status own_status(const step_scalars* now) {
   const auto low = [](std::uint32_t x) { return static_cast<float>(x % (1U << 24U)); };
-  return {low(now->number), low(now->optimizer), low(now->terms)};
+  return {low(now->number), low(now->optimizer), low(now->terms), {}};
 }
 [[nodiscard]] ONEBIT_HD float_status* float_status_of(const slot_format& f, std::byte* slots,
                                                       std::size_t slot) {
@@ -93,7 +93,7 @@ struct tag_kernel {
       mine.step = (mine.step - mine.step) / (mine.step - mine.step);  // 0 / 0 at run time: a NaN
     }
     for (std::uint32_t r = 0; r < n; ++r) {
-      L::store_scalar(float_status_of(format, slots, r), r == rank ? mine : float_status{0, 0, 0});
+      L::store_scalar(float_status_of(format, slots, r), r == rank ? mine : float_status{});
     }
   }
 };
@@ -139,7 +139,7 @@ struct check_tags_kernel {
 /// the transport's.
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
-/// plus a status of 12 bytes and a sum of squares per slot; transport: 1 collective. Memory while
+/// plus a status of 20 bytes and a sum of squares per slot; transport: 1 collective. Memory while
 /// in use: 8 bytes per element and 4/W (rank_order), 4 (transport).
 template <class B>
 class dense {
@@ -155,6 +155,10 @@ class dense {
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
   [[nodiscard]] auto& sender() { return exchange_.sender(); }
   void release() noexcept { exchange_.release(); }
+  /// As the exchanges; what a transport adds up has no checksum.
+  void check_slots(checked which) {
+    exchange_.check_slots(mode_ == dense_sum::rank_order ? which : checked::nothing);
+  }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
   /// As gather_scatter_exchange: buckets that are not sent yet, and the next of them on its way.

@@ -114,6 +114,8 @@ class gather_scatter_exchange {
     served_ = {};
   }
   void count_live(live_mask live) { sender_.count_live(live); }
+  /// Where nothing travels nothing is checked.
+  void check_slots(checked which) { sender_.check_slots(travels() ? which : checked::nothing); }
 
   /// What was agreed in the last exchange that was kept.
   [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
@@ -215,13 +217,12 @@ class gather_scatter_exchange {
   /// Reads the status of n buckets.
   void check(std::byte* slots, std::size_t n, std::uint32_t part, step_scalars* now) {
     const auto w = static_cast<std::uint32_t>(ranks());
-    sender_.backend().launch(1, check_kernel{.now = now,
-                                             .slots = slots,
-                                             .format = sender_.format(),
-                                             .n = static_cast<std::uint32_t>(n) * w,
-                                             .n_ranks = w,
-                                             .part = part,
-                                             .slots_per_bucket = w});
+    sender_.check({.now = now,
+                   .slots = slots,
+                   .n = static_cast<std::uint32_t>(n) * w,
+                   .n_ranks = w,
+                   .part = part,
+                   .slots_per_bucket = w});
   }
   /// The chunk that this rank serves in bucket b.
   [[nodiscard]] int own_chunk(int b) const { return b * wire_.size() + wire_.rank(); }

@@ -143,6 +143,10 @@ class hierarchical_exchange {
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
   void count_live(live_mask live) { sender_.count_live(live); }
+  void check_slots(checked which) {
+    sender_.check_slots(travels() ? which : checked::nothing);
+    exact_.check_slots(travels() ? which : checked::nothing);
+  }
 
   [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
   [[nodiscard]] view heard(live_mask live) { return view_of(gathered_.next(), live); }
@@ -166,13 +170,13 @@ class hierarchical_exchange {
       sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
     }
     across_.all_to_all(sent + me * bucket_bytes(f), received_.data(), f.slot_bytes);
-    check(received_.data(), f, t,
+    check(sender_, received_.data(), t,
           {.n = n, .n_ranks = n, .part = me, .first = me, .stride = l, .tell = true});
     server_.serve(sender_, mean(), own_chunk(), t, served_.data());
     sender_.seal(served_.data(), 1, slot_place::served + me, t.now);
     across_.all_gather(served_.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, gathered_.next(), bucket_bytes(f));
-    check(gathered_.next(), f, t,
+    check(sender_, gathered_.next(), t,
           {.n = l * n, .n_ranks = n, .part = slot_place::served, .stride = l, .per_shift = n});
   }
   template <class Produce, class Undo>
@@ -236,15 +240,25 @@ class hierarchical_exchange {
     for (int b = local_.size() - 1; b >= 0; --b) exact_.encode(produce, t, exact_sent_.data(), b);
     local_.all_to_all(exact_sent_.data(), exact_received_.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(across_.rank());
-    check(exact_received_.data(), f, t,
+    check(exact_, exact_received_.data(), t,
           {.n = l * n, .n_ranks = l, .part = me, .per_rank = n, .first = node * l, .tell = true});
     return {f, exact_received_.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
-  template <class Undo>
-  [[gnu::cold]] void check(std::byte* slots, const slot_format& f, const turn<Undo>& t,
-                           const slots_of_ranks& s) {
-    sender_.backend().launch(1, check_kernel{t.now, slots, f, s.n, s.n_ranks, s.part, s.per_rank,
-                                             s.first, s.stride, s.tell, s.per_shift, s.per_shift});
+  template <class Sender, class Undo>
+  [[gnu::cold]] static void check(Sender& by, std::byte* slots, const turn<Undo>& t,
+                                  const slots_of_ranks& s) {
+    by.check({t.now,
+              slots,
+              {},
+              s.n,
+              s.n_ranks,
+              s.part,
+              s.per_rank,
+              s.first,
+              s.stride,
+              s.tell,
+              s.per_shift,
+              s.per_shift});
   }
   [[nodiscard]] byte_buffer make(std::size_t n) {
     return sender_.backend().template make_buffer<std::byte>(n);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/marks.hpp>
@@ -41,7 +42,9 @@ class sender {
       "onebit: a TileCompressor runs on the host only; on a device write the members of a "
       "WordCompressor as in onebit/compress/sign.hpp");
 
-  sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1);
+  /// `n_heard`: slots that are read at a time, where these are more than those that are sent.
+  sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1,
+         int n_heard = 0);
 
   [[nodiscard]] const C& codec() const { return codec_; }
   [[nodiscard]] B& backend() { return backend_; }
@@ -90,7 +93,22 @@ class sender {
   }
   /// Writes the status of n slots of a bucket; `part` is its number, and more: see slot_place.
   [[gnu::cold]] void seal(std::byte* slots, std::size_t n, std::uint32_t part, step_scalars* now) {
-    backend_.launch(1, status_kernel{now, slots, format_, static_cast<std::uint32_t>(n), part});
+    sum_blocks(slots, n);
+    backend_.launch(1, status_kernel{now, slots, format_, static_cast<std::uint32_t>(n), part,
+                                     block_sums_.data()});
+  }
+  /// Reads the status of slots that came; the rest of `what` says which they are.
+  [[gnu::cold]] void check(check_kernel what) {
+    sum_blocks(what.slots, what.n);
+    what.format = format_;
+    what.block_sums = block_sums_.data();
+    backend_.launch(1, what);
+  }
+  /// Whether slots have a checksum, and are compared with it: one pass over what is sent and over
+  /// what comes.
+  void check_slots(checked which) {
+    format_.checked =
+        which == checked::everything || (which == checked::compressed && !format_.exact());
   }
   /// carried = produce(residual), without an exchange. 16 bytes per element.
   template <class Produce, class Undo>
@@ -143,7 +161,7 @@ class sender {
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
            groups_.bytes() + segments_.bytes() + offsets_.bytes() + counts_.bytes() +
-           saved_.bytes();
+           saved_.bytes() + block_sums_.bytes();
   }
   /// What `archive` and `carry` replace, for a reader.
   template <class Archive>
@@ -162,6 +180,10 @@ class sender {
   }
 
  private:
+  void sum_blocks(const std::byte* slots, std::size_t n) {
+    if (!format_.checked) return;
+    backend_.launch(n * format_.n_blocks(), block_sum_kernel{slots, format_, block_sums_.data()});
+  }
   static granularity granularity_of(const C& codec) {
     if constexpr (WordCompressor<C>) return codec.scale_granularity();
     return granularity::vector();
@@ -185,6 +207,7 @@ class sender {
   buffer<float> sums_;            ///< by tile
   buffer<std::uint32_t> counts_;  ///< by tile: live elements
   buffer<std::uint32_t> saved_;   ///< by tile: see worker_carry
+  buffer<std::uint64_t> block_sums_;
   buffer<scale_entry> groups_, segments_;
   two_sided<B, float> scales_;  ///< by group
   buffer<float> carried_;
@@ -193,7 +216,7 @@ class sender {
 
 template <Compressor C, class B>
 [[gnu::cold]] sender<C, B>::sender(C codec, B backend, std::span<const std::size_t> sizes,
-                                   int n_chunks, int n_buckets)
+                                   int n_chunks, int n_buckets, int n_heard)
     : codec_(std::move(codec)),
       backend_(std::move(backend)),
       axis_(sizes, n_chunks, granularity_of(codec_), n_buckets) {
@@ -213,6 +236,8 @@ template <Compressor C, class B>
              backend_.template make_buffer<float>(groups.size())};
   counts_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   if constexpr (carries) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
+  const auto n_slots = static_cast<std::size_t>(std::max(axis_.n_slots(), n_heard));
+  block_sums_ = backend_.template make_buffer<std::uint64_t>(n_slots * format_.n_blocks());
 }
 
 // -- what exchanges share ------------------------------------------------------------------------

@@ -23,9 +23,10 @@ namespace onebit {
 
 /// What a rank says of itself in every slot.
 struct slot_status {
-  std::uint32_t step = 0;   ///< 2 * step + (1 if it saw a non-finite value)
-  std::uint32_t place = 0;  ///< see slot_place
-  std::uint32_t terms = 0;  ///< step_scalars::terms
+  std::uint32_t step = 0;     ///< 2 * step + (1 if it saw a non-finite value)
+  std::uint32_t place = 0;    ///< see slot_place
+  std::uint32_t terms = 0;    ///< step_scalars::terms
+  std::uint32_t sum[2] = {};  ///< of all words before it, weighted: see checksum_weight
 };
 
 /// Where things lie in a slot. Trivially copyable.
@@ -37,16 +38,22 @@ struct slot_format {
   std::uint32_t chunks_per_bucket = 1;
   std::size_t word_bytes = 0;  ///< of a WordCompressor, else 0
   const std::uint64_t* tile_offsets =
-      nullptr;  ///< of a TileCompressor: by tile, within the payload
+      nullptr;           ///< of a TileCompressor: by tile, within the payload
+  bool checked = false;  ///< a status has a checksum of its slot
 
+  static constexpr std::size_t block_words = 1024;
+  /// Blocks whose checksums are added up to a slot's.
+  [[nodiscard]] ONEBIT_HD std::size_t n_blocks() const {
+    return (status_at / 4 + block_words - 1) / block_words;
+  }
   [[nodiscard]] ONEBIT_HD std::size_t payload_at(const tile& t, std::size_t index) const {
     return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
   }
   /// Of its slots, in the exchange of this optimizer.
   [[nodiscard]] ONEBIT_HD std::uint32_t place(const step_scalars* now, std::uint32_t part) const {
-    const bool exact = word_bytes == word_elements * sizeof(float);
-    return now->optimizer * slot_place::first_optimizer + (exact ? slot_place::exact : 0) + part;
+    return now->optimizer * slot_place::first_optimizer + (exact() ? slot_place::exact : 0) + part;
   }
+  [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes == word_elements * sizeof(float); }
   [[nodiscard]] ONEBIT_HD std::size_t bucket_of(const tile& t) const {
     return t.chunk / chunks_per_bucket;
   }
