@@ -18,6 +18,7 @@
 #include <memory>
 #include <onebit/digest.hpp>
 #include <onebit/error.hpp>
+#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
 #include <sstream>
@@ -290,16 +291,17 @@ namespace detail::files {
 
 /// Loads the newest checkpoint under `root` of which all files are whole: `read_own(in)` reads what
 /// `write_own` wrote, then the optimizer is loaded. The step that it is of; nothing, where there is
-/// no checkpoint, or none that is whole: then nothing has changed.
+/// no checkpoint, or none that is whole: then nothing has changed. A job of another number of ranks
+/// goes on (optimizer::load_old_job), where its rule can: rank r reads what rank r mod the old
+/// number wrote.
 ///
-/// A job of another number of ranks goes on (optimizer::load_old_job), where its rule and exchange
-/// can: rank r reads what rank r mod the old number wrote.
-///
-/// Collective. Throws checkpoint_error on all ranks when a whole one does not fit (optimizer::load
-/// says why); `read_own` may have changed the trainer's part then, the optimizer has not changed.
+/// Collective. Throws checkpoint_error on all ranks when a whole one does not fit
+/// (optimizer::load); `read_own` may have changed the trainer's part then, the optimizer has not
+/// changed.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
-                                         const ReadOwn& read_own) {
+                                         const ReadOwn& read_own,
+                                         resume_with with = resume_with::same_options) {
   namespace files = detail::files;
   using news = std::array<std::uint64_t, 3>;
   const auto rank = static_cast<std::size_t>(optimizer.rank());
@@ -334,10 +336,10 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
       in = files::open_rank(directory, rank % n_files, true);
     });
     if (n_files == n_ranks) {
-      optimizer.load(*in);
+      optimizer.load(*in, with);
     } else if constexpr (Optimizer::resumes) {
-      optimizer.load_old_job(n_files,
-                             [&](std::size_t r) { return files::open_rank(directory, r, true); });
+      optimizer.load_old_job(
+          n_files, [&](std::size_t r) { return files::open_rank(directory, r, true); }, with);
     } else {
       throw checkpoint_error(detail::message("load_latest: the checkpoint of step ", step,
                                              " is of ", n_files, " ranks, this job has ", n_ranks,

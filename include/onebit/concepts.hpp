@@ -304,8 +304,8 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.sender();  // an onebit::sender: its axis is the one that rules see
   // memory; true: also for what was agreed; true: also to carry from nothing
   { x.allocate(true, true) } -> std::same_as<typename X::space>;
-  x.start(std::declval<typename X::space>(),  // from a momentum, or from nothing
-          std::declval<handover<typename X::float_buffer>>());
+  // from a momentum, or from nothing
+  x.start(std::declval<typename X::space>(), std::declval<handover<typename X::float_buffer>>());
   { fixed.started() } -> std::convertible_to<bool>;
   x.count_live(live);  // these elements take part from now on
   x.check_slots(checked::everything);
@@ -314,8 +314,8 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.send_next(message, t);
   x.agree(message, t);
   x.accumulate(message, t);
-  x.finish(t);
-  x.archive(a, true);  // true: with memory for what was agreed
+  x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
+  x.carried_tiles(), x.visit_owed([](auto&...) {}, [](auto&...) {});  // see gather_scatter
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any
   { fixed.ranks_per_node() } -> std::convertible_to<int>;         // that it knows: else 1
   { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;

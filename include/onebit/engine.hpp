@@ -91,6 +91,12 @@ struct engine {
     for (const auto& t : tensors.entries) most = t.lr_factor > most ? t.lr_factor : most;
     return most;
   }
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
+    return rule.state_bytes() + undo.bytes() + live.bytes() + compressed.state_bytes();
+  }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return entries.bytes() + live.next_bytes() + average.work_bytes() + compressed.work_bytes();
+  }
   /// Why a step with these numbers cannot be; empty: it can.
   [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
     return detail::refuse_numbers(step, lr, largest_lr_factor(), inverse_loss_scale, comm.where());
@@ -110,18 +116,6 @@ struct engine {
       d.add(tensors.entries[t].weight_decay);
     }
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
-  }
-  /// Of parameters and masters.
-  [[nodiscard, gnu::cold]] std::uint64_t parameter_digest() {
-    digest d;
-    const auto add = [&](const auto* p, std::size_t n) { d.add(p, n * sizeof *p); };
-    for (std::size_t i = 0; i < tensors.sizes.size(); ++i) {
-      const P* params = tensors.entries[i].params;
-      const float* master = tensors.entries[i].master;
-      detail::read_on_host(backend(), params, tensors.sizes[i], add);
-      if (master != nullptr) detail::read_on_host(backend(), master, tensors.sizes[i], add);
-    }
-    return d.value();
   }
   /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
   [[gnu::cold]] void prepare(std::uint32_t number) {
@@ -163,7 +157,11 @@ struct engine {
   /// uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
-    return schedule.plan(step, lr);
+    step_plan p = schedule.plan(step, lr);
+    if (renew && R::refreshes && p.exchange && !p.average_gradient) {
+      p.average_gradient = p.last_average = true;
+    }
+    return p;
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
   /// before it changes anything: when that fails, the next step tries again. Throws invalid_input
@@ -200,6 +198,13 @@ struct engine {
       refuse("averages gradients after the warm-up has ended, and this rule has no way back");
     }
   }
+  /// A step was done.
+  void advance(const step_plan& plan, float lr) {
+    told = plan.local() ? terms(lr, 1, plan) : 0;  // its loss scale is a rank's own
+    if (lr > 0) last_lr = lr;
+    if (plan.average_gradient) renew = false;
+    ++step;
+  }
   /// After a step that was the last for a while to average gradients: gives its memory back.
   void rest() noexcept {
     average.release();
@@ -235,6 +240,7 @@ struct engine {
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
     a.scalar(last_lr);
+    a.scalar(renew);
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
@@ -282,6 +288,7 @@ struct engine {
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   checked checks = checked::compressed;
+  bool renew = false;  ///< other ranks than before: v sees an exact average first
   std::uint64_t step = 0;
   std::uint64_t verify_every = 0, verified = 0;  ///< steps, 0: never; after which step it was
   std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke

@@ -106,6 +106,9 @@ class layout {
     const std::size_t first = static_cast<std::size_t>(j) * chunk_words_;
     return first >= n_words_ ? 0 : std::min(chunk_words_, n_words_ - first);
   }
+  [[nodiscard]] tile_range all_tiles() const {
+    return {0, static_cast<std::uint32_t>(tiles_.size())};
+  }
   [[nodiscard]] const std::vector<tile>& tiles() const { return tiles_; }
   /// The tiles of chunk j.
   [[nodiscard]] tile_range chunk_tiles(int j) const { return chunks_[static_cast<std::size_t>(j)]; }

@@ -15,6 +15,7 @@
 #include <onebit/error.hpp>
 #include <onebit/given_moments.hpp>
 #include <onebit/policy_checks.hpp>
+#include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
 #include <onebit/roll_call.hpp>
@@ -56,11 +57,11 @@ class optimizer {
   [[gnu::cold]] optimizer(std::string name, const std::vector<param_group<P, G>>& groups,
                           T transport, R rule, S schedule, const C& collective,
                           dense_sum sum = dense_sum::rank_order)
-      : parts_(std::make_unique<parts>(groups, wire_of(std::move(transport)), std::move(rule),
-                                       std::move(schedule), collective, sum)),
+      : parts_(std::make_unique<parts>(groups, detail::wire_of<C>(std::move(transport)),
+                                       std::move(rule), std::move(schedule), collective, sum)),
         name_(std::move(name) + (sum == dense_sum::transport ? ", sums by the transport" : "")) {
     engine_type& e = parts_->lasting;
-    detail::rank_card card = own_card(parts_->lasting.parameter_digest()).ranks;
+    detail::rank_card card = own_card(parts_->lasting).ranks;
     card.number = detail::next_number();
     e.prepare(detail::roll_call(e.comm, card));
   }
@@ -189,7 +190,7 @@ class optimizer {
   [[gnu::cold]] void join_shards(T transport) {
     if (parts_->open) throw invalid_input(has_begun());
     engine_type& e = parts_->lasting;
-    e.others = shards<B>(wire_of(std::move(transport)), e.backend());
+    e.others = shards<B>(detail::wire_of<C>(std::move(transport)), e.backend());
     ++e.generation;
   }
 
@@ -217,9 +218,9 @@ class optimizer {
   /// between begin() and step().
   [[gnu::cold]] void save(std::ostream& out) {
     if (parts_->open) throw invalid_input(has_begun());
-    const std::uint64_t parameters = parts_->lasting.parameter_digest();
+    const detail::checkpoint_card card = own_card(parts_->lasting);
     detail::write_checkpoint(out, [&](detail::payload_writer& a) {
-      a.local(own_card(parameters));
+      a.local(card);
       parts_->lasting.archive(a);
     });
   }
@@ -227,10 +228,10 @@ class optimizer {
   /// parameters of this rank: their digest is compared. (Not before building: ranks start equal,
   /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
   /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
-  [[gnu::cold]] void load(std::istream& in) {
+  [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options) {
     const detail::standard_arithmetic arithmetic;
     load_checkpoint(
-        parts_->lasting, in, [&] { return own_card(parts_->lasting.parameter_digest()); },
+        parts_->lasting, in, [&] { return own_card(parts_->lasting); }, with,
         parts_->open ? has_begun() : "");
   }
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
@@ -241,13 +242,33 @@ class optimizer {
   /// on each rank; memory: the state three times.
   static constexpr bool resumes = ResumingRule<R>;
   template <class Open>
-  [[gnu::cold]] void load_old_job(std::size_t n_ranks,
-                                  const Open& open) requires ResumingRule<R> || R::local_steps {
+  [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
+                                  resume_with with = resume_with::same_options) requires
+      ResumingRule<R> || R::local_steps {
     const detail::standard_arithmetic arithmetic;
     onebit::load_old_job(
-        parts_->lasting, n_ranks, open,
-        [&] { return own_card(parts_->lasting.parameter_digest()); },
+        parts_->lasting, n_ranks, open, [&] { return own_card(parts_->lasting); }, with,
         parts_->open ? has_begun() : "");
+  }
+
+  /// Goes on over another transport with other ranks, in the same process: those that were in a job
+  /// bring the state that they have after one step of it, the others (an optimizer of their own, of
+  /// one rank) bring nothing, and get parameters too. As load_old_job, of the ranks that are there:
+  /// what the others had still to send is lost. Tensors and options must be the same. Collective
+  /// over the new transport: throws checkpoint_error, rank_mismatch or invalid_input on all ranks
+  /// when one fails; then this one is what it was (parameters that were brought may have come).
+  /// Costs sending each state to all; memory: the state four times. The old transport is let go.
+  template <class T>
+  [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires
+      ResumingRule<R> || R::local_steps {
+    const detail::standard_arithmetic arithmetic;
+    engine_type& e = parts_->lasting;
+    auto fresh = std::make_unique<parts>(
+        detail::groups_of(e.tensors), detail::wire_of<C>(std::move(transport)),
+        R(e.rule.options(), e.backend()), e.schedule, e.policy, e.average.mode());
+    regroup_engines(fresh->lasting, e, what, parts_->open ? has_begun() : "",
+                    [&](engine_type& of) { return own_card(of); });
+    parts_ = std::move(fresh);
   }
 
   /// What every rank says: a few bytes, for what a trainer's ranks decide together. Collective.
@@ -267,16 +288,9 @@ class optimizer {
     return parts_->lasting.average.axis().n_elements();
   }
   /// Bytes that live from step to step in this phase.
-  [[nodiscard]] std::size_t state_bytes() const {
-    const auto& e = parts_->lasting;
-    return e.rule.state_bytes() + e.undo.bytes() + e.live.bytes() + e.compressed.state_bytes();
-  }
+  [[nodiscard]] std::size_t state_bytes() const { return parts_->lasting.state_bytes(); }
   /// Bytes of work space: messages and tables.
-  [[nodiscard]] std::size_t work_bytes() const {
-    const engine_type& e = parts_->lasting;
-    return e.entries.bytes() + e.live.next_bytes() + e.average.work_bytes() +
-           e.compressed.work_bytes();
-  }
+  [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }
 
   /// For inspection and tests: the rule, the schedule, and the exchange, with the elements that
   /// take part in it.
@@ -307,17 +321,6 @@ class optimizer {
     }
   };
 
-  template <class T>
-  static wire wire_of(T&& transport) {
-    using transport_type = std::remove_cvref_t<T>;
-    check_transport<transport_type>();
-    check_split<C, transport_type>();
-    if constexpr (std::is_same_v<transport_type, wire>) {
-      return std::forward<T>(transport);
-    } else {
-      return wire(std::forward<T>(transport));
-    }
-  }
   [[nodiscard]] step_scalars now() {
     step_scalars s;
     parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);
@@ -328,11 +331,11 @@ class optimizer {
     return detail::message("optimizer: step ", steps(),
                            " has begun; call this before begin() or after step()", where());
   }
-  [[nodiscard]] detail::checkpoint_card own_card(std::uint64_t parameters) const {
-    const engine_type& e = parts_->lasting;
-    return {detail::make_card(name_, e.tensors.sizes, parameters, e.compressed.slot_bytes()),
-            static_cast<std::uint32_t>(rank()),
-            static_cast<std::uint32_t>(size()),
+  [[nodiscard]] detail::checkpoint_card own_card(engine_type& e) const {
+    return {detail::make_card(name_, e.tensors.sizes, detail::parameter_digest(e),
+                              e.compressed.slot_bytes()),
+            static_cast<std::uint32_t>(e.comm.rank()),
+            static_cast<std::uint32_t>(e.comm.size()),
             static_cast<std::uint32_t>(e.compressed.ranks_per_node()),
             0,
             e.step};

@@ -5,7 +5,10 @@
 #include <concepts>
 #include <cstddef>
 #include <onebit/concepts.hpp>
+#include <onebit/transport/wire.hpp>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 /// The concepts in words: one call per policy, so that a compiler says what is missing.
 namespace onebit {
@@ -79,5 +82,21 @@ consteval void check_backend() {
                 "copy_in(to, from, n), copy_out(to, from, n) and a static bool `deferred` as in "
                 "onebit/backend/host.hpp");
 }
+
+namespace detail {
+
+/// A transport as collective policy C may use it, without its type.
+template <class C, class T>
+[[nodiscard]] wire wire_of(T transport) {
+  check_transport<T>();
+  check_split<C, T>();
+  if constexpr (std::is_same_v<T, wire>) {
+    return transport;
+  } else {
+    return wire(std::move(transport));
+  }
+}
+
+}  // namespace detail
 
 }  // namespace onebit

@@ -8,6 +8,7 @@
 #include <exception>
 #include <istream>
 #include <memory>
+#include <numeric>
 #include <onebit/checkpoint.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/collective/passes.hpp>
@@ -31,7 +32,7 @@ namespace onebit {
 /// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks when one
 /// fails; then nothing has changed.
 template <class E, class Card>
-[[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card,
+[[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card, resume_with with,
                                    const std::string& refusal) {
   detail::checkpoint_card found;
   std::optional<detail::payload_reader> payload;
@@ -40,7 +41,7 @@ template <class E, class Card>
     if (failure.empty()) {
       payload.emplace(in);
       payload->local(found);
-      failure = found.difference(card());
+      failure = found.difference(card(), with);
     }
     if (failure.empty()) {
       e.archive(*payload);
@@ -60,12 +61,25 @@ template <class E, class Card>
 namespace detail {
 
 /// A rank of a job that is no more, as far as reading its checkpoint needs one: the others say what
-/// it says.
+/// it says. Split, it gives first the ranks of its node, then those with its place on all nodes: as
+/// an exchange on two levels asks for them.
 class rank_of_old {
  public:
-  rank_of_old(int rank, int size) : rank_(rank), size_(size) {}
+  rank_of_old(std::size_t rank, std::size_t size, std::size_t ranks_per_node)
+      : rank_(static_cast<int>(rank)),
+        size_(static_cast<int>(size)),
+        node_(static_cast<int>(ranks_per_node)),
+        n_splits_(std::make_shared<int>(0)) {}
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] int ranks_per_node() const { return node_; }
+  [[nodiscard]] rank_of_old split(int, int) const {
+    rank_of_old part = *this;
+    const bool inside = (*n_splits_)++ == 0;
+    part.rank_ = inside ? rank_ % node_ : rank_ / node_;
+    part.size_ = inside ? node_ : size_ / node_;
+    return part;
+  }
   void all_to_all(const void*, void*, std::size_t) { refuse(); }
   void all_reduce_sum(float*, std::size_t) { refuse(); }
   void all_gather(const void* send, void* receive, std::size_t n) {
@@ -78,8 +92,16 @@ class rank_of_old {
   [[noreturn]] static void refuse() {
     throw transport_error(message("load_old_job: a rank of an old job takes no steps"));
   }
-  int rank_, size_;
+  int rank_, size_, node_;
+  std::shared_ptr<int> n_splits_;
 };
+
+/// The policy, where nodes have so many ranks.
+template <class C>
+[[nodiscard]] C on_nodes(C policy, std::size_t ranks_per_node) {
+  if constexpr (C::splits) policy.ranks_per_node = static_cast<int>(ranks_per_node);
+  return policy;
+}
 
 /// part += weight * field, on the flat axis.
 template <class Field>
@@ -115,12 +137,20 @@ struct served_field {
 
 }  // namespace detail
 
+/// The ranks of a job that was: those whose state there is, and the one whose place this rank
+/// takes.
+struct old_ranks {
+  std::size_t n;
+  std::vector<std::size_t> present;
+  std::size_t source;
+};
+
 /// The state of a job of other ranks, rank by rank, for an engine E of this one.
 ///
-/// Moments, parameters' anchors and masks are the same on all ranks, or of one of them: rank r
-/// takes the place of rank r mod the old number. What exchanges owe is kept on average: every new
-/// rank carries the mean of the old ranks' residuals, and what their servers still meant to say; so
-/// the sum of what is sent from now on is what it would have been.
+/// Moments, parameters' anchors and masks are the same on all ranks, or of one of them, whose place
+/// this rank takes. What exchanges owe is kept on average: every new rank (or node) carries the
+/// mean of the old ones' residuals, and what their servers still meant to say; so the sum of what
+/// is sent from now on is what it would have been. What ranks owed whose state is lost is lost.
 template <class E>
 class old_job {
   using B = typename E::backend_type;
@@ -128,46 +158,55 @@ class old_job {
 
  public:
   /// Not collective; allocates.
-  [[gnu::cold]] old_job(E& e, std::size_t n_ranks)
+  [[gnu::cold]] old_job(E& e, old_ranks ranks)
       : e_(&e),
-        n_ranks_(n_ranks),
-        source_rank_(static_cast<std::size_t>(e.comm.rank()) % n_ranks),
+        ranks_(std::move(ranks)),
         owed_(e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements)) {
+    if (ranks_.present.empty()) throw checkpoint_error(detail::message("resume: no old ranks"));
   }
 
-  /// Reads the next rank's checkpoint. `fits(card, rank, slot_bytes, is_source)` throws when it
-  /// is another optimizer's. Throws checkpoint_error.
-  template <class Fits>
-  [[gnu::cold]] void read(std::istream& in, const Fits& fits) {
-    const std::size_t r = n_read_++;
+  /// Reads the checkpoint of the next rank that is present. Its card must have `wanted`'s text and
+  /// tensors, and, from the rank whose place this one takes, its parameters. Throws
+  /// checkpoint_error.
+  [[gnu::cold]] void read(std::istream& in, detail::checkpoint_card wanted, resume_with with) {
+    const std::size_t r = ranks_.present[n_read_++];
     std::unique_ptr<E> old;  // outlives the reader, which takes back what it read
     detail::payload_reader payload(in);
     detail::checkpoint_card card;
     payload.local(card);
-    if (card.ranks_per_node != 1 || e_->compressed.ranks_per_node() != 1) {
-      throw checkpoint_error(detail::message(
-          "load_old_job: exchanges on two levels (", card.ranks_per_node, " ranks per node, here ",
-          e_->compressed.ranks_per_node(), ") go on with the same ranks and nodes only"));
+    if (n_read_ == 1) node_ = card.ranks_per_node;
+    if (node_ == 0 || ranks_.n % node_ != 0) {
+      throw checkpoint_error(
+          detail::message("resume: ", ranks_.n, " ranks in nodes of ", node_, "; damaged"));
     }
-    old = std::make_unique<E>(
-        detail::groups_of(e_->tensors),
-        wire(detail::rank_of_old(static_cast<int>(r), static_cast<int>(n_ranks_))),
-        R(e_->rule.options(), e_->rule.backend()), e_->schedule, e_->policy, dense_sum::rank_order);
-    fits(card, r, old->compressed.slot_bytes(), r == source_rank_);
+    old = std::make_unique<E>(detail::groups_of(e_->tensors),
+                              wire(detail::rank_of_old(r, ranks_.n, node_)),
+                              R(e_->rule.options(), e_->rule.backend()), e_->schedule,
+                              detail::on_nodes(e_->policy, node_), dense_sum::rank_order);
+    wanted.rank = static_cast<std::uint32_t>(r);
+    wanted.size = static_cast<std::uint32_t>(ranks_.n);
+    wanted.ranks_per_node = static_cast<std::uint32_t>(node_);
+    wanted.ranks.slot_bytes = old->compressed.slot_bytes();
+    if (r != ranks_.source) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
+    if (const auto text = card.difference(wanted, with); !text.empty()) {
+      throw checkpoint_error(text);
+    }
     old->prepare(0);
     old->archive(payload);
     payload.finish();
     payload.keep();
     old->adopt();
     add(*old, r);
-    scalars_ = r == 0 ? payload.scalars() : scalars_;
-    if (r == 0) step_ = old->step;
-    if (payload.scalars() != scalars_ || old->step != step_) {
-      throw checkpoint_error(detail::message("load_old_job: ranks 0 and ", r,
-                                             " tell other states, of steps ", step_, " and ",
-                                             old->step));
+    if (n_read_ == 1) {
+      scalars_ = payload.scalars();
+      step_ = old->step;
     }
-    if (r == source_rank_) source_ = std::move(old);
+    if (payload.scalars() != scalars_ || old->step != step_) {
+      throw checkpoint_error(detail::message("resume: ranks ", ranks_.present[0], " and ", r,
+                                             " of the old job tell other states, of steps ", step_,
+                                             " and ", old->step));
+    }
+    if (r == ranks_.source) source_ = std::move(old);
   }
   /// When all are read: allocates what `adopt` needs.
   [[gnu::cold]] void prepare() {
@@ -206,45 +245,46 @@ class old_job {
       e.compressed.start(std::move(space_), std::move(given_));
       auto& s = e.compressed.sender();
       if constexpr (std::remove_reference_t<decltype(s)>::carries) {
-        s.backend().launch(
-            s.axis().tiles().size(),
-            detail::add_field_kernel<flat_field>{{owed_.data()}, s.tiles(), s.carried(), 1.0F});
+        const tile_range own = e.compressed.carried_tiles();
+        s.backend().launch(own.end - own.begin,
+                           detail::add_field_kernel<flat_field>{
+                               {owed_.data()}, s.tiles() + own.begin, s.carried(), 1.0F});
       }
     } else if (e.compressed.started()) {
       e.compressed.start({}, {});
     }
     if constexpr (R::local_steps) {
-      if (n_ranks_ == 1) e.rule.resume(e.compressed.agreed(e.mask()), e.at(e.mask()));
+      if (ranks_.n == 1) e.rule.resume(e.compressed.agreed(e.mask()), e.at(e.mask()));
     }
     e.adopt();
+    e.renew = true;
   }
 
  private:
   [[gnu::cold]] void add(E& old, std::size_t r) {
     auto& x = old.compressed;
-    auto& s = x.sender();
-    if constexpr (std::remove_reference_t<decltype(s)>::carries) {
-      if (!x.started()) return;
-      const auto residual = s.residual(old.mask());
-      s.backend().launch(
-          s.axis().tiles().size(),
-          detail::add_field_kernel<std::remove_const_t<decltype(residual)>>{
-              residual, s.tiles(), {owed_.data(), 0}, 1.0F / static_cast<float>(n_ranks_)});
-      if (x.server_residual().size() == 0) return;
-      for (int b = 0; b < s.axis().n_buckets(); ++b) {
-        const tile_range own =
-            s.axis().chunk_tiles(b * static_cast<int>(n_ranks_) + static_cast<int>(r));
-        s.backend().launch(own.end - own.begin, detail::add_field_kernel<detail::served_field>{
-                                                    {x.server_residual().data(), s.format()},
-                                                    s.tiles() + own.begin,
-                                                    {owed_.data(), 0},
-                                                    1.0F});
-      }
-    }
+    if (!x.started()) return;
+    std::size_t holders = 0;  // of this part of the axis
+    for (const std::size_t other : ranks_.present) holders += other % node_ == r % node_ ? 1 : 0;
+    x.visit_owed(
+        [&](auto& s, tile_range tiles, bool every_rank) {
+          const std::size_t n = every_rank ? ranks_.present.size() : holders;
+          add(s, tiles, s.residual(old.mask()), 1.0F / static_cast<float>(n));
+        },
+        [&](auto& s, tile_range tiles, const float* residual, const slot_format& f) {
+          add(s, tiles, detail::served_field{residual, f}, 1.0F);
+        });
+  }
+  template <class Sender, class Field>
+  [[gnu::cold]] void add(Sender& s, tile_range tiles, const Field& field, float weight) {
+    s.backend().launch(
+        tiles.end - tiles.begin,
+        detail::add_field_kernel<Field>{field, s.tiles() + tiles.begin, {owed_.data(), 0}, weight});
   }
 
   E* e_;
-  std::size_t n_ranks_, source_rank_, n_read_ = 0;
+  old_ranks ranks_;
+  std::size_t n_read_ = 0, node_ = 1;
   buffer_of<B, float> owed_;  ///< on the flat axis
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0;
@@ -253,30 +293,24 @@ class old_job {
 };
 
 /// Reads the checkpoints of the `n_ranks` ranks that `open(r)` opens, as streams, and takes their
-/// state over; `card` and `refusal` as load_checkpoint. Collective: throws checkpoint_error on all
-/// ranks when one fails; then nothing has changed.
+/// state over; the rest as load_checkpoint. Collective: throws checkpoint_error on all ranks when
+/// one fails; then nothing has changed.
 template <class E, class Open, class Card>
 [[gnu::cold]] void load_old_job(E& e, std::size_t n_ranks, const Open& open, const Card& card,
-                                const std::string& refusal) {
+                                resume_with with, const std::string& refusal) {
   std::string failure = refusal;
   std::unique_ptr<old_job<E>> old;
   try {
     if (n_ranks == 0) throw checkpoint_error(detail::message("load_old_job: no ranks to load"));
-    const detail::checkpoint_card here = card();
-    const auto fits = [&](const detail::checkpoint_card& found, std::size_t r,
-                          std::size_t slot_bytes, bool is_source) {
-      detail::checkpoint_card wanted = here;
-      wanted.rank = static_cast<std::uint32_t>(r);
-      wanted.size = static_cast<std::uint32_t>(n_ranks);
-      wanted.ranks.slot_bytes = slot_bytes;
-      if (!is_source) wanted.ranks.parameter_digest = found.ranks.parameter_digest;
-      if (const auto text = found.difference(wanted); !text.empty()) throw checkpoint_error(text);
-    };
     if (failure.empty()) {
-      old = std::make_unique<old_job<E>>(e, n_ranks);
+      std::vector<std::size_t> all(n_ranks);
+      std::iota(all.begin(), all.end(), std::size_t{0});
+      const auto source = static_cast<std::size_t>(e.comm.rank()) % n_ranks;
+      old = std::make_unique<old_job<E>>(e, old_ranks{n_ranks, std::move(all), source});
+      const detail::checkpoint_card here = card();
       for (std::size_t r = 0; r < n_ranks; ++r) {
         const auto in = open(r);
-        old->read(*in, fits);
+        old->read(*in, here, with);
       }
       old->prepare();
     }

@@ -79,10 +79,36 @@ struct rank_card {
   return card;
 }
 
+/// Of two descriptions of as many words those of the first that differ, each with the word before
+/// it: which options. Empty: they have not as many words.
+[[nodiscard, gnu::cold]] inline std::string differing_words(std::string_view own,
+                                                            std::string_view other) {
+  const auto count = [](std::string_view text) {
+    return std::count(text.begin(), text.end(), ' ');
+  };
+  if (count(own) != count(other)) return {};
+  const auto next = [](std::string_view& rest) {
+    const std::string_view word = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    return word;
+  };
+  std::string all;
+  for (std::string_view before; !own.empty();) {
+    const std::string_view a = next(own), b = next(other);
+    if (a != b) {
+      all += (all.empty() ? "" : ", ") + std::string(before) + (before.empty() ? "" : " ") +
+             std::string(a);
+    }
+    before = a;
+  }
+  return all;
+}
+
 /// Of a description what it has that the other one has not, with a word or two around it: which
 /// option, not a screenful.
 [[nodiscard, gnu::cold]] inline std::string differing_part(std::string_view own,
                                                            std::string_view other) {
+  if (std::string words = differing_words(own, other); !words.empty()) return words;
   const std::size_t shorter = std::min(own.size(), other.size());
   std::size_t first = 0, same_end = 0;
   while (first < shorter && own[first] == other[first]) ++first;
@@ -138,13 +164,18 @@ struct checkpoint_card {
   std::uint32_t ranks_per_node = 1, unused = 0;
   std::uint64_t step = 0;
 
-  [[nodiscard, gnu::cold]] std::string difference(const checkpoint_card& here) const {
+  [[nodiscard, gnu::cold]] std::string difference(const checkpoint_card& here,
+                                                  resume_with with) const {
     const auto differ = [](const char* what, text_part a, text_part b) {
       return join(6, {"onebit::checkpoint: it has ", what, a, ", this optimizer ", b});
     };
-    if (std::strncmp(ranks.name, here.ranks.name, sizeof ranks.name) != 0) {
-      const std::string_view its(ranks.name, strnlen(ranks.name, sizeof ranks.name));
-      return differ("", differing_part(its, here.ranks.name), differing_part(here.ranks.name, its));
+    const std::string_view its(ranks.name, strnlen(ranks.name, sizeof ranks.name));
+    const std::string_view own(here.ranks.name);
+    const auto compared = [&](std::string_view name) {
+      return with == resume_with::same_options ? name : name.substr(0, name.find(' '));
+    };
+    if (compared(its) != compared(own)) {
+      return differ("", differing_part(its, own), differing_part(own, its));
     }
     if (size != here.size) return differ("world size ", size, here.size);
     if (ranks_per_node != here.ranks_per_node) {

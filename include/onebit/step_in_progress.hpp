@@ -168,9 +168,7 @@ class step_in_progress {
       e.rule.done(plan_, lr_);
       e.schedule.done(e.step, lr_, size);
       if (plan_.last_average) e.rest();
-      e.told = plan_.local() ? e.terms(lr_, 1, plan_) : 0;  // its loss scale is a rank's own
-      if (lr_ > 0) e.last_lr = lr_;
-      ++e.step;
+      e.advance(plan_, lr_);
       if (plan_.may_end_warm_up) tell();
       if (!R::local_steps || plan_.exchange || !e.compressed.travels()) detail::verify(e);
     }

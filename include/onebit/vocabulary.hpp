@@ -67,6 +67,13 @@ struct step_plan {
   [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
 };
 
+/// What a checkpoint must have in common with the optimizer that loads it, beside algorithm,
+/// tensors and messages.
+enum class resume_with : std::uint8_t {
+  same_options,
+  other_options  ///< of its rule and groups; a schedule goes on as it was
+};
+
 /// Which messages have a checksum.
 enum class checked : std::uint8_t {
   nothing,

@@ -62,37 +62,61 @@ const auto with_local_steps = [](auto& data, auto t) {
   return onebit::zero_one_adam(data.groups(), t, o);
 };
 
+const auto layered_by_node = [](auto& data, auto t) {
+  onebit::one_bit_lamb_options o;
+  o.freeze.after = 3;
+  return onebit::one_bit_lamb(
+      data.groups(), t, o, onebit::hierarchical{onebit::sign<>{onebit::granularity::vector()}, 2});
+};
+const auto local_by_node = [](auto& data, auto t) {
+  onebit::zero_one_adam_options o;
+  o.schedule.warmup_steps = 3;
+  o.schedule.doubling_steps = 3;
+  o.schedule.max_interval = 4;
+  return onebit::zero_one_adam(data.groups(), t, o, onebit::hierarchical{onebit::sign<>{}, 2});
+};
+
 /// Of a tensor's elements: the mean of the workers' residuals, and the servers'.
 using by_element = std::vector<std::vector<double>>;
 
+/// Adds a field's values on some tiles, read one by one.
+template <class Sender, class Field>
+void add_tiles(Sender& s, onebit::tile_range tiles, const Field& field, double weight,
+               by_element& sum) {
+  for (auto k = tiles.begin; k < tiles.end; ++k) {
+    const onebit::tile& tile = s.axis().tiles()[k];
+    const auto value = field.template at<onebit::portable_lanes>(tile, k);
+    for (std::uint32_t i = 0; i < tile.n; ++i) {
+      sum[tile.tensor][tile.offset + i] += weight * static_cast<double>(value(i / 32).lane[i % 32]);
+    }
+  }
+}
+
 template <class Optimizer>
-void add_residuals(Optimizer& o, training<>& data, by_element& sum, double worker_weight) {
+void add_residuals(Optimizer& o, by_element& sum) {
   auto& x = o.exchange();
-  const auto& axis = x.axis();
-  for (std::size_t t = 0; t < data.params.size(); ++t) {
-    const auto own = o.copy(x.sender().residual(o.live()), t);
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      sum[t][i] += worker_weight * static_cast<double>(own[i]);
-    }
-  }
-  if (x.server_residual().size() == 0) return;
-  for (int b = 0; b < axis.n_buckets(); ++b) {
-    const auto chunk = axis.chunk_tiles(b * o.size() + o.rank());
-    for (auto k = chunk.begin; k < chunk.end; ++k) {
-      const onebit::tile& tile = axis.tiles()[k];
-      const float* first = x.server_residual().data() + x.sender().format().served_word(tile) * 32;
-      for (std::uint32_t i = 0; i < tile.n; ++i) {
-        sum[tile.tensor][tile.offset + i] += static_cast<double>(first[i]);
-      }
-    }
-  }
+  if (!x.started()) return;
+  const int ranks = o.size(), nodes = o.size() / x.ranks_per_node();
+  x.visit_owed(
+      [&](auto& s, onebit::tile_range tiles, bool every_rank) {
+        add_tiles(s, tiles, s.residual(o.live()), 1.0 / (every_rank ? ranks : nodes), sum);
+      },
+      [&](auto& s, onebit::tile_range tiles, const float* residual, const onebit::slot_format& f) {
+        for (auto k = tiles.begin; k < tiles.end; ++k) {
+          const onebit::tile& tile = s.axis().tiles()[k];
+          const float* first = residual + f.served_word(tile) * 32;
+          for (std::uint32_t i = 0; i < tile.n; ++i) {
+            sum[tile.tensor][tile.offset + i] += static_cast<double>(first[i]);
+          }
+        }
+      });
 }
 template <class Optimizer>
 by_element residuals_of_all(const std::vector<Optimizer*>& ranks, std::vector<training<>>& data) {
   by_element sum;
   for (const auto& p : data[0].params) sum.emplace_back(p.size(), 0.0);
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    add_residuals(*ranks[r], data[r], sum, 1.0 / static_cast<double>(ranks.size()));
+    add_residuals(*ranks[r], sum);
   }
   return sum;
 }
@@ -126,11 +150,13 @@ by_element base_of_next(int n, const Make& make, const std::vector<left_behind>*
 }  // namespace
 
 TEST_CASE("another number of ranks: what was agreed and what is owed is kept on average") {
-  const auto check = [](const auto& make, double beta1, int steps) {
+  const auto check = [](const auto& make, double beta1, int steps, int node = 1) {
     for (const int from : {2, 4}) {
+      if (from % node != 0 || from / node < 2) continue;
       std::vector<left_behind> old;
       const by_element before = base_of_next(from, make, nullptr, steps, &old, beta1);
-      for (const int to : {2, 3, 5}) {
+      for (int to : {2, 3, 5}) {
+        to *= node;
         CAPTURE(from);
         CAPTURE(to);
         const by_element after = base_of_next(to, make, &old, 0, nullptr, beta1);
@@ -151,9 +177,12 @@ TEST_CASE("another number of ranks: what was agreed and what is owed is kept on 
   SUBCASE("1-bit Adam, all-gather") { check(gathered, 0.9, 8); }
   SUBCASE("1-bit LAMB") { check(layered, 0.9, 8); }
   SUBCASE("0/1 Adam after an exchange and between two") {
-    check(with_local_steps, 0, 6);
-    check(with_local_steps, 0, 7);
-    check(with_local_steps, 0, 8);
+    for (const int steps : {6, 7, 8}) check(with_local_steps, 0, steps);
+  }
+  SUBCASE("1-bit Adam on two levels") { check(by_node, 0.9, 8, 2); }
+  SUBCASE("1-bit LAMB on two levels") { check(layered_by_node, 0.9, 8, 2); }
+  SUBCASE("0/1 Adam on two levels") {
+    for (const int steps : {6, 7, 8}) check(local_by_node, 0, steps, 2);
   }
 }
 
@@ -194,6 +223,104 @@ TEST_CASE("another number of ranks, at any step: the new ranks agree, step after
   SUBCASE("1-bit Adam, all-gather") { check(gathered, false); }
   SUBCASE("1-bit LAMB") { check(layered, false); }
   SUBCASE("0/1 Adam") { check(with_local_steps, true); }
+}
+
+TEST_CASE("another node shape: the new ranks agree, step after step") {
+  const auto of = [](int node) {
+    return [node](auto& data, auto t) {
+      return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
+                                  onebit::hierarchical{onebit::sign<>{}, node});
+    };
+  };
+  const auto local_of = [](int node) {
+    return [node](auto& data, auto t) {
+      onebit::zero_one_adam_options o;
+      o.schedule.warmup_steps = 3;
+      o.schedule.doubling_steps = 3;
+      o.schedule.max_interval = 4;
+      return onebit::zero_one_adam(data.groups(), t, o,
+                                   onebit::hierarchical{onebit::sign<>{}, node});
+    };
+  };
+  const auto check = [](const auto& policy, bool local_steps) {
+    for (const int from : {1, 2, 4}) {
+      for (const int steps : {2, 4, 7}) {
+        const auto old = job(4, steps, policy(from));
+        for (const auto& [ranks, node] :
+             {std::pair{4, 1}, {4, 2}, {4, 4}, {6, 3}, {2, 1}, {1, 1}}) {
+          CAPTURE(from);
+          CAPTURE(steps);
+          CAPTURE(ranks);
+          CAPTURE(node);
+          const auto digests = on_ranks(ranks, [&, ranks = ranks, n = node](onebit::threads t) {
+            training<> data;
+            auto o = policy(n)(data, t);
+            take_over(o, data, old);
+            std::vector<std::uint64_t> after;
+            for (int i = 0; i < 10; ++i) {
+              const auto report = train(o, data);
+              CHECK_FALSE(report.skipped);
+              const bool equal =
+                  !local_steps || ranks == n || report.phase == onebit::phase::compressed;
+              if (equal) after.push_back(data.digest());
+            }
+            return after;
+          });
+          CHECK(digests[0].size() >= 2U);
+          for (const auto& d : digests) CHECK(d == digests[0]);
+        }
+      }
+    }
+  };
+  SUBCASE("1-bit Adam") { check(of, false); }
+  SUBCASE("0/1 Adam") { check(local_of, true); }
+}
+
+TEST_CASE("other options on resume, when the user says so") {
+  for (const int to : {2, 3}) {
+    const auto old = job(2, 6, scattered);
+    const auto other = [](auto& data, auto t) {
+      auto o = frozen_after(3);
+      o.adam.beta1 = 0.8;
+      o.adam.eps = 1e-6;
+      auto groups = data.groups();
+      groups[1].weight_decay = 0.25F;
+      return onebit::one_bit_adam(groups, t, o);
+    };
+    const auto digests = on_ranks(to, [&](onebit::threads t) {
+      training<> data;
+      auto o = other(data, t);
+      const auto& source = old[static_cast<std::size_t>(t.rank()) % 2];
+      for (std::size_t i = 0; i < data.params.size(); ++i) {
+        std::copy(source.params[i].begin(), source.params[i].end(), data.params[i].begin());
+      }
+      const auto load = [&](auto... with) {
+        if (to != 2) {
+          return o.load_old_job(
+              2, [&](std::size_t r) { return std::make_unique<std::istringstream>(old[r].state); },
+              with...);
+        }
+        std::istringstream in(source.state);
+        o.load(in, with...);
+      };
+      CHECK(thrown<onebit::checkpoint_error>([&] { load(); }) ==
+            contains{"eps 1e-08, weight_decay 0], this optimizer beta1 0.8"});
+      load(onebit::resume_with::other_options);
+      CHECK(o.steps() == 6);
+      for (int i = 0; i < 3; ++i) CHECK_FALSE(train(o, data).skipped);
+      return data.digest();
+    });
+    for (const auto d : digests) CHECK(d == digests[0]);
+  }
+  // not another algorithm
+  const auto old = job(2, 6, plain);
+  onebit::run_threads(2, [&](onebit::threads t) {
+    training<> data;
+    auto o = scattered(data, t);
+    std::istringstream in(old[static_cast<std::size_t>(t.rank())].state);
+    CHECK(thrown<onebit::checkpoint_error>(
+              [&] { o.load(in, onebit::resume_with::other_options); }) == contains{"it has adam"});
+  });
 }
 
 TEST_CASE("Adam with another number of ranks is Adam that never stopped") {
@@ -267,17 +394,11 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
   older[1] = job(2, 5, scattered)[1];
   for (const auto& text : refused(scattered, older, 2)) {
     const bool says =
-        text.find("load_old_job: ranks 0 and 1 tell other states") != std::string::npos ||
+        text.find("resume: ranks 0 and 1 of the old job tell other states") != std::string::npos ||
         text.find("could not read") != std::string::npos ||
         text.find("the parameters in memory are not those") != std::string::npos;
     CHECK(says);
   }
-  const auto by_node = [](auto& data, auto t) {
-    return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
-                                onebit::hierarchical{onebit::sign<>{}, t.size() % 2 == 0 ? 2 : 1});
-  };
-  const auto on_nodes = job(4, 6, by_node);
-  all_told(refused(by_node, on_nodes, 4), "load_old_job: exchanges on two levels");
 }
 
 TEST_CASE("another number of ranks with gradients that are only read, or of 2 bytes") {

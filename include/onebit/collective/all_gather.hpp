@@ -113,6 +113,11 @@ class all_gather_exchange {
     gathered_.keep(sender_.backend(), t.now);
   }
 
+  [[nodiscard]] tile_range carried_tiles() const { return axis().all_tiles(); }
+  template <class Worker, class Server>
+  [[gnu::cold]] void visit_owed(const Worker& worker, const Server&) {
+    if constexpr (carries) worker(sender_, carried_tiles(), true);
+  }
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }
   [[nodiscard]] std::uint64_t sent_across() const { return 0; }
   [[nodiscard]] int ranks_per_node() const { return 1; }

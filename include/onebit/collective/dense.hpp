@@ -149,6 +149,8 @@ class dense {
         wire_(std::move(w)),
         exchange_({}, wire_, std::move(backend), sizes, n_buckets) {}
 
+  [[nodiscard]] dense_sum mode() const { return mode_; }
+
   using view = clipped_view<gathered_view<detail::normed_identity>>;
   /// The mean, clipped.
   [[nodiscard]] view heard(const step_scalars* now) { return {exchange_.heard({}), now}; }

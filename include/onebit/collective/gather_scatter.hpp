@@ -179,6 +179,20 @@ class gather_scatter_exchange {
     gathered_.keep(sender_.backend(), t.now);
   }
 
+  /// The tiles whose values its sender carries.
+  [[nodiscard]] tile_range carried_tiles() const { return axis().all_tiles(); }
+  /// What it has still to send, for a job that goes on with other ranks: worker(sender, tiles,
+  /// whether every rank has such values), server(sender, tiles, residual, where they lie in it).
+  template <class Worker, class Server>
+  [[gnu::cold]] void visit_owed(const Worker& worker, const Server& server) {
+    if constexpr (carries) {
+      worker(sender_, carried_tiles(), true);
+      for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
+        server(sender_, axis().chunk_tiles(own_chunk(b)), server_.residual().data(),
+               sender_.format());
+      }
+    }
+  }
   /// For inspection: the residual of the chunks that this rank serves, bucket after bucket.
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
   /// Bytes sent to other nodes so far, where it knows of nodes.

@@ -89,9 +89,10 @@ class hierarchical_exchange {
   [[nodiscard]] exact_type& exact() { return exact_; }
 
   struct space {
-    two_sided<B, std::byte> gathered;
-    byte_buffer exact_sent, exact_received, sent, received, served, share;
-    float_buffer residual, carried, sums, undo;
+    two_sided<B, std::byte> gathered;            ///< all shares
+    byte_buffer exact_sent, exact_received;      ///< inside the node: a bucket per local rank
+    byte_buffer sent, received, served, share;   ///< between nodes
+    float_buffer undo, residual, carried, sums;  ///< the last three: of server, sender and exact
   };
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
     space s;
@@ -116,40 +117,33 @@ class hierarchical_exchange {
   }
   /// Every node holds the same momentum, each rank its share of it.
   [[gnu::cold]] void start(space&& s, handover<float_buffer>&& given) {
-    gathered_ = std::move(s.gathered);
-    exact_sent_ = std::move(s.exact_sent);
-    exact_received_ = std::move(s.exact_received);
-    sent_ = std::move(s.sent);
-    received_ = std::move(s.received);
-    served_ = std::move(s.served);
-    share_ = std::move(s.share);
-    share_undo_ = std::move(s.undo);
-    server_.start(std::move(s.residual));
-    if constexpr (Accumulates) exact_.carry(std::move(s.sums));
+    held_ = std::move(s);
+    server_.start(std::move(held_.residual));
+    if constexpr (Accumulates) exact_.carry(std::move(held_.sums));
     if (given.momentum.size() > 0) {
       take_over(sender_, given);
       if constexpr (!sender_type::carries) {
-        store_flat(sender_, given.momentum.data(), gathered_.current());
+        store_flat(sender_, given.momentum.data(), held_.gathered.current());
       } else if (flat()) {
-        s.carried = std::move(given.momentum);
+        held_.carried = std::move(given.momentum);
       } else {
         const std::size_t first = std::min(share_first(), axis().n_words());
-        const copy_kernel copy{given.momentum.data() + first * word_elements, s.carried.data(),
+        const copy_kernel copy{given.momentum.data() + first * word_elements, held_.carried.data(),
                                share_words() * word_elements};
         sender_.backend().launch(copy.launches(), copy);
       }
     }
-    if constexpr (sender_type::carries) sender_.carry(std::move(s.carried), share_first());
+    if constexpr (sender_type::carries) sender_.carry(std::move(held_.carried), share_first());
   }
-  [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
+  [[nodiscard]] bool started() const { return held_.gathered.next_size() > 0; }
   void count_live(live_mask live) { sender_.count_live(live); }
   void check_slots(checked which) {
     sender_.check_slots(travels() ? which : checked::nothing);
     exact_.check_slots(travels() ? which : checked::nothing);
   }
 
-  [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
-  [[nodiscard]] view heard(live_mask live) { return view_of(gathered_.next(), live); }
+  [[nodiscard]] view agreed(live_mask live) { return view_of(held_.gathered.current(), live); }
+  [[nodiscard]] view heard(live_mask live) { return view_of(held_.gathered.next(), live); }
 
   /// All goes at once.
   [[nodiscard]] int n_unsent() const { return 0; }
@@ -162,21 +156,21 @@ class hierarchical_exchange {
     const slot_format& f = sender_.format();
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
-    std::byte* const sent = flat() ? gathered_.next() : sent_.data();
-    std::byte* const share = flat() ? gathered_.next() : share_.data();
+    std::byte* const sent = flat() ? held_.gathered.next() : held_.sent.data();
+    std::byte* const share = flat() ? held_.gathered.next() : held_.share.data();
     if (flat()) {
       sender_.encode(produce, t, sent, 0);
     } else {
       sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
     }
-    across_.all_to_all(sent + me * bucket_bytes(f), received_.data(), f.slot_bytes);
-    check(sender_, received_.data(), t,
+    across_.all_to_all(sent + me * bucket_bytes(f), held_.received.data(), f.slot_bytes);
+    check(sender_, held_.received.data(), t,
           {.n = n, .n_ranks = n, .part = me, .first = me, .stride = l, .tell = true});
-    server_.serve(sender_, mean(), own_chunk(), t, served_.data());
-    sender_.seal(served_.data(), 1, slot_place::served + me, t.now);
-    across_.all_gather(served_.data(), share, f.slot_bytes);
-    if (!flat()) local_.all_gather(share, gathered_.next(), bucket_bytes(f));
-    check(sender_, gathered_.next(), t,
+    server_.serve(sender_, mean(), own_chunk(), t, held_.served.data());
+    sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now);
+    across_.all_gather(held_.served.data(), share, f.slot_bytes);
+    if (!flat()) local_.all_gather(share, held_.gathered.next(), bucket_bytes(f));
+    check(sender_, held_.gathered.next(), t,
           {.n = l * n, .n_ranks = n, .part = slot_place::served, .stride = l, .per_shift = n});
   }
   template <class Produce, class Undo>
@@ -195,20 +189,33 @@ class hierarchical_exchange {
       sender_.finish(share_turn(t));
       exact_.finish(t);
     }
-    gathered_.keep(sender_.backend(), t.now);
+    held_.gathered.keep(sender_.backend(), t.now);
   }
 
+  [[nodiscard]] tile_range carried_tiles() const { return axis().bucket_at(local_.rank()).tiles; }
+  template <class Worker, class Server>
+  [[gnu::cold]] void visit_owed(const Worker& worker, const Server& server) {
+    if constexpr (sender_type::carries) {
+      worker(sender_, carried_tiles(), false);
+      server(sender_, axis().chunk_tiles(own_chunk()), server_.residual().data(), mean().format);
+    }
+    if constexpr (Accumulates) {
+      if (!flat()) worker(exact_, exact_.axis().all_tiles(), true);
+    }
+  }
   /// The residual of this rank's chunk of its share.
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
   [[nodiscard]] std::uint64_t sent_across() const { return across_.sent().bytes_sent; }
   [[nodiscard]] int ranks_per_node() const { return local_.size(); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
-    return sender_.state_bytes() + exact_.state_bytes() + server_.state_bytes() + gathered_.bytes();
+    return sender_.state_bytes() + exact_.state_bytes() + server_.state_bytes() +
+           held_.gathered.bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    std::size_t n =
-        sender_.work_bytes() + exact_.work_bytes() + share_undo_.bytes() + gathered_.next_bytes();
-    for (const auto* b : {&exact_sent_, &exact_received_, &sent_, &received_, &served_, &share_}) {
+    std::size_t n = sender_.work_bytes() + exact_.work_bytes() + held_.undo.bytes() +
+                    held_.gathered.next_bytes();
+    for (const auto* b : {&held_.exact_sent, &held_.exact_received, &held_.sent, &held_.received,
+                          &held_.served, &held_.share}) {
       n += b->bytes();
     }
     return n;
@@ -216,12 +223,11 @@ class hierarchical_exchange {
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
     if constexpr (Archive::reading) exact_.put_aside(a);
-    archive_start(*this, a, keeps_agreed, gathered_, exact_sent_, exact_received_, sent_, received_,
-                  served_, share_, share_undo_, server_.residual_place());
+    archive_start(*this, a, keeps_agreed, held_, server_.residual_place());
     sender_.archive(a);
     exact_.archive(a);
     server_.archive(a, sender_.backend());
-    gathered_.archive(a, sender_.backend());
+    held_.gathered.archive(a, sender_.backend());
   }
 
  private:
@@ -237,12 +243,13 @@ class hierarchical_exchange {
     const slot_format& f = exact_.format();
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
-    for (int b = local_.size() - 1; b >= 0; --b) exact_.encode(produce, t, exact_sent_.data(), b);
-    local_.all_to_all(exact_sent_.data(), exact_received_.data(), bucket_bytes(f));
+    for (int b = local_.size() - 1; b >= 0; --b)
+      exact_.encode(produce, t, held_.exact_sent.data(), b);
+    local_.all_to_all(held_.exact_sent.data(), held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(across_.rank());
-    check(exact_, exact_received_.data(), t,
+    check(exact_, held_.exact_received.data(), t,
           {.n = l * n, .n_ranks = l, .part = me, .per_rank = n, .first = node * l, .tell = true});
-    return {f, exact_received_.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
+    return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
   template <class Sender, class Undo>
   [[gnu::cold]] static void check(Sender& by, std::byte* slots, const turn<Undo>& t,
@@ -283,7 +290,7 @@ class hierarchical_exchange {
   /// What the share's encode pass overwrites is saved here: it reads no gradients.
   template <class Undo>
   [[nodiscard]] turn<undo_in_buffer> share_turn(const turn<Undo>& t) {
-    return {t.now, t.live, {share_undo_.data(), share_first()}, t.before};
+    return {t.now, t.live, {held_.undo.data(), share_first()}, t.before};
   }
   [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
     return {sender_.codec(), sender_.format(), slots, live};
@@ -292,17 +299,14 @@ class hierarchical_exchange {
   [[nodiscard]] mean_view<C> mean() const {
     slot_format f = sender_.format();
     f.chunks_per_bucket = static_cast<std::uint32_t>(axis().n_slots());
-    return server<C, B>::mean(sender_.codec(), f, received_.data(), across_.size());
+    return server<C, B>::mean(sender_.codec(), f, held_.received.data(), across_.size());
   }
 
   wire local_, across_;
   sender_type sender_;
   exact_type exact_;
   server<C, B> server_;
-  two_sided<B, std::byte> gathered_;              ///< all shares
-  byte_buffer exact_sent_, exact_received_;       ///< inside the node: a bucket per local rank
-  byte_buffer sent_, received_, served_, share_;  ///< between nodes
-  float_buffer share_undo_;
+  space held_;
 };
 
 /// Collective policy: exact inside nodes of `ranks_per_node` ranks with consecutive numbers,
@@ -320,7 +324,7 @@ struct hierarchical : collective_defaults {
   hierarchical(C c, int n) : codec(std::move(c)), ranks_per_node(n) {}
 
   [[nodiscard, gnu::cold]] std::string name() const {
-    return "hierarchical, " + terms() + ", of " + policy_name(codec);
+    return "hierarchical of " + policy_name(codec);
   }
   [[nodiscard]] std::string terms() const {
     return std::to_string(ranks_per_node) + " ranks per node";
