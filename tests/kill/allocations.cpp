@@ -3,10 +3,11 @@
 
 // operator new of the programs here: fails when it is told to, once.
 
+#include "allocations.hpp"
+
+#include <cstddef>
 #include <cstdlib>
 #include <new>
-
-#include "job.hpp"
 
 namespace {
 

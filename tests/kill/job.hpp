@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "../support/training.hpp"
+#include "allocations.hpp"
 
 namespace onebit_test::kill {
 
@@ -46,9 +47,6 @@ struct fault {
   int at = 0;
   bool after = false;
 };
-
-/// Allocations of this thread until one fails; negative: none does.
-inline thread_local long allocations_left = -1;
 
 /// Strikes a rank.
 class striker {
