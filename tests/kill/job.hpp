@@ -19,8 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "../support/failing_allocations.hpp"
 #include "../support/training.hpp"
-#include "allocations.hpp"
 
 namespace onebit_test::kill {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "../kill/allocations.hpp"
+#include "../support/failing_allocations.hpp"
 
 namespace onebit_test::soak {
 

@@ -200,8 +200,7 @@ class rank_of_run {
       disarm();  // an allocation that is still to fail must not do so in the test
       return lived ? left_behind{o_->data.params, o_->saved()} : left_behind{};
     } catch (const std::exception& e) {
-      const bool struck_here =
-          strikers_.alone.has_struck() || (may_fail_ && kill::allocations_left < 0);
+      const bool struck_here = strikers_.alone.has_struck() || (may_fail_ && allocations_left < 0);
       disarm();
       if (struck_here) {
         told_->strike(run_->last.what, place_);
@@ -218,11 +217,11 @@ class rank_of_run {
     const event& e = run_->last;
     if (e.what == what::exception) strikers_.alone.arm(e.at, e.behind);
     may_fail_ = e.what == what::allocation;
-    if (may_fail_) kill::allocations_left = e.at;
+    if (may_fail_) allocations_left = e.at;
   }
   void disarm() {
     strikers_.alone.disarm();
-    kill::allocations_left = -1;
+    allocations_left = -1;
     may_fail_ = false;
   }
 
@@ -353,7 +352,7 @@ class rank_of_run {
         });
         told_->fail(at_step("a save that failed was not noticed"));
       } catch (const onebit::checkpoint_error&) {
-        if (may_fail_ && kill::allocations_left < 0) throw;  // what ends the run came before
+        if (may_fail_ && allocations_left < 0) throw;  // what ends the run came before
         if (t_.rank() == 0) told_->count(what::failed_save);
       }
     }
@@ -454,10 +453,12 @@ run draw_run(int size, chance& c) {
   const bool ends_program = r.last.what == what::allocation && r.last.victim == 0;
   if (ends_program && size > 1) r.last.victim = 1 + c.number_below(size - 1);
   if (ends_program && size == 1) r.last.what = what::exception;
-  r.last.at = c.number_below(r.last.what == what::allocation ? 60 : 20);
   r.last.behind = c.once_in(2);
   r.at_birth =
       r.ends && c.once_in(5) && (r.last.what == what::exception || r.last.what == what::allocation);
+  // building an optimizer allocates much, and a step nothing
+  const int allocations = r.at_birth ? 400 : 60;
+  r.last.at = c.number_below(r.last.what == what::allocation ? allocations : 20);
   return r;
 }
 
@@ -535,7 +536,7 @@ class soak_of_job {
         if (told.has_struck) sum_->longest_wait = std::max(sum_->longest_wait, waited.count());
         if (told.has_struck && waited > deadline / 2) told.fail("a rank waited for its time-out");
       }
-      kill::allocations_left = -1;  // of rank 0, which is this thread
+      allocations_left = -1;  // of rank 0, which is this thread
       legs_ = told.legs;
       sum_->steps += told.steps;
       for (std::size_t i = 0; i < n_whats; ++i) sum_->happened[i] += told.happened[i];
