@@ -9,8 +9,8 @@
 //
 // The other job takes each change of membership from memory, at the step at which the first one
 // took it from its files; it is never stopped, loads nothing else, and sees no bad gradient but
-// those that count (local steps of 0/1 Adam). What is found is told with the seed and the job that
-// repeat it.
+// those that count (local steps of 0/1 Adam). A training may diverge until no step can be kept: in
+// both jobs alike. What is found is told with the seed and the job that repeat it.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -123,6 +123,7 @@ ranks_left undisturbed(const job& j, const ranks_left& from, int size, std::uint
       if (o->steps() > step) continue;
       j.fill(o->data, t.rank(), size, step, false);
       (void)o->step(j.lr(step));
+      if (o->steps() == step) break;  // it has diverged: all further steps are skipped
     }
     return left_behind{o->data.params, o->saved()};
   };
@@ -171,7 +172,8 @@ class news {
   std::string problem;  ///< the first one
   bool has_struck = false;
   clock_type::time_point when;
-  std::uint64_t steps = 0;  ///< only by rank 0
+  bool has_diverged = false;  ///< only by rank 0
+  std::uint64_t steps = 0;    ///< only by rank 0
   std::vector<leg> legs;
   std::array<std::uint64_t, n_whats> happened{};
   std::array<std::uint64_t, 3> struck_in{};
@@ -264,6 +266,7 @@ class rank_of_run {
       if (now != nullptr && now->what != what::failed_save) ++next_;
       place_ = place::step;
       try_step(now);
+      if (has_diverged_) return true;
       const bool is_round = o_->steps() % job_->steps_between_saves == 0;
       if (o_->steps() > step && is_round && o_->steps() < until) save();
     }
@@ -315,8 +318,11 @@ class rank_of_run {
     strikers_.together.disarm();
     const bool is_kept = o_->steps() > step, is_local = done.phase == onebit::phase::local;
     if (misled) told_->fail(at_step("another rate was not noticed"));
-    if (is_kept == (bad && !is_local)) {
-      told_->fail(at_step(is_kept ? "a bad gradient was not noticed" : "skipped without need"));
+    if (is_kept && bad && !is_local) told_->fail(at_step("a bad gradient was not noticed"));
+    if (!is_kept && !bad) {
+      has_diverged_ = true;  // or so it seems: then the other job ends here, too
+      if (t_.rank() == 0) told_->has_diverged = true;
+      return;
     }
     const bool is_own = job_->bad_rank(step, t_.size()) == t_.rank();
     if (done.skipped != (bad && (!is_local || is_own))) told_->fail(at_step("a wrong report"));
@@ -376,14 +382,14 @@ class rank_of_run {
   place place_ = place::loading;
   std::uint64_t start_ = 0, skipped_ = never, thawed_ = never;
   std::size_t next_ = 0;  ///< of what passes
-  bool is_victim_ = false, may_fail_ = false, has_saved_ = false;
+  bool is_victim_ = false, may_fail_ = false, has_saved_ = false, has_diverged_ = false;
 };
 
 // -- both ---------------------------------------------------------------------------------------
 
 struct totals {
   std::uint64_t jobs = 0, compared = 0, steps = 0, restarts = 0, changes = 0, verdicts = 0,
-                failures = 0;
+                failures = 0, diverged = 0;
   std::array<std::uint64_t, n_whats> happened{};
   std::array<std::uint64_t, 3> struck_in{};
   std::array<std::uint64_t, n_compositions> by_composition{};
@@ -392,7 +398,8 @@ struct totals {
   void print() const {
     std::cout << jobs << " jobs, " << compared << " steps compared, " << steps << " made, "
               << restarts << " restarts, " << changes << " changes of membership, " << verdicts
-              << " verdicts, " << failures << " failures, longest wait " << longest_wait << " s\n ";
+              << " verdicts, " << failures << " failures, " << diverged
+              << " diverged, longest wait " << longest_wait << " s\n ";
     for (std::size_t i = 0; i < n_whats; ++i) {
       std::cout << " " << what_names[i] << " " << happened[i] << (i + 1 < n_whats ? "," : "\n ");
     }
@@ -509,6 +516,12 @@ class soak_of_job {
                   << legs_to_text() << ": " << problem << std::endl;
         return;
       }
+      if (has_diverged_) {
+        ++sum_->diverged;
+        std::cout << "diverged, with the same bits: " << job_.to_text() << ", steps " << first
+                  << " to " << until << ", " << legs_to_text() << std::endl;
+        return;
+      }
       first = until;
     }
   }
@@ -543,6 +556,7 @@ class soak_of_job {
       for (std::size_t i = 0; i < 3; ++i) sum_->struck_in[i] += told.struck_in[i];
       if (!error.empty() && !told.has_struck)
         told.fail("a job that nothing struck ended: " + error);
+      has_diverged_ = told.has_diverged;
       problem = told.problem;
       if (!problem.empty()) return {};
       const bool lived = error.empty() && std::all_of(ends.begin(), ends.end(), [](const auto& e) {
@@ -600,7 +614,7 @@ class soak_of_job {
   chance chance_;
   totals* sum_;
   job job_;
-  bool is_elastic_ = true;
+  bool is_elastic_ = true, has_diverged_ = false;
   int size_ = 1, rounds_ = 1;
   std::vector<leg> legs_;
   scratch root_;
