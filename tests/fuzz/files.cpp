@@ -39,7 +39,8 @@ const std::string& head_of(std::size_t kind, int rank, int size) {
 struct input {
   std::size_t kind = 0;
   int n_ranks = 2;
-  int damage = 0;  ///< 0: none; else a manifest or a file is missing or another
+  int damage = 0;  ///< 0: none; else what is missing or another
+  std::size_t odd_byte = 0;
   std::string length, state;
 };
 
@@ -59,7 +60,12 @@ void write_all(const fs::path& root, const input& in, std::uint64_t step) {
     std::string own = head_of(in.kind, r, in.n_ranks);
     const std::uint64_t length = own.size() - 24 + in.state.size();
     std::memcpy(own.data() + 16, &length, sizeof length);
-    out << own << in.state;
+    std::string state = in.state;
+    if (in.damage == 5) own[24 + offsetof(onebit::detail::checkpoint_card, ranks_per_node)] = 2;
+    if (in.damage >= 6 && r + 1 == in.n_ranks && !state.empty()) {
+      state[in.odd_byte % state.size()] ^= 1;  // of the last rank
+    }
+    out << own << state;
     out.close();
     sums.push_back(*files::sum_of(file));
   }
@@ -112,7 +118,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
           std::string seed{static_cast<char>(k), static_cast<char>(n - 1)};
           seed.append(reinterpret_cast<const char*>(&length), sizeof length);
           seed += saved(o).substr(head);
-          for (char damage = 0; damage < (i == 4 && n == 2 ? 5 : 1); ++damage) {
+          for (char damage = 0; damage < (i == 4 && n > 1 ? 8 : 1); ++damage) {
             seed[1] = static_cast<char>(n - 1 + 4 * damage);
             fuzz::write_seed("files-" + std::to_string(k) + "-" + std::to_string(n) + "-" +
                                  std::to_string(i) + "-" + std::to_string(damage),
@@ -136,6 +142,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   in.n_ranks = 1 + data[1] % 4;
   in.damage = data[1] / 4 % 8;
   in.length.assign(reinterpret_cast<const char*>(data) + 2, 8);
+  in.odd_byte = data[0] / 8 + 8 * data[9];
   in.state.assign(reinterpret_cast<const char*>(data) + 10, size - 10);
   run(in);
   return 0;

@@ -5,7 +5,8 @@
 // known on every rank that is left, and the job that is started again from its checkpoints must end
 // with the bits of one that nothing struck.
 //
-//   test_kill [--long] [--only <kind>] [--worker <kill_worker> --mpirun <program and options>]
+//   test_kill [--long] [--only <kind>] [--ranks <n>] [--worker <kill_worker> --mpirun <program and
+//   options>]
 //
 // Over threads in this process, and, given a worker, over MPI with real processes. Without --long
 // a few cases of each kind.
@@ -347,6 +348,7 @@ void fail_allocations(bool all, const std::string& only, tally& sum) {
 int main(int argc, char** argv) {
   bool all = false;
   std::string only;
+  int ranks = 0;
   programs p;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
@@ -354,26 +356,29 @@ int main(int argc, char** argv) {
       all = true;
     } else if (arg == "--only" && i + 1 < argc) {
       only = argv[++i];
+    } else if (arg == "--ranks" && i + 1 < argc) {
+      ranks = std::atoi(argv[++i]);
     } else if (arg == "--worker" && i + 1 < argc) {
       p.worker = argv[++i];
     } else if (arg == "--mpirun" && i + 1 < argc) {
       p.mpirun = argv[++i];
     } else {
-      std::cerr
-          << "test_kill [--long] [--only <kind>] [--worker <kill_worker> --mpirun <program>]\n";
+      std::cerr << "test_kill [--long] [--only <kind>] [--ranks <n>] [--worker <kill_worker> "
+                   "--mpirun <program>]\n";
       return EXIT_FAILURE;
     }
   }
   int failed = 0;
   tally threads, allocations, processes;
   const auto wanted = [&](const test& t) {
-    return only.empty() || only == kind_names[static_cast<int>(t.k)];
+    return (only.empty() || only == kind_names[static_cast<int>(t.k)]) &&
+           (ranks == 0 || ranks == t.n);
   };
   for (const test& t : over_threads(all)) {
     if (wanted(t)) threads.add(t, strike_threads(t.k, t.n, t.f));
   }
   threads.print("threads");
-  fail_allocations(all, only, allocations);
+  if (ranks == 0) fail_allocations(all, only, allocations);
   allocations.print("allocations");
   failed = threads.failed + allocations.failed;
   if (!p.worker.empty()) {
