@@ -52,8 +52,14 @@ struct job {
   [[nodiscard]] bool thaws_at(std::uint64_t step) const {
     return thaws > 0 && step > 0 && hash(1, step) % thaws == 0;
   }
-  [[nodiscard]] static float lr(std::uint64_t step) {
-    return 0.003F / static_cast<float>(1 + step % 3);
+  /// Another one in each step; of 0/1 Adam, whose residuals grow without bound where it jumps to
+  /// and fro, after a warm-up and every hundred steps.
+  [[nodiscard]] float lr(std::uint64_t step) const {
+    if (options.algorithm != algorithm::zero_one_adam) {
+      return 0.003F / static_cast<float>(1 + step % 3);
+    }
+    const float rise = step < 50 ? static_cast<float>(step + 1) / 50 : 1.0F;
+    return 0.003F * rise / static_cast<float>(1 + step / 100 % 3);
   }
   [[nodiscard]] bool has_bad_gradient(std::uint64_t step) const { return hash(2, step) % 100 == 0; }
   [[nodiscard]] int bad_rank(std::uint64_t step, int size) const {
