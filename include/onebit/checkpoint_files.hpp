@@ -16,7 +16,6 @@
 #include <functional>
 #include <istream>
 #include <memory>
-#include <new>
 #include <onebit/digest.hpp>
 #include <onebit/error.hpp>
 #include <optional>
@@ -297,8 +296,7 @@ namespace detail::files {
 /// can: rank r reads what rank r mod the old number wrote.
 ///
 /// Collective. Throws checkpoint_error on all ranks when a whole one does not fit (optimizer::load
-/// says why), or when a rank has no memory to look at one; `read_own` may have changed the
-/// trainer's part then, the optimizer has not changed.
+/// says why), or memory fails; `read_own` may have changed its part then, the optimizer has not.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
                                          const ReadOwn& read_own) {
@@ -317,19 +315,14 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
     const std::uint64_t step = told[0][1];
     const auto directory = root / files::step_name(step);
     std::size_t n_files = 0;
-    const auto looked = files::together(optimizer, "load_latest", [&](auto& is_whole, auto&) {
-      try {
-        const auto manifest = files::manifest_at(root, step);
-        n_files = manifest ? manifest->size() : 0;
-        is_whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks) ? 1 : 0;
-      } catch (const std::bad_alloc&) {  // says nothing of the files
-        throw;
-      } catch (const std::exception&) {  // what cannot be read is not whole
-      }
+    const auto looked = files::together(optimizer, "load_latest", [&](auto& whole, auto&) {
+      // what is not whole throws nothing; a failed allocation does, and says nothing of the files
+      const auto manifest = files::manifest_at(root, step);
+      n_files = manifest ? manifest->size() : 0;
+      whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks) ? 1 : 0;
     });
-    const bool all_whole =
-        std::all_of(looked.begin(), looked.end(), [](const news& one) { return one[1] != 0; });
-    if (!all_whole) continue;
+    const auto is_whole = [](const news& one) { return one[1] != 0; };
+    if (!std::all_of(looked.begin(), looked.end(), is_whole)) continue;
     std::unique_ptr<std::ifstream> in;
     (void)files::together(optimizer, "load_latest", [&](auto&, auto&) {
       in = files::open_rank(directory, rank % n_files, false);
