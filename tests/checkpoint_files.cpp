@@ -5,9 +5,11 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <onebit/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <optional>
@@ -15,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "support/failing_allocations.hpp"
 #include "support/scratch.hpp"
 #include "support/training.hpp"
 
@@ -181,6 +184,42 @@ TEST_CASE("a root that cannot be read is an error, not a job that starts anew") 
   });
   CHECK(told[0] != "thrown: nothing");
   CHECK(told[1] == contains{"load_latest: failed on rank 0"});
+}
+
+TEST_CASE("an allocation that fails says nothing of the files: no older checkpoint is loaded") {
+  const scratch root;
+  on_ranks(3, [&](onebit::threads t) {
+    trainer own(t);
+    for (int i = 0; i < 2; ++i) {
+      own.run(4);
+      own.save(root.path);
+    }
+    return 0;
+  });
+  // not on rank 0, which lists a directory: libstdc++ does that where nothing may throw
+  for (const int victim : {1, 2}) {
+    int at = 0;
+    for (bool was_reached = true; was_reached; ++at) {
+      CAPTURE(victim);
+      CAPTURE(at);
+      std::atomic<bool> failed{false};
+      const auto load = [&](onebit::threads t) {
+        trainer own(t);
+        std::optional<std::uint64_t> step = 8;
+        if (t.rank() == victim) onebit_test::allocations_left = at;
+        try {
+          step = own.load(root.path);
+        } catch (const std::exception&) {  // an error may be, but nothing else is loaded
+        }
+        if (t.rank() == victim) failed = onebit_test::allocations_left < 0;
+        onebit_test::allocations_left = -1;
+        CHECK(step == std::optional<std::uint64_t>(8));
+      };
+      onebit::run_threads(3, load);
+      was_reached = failed;
+    }
+    CHECK(at > 20);
+  }
 }
 
 TEST_CASE("a rank that cannot write: all are told, older checkpoints are as they were") {

@@ -441,6 +441,20 @@ TEST_CASE("what ranks tell each other at construction and at a load is host memo
   });
 }
 
+TEST_CASE("a name without an end, from another rank: it ends where its field does") {
+  on_ranks(2, [](onebit::threads t) {
+    onebit::wire w(t);
+    auto card = onebit::detail::make_card("adam", {4, 5}, 77, 12);
+    if (t.rank() == 1) std::fill(std::begin(card.name), std::end(card.name), 'x');
+    for (const auto& one : onebit::detail::gather_cards(w, card)) {
+      CHECK(one.name[sizeof one.name - 1] == '\0');
+    }
+    CHECK(thrown<onebit::rank_mismatch>([&] { (void)onebit::detail::roll_call(w, card); }) ==
+          contains{"the ranks disagree"});
+    return 0;
+  });
+}
+
 TEST_CASE("of two descriptions only what differs is told") {
   using onebit::detail::differing_part;
   const std::string a = "adam beta1 0.9 beta2 0.999 freeze after 30 ratio 0, sign per layer [3]";

@@ -2,29 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <istream>
 #include <memory>
-#include <onebit/digest.hpp>
+#include <onebit/checkpoint_directory.hpp>
 #include <onebit/error.hpp>
 #include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
-#include <sstream>
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
 /// A job's checkpoints on disk, complete or absent: whatever is killed, whenever.
@@ -40,151 +30,6 @@ namespace onebit {
 
 /// How many checkpoints `save_all` leaves.
 inline constexpr int default_kept_checkpoints = 2;
-
-namespace detail {
-
-namespace files {
-
-namespace fs = std::filesystem;
-
-/// Throws checkpoint_error unless what was written to the file or directory is on the device.
-[[gnu::cold]] inline void flush_to_device(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool done = fd >= 0 && ::fsync(fd) == 0;
-  if (fd >= 0) ::close(fd);
-  if (!done) throw checkpoint_error(message("checkpoint: flushing ", path.string(), " failed"));
-}
-
-/// What the manifest says of a file.
-struct file_sum {
-  std::uint64_t bytes = 0;
-  std::uint32_t crc = 0;
-  friend bool operator==(const file_sum&, const file_sum&) = default;
-};
-
-[[nodiscard, gnu::cold]] inline std::optional<file_sum> sum_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
-  std::vector<char> piece(std::size_t{1} << 20U);
-  file_sum sum;
-  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
-    const auto n = static_cast<std::size_t>(in.gcount());
-    sum.crc = crc32c(piece.data(), n, sum.crc);
-    sum.bytes += n;
-  }
-  if (in.bad()) return std::nullopt;
-  return sum;
-}
-
-[[nodiscard]] inline std::string step_name(std::uint64_t step) {
-  return "step-" + std::to_string(step);
-}
-[[nodiscard]] inline std::string rank_name(std::size_t rank) {
-  return "rank-" + std::to_string(rank);
-}
-
-[[nodiscard, gnu::cold]] inline std::string manifest_of(std::uint64_t step,
-                                                        const std::vector<file_sum>& ranks) {
-  std::ostringstream text;
-  text << "onebit checkpoint 1\nstep " << step << "\nranks " << ranks.size() << "\n";
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    text << "rank " << r << " bytes " << ranks[r].bytes << " crc32c " << ranks[r].crc << "\n";
-  }
-  const std::string lines = std::move(text).str();
-  return lines + "end " + std::to_string(crc32c(lines.data(), lines.size())) + "\n";
-}
-
-/// What a manifest says of its ranks; nothing, where it is not whole.
-[[nodiscard, gnu::cold]] inline std::optional<std::vector<file_sum>> read_manifest(
-    std::istream& in, std::uint64_t step) {
-  constexpr std::size_t most = std::size_t{1} << 24U;  // bytes: of 300,000 ranks
-  std::string text;
-  char piece[4096];
-  while (in.read(piece, sizeof piece), in.gcount() > 0) {
-    text.append(piece, static_cast<std::size_t>(in.gcount()));
-    if (text.size() > most) return std::nullopt;
-  }
-  std::string_view rest = text;
-  const auto skip = [&](std::string_view word) {
-    const bool there = rest.substr(0, word.size()) == word;
-    if (there) rest.remove_prefix(word.size());
-    return there;
-  };
-  const auto number = [&](auto& x) {
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), x);
-    if (error != std::errc()) return false;
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    return true;
-  };
-  std::uint64_t its_step = 0, n = 0;
-  if (!skip("onebit checkpoint 1\nstep ") || !number(its_step) || its_step != step) return {};
-  if (!skip("\nranks ") || !number(n) || n > text.size() || !skip("\n")) return {};
-  std::vector<file_sum> ranks;
-  for (std::uint64_t r = 0; r < n; ++r) {
-    std::uint64_t its_rank = 0;
-    file_sum sum;
-    if (!skip("rank ") || !number(its_rank) || its_rank != r || !skip(" bytes ") ||
-        !number(sum.bytes) || !skip(" crc32c ") || !number(sum.crc) || !skip("\n")) {
-      return {};
-    }
-    ranks.push_back(sum);
-  }
-  const std::uint32_t lines = crc32c(text.data(), text.size() - rest.size());
-  std::uint32_t written = 0;
-  if (!skip("end ") || !number(written) || written != lines || rest != "\n") return {};
-  return ranks;
-}
-[[nodiscard, gnu::cold]] inline std::optional<std::vector<file_sum>> manifest_at(
-    const fs::path& root, std::uint64_t step) {
-  std::ifstream in(root / step_name(step) / "manifest", std::ios::binary);
-  return in ? read_manifest(in, step) : std::nullopt;
-}
-
-/// All that is there of steps, newest first: whole or not. Throws where the root cannot be read.
-[[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> all_steps(const fs::path& root) {
-  std::vector<std::uint64_t> steps;
-  if (!fs::exists(root)) return steps;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
-    std::uint64_t step = 0;
-    if (name.rfind("step-", 0) != 0) continue;
-    const char* const end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + 5, end, step);
-    if (parsed.ec == std::errc() && parsed.ptr == end) steps.push_back(step);
-  }
-  std::sort(steps.begin(), steps.end(), std::greater<>());
-  return steps;
-}
-
-[[gnu::cold]] inline void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw checkpoint_error(message("checkpoint: writing ", path.string(), " failed"));
-  flush_to_device(path);
-}
-
-/// Runs f on this rank; collective: throws on all when it threw on one.
-template <class Optimizer, class F>
-std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* what, const F& f) {
-  std::string failure;
-  std::array<std::uint64_t, 3> mine{1, 0, 0};  // that it went well, and what f has to tell
-  try {
-    f(mine[1], mine[2]);
-  } catch (const std::exception& e) {
-    failure = e.what();
-    mine[0] = 0;
-  }
-  auto all = o.tell_all(mine);
-  if (!failure.empty()) throw checkpoint_error(failure);
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r][0] == 0) throw checkpoint_error(message(what, ": failed on rank ", r));
-  }
-  return all;
-}
-
-}  // namespace files
-}  // namespace detail
 
 /// Saves all ranks under `root`. `write_own(out)` writes what the trainer needs on this rank: its
 /// parameters, at least. Of the checkpoints of earlier steps the newest are left, `keep` with this
@@ -261,43 +106,14 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
   });
 }
 
-namespace detail::files {
-
-/// A rank's file, at the trainer's part or behind it.
-[[nodiscard, gnu::cold]] inline std::unique_ptr<std::ifstream> open_rank(const fs::path& directory,
-                                                                         std::size_t rank,
-                                                                         bool behind) {
-  auto in = std::make_unique<std::ifstream>(directory / rank_name(rank), std::ios::binary);
-  std::uint64_t length = 0;
-  in->read(reinterpret_cast<char*>(&length), sizeof length);
-  if (behind) in->seekg(static_cast<std::streamoff>(sizeof length + length));
-  if (!*in) {
-    throw checkpoint_error(
-        message("checkpoint: ", (directory / rank_name(rank)).string(), " is too short"));
-  }
-  return in;
-}
-/// Are the files whole of which rank `rank` of n looks after?
-[[nodiscard, gnu::cold]] inline bool are_whole(const fs::path& directory,
-                                               const std::vector<file_sum>& files, std::size_t rank,
-                                               std::size_t n) {
-  for (std::size_t r = rank; r < files.size(); r += n) {
-    if (sum_of(directory / rank_name(r)) != files[r]) return false;
-  }
-  return true;
-}
-
-}  // namespace detail::files
-
 /// Loads the newest checkpoint under `root` of which all files are whole: `read_own(in)` reads what
 /// `write_own` wrote, then the optimizer is loaded. The step that it is of; nothing, where there is
 /// no checkpoint, or none that is whole: then nothing has changed. A job of another number of ranks
 /// goes on (optimizer::load_old_job), where its rule can: rank r reads what rank r mod the old
 /// number wrote.
 ///
-/// Collective. Throws checkpoint_error on all ranks when a whole one does not fit
-/// (optimizer::load); `read_own` may have changed the trainer's part then, the optimizer has not
-/// changed.
+/// Collective. Throws checkpoint_error on all ranks when a whole one does not fit (optimizer::load
+/// says why), or memory fails; `read_own` may have changed its part then, the optimizer has not.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
                                          const ReadOwn& read_own,
@@ -317,18 +133,14 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
     const std::uint64_t step = told[0][1];
     const auto directory = root / files::step_name(step);
     std::size_t n_files = 0;
-    bool is_whole = false;
-    try {
+    const auto looked = files::together(optimizer, "load_latest", [&](auto& whole, auto&) {
+      // what is not whole throws nothing; a failed allocation does, and says nothing of the files
       const auto manifest = files::manifest_at(root, step);
       n_files = manifest ? manifest->size() : 0;
-      is_whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks);
-    } catch (const std::exception&) {  // what cannot be read is not whole
-    }
-    bool all_whole = true;
-    for (const news& one : optimizer.tell_all(news{is_whole ? 1U : 0U, n_files, 0})) {
-      all_whole = all_whole && one[0] != 0;
-    }
-    if (!all_whole) continue;
+      whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks) ? 1 : 0;
+    });
+    const auto is_whole = [](const news& one) { return one[1] != 0; };
+    if (!std::all_of(looked.begin(), looked.end(), is_whole)) continue;
     std::unique_ptr<std::ifstream> in;
     (void)files::together(optimizer, "load_latest", [&](auto&, auto&) {
       in = files::open_rank(directory, rank % n_files, false);

@@ -198,8 +198,8 @@ class optimizer {
   /// every `steps`-th step (of those of 0/1 Adam that exchange); 0: never. Memory that fails, or a
   /// trainer that writes to parameters on one rank, is found within that many steps. All ranks must
   /// do the same. `step` then throws rank_mismatch on all ranks, naming the one that differs from
-  /// most; the step was done. Costs a pass over both on the host, 4 bytes per parameter for as
-  /// long, and a collective of 24 bytes.
+  /// most; the step was done, also when the transport throws in the comparison. Costs a pass over
+  /// both on the host, 4 bytes per parameter for as long, and a collective of 24 bytes.
   void verify_every(std::uint64_t steps) { parts_->lasting.verify_every = steps; }
 
   /// Which messages have a checksum: at first those of compressors, where it costs a percent of a

@@ -213,6 +213,8 @@ struct checkpoint_card {
                                                                     const rank_card& mine) {
   std::vector<rank_card> cards(static_cast<std::size_t>(comm.size()));
   comm.host_all_gather(&mine, cards.data(), sizeof mine);
+  for (rank_card& card : cards)
+    card.name[sizeof card.name - 1] = '\0';  // another rank's may not end
   return cards;
 }
 

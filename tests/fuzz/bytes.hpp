@@ -32,29 +32,33 @@ struct supply {
   }
 };
 
-/// Rank 0 of 2. The other rank says what this one does; with a supply, its bytes, xored.
+/// Rank 0 of 2, unless told. The other ranks say what this one does; with a supply, its bytes,
+/// xored.
 class echo {
  public:
-  explicit echo(supply* other = nullptr) : other_(other) {}
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return 2; }
+  explicit echo(supply* other = nullptr, int rank = 0, int size = 2)
+      : other_(other), rank_(rank), size_(size) {}
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
   void all_to_all(const void* send, void* receive, std::size_t n) { answer(send, receive, n); }
   void all_gather(const void* send, void* receive, std::size_t n) { answer(send, receive, n); }
   void all_reduce_sum(float* data, std::size_t n) {
-    for (std::size_t i = 0; i < n; ++i) data[i] *= 2;
+    for (std::size_t i = 0; i < n; ++i) data[i] *= static_cast<float>(size_);
   }
   [[nodiscard]] echo split(int, int) const { return *this; }
 
  private:
   void answer(const void* own, void* receive, std::size_t n) {
     auto* to = static_cast<std::uint8_t*>(receive);
-    if (n > 0) std::memcpy(to, own, n);
-    if (n > 0) std::memcpy(to + n, own, n);
-    for (std::size_t i = 0; other_ != nullptr && other_->size > 0 && i < n; ++i) {
-      to[n + i] ^= other_->next();
+    for (int r = 0; r < size_ && n > 0; ++r) {
+      auto* const slot = to + static_cast<std::size_t>(r) * n;
+      std::memcpy(slot, own, n);
+      if (r == rank_ || other_ == nullptr || other_->size == 0) continue;
+      for (std::size_t i = 0; i < n; ++i) slot[i] ^= other_->next();
     }
   }
   supply* other_;
+  int rank_, size_;
 };
 
 inline constexpr std::size_t n_kinds = 5;

@@ -6,22 +6,66 @@
 # makes itself.
 #
 #   tests/fuzz/run.sh [seconds for each, 30] [libFuzzer option...]
+#   tests/fuzz/run.sh --coverage    which lines of the readers the inputs found so far reach, and
+#                                   which ones none of them does
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-seconds="${1:-30}"
-shift || true
-
 build=build/fuzz
 mkdir -p "$build"
+
+# compile SOURCE PROGRAM [OPTION...]
+compile() {
+  # the macro lets them look behind checksums
+  clang++ -std=c++20 -O1 -g1 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -Iinclude -Itests "$1" \
+    -o "$2" -pthread "${@:3}"
+}
+# seed PROGRAM CORPUS
+seed() {
+  mkdir -p "$2"
+  ONEBIT_FUZZ_SEEDS="$2" "$1" -runs=0 >/dev/null 2>&1
+}
+
+cover() {
+  local readers=(include/onebit/{checkpoint,checkpoint_files,restore,roll_call,now}.hpp
+    include/onebit/collective/{slot,marks}.hpp)
+  local source name program
+  for source in tests/fuzz/*.cpp; do
+    name="$(basename "$source" .cpp)"
+    program="$build/$name-coverage"
+    compile "$source" "$program" -O0 -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping
+    seed "$program" "$build/$name-corpus"
+    LLVM_PROFILE_FILE="$program.profraw" "$program" "$build/$name-corpus" -runs=0 >/dev/null 2>&1
+    llvm-profdata merge -sparse "$program.profraw" -o "$program.profdata"
+    echo "$name: $(find "$build/$name-corpus" -type f | wc -l) inputs"
+    llvm-cov report "$program" -instr-profile="$program.profdata" "${readers[@]}" |
+      awk '/hpp/ && $8 > $9 { printf "  %-24s %3d of %3d lines\n", $1, $8 - $9, $8 }'
+    llvm-cov show "$program" -instr-profile="$program.profdata" -show-instantiations=false \
+      "${readers[@]}" >"$program.lines"
+  done
+  echo "lines that no input reaches:"
+  awk -F'|' '/^\/.*:$/ { file = $0; sub(".*/include/", "", file) }
+             $2 !~ /[0-9]/ { next }
+             { place = file $1 }
+             $2 ~ /^ *0$/ { text = $0; sub(/^[^|]*\|[^|]*\|/, "", text); missed[place] = text; next }
+             { reached[place] = 1 }
+             END { for (p in missed) if (!(p in reached)) print p ":" missed[p] }' \
+    "$build"/*-coverage.lines | sort -V
+}
+
+if [[ "${1:-}" == --coverage ]]; then
+  cover
+  exit
+fi
+
+seconds="${1:-30}"
+shift || true
 for source in tests/fuzz/*.cpp; do
   name="$(basename "$source" .cpp)"
-  # the macro lets them look behind checksums
-  clang++ -std=c++20 -O1 -g1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
-    -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -Iinclude -Itests "$source" -o "$build/$name" -pthread
+  compile "$source" "$build/$name" -fsanitize=fuzzer,address,undefined \
+    -fno-sanitize-recover=undefined
   corpus="$build/$name-corpus"
-  mkdir -p "$corpus"
-  ONEBIT_FUZZ_SEEDS="$corpus" "$build/$name" -runs=0 >/dev/null 2>&1
+  seed "$build/$name" "$corpus"
   echo "fuzzing: $name, $seconds s"
   log="$build/$name.log"
   "$build/$name" "$corpus" -max_total_time="$seconds" -max_len=8192 -print_final_stats=1 \

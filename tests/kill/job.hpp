@@ -7,6 +7,7 @@
 #ifndef ONEBIT_TESTS_KILL_JOB_HPP
 #define ONEBIT_TESTS_KILL_JOB_HPP
 
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -19,22 +20,41 @@
 #include <utility>
 #include <vector>
 
+#include "../support/failing_allocations.hpp"
 #include "../support/training.hpp"
 
 namespace onebit_test::kill {
 
 inline constexpr std::uint64_t steps = 12, steps_between_saves = 4;
 
-enum class kind : int { adam, one_bit_adam, buckets, all_gather, by_node, zero_one_adam };
-inline constexpr const char* kind_names[] = {"adam",       "one_bit_adam", "buckets",
-                                             "all_gather", "by_node",      "zero_one_adam"};
+/// `thaw` and `thaw_zero_one` warm up a second time; of `shards` no rank holds the whole model.
+enum class kind : int {
+  adam,
+  one_bit_adam,
+  buckets,
+  all_gather,
+  by_node,
+  zero_one_adam,
+  thaw,
+  thaw_zero_one,
+  shards
+};
+inline constexpr const char* kind_names[] = {"adam",       "one_bit_adam",  "buckets",
+                                             "all_gather", "by_node",       "zero_one_adam",
+                                             "thaw",       "thaw_zero_one", "shards"};
+inline constexpr int n_kinds = 9;
+/// The step before which a second warm-up of so many steps begins.
+inline constexpr std::uint64_t thaws_before = 5, thaw_steps = 3;
+
+/// Do ranks wait for such as wait for others, over other communicators?
+[[nodiscard]] constexpr bool is_layered(kind k) { return k == kind::by_node || k == kind::shards; }
 
 enum class what : int { nothing, kill, stop, exception, nan, allocation };
 inline constexpr const char* what_names[] = {"nothing",   "kill", "stop",
                                              "exception", "nan",  "allocation"};
 
-enum class where : int { step, save, load };
-inline constexpr const char* where_names[] = {"step", "save", "load"};
+enum class where : int { step, save, load, build };
+inline constexpr const char* where_names[] = {"step", "save", "load", "build"};
 
 /// What strikes rank `victim`, when it is in an operation at `step`: in its `at`-th collective,
 /// before or after it is carried out; or at its `at`-th allocation.
@@ -47,8 +67,8 @@ struct fault {
   bool after = false;
 };
 
-/// Allocations of this thread until one fails; negative: none does.
-inline thread_local long allocations_left = -1;
+/// Whether an allocation has failed: it may have been no harm.
+inline std::atomic<bool> allocation_failed{false};
 
 /// Strikes a rank.
 class striker {
@@ -62,7 +82,10 @@ class striker {
     if (armed_ && fault_.what == what::allocation) allocations_left = fault_.at;
   }
   void leave() {
-    if (armed_ && fault_.what == what::allocation) allocations_left = -1;
+    if (armed_ && fault_.what == what::allocation) {
+      allocation_failed = allocation_failed || allocations_left < 0;
+      allocations_left = -1;
+    }
     armed_ = false;
   }
   [[nodiscard]] bool spoils_gradients() {
@@ -131,8 +154,40 @@ class struck {
   striker* striker_;
 };
 
+/// An optimizer of one of two shards, with the other shard's ranks: what is saved and loaded is of
+/// the whole job, so that all shards go on from the same step.
+template <class Optimizer, class T>
+class with_all_shards {
+ public:
+  static constexpr bool resumes = false;
+  with_all_shards(Optimizer& o, T all) : o_(&o), all_(std::move(all)) {}
+  [[nodiscard]] int rank() const { return all_.rank(); }
+  [[nodiscard]] int size() const { return all_.size(); }
+  [[nodiscard]] std::uint64_t steps() const { return o_->steps(); }
+  onebit::report step(float lr) { return o_->step(lr); }
+  void save(std::ostream& out) { o_->save(out); }
+  void load(std::istream& in) { o_->load(in); }
+  template <class News>
+  [[nodiscard]] std::vector<News> tell_all(const News& mine) {
+    std::vector<News> told(static_cast<std::size_t>(size()));
+    all_.all_gather(&mine, told.data(), sizeof mine);
+    return told;
+  }
+
+ private:
+  Optimizer* o_;
+  T all_;
+};
+
+/// The tensors of a rank; of shards, the second half of the ranks holds others.
+[[nodiscard]] inline std::vector<std::size_t> sizes_of(kind k, int rank, int size) {
+  if (k == kind::shards && rank >= size / 2) return {100, 1, 40};
+  return {33, 0, 700, 64};
+}
+
 /// Calls f(optimizer) with one of a kind. Its phases: averages up to step 3, the freeze before step
-/// 3, refreshes; 0/1 Adam: local steps from step 4 on.
+/// 3, refreshes; 0/1 Adam: local steps from step 4 on; of those that thaw, averages or exchanges in
+/// steps 5 to 7 again.
 template <class T, class F>
 auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
   onebit::one_bit_adam_options o;
@@ -162,11 +217,22 @@ auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
           groups, t, o, onebit::hierarchical{onebit::sign<>{}, t.size() % 2 == 0 ? 2 : 1});
       return f(own);
     }
-    case kind::zero_one_adam: {
+    case kind::zero_one_adam:
+    case kind::thaw_zero_one: {
       auto own = onebit::zero_one_adam(groups, t, z);
       return f(own);
     }
+    case kind::shards: {
+      const int half = t.size() / 2, shard = t.rank() / half;
+      const T replicas = t.split(shard, t.rank()), shards = t.split(t.rank() % half, t.rank());
+      o.adam.max_grad_norm = 1;  // the norm of the whole is learnt over the shards, too
+      auto own = onebit::one_bit_adam(groups, replicas, o);
+      own.join_shards(shards);
+      with_all_shards<decltype(own), T> whole(own, t);
+      return f(whole);
+    }
     case kind::one_bit_adam:
+    case kind::thaw:
       break;
   }
   auto own = onebit::one_bit_adam(groups, t, o);
@@ -178,9 +244,11 @@ auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
 template <class T>
 std::uint64_t run(kind k, const T& transport, const std::filesystem::path& root, const fault& f) {
   striker s(f, transport.rank());
-  training<> data({33, 0, 700, 64});
+  training<> data(sizes_of(k, transport.rank(), transport.size()));
+  s.enter(where::build, 0);
   return with_optimizer(k, data, struck<T>(transport, &s), [&](auto& o) {
     const auto rank = transport.rank();
+    s.leave();
     s.enter(where::load, 0);
     (void)onebit::load_latest(o, root, [&](std::istream& in) {
       for (auto& p : data.params) {
@@ -189,14 +257,21 @@ std::uint64_t run(kind k, const T& transport, const std::filesystem::path& root,
       }
     });
     s.leave();
+    bool has_thawed = o.steps() > thaws_before;
     while (o.steps() < steps) {
       data.compute_gradients(rank, o.steps());
       const std::uint64_t before = o.steps();
+      if constexpr (requires { o.thaw(thaw_steps); }) {
+        const bool thaws = k == kind::thaw || k == kind::thaw_zero_one;
+        if (thaws && before == thaws_before && !std::exchange(has_thawed, true)) o.thaw(thaw_steps);
+      }
       s.enter(where::step, before);
       if (s.spoils_gradients()) data.grads[2][5] = std::numeric_limits<float>::quiet_NaN();
-      if (k == kind::buckets) {
-        o.begin(0.01F);
-        for (std::size_t t = data.params.size(); t-- > 2;) o.ready(t);
+      if constexpr (requires { o.ready(std::size_t{0}); }) {
+        if (k == kind::buckets) {
+          o.begin(0.01F);
+          for (std::size_t t = data.params.size(); t-- > 2;) o.ready(t);
+        }
       }
       (void)o.step(0.01F);
       s.leave();

@@ -5,7 +5,8 @@
 // known on every rank that is left, and the job that is started again from its checkpoints must end
 // with the bits of one that nothing struck.
 //
-//   test_kill [--long] [--only <kind>] [--worker <kill_worker> --mpirun <program and options>]
+//   test_kill [--long] [--only <kind>] [--ranks <n>] [--worker <kill_worker> --mpirun <program and
+//   options>]
 //
 // Over threads in this process, and, given a worker, over MPI with real processes. Without --long
 // a few cases of each kind.
@@ -86,7 +87,8 @@ verdict strike_threads(kind k, int n, const fault& f) {
     if (f.what == what::nan) {
       // another rank's bad gradient is as good as this one's: all skip and try again
       const bool same = d == undisturbed(k, n);
-      if (!same && k != kind::zero_one_adam) v.failure = "other bits than without";
+      const bool has_local_steps = k == kind::zero_one_adam || k == kind::thaw_zero_one;
+      if (!same && !has_local_steps) v.failure = "other bits than without";
       return v;
     }
     v.struck = false;
@@ -136,8 +138,8 @@ digests read_digests(const fs::path& root, int n) {
   return d;
 }
 
-/// What the survivors of a fault were told, each in time. On two levels a rank may wait for one
-/// that waits for the victim: then some other rank names it.
+/// What the survivors of a fault were told, each in time. On two levels, or with shards, a rank may
+/// wait for one that waits for the victim: then some other rank names it.
 void check_survivors(kind k, int n, const fault& f, const fs::path& root, verdict& v) {
   bool is_named = false, was_told = false;
   for (int r = 0; r < n && v.failure.empty(); ++r) {
@@ -156,7 +158,7 @@ void check_survivors(kind k, int n, const fault& f, const fs::path& root, verdic
     const bool names_victim = text.find("rank " + std::to_string(f.victim)) != std::string::npos;
     is_named = is_named || names_victim;
     was_told = was_told || ms >= 0;
-    const bool must_name = k != kind::by_node || text.find(": rank ") == std::string::npos;
+    const bool must_name = !is_layered(k) || text.find(": rank ") == std::string::npos;
     if (ms >= 0 && !names_victim && must_name) {
       v.failure = who + "was not told whom it missed:" + text;
     }
@@ -209,6 +211,8 @@ std::vector<fault> places(kind k, bool all) {
   std::vector<std::uint64_t> at = {1, 3, 4, 6, 9};
   if (k == kind::adam) at = {0, 7};
   if (k == kind::zero_one_adam) at = {0, 4, 5, 6, 8};
+  // the last steps before a second warm-up, all of it, and the first ones after it
+  if (k == kind::thaw || k == kind::thaw_zero_one) at = {4, 5, 6, 7, 8, 9};
   if (!all) at = {1, 6};
   std::vector<fault> list;
   for (const std::uint64_t s : at) {
@@ -223,15 +227,24 @@ std::vector<fault> places(kind k, bool all) {
   }
   for (const int c : all ? std::vector<int>{0, 1} : std::vector<int>{}) {
     list.push_back({what::nothing, where::load, 0, 0, c, false});
+    list.push_back({what::nothing, where::build, 0, 0, c, true});
   }
   return list;
+}
+
+/// Can so many ranks make one?
+bool fits(kind k, int n) {
+  if (k == kind::shards) return n % 2 == 0;
+  return k != kind::by_node || n % 4 == 0;
 }
 
 std::vector<test> over_threads(bool all) {
   std::vector<test> tests;
   const std::vector<int> sizes = all ? std::vector<int>{2, 3, 4, 5, 8} : std::vector<int>{2, 4};
-  for (int k = 0; k < 6; ++k) {
+  for (int k = 0; k < n_kinds; ++k) {
     for (const int n : sizes) {
+      if (static_cast<kind>(k) == kind::shards && n % 2 != 0) continue;
+      if (!all && k >= static_cast<int>(kind::thaw) && n < 4) continue;
       for (fault f : places(static_cast<kind>(k), all)) {
         for (const what w : {what::exception, what::nan}) {
           if (w == what::nan && (f.where != where::step || f.at != 0 || f.after)) continue;
@@ -261,17 +274,18 @@ std::vector<test> over_mpi(bool all) {
             {kind::by_node, 4, at(what::stop, where::step, 6, 1)},
             {kind::one_bit_adam, 2, at(what::kill, where::save, 8, 2)}};
   }
-  for (int k = 1; k < 6; ++k) {
-    for (const int n : {2, 3, 4}) {
-      if (static_cast<kind>(k) == kind::by_node && n != 4) continue;
+  for (int k = 1; k < n_kinds; ++k) {
+    for (const int n : {2, 3, 4, 5, 8}) {
+      if (!fits(static_cast<kind>(k), n)) continue;
       int turn = 0;
       for (fault f : places(static_cast<kind>(k), true)) {
-        // what strikes and whom goes round: each pair with each place, over the sizes
+        // what strikes and whom goes round: each pair with each place, over the sizes; with many
+        // processes every fourth place
         const std::array<what, 3> kinds = {what::kill, what::stop, what::exception};
-        f.what = kinds[static_cast<std::size_t>(turn + n) % 3];
-        f.victim = turn % n;
+        f.what = kinds[static_cast<std::size_t>(n > 4 ? turn / 4 + k : turn + n) % 3];
+        f.victim = (n > 4 ? turn / 4 * 3 + k : turn) % n;
+        if (n <= 4 || turn % 4 == k % 4) tests.push_back({static_cast<kind>(k), n, f});
         ++turn;
-        tests.push_back({static_cast<kind>(k), n, f});
       }
       for (const std::uint64_t s : {1U, 3U, 6U}) {
         tests.push_back({static_cast<kind>(k), n, {what::nan, where::step, n - 1, s, 0, false}});
@@ -301,21 +315,29 @@ struct tally {
   }
 };
 
-/// Every allocation of an operation fails in turn, until there are no more.
-void fail_allocations(bool all, tally& sum) {
-  for (int k = 0; k < 6; ++k) {
+/// Every allocation of an operation fails in turn, until there are no more. (Of a save of rank 0,
+/// up to the first one that does no harm: libstdc++ lists directories where nothing may throw.)
+void fail_allocations(bool all, const std::string& only, tally& sum) {
+  for (int k = 0; k < n_kinds; ++k) {
+    if (!only.empty() && only != kind_names[k]) continue;
     std::vector<fault> at = {{what::allocation, where::step, 1, 0, 0, false},
                              {what::allocation, where::step, 1, 3, 0, false},
                              {what::allocation, where::step, 0, 4, 0, false},
                              {what::allocation, where::save, 0, 4, 0, false},
-                             {what::allocation, where::load, 1, 0, 0, false}};
+                             {what::allocation, where::save, 1, 4, 0, false},
+                             {what::allocation, where::load, 1, 0, 0, false},
+                             {what::allocation, where::build, 1, 0, 0, false}};
     if (!all) at.resize(2);
     for (fault f : at) {
       const int most = all ? 400 : 12;
       for (f.at = 0; f.at < most; ++f.at) {
-        const test t{static_cast<kind>(k), 2, f};
-        const verdict v = strike_threads(t.k, t.n, t.f);
-        if (!v.struck && v.failure.empty()) break;
+        const test t{static_cast<kind>(k), is_layered(static_cast<kind>(k)) ? 4 : 2, f};
+        allocation_failed = false;
+        verdict v = strike_threads(t.k, t.n, t.f);
+        const bool harmed = v.struck || !v.failure.empty();
+        const bool stops = f.where == where::save && f.victim == 0;
+        if (!harmed && (stops || !allocation_failed)) break;
+        v.struck = true;
         sum.add(t, v);
       }
     }
@@ -327,6 +349,7 @@ void fail_allocations(bool all, tally& sum) {
 int main(int argc, char** argv) {
   bool all = false;
   std::string only;
+  int ranks = 0;
   programs p;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
@@ -334,26 +357,29 @@ int main(int argc, char** argv) {
       all = true;
     } else if (arg == "--only" && i + 1 < argc) {
       only = argv[++i];
+    } else if (arg == "--ranks" && i + 1 < argc) {
+      ranks = std::atoi(argv[++i]);
     } else if (arg == "--worker" && i + 1 < argc) {
       p.worker = argv[++i];
     } else if (arg == "--mpirun" && i + 1 < argc) {
       p.mpirun = argv[++i];
     } else {
-      std::cerr
-          << "test_kill [--long] [--only <kind>] [--worker <kill_worker> --mpirun <program>]\n";
+      std::cerr << "test_kill [--long] [--only <kind>] [--ranks <n>] [--worker <kill_worker> "
+                   "--mpirun <program>]\n";
       return EXIT_FAILURE;
     }
   }
   int failed = 0;
   tally threads, allocations, processes;
   const auto wanted = [&](const test& t) {
-    return only.empty() || only == kind_names[static_cast<int>(t.k)];
+    return (only.empty() || only == kind_names[static_cast<int>(t.k)]) &&
+           (ranks == 0 || ranks == t.n);
   };
   for (const test& t : over_threads(all)) {
     if (wanted(t)) threads.add(t, strike_threads(t.k, t.n, t.f));
   }
   threads.print("threads");
-  fail_allocations(all, allocations);
+  if (ranks == 0) fail_allocations(all, only, allocations);
   allocations.print("allocations");
   failed = threads.failed + allocations.failed;
   if (!p.worker.empty()) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <onebit/transport/threads.hpp>
 #include <onebit/transport/wire.hpp>
 #include <stdexcept>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "conformance/transport.hpp"
+#include "support/failing_allocations.hpp"
 #include "support/scripted.hpp"
 #include "support/training.hpp"
 
@@ -96,6 +98,37 @@ TEST_CASE("a script goes on counting in the parts") {
     CHECK_THROWS_AS(meet(part), onebit::transport_error);
     meet(part);
   });
+}
+
+TEST_CASE("an allocation that fails on one rank in a split: the others are told, whenever it is") {
+  for (const int victim : {0, 1, 2}) {
+    for (long at = 0;; ++at) {
+      CAPTURE(victim);
+      CAPTURE(at);
+      std::atomic<int> n_failed{0}, n_told{0};
+      const auto split = [&](onebit::threads t) {
+        if (t.rank() == victim) onebit_test::allocations_left = at;
+        try {
+          (void)t.split(t.rank() / 2, 0);
+        } catch (const std::bad_alloc&) {
+          ++n_failed;
+          throw;
+        } catch (const onebit::transport_error&) {
+          ++n_told;
+        }
+        onebit_test::allocations_left = -1;
+      };
+      try {
+        onebit::run_threads(3, split, 20s);
+      } catch (const std::bad_alloc&) {
+      }
+      CHECK(n_told == 2 * n_failed);
+      if (n_failed == 0) {
+        CHECK(at > 0);
+        break;
+      }
+    }
+  }
 }
 
 TEST_CASE("a negative color: all ranks are told which, and can go on") {

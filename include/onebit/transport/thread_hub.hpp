@@ -48,12 +48,12 @@ class thread_hub {
     const call& first = calls_[0];
     for (int r = 1; r < size(); ++r) {
       if (std::strcmp(of(r).what, first.what) == 0 && of(r).bytes == first.bytes) continue;
-      const std::string why =
-          message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
-                  r, " calls ", of(r).what, " of ", of(r).bytes,
-                  " bytes; every rank must take the same steps", rank_suffix(rank, size()));
-      part();  // all ranks are here, and none may call again while others compare
-      throw rank_mismatch(why);
+      const parting last{
+          *this};  // all ranks are here, and none may call again while others compare
+      throw rank_mismatch(message("threads: rank 0 calls ", first.what, " of ", first.bytes,
+                                  " bytes while rank ", r, " calls ", of(r).what, " of ",
+                                  of(r).bytes, " bytes; every rank must take the same steps",
+                                  rank_suffix(rank, size())));
     }
   }
 
@@ -100,18 +100,20 @@ class thread_hub {
     int odd = -1, odd_color = 0;
     std::vector<card> group;
     meet(rank, {"split", &mine, nullptr, 0});
-    for (int r = 0; r < size(); ++r) {
-      const card& its = *static_cast<const card*>(of(r).send);
-      if (its.color < 0 && odd < 0) {
-        odd = r;
-        odd_color = its.color;
+    {
+      const parting last{*this};
+      for (int r = 0; r < size(); ++r) {
+        const card& its = *static_cast<const card*>(of(r).send);
+        if (its.color < 0 && odd < 0) {
+          odd = r;
+          odd_color = its.color;
+        }
+        if (its.color != color) continue;
+        group.push_back(its);
+        if (before(its, mine)) ++place.rank;
+        if (before(its, first)) first = its;
       }
-      if (its.color != color) continue;
-      group.push_back(its);
-      if (before(its, mine)) ++place.rank;
-      if (before(its, first)) first = its;
     }
-    part();
     if (odd >= 0) {
       throw invalid_input(message("threads: split: rank ", odd, " has color ", odd_color,
                                   "; must not be negative", rank_suffix(rank, size())));
@@ -131,6 +133,12 @@ class thread_hub {
   }
 
  private:
+  /// Parts when it ends, whatever is thrown before: who has met must part.
+  struct parting {
+    thread_hub& hub;
+    ~parting() { hub.part(); }
+  };
+
   /// A hub split from this one, and which of its ranks are there.
   struct child {
     std::weak_ptr<thread_hub> hub;

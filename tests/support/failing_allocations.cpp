@@ -1,17 +1,18 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// operator new of the programs here: fails when it is told to, once.
+// operator new of programs that are linked with this: fails when it is told to, once.
 
+#include "failing_allocations.hpp"
+
+#include <cstddef>
 #include <cstdlib>
 #include <new>
-
-#include "job.hpp"
 
 namespace {
 
 void* allocate(std::size_t n, std::size_t alignment) {
-  long& left = onebit_test::kill::allocations_left;
+  long& left = onebit_test::allocations_left;
   if (left >= 0 && left-- == 0) throw std::bad_alloc();
   const std::size_t rounded = (n + alignment - 1) / alignment * alignment;
   void* p = alignment <= alignof(std::max_align_t)
