@@ -157,11 +157,7 @@ struct engine {
   /// uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
-    step_plan p = schedule.plan(step, lr);
-    if (renew && R::refreshes && p.exchange && !p.average_gradient) {
-      p.average_gradient = p.last_average = true;
-    }
-    return p;
+    return schedule.plan(step, lr);
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
   /// before it changes anything: when that fails, the next step tries again. Throws invalid_input
@@ -202,7 +198,6 @@ struct engine {
   void advance(const step_plan& plan, float lr) {
     told = plan.local() ? terms(lr, 1, plan) : 0;  // its loss scale is a rank's own
     if (lr > 0) last_lr = lr;
-    if (plan.average_gradient) renew = false;
     ++step;
   }
   /// After a step that was the last for a while to average gradients: gives its memory back.
@@ -240,7 +235,6 @@ struct engine {
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
     a.scalar(last_lr);
-    a.scalar(renew);
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
@@ -288,7 +282,6 @@ struct engine {
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   checked checks = checked::compressed;
-  bool renew = false;  ///< other ranks than before: v sees an exact average first
   std::uint64_t step = 0;
   std::uint64_t verify_every = 0, verified = 0;  ///< steps, 0: never; after which step it was
   std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke

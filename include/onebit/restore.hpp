@@ -257,7 +257,6 @@ class old_job {
       if (ranks_.n == 1) e.rule.resume(e.compressed.agreed(e.mask()), e.at(e.mask()));
     }
     e.adopt();
-    e.renew = true;
   }
 
  private:

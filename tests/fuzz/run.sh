@@ -34,8 +34,9 @@ cover() {
     name="$(basename "$source" .cpp)"
     program="$build/$name-coverage"
     compile "$source" "$program" -O0 -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping
+    export LLVM_PROFILE_FILE="$program.profraw"
     seed "$program" "$build/$name-corpus"
-    LLVM_PROFILE_FILE="$program.profraw" "$program" "$build/$name-corpus" -runs=0 >/dev/null 2>&1
+    "$program" "$build/$name-corpus" -runs=0 >/dev/null 2>&1
     llvm-profdata merge -sparse "$program.profraw" -o "$program.profdata"
     echo "$name: $(find "$build/$name-corpus" -type f | wc -l) inputs"
     llvm-cov report "$program" -instr-profile="$program.profdata" "${readers[@]}" |

@@ -173,7 +173,9 @@ struct freeze_kernel {
   }
 };
 
-/// The way back: m from what was agreed, v from its denominator; elements that have none get 0.
+/// The way back: m from what was agreed, v from its denominator; elements that have none get 0. No
+/// mean is larger than the root of the mean square: what a scale for many elements made too large
+/// for some is cut to that, since no residual follows that would take it back.
 template <class View>
 struct thaw_kernel {
   static constexpr bool rare = true;
@@ -191,8 +193,10 @@ struct thaw_kernel {
     const auto inverse = L::set(1 / correction(now->bias.v));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      L::store(m + word * 32, m_at(k));
       const auto root = L::sub(L::load(v + word * 32), L::set(eps));
+      const auto zero = L::set(0.0F), least = L::sub(zero, root);
+      const auto at_most = L::sub(zero, L::max(m_at(k), least));
+      L::store(m + word * 32, L::sub(zero, L::max(at_most, least)));
       const auto variance = L::mul(L::mul(root, root), inverse);
       L::store(v + word * 32, live.template keep<L>(word, variance));
     }
