@@ -166,7 +166,7 @@ class with_all_shards {
   [[nodiscard]] std::uint64_t steps() const { return o_->steps(); }
   onebit::report step(float lr) { return o_->step(lr); }
   void save(std::ostream& out) { o_->save(out); }
-  void load(std::istream& in) { o_->load(in); }
+  void load(std::istream& in, auto... with) { o_->load(in, with...); }
   template <class News>
   [[nodiscard]] std::vector<News> tell_all(const News& mine) {
     std::vector<News> told(static_cast<std::size_t>(size()));
