@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <utility>
@@ -134,6 +135,9 @@ struct unless_skipped {
   Kernel kernel;
   const step_scalars* now;
 
+  [[nodiscard]] ONEBIT_HD const auto& tile_at(std::size_t i) const requires TileKernel<Kernel> {
+    return kernel.tile_at(i);
+  }
   template <class L>
   ONEBIT_HD void operator()(L lanes, std::size_t i) const {
     if (now->skip == 0) kernel(lanes, i);

@@ -16,6 +16,7 @@
 #include <exception>
 #include <memory>
 #include <onebit/backend/warp_lanes.hpp>
+#include <onebit/backend/wide_lanes.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -101,13 +102,14 @@ class warp_fibers {
   warp_fibers& operator=(const warp_fibers&) = delete;
   ~warp_fibers() { destroy_fibers(); }
 
-  /// Calls kernel(warp_lanes<...>{}, i) on all lanes. Throws what a lane throws, and logic_error
-  /// where lanes come to different points of the kernel.
+  /// Calls kernel(warp_lanes<...>{}, i) on all lanes, or with lanes of four words, as on a device.
+  /// Throws what a lane throws, and logic_error where lanes come to different points of the kernel.
   template <class L, class Kernel>
   static void run(const Kernel& kernel, std::size_t i) {
     thread_local warp_fibers own;
     current_ = &own;
-    own.run_call([](const void* k, std::size_t at) { (*static_cast<const Kernel*>(k))(L{}, at); },
+    own.run_call([](const void* k,
+                    std::size_t at) { onebit::run_wide<L, 4>(*static_cast<const Kernel*>(k), at); },
                  &kernel, i);
   }
 
@@ -244,6 +246,7 @@ class warp_fibers {
 /// The Warp of onebit::warp_lanes on these fibers.
 struct emulated_warp {
   static std::uint32_t lane() { return warp_fibers::current().lane(); }
+  static std::uint32_t own_bit() { return 1U << lane(); }
   static void sync() { warp_fibers::current().meet("sync", 0); }
   static std::uint32_t ballot(bool mine) {
     const std::uint64_t* all = warp_fibers::current().meet("ballot", mine ? 1U : 0U);

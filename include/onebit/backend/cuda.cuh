@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <onebit/backend/cuda_memory.cuh>
 #include <onebit/backend/warp_lanes.hpp>
+#include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
 #include <type_traits>
 #include <utility>
@@ -32,6 +33,13 @@ struct cuda_warp {
   static constexpr unsigned all = 0xFFFFFFFFU;
 
   ONEBIT_HD static std::uint32_t lane() { ONEBIT_ON_DEVICE(threadIdx.x % 32); }
+  ONEBIT_HD static std::uint32_t own_bit() {
+    std::uint32_t r = 0;
+#if defined(__CUDA_ARCH__)
+    asm("mov.u32 %0, %%lanemask_eq;" : "=r"(r));
+#endif
+    return r;
+  }
   ONEBIT_HD static void sync() { ONEBIT_ON_DEVICE(__syncwarp(all)); }
   ONEBIT_HD static std::uint32_t ballot([[maybe_unused]] bool mine) {
     ONEBIT_ON_DEVICE(__ballot_sync(all, mine));
@@ -74,6 +82,7 @@ struct cuda_warp {
 #undef ONEBIT_ON_DEVICE
 
 inline constexpr unsigned warps_per_block = 8;
+inline constexpr unsigned words_at_once = 4;
 /// Leaves a thread 64 registers. Without a word from us ptxas aims at 32, and spills to get there.
 inline constexpr unsigned blocks_per_processor = 4;
 
@@ -91,7 +100,7 @@ __global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
   const unsigned warp = __shfl_sync(cuda_warp::all, threadIdx.x / 32, 0);
   const std::size_t stride = std::size_t{gridDim.x} * warps_per_block;
   for (std::size_t i = std::size_t{blockIdx.x} * warps_per_block + warp; i < n; i += stride) {
-    kernel(warp_lanes<cuda_warp>{}, i);
+    run_wide<warp_lanes<cuda_warp>, words_at_once>(kernel, i);
   }
 }
 

@@ -29,6 +29,8 @@ namespace onebit {
 
 /// What all host lanes share: scalars, bits and sums that need no vector registers.
 struct host_lanes {
+  /// How many words a value holds: one here, several in wide_lanes.
+  static constexpr unsigned words = 1;
   /// The number of bits set in a word.
   ONEBIT_LANES static std::uint32_t count(std::uint32_t word) {
     std::uint32_t n = 0;
@@ -180,6 +182,15 @@ struct portable_lanes : host_lanes {
     for (int l = 0; l < 32; ++l) r.lane[l] = std::fma(a.lane[l], b.lane[l], c.lane[l]);
     return r;
   }
+  /// a, at most `most` > 0 in size; -most where a is NaN, +0 where it is -0.
+  ONEBIT_LANES static value bound(const value& a, float most) {
+    value r;
+    for (int l = 0; l < 32; ++l) {
+      const float x = a.lane[l] > -most ? a.lane[l] : -most;
+      r.lane[l] = (x < most ? x : most) + 0.0F;
+    }
+    return r;
+  }
   /// Lanes with v >= 0: both zeros count, NaN does not.
   ONEBIT_LANES static bits not_negative(const value& v) {
     bits r = 0;
@@ -202,6 +213,10 @@ struct portable_lanes : host_lanes {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? s.lane[l] : -s.lane[l];
     return r;
+  }
+  /// s where a is not negative, -s elsewhere.
+  ONEBIT_LANES static value with_sign_of(const value& a, const value& s) {
+    return with_sign(not_negative(a), s);
   }
   /// v where the bit is set, +0 elsewhere (also for NaN).
   ONEBIT_LANES static value keep(bits b, const value& v) { return select(b, v, set(0.0F)); }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
@@ -16,6 +17,7 @@ namespace onebit {
 /// operation once, to nearest, subnormals kept:
 ///
 ///     lane()                   0 to 31
+///     own_bit()                1 << lane()
 ///     ballot(bool)             bit l is what lane l said
 ///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
 ///     sync()                   all 32 are here, and see what each other wrote
@@ -24,6 +26,7 @@ namespace onebit {
 /// A scalar (what `fold`, `sum` and their like give) is the same in all lanes, and so is `bits`.
 template <class Warp>
 struct warp_lanes {
+  static constexpr unsigned words = 1;
   using value = float;
   using bits = std::uint32_t;
 
@@ -32,13 +35,12 @@ struct warp_lanes {
   ONEBIT_HD static bool first_lane() { return Warp::lane() == 0; }
   ONEBIT_HD static float abs_scalar(float x) { return abs(x); }
 
-  /// By lane 0. What the other lanes still read there they get unchanged, and what they read
-  /// afterwards is x: as where one thread does it all.
+  /// All lanes store the same. What the others still read there they get unchanged, and what any
+  /// reads afterwards is x: as where one thread does it all.
   template <class T>
   ONEBIT_HD static void store_scalar(T* p, T x) {
     Warp::sync();
-    if (Warp::lane() == 0) *p = x;
-    Warp::sync();
+    *p = x;
   }
   ONEBIT_HD static void raise(std::uint32_t* flag) { Warp::raise(flag); }
 
@@ -67,7 +69,9 @@ struct warp_lanes {
   }
 
   ONEBIT_HD static bits load_bits(const std::uint32_t* p) { return *p; }
-  ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { store_scalar(p, b); }
+  /// As store_scalar, but for places that no lane reads since the lanes last met, as they do in
+  /// what gives bits.
+  ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { *p = b; }
 
   ONEBIT_HD static value set(float x) { return x; }
   ONEBIT_HD static value load(const float* p) { return p[Warp::lane()]; }
@@ -96,12 +100,15 @@ struct warp_lanes {
   ONEBIT_HD static value abs(value a) { return from_word(to_word(a) & 0x7FFFFFFFU); }
   ONEBIT_HD static value fma(value a, value b, value c) { return Warp::fma(a, b, c); }
 
+  ONEBIT_HD static value bound(value a, float most) {
+    return Warp::add(fminf(fmaxf(a, -most), most), 0.0F);
+  }
+
   ONEBIT_HD static bits not_negative(value v) { return Warp::ballot(v >= 0.0F); }
   ONEBIT_HD static bits positive(value v) { return Warp::ballot(v > 0.0F); }
   ONEBIT_HD static value select(bits b, value yes, value no) { return mine(b) != 0 ? yes : no; }
-  ONEBIT_HD static value with_sign(bits b, value s) {
-    return from_word(to_word(s) ^ (mine(b) ^ 1U) << 31U);
-  }
+  ONEBIT_HD static value with_sign(bits b, value s) { return mine(b) != 0 ? s : minus(s); }
+  ONEBIT_HD static value with_sign_of(value a, value s) { return a >= 0.0F ? s : minus(s); }
   ONEBIT_HD static value keep(bits b, value v) { return mine(b) != 0 ? v : 0.0F; }
 
   ONEBIT_HD static float fold(value v) {
@@ -120,7 +127,8 @@ struct warp_lanes {
   }
 
  private:
-  ONEBIT_HD static std::uint32_t mine(bits b) { return (b >> Warp::lane()) & 1U; }
+  ONEBIT_HD static std::uint32_t mine(bits b) { return b & Warp::own_bit(); }
+  ONEBIT_HD static value minus(value s) { return from_word(to_word(s) ^ 0x80000000U); }
   ONEBIT_HD static std::uint32_t to_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }
   ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 };

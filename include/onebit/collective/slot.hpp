@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
@@ -130,6 +131,34 @@ ONEBIT_OUT_OF_LINE void decode_tile(const C& codec, const std::byte* in, std::si
 }
 #undef ONEBIT_OUT_OF_LINE
 
+// A word compressor knows lanes for one word.
+template <class L, class C>
+ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
+  typename L::value v;
+  for (unsigned j = 0; j < L::words; ++j) {
+    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * C::word_bytes, scale);
+  }
+  return v;
+}
+template <class L, class C>
+ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::value& y,
+                                              float scale) {
+  typename L::value v;
+  for (unsigned j = 0; j < L::words; ++j) {
+    word_of<L>(v, j) = codec.template residual<one_word<L>>(word_of<L>(y, j), scale);
+  }
+  return v;
+}
+/// Adds what the codec gathers of each word to `sum`.
+template <class L, class C, class Sum>
+ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
+  using one = one_word<L>;
+  for (unsigned j = 0; j < L::words; ++j) {
+    codec.template encode<one>(out + j * C::word_bytes, word_of<L>(y, j));
+    sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
+  }
+}
+
 /// Values of one tile out of one slot.
 template <class L, class C, bool ByWord = WordCompressor<C>>
 struct tile_reader {
@@ -145,7 +174,7 @@ struct tile_reader {
     }
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    return codec.template decode<L>(words + k * C::word_bytes, scale);
+    return decode_words<L>(codec, words + k * C::word_bytes, scale);
   }
 };
 
@@ -188,7 +217,7 @@ struct tile_sum {
     const std::size_t at = static_cast<std::size_t>(r) * stride;
     float s = 0;
     if constexpr (C::scaled) s = load_scalar<float>(scales + at);
-    return codec.template decode<L>(words + at + k * C::word_bytes, s);
+    return decode_words<L>(codec, words + at + k * C::word_bytes, s);
   }
 };
 

@@ -87,7 +87,7 @@ struct sign {
   /// y - C(y), from the carried y.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
-    return L::sub(y, L::with_sign(L::not_negative(y), L::set(s)));
+    return L::sub(y, L::with_sign_of(y, L::set(s)));
   }
 };
 
