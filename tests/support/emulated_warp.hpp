@@ -247,6 +247,21 @@ class warp_fibers {
 struct emulated_warp {
   static std::uint32_t lane() { return warp_fibers::current().lane(); }
   static std::uint32_t own_bit() { return 1U << lane(); }
+  static std::uint32_t own_shift() { return 31U - lane(); }
+  static float shuffle(float x, unsigned from) {
+    const std::uint64_t* all =
+        warp_fibers::current().meet("shuffle", std::bit_cast<std::uint32_t>(x));
+    return std::bit_cast<float>(static_cast<std::uint32_t>(all[from % 32]));
+  }
+  static std::uint32_t transpose(std::uint32_t mine) {
+    const std::uint64_t* all = warp_fibers::current().meet("transpose", mine);
+    std::uint32_t word = 0;
+    for (std::uint32_t l = 0; l < 32; ++l) {
+      word |= static_cast<std::uint32_t>(all[l] >> lane() & 1U) << l;
+    }
+    return word;
+  }
+  static float with_sign(float x, std::uint32_t word) { return word >> 31U != 0 ? x : -x; }
   static void sync() { warp_fibers::current().meet("sync", 0); }
   static std::uint32_t ballot(bool mine) {
     const std::uint64_t* all = warp_fibers::current().meet("ballot", mine ? 1U : 0U);

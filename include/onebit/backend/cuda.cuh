@@ -40,6 +40,13 @@ struct cuda_warp {
 #endif
     return r;
   }
+  ONEBIT_HD static std::uint32_t own_shift() {
+    std::uint32_t r = 0;
+#if defined(__CUDA_ARCH__)
+    asm("mov.u32 %0, %%laneid;\n\tsub.u32 %0, 31, %0;" : "=r"(r));
+#endif
+    return r;
+  }
   ONEBIT_HD static void sync() { ONEBIT_ON_DEVICE(__syncwarp(all)); }
   ONEBIT_HD static std::uint32_t ballot([[maybe_unused]] bool mine) {
     ONEBIT_ON_DEVICE(__ballot_sync(all, mine));
@@ -53,6 +60,28 @@ struct cuda_warp {
   ONEBIT_HD static std::uint64_t shuffle_xor([[maybe_unused]] std::uint64_t x,
                                              [[maybe_unused]] int mask) {
     ONEBIT_ON_DEVICE(__shfl_xor_sync(all, static_cast<unsigned long long>(x), mask));
+  }
+  ONEBIT_HD static float shuffle([[maybe_unused]] float x, [[maybe_unused]] unsigned lane) {
+    ONEBIT_ON_DEVICE(__shfl_sync(all, x, lane));
+  }
+  ONEBIT_HD static std::uint32_t transpose([[maybe_unused]] std::uint32_t word) {
+#if defined(__CUDA_ARCH__)
+    // halves, bytes, then bits of what lane() ^ m has take the place of one's own
+    const unsigned l = lane();
+    word = __byte_perm(word, __shfl_xor_sync(all, word, 16), (l & 16U) == 0 ? 0x5410 : 0x3276);
+    word = __byte_perm(word, __shfl_xor_sync(all, word, 8), (l & 8U) == 0 ? 0x6240 : 0x3715);
+    word = exchange<4>(word, 0x0F0F0F0FU);
+    word = exchange<2>(word, 0x33333333U);
+    word = exchange<1>(word, 0x55555555U);
+#endif
+    return word;
+  }
+  ONEBIT_HD static float with_sign(float x, [[maybe_unused]] std::uint32_t word) {
+    float r = x;
+#if defined(__CUDA_ARCH__)
+    asm("lop3.b32 %0, %1, 0x80000000, %2, 0xA6;" : "=f"(r) : "r"(word), "f"(x));  // ~word & ... ^ x
+#endif
+    return r;
   }
   ONEBIT_HD static float add([[maybe_unused]] float a, [[maybe_unused]] float b) {
     ONEBIT_ON_DEVICE(__fadd_rn(a, b));
@@ -76,6 +105,17 @@ struct cuda_warp {
   }
   ONEBIT_HD static void raise(std::uint32_t* flag) {
     *static_cast<volatile std::uint32_t*>(flag) = 1;  // whoever raises it writes the same
+  }
+
+ private:
+  template <unsigned m>
+  ONEBIT_HD static std::uint32_t exchange(std::uint32_t word, [[maybe_unused]] std::uint32_t low) {
+#if defined(__CUDA_ARCH__)
+    const bool first = (lane() & m) == 0;
+    const std::uint32_t other = __shfl_xor_sync(all, word, m), keep = first ? low : ~low;
+    word = (word & keep) | (__funnelshift_l(other, other, first ? m : 32 - m) & ~keep);
+#endif
+    return word;
   }
 };
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/backend/warp_signs.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
 
@@ -17,9 +18,12 @@ namespace onebit {
 /// operation once, to nearest, subnormals kept:
 ///
 ///     lane()                   0 to 31
-///     own_bit()                1 << lane()
+///     own_bit(), own_shift()   1 << lane(), 31 - lane()
 ///     ballot(bool)             bit l is what lane l said
 ///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
+///     shuffle(x, l)            the x of lane l % 32; float
+///     transpose(word)          bit l is bit lane() of lane l's word
+///     with_sign(x, word)       x where the word's highest bit is set, -x elsewhere
 ///     sync()                   all 32 are here, and see what each other wrote
 ///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
 ///
@@ -29,6 +33,7 @@ struct warp_lanes {
   static constexpr unsigned words = 1;
   using value = float;
   using bits = std::uint32_t;
+  using sum_of_four = detail::warp_sign_sum<Warp>;
 
   ONEBIT_HD static std::uint32_t count(std::uint32_t word) { return Warp::count(word); }
   ONEBIT_HD static std::uint32_t first(std::uint32_t n) { return n >= 32 ? ~0U : (1U << n) - 1U; }
@@ -107,7 +112,9 @@ struct warp_lanes {
   ONEBIT_HD static bits not_negative(value v) { return Warp::ballot(v >= 0.0F); }
   ONEBIT_HD static bits positive(value v) { return Warp::ballot(v > 0.0F); }
   ONEBIT_HD static value select(bits b, value yes, value no) { return mine(b) != 0 ? yes : no; }
-  ONEBIT_HD static value with_sign(bits b, value s) { return mine(b) != 0 ? s : minus(s); }
+  ONEBIT_HD static value with_sign(bits b, value s) {
+    return Warp::with_sign(s, b << Warp::own_shift());
+  }
   ONEBIT_HD static value with_sign_of(value a, value s) { return a >= 0.0F ? s : minus(s); }
   ONEBIT_HD static value keep(bits b, value v) { return mine(b) != 0 ? v : 0.0F; }
 

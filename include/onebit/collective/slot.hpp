@@ -221,6 +221,26 @@ struct tile_sum {
   }
 };
 
+/// The same by lanes that know how to sum signs.
+template <class L, class C>
+  requires requires {
+    requires C::one_sign && L::words == 4;
+    typename one_word<L>::sum_of_four;
+  }
+struct tile_sum<L, C, true> {
+  typename one_word<L>::sum_of_four sum;
+
+  ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
+                     const tile& t, std::size_t index)
+      : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
+            f.slot_bytes, n_slots) {}
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    typename L::value v;
+    sum(v.word, k);
+    return v;
+  }
+};
+
 template <class L, class C>
 struct tile_sum<L, C, false> {
   float values[tile_elements];
