@@ -109,7 +109,7 @@ class warp_fibers {
     thread_local warp_fibers own;
     current_ = &own;
     own.run_call([](const void* k,
-                    std::size_t at) { onebit::run_wide<L, 4>(*static_cast<const Kernel*>(k), at); },
+                    std::size_t at) { onebit::run_wide<L>(*static_cast<const Kernel*>(k), at); },
                  &kernel, i);
   }
 
@@ -253,14 +253,16 @@ struct emulated_warp {
         warp_fibers::current().meet("shuffle", std::bit_cast<std::uint32_t>(x));
     return std::bit_cast<float>(static_cast<std::uint32_t>(all[from % 32]));
   }
-  static std::uint32_t transpose(std::uint32_t mine) {
-    const std::uint64_t* all = warp_fibers::current().meet("transpose", mine);
-    std::uint32_t word = 0;
-    for (std::uint32_t l = 0; l < 32; ++l) {
-      word |= static_cast<std::uint32_t>(all[l] >> lane() & 1U) << l;
+  struct transposition {
+    std::uint32_t operator()(std::uint32_t mine) const {
+      const std::uint64_t* all = warp_fibers::current().meet("transposition", mine);
+      std::uint32_t word = 0;
+      for (std::uint32_t l = 0; l < 32; ++l) {
+        word |= static_cast<std::uint32_t>(all[l] >> lane() & 1U) << l;
+      }
+      return word;
     }
-    return word;
-  }
+  };
   static float with_sign(float x, std::uint32_t word) { return word >> 31U != 0 ? x : -x; }
   static void sync() { warp_fibers::current().meet("sync", 0); }
   static std::uint32_t ballot(bool mine) {
@@ -292,6 +294,12 @@ struct emulated_warp {
   static float fma(float a, float b, float c) { return std::fma(a, b, c); }
   static std::uint32_t count(std::uint32_t word) {
     return static_cast<std::uint32_t>(std::popcount(word));
+  }
+  static std::uint32_t arrive(std::uint32_t* count) {
+    const std::uint64_t* all = warp_fibers::current().meet("arrive", *count);
+    const auto before = static_cast<std::uint32_t>(all[0]);
+    *count = before + 1;
+    return before;
   }
   static void raise(std::uint32_t* flag) { *flag = 1; }
 };

@@ -64,18 +64,6 @@ struct cuda_warp {
   ONEBIT_HD static float shuffle([[maybe_unused]] float x, [[maybe_unused]] unsigned lane) {
     ONEBIT_ON_DEVICE(__shfl_sync(all, x, lane));
   }
-  ONEBIT_HD static std::uint32_t transpose([[maybe_unused]] std::uint32_t word) {
-#if defined(__CUDA_ARCH__)
-    // halves, bytes, then bits of what lane() ^ m has take the place of one's own
-    const unsigned l = lane();
-    word = __byte_perm(word, __shfl_xor_sync(all, word, 16), (l & 16U) == 0 ? 0x5410 : 0x3276);
-    word = __byte_perm(word, __shfl_xor_sync(all, word, 8), (l & 8U) == 0 ? 0x6240 : 0x3715);
-    word = exchange<4>(word, 0x0F0F0F0FU);
-    word = exchange<2>(word, 0x33333333U);
-    word = exchange<1>(word, 0x55555555U);
-#endif
-    return word;
-  }
   ONEBIT_HD static float with_sign(float x, [[maybe_unused]] std::uint32_t word) {
     float r = x;
 #if defined(__CUDA_ARCH__)
@@ -103,26 +91,62 @@ struct cuda_warp {
   ONEBIT_HD static std::uint32_t count([[maybe_unused]] std::uint32_t word) {
     ONEBIT_ON_DEVICE(static_cast<std::uint32_t>(__popc(word)));
   }
+  ONEBIT_HD static std::uint32_t arrive([[maybe_unused]] std::uint32_t* count) {
+    std::uint32_t before = 0;
+#if defined(__CUDA_ARCH__)
+    __syncwarp(all);
+    __threadfence();
+    if (lane() == 0) before = atomicAdd(count, 1U);
+    before = __shfl_sync(all, before, 0);
+    __threadfence();
+#endif
+    return before;
+  }
   ONEBIT_HD static void raise(std::uint32_t* flag) {
     *static_cast<volatile std::uint32_t*>(flag) = 1;  // whoever raises it writes the same
   }
 
- private:
-  template <unsigned m>
-  ONEBIT_HD static std::uint32_t exchange(std::uint32_t word, [[maybe_unused]] std::uint32_t low) {
+  class transposition {
+   public:
 #if defined(__CUDA_ARCH__)
-    const bool first = (lane() & m) == 0;
-    const std::uint32_t other = __shfl_xor_sync(all, word, m), keep = first ? low : ~low;
-    word = (word & keep) | (__funnelshift_l(other, other, first ? m : 32 - m) & ~keep);
+    ONEBIT_HD transposition()
+        : halves_(held(16, 0x5410, 0x3276)),
+          bytes_(held(8, 0x6240, 0x3715)),
+          keep_{held(4, 0x0F0F0F0F, 0xF0F0F0F0), held(2, 0x33333333, 0xCCCCCCCC),
+                held(1, 0x55555555, 0xAAAAAAAA)},
+          by_{held(4, 4, 28), held(2, 2, 30), held(1, 1, 31)} {}
+    /// Halves, bytes, then bits of what lane() ^ m has take the place of one's own.
+    ONEBIT_HD std::uint32_t operator()(std::uint32_t word) const {
+      word = __byte_perm(word, __shfl_xor_sync(all, word, 16), halves_);
+      word = __byte_perm(word, __shfl_xor_sync(all, word, 8), bytes_);
+      for (int i = 0; i < 3; ++i) {
+        const std::uint32_t other = __shfl_xor_sync(all, word, 4 >> i);
+        asm("lop3.b32 %0, %0, %1, %2, 0xE4;"  // (word & keep) | (other & ~keep)
+            : "+r"(word)
+            : "r"(__funnelshift_l(other, other, by_[i])), "r"(keep_[i]));
+      }
+      return word;
+    }
+
+   private:
+    /// b in lanes that have the bit, else a, in a register: what is easily computed is computed
+    /// again and again in loops.
+    ONEBIT_HD static std::uint32_t held(unsigned bit, std::uint32_t a, std::uint32_t b) {
+      std::uint32_t x = (lane() & bit) == 0 ? a : b;
+      asm volatile("mov.b32 %0, %0;" : "+r"(x));
+      return x;
+    }
+    std::uint32_t halves_, bytes_, keep_[3], by_[3];
+#else
+    ONEBIT_HD std::uint32_t operator()(std::uint32_t word) const { return word; }
 #endif
-    return word;
-  }
+  };
 };
 
 #undef ONEBIT_ON_DEVICE
 
 inline constexpr unsigned warps_per_block = 8;
-inline constexpr unsigned words_at_once = 4;
+
 /// Leaves a thread 64 registers. Without a word from us ptxas aims at 32, and spills to get there.
 inline constexpr unsigned blocks_per_processor = 4;
 
@@ -140,7 +164,7 @@ __global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
   const unsigned warp = __shfl_sync(cuda_warp::all, threadIdx.x / 32, 0);
   const std::size_t stride = std::size_t{gridDim.x} * warps_per_block;
   for (std::size_t i = std::size_t{blockIdx.x} * warps_per_block + warp; i < n; i += stride) {
-    run_wide<warp_lanes<cuda_warp>, words_at_once>(kernel, i);
+    run_wide<warp_lanes<cuda_warp>>(kernel, i);
   }
 }
 

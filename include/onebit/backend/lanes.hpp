@@ -58,6 +58,22 @@ struct host_lanes {
     std::atomic_ref<std::uint32_t>(*flag).store(1, std::memory_order_relaxed);
 #endif
   }
+  /// Adds a call to `count`. True for the last of n, which sees what the others wrote and finds
+  /// `count` at 0 again.
+  ONEBIT_LANES static bool last_of(std::size_t n, std::uint32_t* count) {
+    bool last = false;
+#if !defined(__CUDA_ARCH__)
+    const std::atomic_ref<std::uint32_t> ended(*count);
+    last = ended.fetch_add(1, std::memory_order_acq_rel) + 1 == n;
+    if (last) ended.store(0, std::memory_order_relaxed);
+#endif
+    return last;
+  }
+  /// Where each lane may go on its own, in plain code: the first index of this one, and how many
+  /// there are.
+  ONEBIT_LANES static std::uint32_t own_index() { return 0; }
+  ONEBIT_LANES static std::uint32_t n_indices() { return 1; }
+
   /// Sum in the fixed order of the format: lane l of 32 adds p[l], p[l + 32], ... in double, then
   /// the lanes fold 16, 8, 4, 2, 1.
   template <class T>

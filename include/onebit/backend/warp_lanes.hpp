@@ -22,15 +22,17 @@ namespace onebit {
 ///     ballot(bool)             bit l is what lane l said
 ///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
 ///     shuffle(x, l)            the x of lane l % 32; float
-///     transpose(word)          bit l is bit lane() of lane l's word
+///     transposition()(word)    bit l is bit lane() of lane l's word
 ///     with_sign(x, word)       x where the word's highest bit is set, -x elsewhere
 ///     sync()                   all 32 are here, and see what each other wrote
+///     arrive(count)            adds 1, once; what it was. Who comes later sees what was written
 ///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
 ///
 /// A scalar (what `fold`, `sum` and their like give) is the same in all lanes, and so is `bits`.
 template <class Warp>
 struct warp_lanes {
   static constexpr unsigned words = 1;
+  static constexpr unsigned at_once = 4;  ///< in wide_lanes
   using value = float;
   using bits = std::uint32_t;
   using sum_of_four = detail::warp_sign_sum<Warp>;
@@ -40,14 +42,22 @@ struct warp_lanes {
   ONEBIT_HD static bool first_lane() { return Warp::lane() == 0; }
   ONEBIT_HD static float abs_scalar(float x) { return abs(x); }
 
-  /// All lanes store the same. What the others still read there they get unchanged, and what any
-  /// reads afterwards is x: as where one thread does it all.
+  /// By lane 0. What the other lanes still read there they get unchanged, and what they read
+  /// afterwards is x: as where one thread does it all.
   template <class T>
   ONEBIT_HD static void store_scalar(T* p, T x) {
     Warp::sync();
-    *p = x;
+    if (Warp::lane() == 0) *p = x;
+    Warp::sync();
   }
   ONEBIT_HD static void raise(std::uint32_t* flag) { Warp::raise(flag); }
+  ONEBIT_HD static bool last_of(std::size_t n, std::uint32_t* count) {
+    const bool last = Warp::arrive(count) + 1 == n;
+    if (last) store_scalar(count, std::uint32_t{0});
+    return last;
+  }
+  ONEBIT_HD static std::uint32_t own_index() { return Warp::lane(); }
+  ONEBIT_HD static std::uint32_t n_indices() { return 32; }
 
   /// The host's order: both sides of each addition of its fold are here in two lanes, and
   /// a + b == b + a, so each lane ends with the bits of the host's.
@@ -55,27 +65,27 @@ struct warp_lanes {
   ONEBIT_HD static double sum(const T* p, std::size_t n) {
     Warp::sync();
     double mine = 0;
-    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += static_cast<double>(p[i]);
+    each(p, n, [&](T x) { mine += static_cast<double>(x); });
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
   ONEBIT_HD static std::uint64_t sum_counts(const std::uint32_t* p, std::size_t n) {
     Warp::sync();
     std::uint64_t mine = 0;
-    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += p[i];
+    each(p, n, [&](std::uint32_t x) { mine += x; });
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
   ONEBIT_HD static float largest(const float* p, std::size_t n, float least) {
     Warp::sync();
     float mine = least;
-    for (std::size_t i = Warp::lane(); i < n; i += 32) mine = p[i] > mine ? p[i] : mine;
+    each(p, n, [&](float x) { mine = x > mine ? x : mine; });
     return fold_max(mine);
   }
 
   ONEBIT_HD static bits load_bits(const std::uint32_t* p) { return *p; }
-  /// As store_scalar, but for places that no lane reads since the lanes last met, as they do in
-  /// what gives bits.
+  /// By all lanes, which store the same, without a sync: for places that no lane still reads since
+  /// they last met, as they do in what gives bits.
   ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { *p = b; }
 
   ONEBIT_HD static value set(float x) { return x; }
@@ -134,6 +144,17 @@ struct warp_lanes {
   }
 
  private:
+  /// f(p[l]), f(p[l + 32]), ... in lane l: eight are loaded at a time, as memory is far.
+  template <class T, class F>
+  ONEBIT_HD static void each(const T* p, std::size_t n, const F& f) {
+    std::size_t i = Warp::lane();
+    for (; i + 7 * 32 < n; i += 8 * 32) {
+      T x[8];
+      for (std::size_t j = 0; j < 8; ++j) x[j] = p[i + 32 * j];
+      for (const T& one : x) f(one);
+    }
+    for (; i < n; i += 32) f(p[i]);
+  }
   ONEBIT_HD static std::uint32_t mine(bits b) { return b & Warp::own_bit(); }
   ONEBIT_HD static value minus(value s) { return from_word(to_word(s) ^ 0x80000000U); }
   ONEBIT_HD static std::uint32_t to_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }

@@ -57,7 +57,7 @@ class warp_sign_sum {
   ONEBIT_HD std::uint32_t load_signs(std::uint32_t k, std::size_t ahead, int n) const {
     const bool here = static_cast<int>(own_slot()) < n;
     const std::byte* p = words_ + ahead + 4 * k;
-    return Warp::transpose(here ? *reinterpret_cast<const std::uint32_t*>(p) : 0U);
+    return transposed_(here ? *reinterpret_cast<const std::uint32_t*>(p) : 0U);
   }
   ONEBIT_HD static float added(float sum, float scale, std::uint32_t sign) {
     return Warp::add(sum, Warp::with_sign(scale, sign));
@@ -66,6 +66,7 @@ class warp_sign_sum {
     for (unsigned j = 0; j < 4; ++j) sum[j] = added(sum[j], scale, signs << (31 - 8 * j - slot));
   }
 
+  typename Warp::transposition transposed_;
   const std::byte *words_, *scales_;
   std::size_t round_;  ///< bytes of 8 slots
   int n_;

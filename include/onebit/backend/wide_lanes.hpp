@@ -155,12 +155,14 @@ concept TileKernel = requires(const Kernel& k, std::size_t i) {
   k.tile_at(i).n;
 };
 
-/// Calls kernel(L{}, i), or, where the tile has only whole words and a multiple of N of them, a
-/// tile kernel with lanes for N.
-template <class L, unsigned N, class Kernel>
+/// Calls kernel(L{}, i), or, on lanes that go `at_once`, a tile kernel with lanes for so many
+/// words, where its tile has a multiple of them, all whole.
+template <class L, class Kernel>
 ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
-  if constexpr (TileKernel<Kernel>) {
-    if (kernel.tile_at(i).n % (32 * N) == 0) return kernel(wide_lanes<L, N>{}, i);
+  if constexpr (TileKernel<Kernel> && requires { L::at_once; }) {
+    if (kernel.tile_at(i).n % (32 * L::at_once) == 0) {
+      return kernel(wide_lanes<L, L::at_once>{}, i);
+    }
   }
   kernel(L{}, i);
 }
