@@ -8,6 +8,7 @@
 #include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
+#include <onebit/launches.hpp>
 #include <utility>
 #include <vector>
 
@@ -213,12 +214,18 @@ class two_sided {
 
   /// Ends the step for this buffer.
   void keep(B& backend, const step_scalars* now) {
-    if (current_.size() == 0 || next_.size() == 0) return;
+    const auto rest = keeping(now);
+    if constexpr (B::deferred) backend.launch(rest.n, rest.kernel);
+  }
+  /// The same, but for calls that are left to launch.
+  [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
+    const bool both = current_.size() > 0 && next_.size() > 0;
+    const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
     if constexpr (B::deferred) {
-      const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
-      launch_commit(backend, now, copy.launches(), copy);
-    } else if (now->skip == 0) {
-      std::swap(current_, next_);
+      return {{copy, now}, both ? copy.launches() : 0};
+    } else {
+      if (both && now->skip == 0) std::swap(current_, next_);
+      return {{copy, now}, 0};
     }
   }
 

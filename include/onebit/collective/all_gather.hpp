@@ -107,8 +107,7 @@ class all_gather_exchange {
   }
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
-    sender_.finish(t);
-    gathered_.keep(sender_.backend(), t.now);
+    sender_.finish_with(t, gathered_.keeping(t.now));
   }
 
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }

@@ -168,8 +168,8 @@ class hierarchical_exchange {
     across_.all_to_all(sent + me * bucket_bytes(f), received_.data(), f.slot_bytes);
     check(received_.data(), f, t,
           {.n = n, .n_ranks = n, .part = me, .first = me, .stride = l, .tell = true});
-    server_.serve(sender_, mean(), own_chunk(), t, served_.data());
-    sender_.seal(served_.data(), 1, slot_place::served + me, t.now);
+    server_.serve(sender_, mean(), own_chunk(), t, served_.data(),
+                  sender_.seal(served_.data(), 1, slot_place::served + me, t.now));
     across_.all_gather(served_.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, gathered_.next(), bucket_bytes(f));
     check(gathered_.next(), f, t,
@@ -184,14 +184,12 @@ class hierarchical_exchange {
   }
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
-    server_.finish(sender_, mean(), own_chunk(), heard(t.live), t);
-    if (flat()) {
-      sender_.finish(t);
+    if constexpr (sender_type::carries) {
+      const auto residual = server_.finish(sender_, mean(), own_chunk(), heard(t.live), t);
+      finish_with(t, residual, gathered_.keeping(t.now));
     } else {
-      sender_.finish(share_turn(t));
-      exact_.finish(t);
+      finish_with(t, gathered_.keeping(t.now));
     }
-    gathered_.keep(sender_.backend(), t.now);
   }
 
   /// The residual of this rank's chunk of its share.
@@ -227,6 +225,12 @@ class hierarchical_exchange {
     std::uint32_t per_shift = 0xFFFFFFFFU;  ///< and per bucket
   };
 
+  template <class Undo, class... Kernels>
+  [[gnu::cold]] void finish_with(const turn<Undo>& t, const calls<Kernels>&... others) {
+    if (flat()) return sender_.finish_with(t, others...);
+    sender_.finish_with(share_turn(t), others...);
+    exact_.finish(t);
+  }
   /// The messages of the node's ranks, each this rank's share of it.
   template <class Produce, class Undo>
   share_mean average_in_node(const Produce& produce, const turn<Undo>& t) {
