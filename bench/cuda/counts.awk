@@ -13,6 +13,7 @@ function of(what) { return $column[what] }
 {
   kernel = "?"
   if (match($1, /[a-z_]+_kernel/)) kernel = substr($1, RSTART, RLENGTH)
+  if ($1 ~ /side_by_side.*server_residual/) kernel = "server_residual_kernel, and ends"
   if (kernel == "encode_kernel" && $1 ~ /read_carry/) kernel = "encode_kernel, served"
   if (!(kernel in launches)) order[++n_kernels] = kernel
   launches[kernel] += of("launches")

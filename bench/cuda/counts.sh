@@ -29,8 +29,8 @@ nvcc -std=c++20 -O1 --no-compress -cudart shared -gencode arch=compute_90,code=c
   -Iinclude bench/cuda/counts.cu -o build/counts -L"$device"
 LD_LIBRARY_PATH="$device" PTXDEV_QUEUE=lazy build/counts "$out"
 
-echo "per element of the vector: instructions executed by threads, and issued by warps (32 lanes each);"
-echo "bytes of distinct 32-byte sectors, read and written; per word: loads and syncs of a warp"
-for name in one_bit_adam one_bit_lamb zero_one_adam zero_one_adam_local adam lamb; do
+echo "By element of the vector: PTX instructions of all threads, the same if a warp's counts for 32,"
+echo "and bytes in 32-byte sectors, read and written. By word: loads and syncs of a warp."
+for name in one_bit_adam one_bit_lamb zero_one_adam adam lamb; do
   LC_ALL=C awk -F'\t' -v n=1000000 -v name="$name" -f bench/cuda/counts.awk "$out/$name.tsv"
 done

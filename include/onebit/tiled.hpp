@@ -20,10 +20,13 @@ struct live_mask {
   /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
-                                   typename L::value& check) const {
+                                   typename one_word<L>::value& check) const {
+    using one = one_word<L>;
     if (words == nullptr) return v;
     if (all_of<L>(words + word)) return v;
-    check = L::fma(v, L::set(0.0F), check);
+    for (unsigned j = 0; j < L::words; ++j) {
+      check = one::fma(word_of<L>(v, j), one::set(0.0F), check);
+    }
     return L::keep(L::load_bits(words + word), v);
   }
   template <class L>

@@ -128,6 +128,13 @@ struct residual_field {
 
 // -- the passes ----------------------------------------------------------------------------------
 
+/// A message that says `static constexpr bool narrow = true`: it holds so much that a device has no
+/// registers left for several words at a time.
+template <class Produce>
+concept NarrowMessage = requires {
+  requires Produce::narrow;
+};
+
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and for
 /// a worker the value (or, for a tile compressor, the new residual) into the carried buffer.
 template <class C, class Produce, class Carry>
@@ -143,22 +150,25 @@ struct encode_kernel {
   std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
   float* sums;                    ///< by tile
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
+      requires(!NarrowMessage<Produce>) {
+    return tiles[first_tile + i];
+  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
     const std::size_t index = first_tile + i;
-    const tile t = tile_at(i);
+    const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
     const auto state = carry.template at<L>(t, index);
     std::byte* out =
         slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
     const std::uint32_t n_words = t.n_words();
     typename one::value sum = one::set(0.0F);
-    typename L::value check = L::set(0.0F);
+    typename one::value check = one::set(0.0F);
     if constexpr (WordCompressor<C>) {
       state.begin();
-      constexpr bool several = L::words > 1;  // then the next words' come while these are computed
+      constexpr bool several = L::words > 1;  // then the next ones come while these are computed
       auto ahead = state.load(0);
       for (std::uint32_t k = 0; k < n_words; k += L::words) {
         const auto old = several ? ahead : state.load(k);
@@ -184,8 +194,7 @@ struct encode_kernel {
         state.store(k, state.load(k), live.template keep<L>(t.word + k, e));
       }
     }
-    add_words<L>(sum, check);
-    L::store_scalar(sums + index, one::fold(sum));
+    L::store_scalar(sums + index, one::fold(one::add(sum, check)));
   }
 };
 

@@ -41,6 +41,7 @@ inline void validate(const adam_options& o) {
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
 template <class View, class P, class G>
 struct momentum_message {
+  static constexpr bool narrow = requires { View::n_slots; };  // the mean of many slots
   View momentum;
   const tensor_entry<P, G>* tensors;
   const step_scalars* now;

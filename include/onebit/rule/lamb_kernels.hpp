@@ -200,15 +200,15 @@ struct lamb_fresh_kernel {
                                                    : L::mul(before_at(k), inverse_k);
       const auto g = L::mul(L::fma(L::set(-c.beta1), m_old, m), inverse);
       const auto w = c.template next_variance<L>(L::load(fresh + word * 32), g);
-      const auto d = L::load(denominators + word * 32), x = params.load(k);
-      L::store(fresh + word * 32, w);
-      const auto prelim = L::bound(L::div(L::mul(m, m_correction), d), most_step);
-      const auto u = L::fma(decay, x, prelim);
-      add_squares<L>(ms, prelim);
-      add_squares<L>(us, u);
+      const auto d = L::load(denominators + word * 32);
       const auto ratio = L::div(d, c.template denominator<L>(w, v_correction));
       const auto kept = live.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
+      const auto prelim = L::bound(L::div(L::mul(m, m_correction), d), most_step);
+      const auto u = L::fma(decay, params.load(k), prelim);
+      L::store(fresh + word * 32, w);
+      add_squares<L>(ms, prelim);
+      add_squares<L>(us, u);
     }
     L::store_scalar(sum_m + i, one::fold(ms));
     L::store_scalar(sum_u + i, one::fold(us));

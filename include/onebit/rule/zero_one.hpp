@@ -111,16 +111,14 @@ struct zero_one_step_kernel {
     const parameters_of<L, P> params(tensor, t);
     const auto gradient_at = gradient.template at<L>(t, i);
     const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
-    const auto m_correction = L::set(now->m_correction);
-    const float v_correction = now->v_correction;
+    const float m_correction = now->m_correction, v_correction = now->v_correction;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto g = gradient_at(k), m_old = L::load(m + word * 32);
-      const auto variance = L::load(v + word * 32), x = params.load(k);
+      const auto g = gradient_at(k), m_old = L::load(m + word * 32), x = params.load(k);
+      const auto d = c.template denominator<L>(L::load(v + word * 32), v_correction);
       const auto m_new = live.template keep<L>(word, c.template next_momentum<L>(m_old, g));
       L::store(m + word * 32, m_new);
-      const auto d = c.template denominator<L>(variance, v_correction);
-      const auto u = L::bound(L::div(L::mul(m_new, m_correction), d), most);
+      const auto u = L::bound(L::div(L::mul(m_new, L::set(m_correction)), d), most);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
   }
@@ -158,9 +156,8 @@ struct zero_one_sync_kernel {
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto from = L::load(anchor + word * 32), variance = L::load(v + word * 32);
-      const auto u = u_at(k);
+      const auto u = u_at(k), d = c.template denominator<L>(variance, v_correction);
       L::store(m + word * 32, L::mul(u, inverse_sum));
-      const auto d = c.template denominator<L>(variance, v_correction);
       const auto moved = L::bound(L::div(u, d), most_moved);
       const auto x = L::fma(step, L::fma(decay, from, moved), from);
       L::store(anchor + word * 32, x);
