@@ -4,8 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/wide_lanes.hpp>
 
 /// Kernels that share a launch: on a device each launch costs as much as a pass over a megabyte.
 namespace onebit {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/launches.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <utility>
 #include <vector>
 

@@ -16,7 +16,7 @@
 #include <exception>
 #include <memory>
 #include <onebit/backend/warp_lanes.hpp>
-#include <onebit/backend/wide_lanes.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <onebit/backend/cuda_memory.cuh>
 #include <onebit/backend/warp_lanes.hpp>
-#include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <type_traits>
 #include <utility>
 

@@ -4,11 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/backend/wide_lanes.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <vector>
 
 /// What travels: the bytes of a slot, and the views that read values out of them.
