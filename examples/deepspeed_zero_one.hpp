@@ -28,6 +28,7 @@ using onebit::tiled;
 /// Stage A: base + g. Stage B: base + a d, a with this step's own update in it.
 template <class P, class G>
 struct zero_one_message {
+  static constexpr bool narrow = true;
   const tensor_entry<P, G>* tensors;
   const float *m, *v, *sum;
   const step_scalars* now;

@@ -1,25 +1,28 @@
-#!/ usr / bin / env bash
-#SPDX - FileCopyrightText : 2026 The onebit authors
-#SPDX - License - Identifier : Apache - 2.0
+#!/usr/bin/env bash
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
 
-#Builds the benchmarks for CUDA devices and runs all of them; ends with a table of the figures that
-#matter.Installs nothing.Without a device it says so, and exits with 77.
+# Builds the benchmarks for CUDA devices and runs all of them; ends with a table of the figures that
+# matter. Installs nothing. Without a device it says so, and exits with 77.
 #
-#bench / cuda / run.sh[--quick][--json FILE][Google Benchmark argument...]
+#   bench/cuda/run.sh [--quick] [--json FILE] [Google Benchmark argument...]
 #
-#-- quick leaves the large sizes out, where memory is the limit
-#-- json FILE all results in one JSON file, in Google Benchmark's form
+# --quick        leaves the large sizes out, where memory is the limit
+# --json FILE    all results in one JSON file, in Google Benchmark's form
 #
-#ONEBIT_CMAKE_ARGS more arguments for cmake, separated by spaces
-#ONEBIT_BUILD_DIR where to build, instead of build / bench - cuda
-#ONEBIT_BUILT not empty : the programs are there already
+# ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
+# ONEBIT_BUILD_DIR    where to build, instead of build/bench-cuda
+# ONEBIT_BUILT        not empty: the programs are there already
 
-set - euo pipefail here = "$PWD" cd "$(dirname " $ { BASH_SOURCE[0] }
-")/../.." export PATH = "$PATH:/usr/local/cuda/bin" source bench / common.sh
+set -euo pipefail
+here="$PWD"
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+export PATH="$PATH:/usr/local/cuda/bin"
+source bench/common.sh
 
-                                                                       json = "" arguments =
-                            () while (($ #));
-do
+json=""
+arguments=()
+while (($#)); do
   case "$1" in
     --quick) export ONEBIT_BENCH_QUICK=1 ;;
     --json) json="$2" && shift ;;

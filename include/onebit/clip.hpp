@@ -73,16 +73,17 @@ struct own_squares_kernel {
   const step_scalars* now;
   float* sums;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    using one = one_word<L>;
+    const tile t = tile_at(i);
     const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
-    auto sum = L::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto g = gradient.load(k);
-      sum = L::fma(g, g, sum);
+    auto sum = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      add_squares<L>(sum, gradient.load(k));
     }
-    L::store_scalar(sums + i, L::fold(sum));
+    L::store_scalar(sums + i, one::fold(sum));
   }
 };
 

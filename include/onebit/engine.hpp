@@ -281,7 +281,7 @@ struct engine {
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
-  checked checks = checked::compressed;
+  checked checks = B::deferred ? checked::nothing : checked::compressed;
   std::uint64_t step = 0;
   std::uint64_t verify_every = 0, verified = 0;  ///< steps, 0: never; after which step it was
   std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
+#include <onebit/launches.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <utility>
 #include <vector>
 
@@ -135,6 +137,9 @@ struct unless_skipped {
   Kernel kernel;
   const step_scalars* now;
 
+  [[nodiscard]] ONEBIT_HD const auto& tile_at(std::size_t i) const requires TileKernel<Kernel> {
+    return kernel.tile_at(i);
+  }
   template <class L>
   ONEBIT_HD void operator()(L lanes, std::size_t i) const {
     if (now->skip == 0) kernel(lanes, i);
@@ -210,12 +215,18 @@ class two_sided {
 
   /// Ends the step for this buffer.
   void keep(B& backend, const step_scalars* now) {
-    if (current_.size() == 0 || next_.size() == 0) return;
+    const auto rest = keeping(now);
+    if constexpr (B::deferred) backend.launch(rest.n, rest.kernel);
+  }
+  /// The same, but for calls that are left to launch.
+  [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
+    const bool both = current_.size() > 0 && next_.size() > 0;
+    const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
     if constexpr (B::deferred) {
-      const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
-      launch_commit(backend, now, copy.launches(), copy);
-    } else if (now->skip == 0) {
-      std::swap(current_, next_);
+      return {{copy, now}, both ? copy.launches() : 0};
+    } else {
+      if (both && now->skip == 0) std::swap(current_, next_);
+      return {{copy, now}, 0};
     }
   }
 

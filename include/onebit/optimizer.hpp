@@ -203,7 +203,8 @@ class optimizer {
   void verify_every(std::uint64_t steps) { parts_->lasting.verify_every = steps; }
 
   /// Which messages have a checksum: at first those of compressors, where it costs a percent of a
-  /// step; of full precision a tenth and more (never with dense_sum::transport). A rank that a
+  /// step, and none on deferred backends, where it costs launches, and links check what they carry;
+  /// full precision costs a tenth and more (never with dense_sum::transport). A rank that a
   /// damaged one reaches takes the step back and throws transport_error; the others skip it where
   /// an average was yet to be sent, else all throw rank_mismatch in the next step. All ranks must
   /// do the same, between steps.

@@ -60,20 +60,24 @@ namespace detail {
 /// elements.
 template <class L, class T>
 ONEBIT_HD typename L::value load_elements(const T* first, std::uint32_t k, std::uint32_t n) {
-  const std::uint32_t left = n - 32 * k;
-  if constexpr (std::is_same_v<T, float>) {
-    return left >= 32 ? L::load(first + 32 * k) : L::load(first + 32 * k, left);
-  } else {
+  const std::uint32_t left = L::words > 1 ? 32 : n - 32 * k;  // several words are whole ones
+  if constexpr (!std::is_same_v<T, float>) {
     return L::load_as(first + 32 * k, left >= 32 ? 32 : left);
+  } else if constexpr (L::words > 1) {
+    return L::load(first + 32 * k);
+  } else {
+    return left >= 32 ? L::load(first + 32 * k) : L::load(first + 32 * k, left);
   }
 }
 
 template <class L, class T>
 ONEBIT_HD void store_elements(T* first, std::uint32_t k, std::uint32_t n,
                               const typename L::value& v) {
-  const std::uint32_t left = n - 32 * k;
+  const std::uint32_t left = L::words > 1 ? 32 : n - 32 * k;
   if constexpr (!std::is_same_v<T, float>) {
     L::store_as(first + 32 * k, v, left >= 32 ? 32 : left);
+  } else if constexpr (L::words > 1) {
+    L::store(first + 32 * k, v);
   } else if (left >= 32) {
     L::store(first + 32 * k, v);
   } else {

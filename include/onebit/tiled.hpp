@@ -20,15 +20,28 @@ struct live_mask {
   /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
-                                   typename L::value& check) const {
-    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
-    check = L::fma(v, L::set(0.0F), check);
+                                   typename one_word<L>::value& check) const {
+    using one = one_word<L>;
+    if (words == nullptr) return v;
+    if (all_of<L>(words + word)) return v;
+    for (unsigned j = 0; j < L::words; ++j) {
+      check = one::fma(word_of<L>(v, j), one::set(0.0F), check);
+    }
     return L::keep(L::load_bits(words + word), v);
   }
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
-    if (words == nullptr || words[word] == 0xFFFFFFFFU) return v;
+    if (words == nullptr) return v;
+    if (all_of<L>(words + word)) return v;
     return L::keep(L::load_bits(words + word), v);
+  }
+
+ private:
+  template <class L>
+  [[nodiscard]] ONEBIT_HD static bool all_of(const std::uint32_t* p) {
+    std::uint32_t common = *p;
+    for (unsigned j = 1; j < L::words; ++j) common &= p[j];
+    return common == 0xFFFFFFFFU;
   }
 };
 
@@ -73,14 +86,19 @@ struct finite_kernel {
   const tile* tiles;
   step_scalars* now;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const auto value = produce.template at<L>(t, i);
     const auto zero = L::set(0.0F);
     auto check = zero;
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) check = L::fma(value(k, zero), zero, check);
-    if (!(L::fold(check) == 0.0F)) L::raise(&now->skip);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      check = L::fma(value(k, zero), zero, check);
+    }
+    auto all = one_word<L>::set(0.0F);
+    add_words<L>(all, check);
+    if (!(one_word<L>::fold(all) == 0.0F)) L::raise(&now->skip);
   }
 };
 

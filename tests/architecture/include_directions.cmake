@@ -14,7 +14,7 @@ cmake_minimum_required(VERSION 3.25)
 # unit that is not named here may not exist.
 
 # The core: each may include those before it.
-set(core error vocabulary concepts element layout now tensor tiled clip)
+set(core error vocabulary concepts element layout wide_lanes launches now tensor tiled clip)
 set(before "")
 foreach(unit IN LISTS core)
   set(may_include_${unit} ${unit} ${before})

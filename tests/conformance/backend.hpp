@@ -6,7 +6,13 @@
 #ifndef ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 #define ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 
+#include <cstring>
 #include <memory>
+#include <onebit/collective/slot.hpp>
+#include <onebit/compress/sign.hpp>
+#include <onebit/launches.hpp>
+#include <onebit/layout.hpp>
+#include <span>
 #include <vector>
 
 #include "buffers.hpp"
@@ -42,6 +48,91 @@ struct raise_one {
     if (i == which) L::raise(flag);
   }
 };
+
+struct raise_each {
+  static constexpr bool serial = true;
+  std::uint32_t* flags;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    L::raise(flags + i);
+  }
+};
+
+struct count_raised {
+  static constexpr bool serial = true;
+  const std::uint32_t* flags;
+  std::size_t n;
+  std::uint64_t* total;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(total, *total + L::sum_counts(flags, n));
+  }
+};
+
+/// What ranks say on average, on the flat axis.
+struct mean_kernel {
+  onebit::mean_view<onebit::sign<>> mean;
+  const onebit::tile* tiles;
+  float* to;
+
+  [[nodiscard]] ONEBIT_HD const onebit::tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const onebit::tile t = tile_at(i);
+    const auto mean_at = mean.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      L::store(to + (t.word + k) * 32, mean_at(k));
+    }
+  }
+};
+
+/// Any number of ranks, scales of all kinds, tiles of whole words and others: the sum in the order
+/// of ranks.
+template <class B>
+void check_mean(B& backend, int n_ranks) {
+  const std::vector<std::size_t> sizes = {4096, 4096 + 384, 1000, 40};
+  const onebit::layout axis(sizes, 1, onebit::granularity::layer());
+  std::vector<std::uint64_t> offsets;
+  const onebit::slot_format format = onebit::make_slot_format(onebit::sign<>{}, axis, offsets);
+  const auto n = static_cast<std::size_t>(n_ranks);
+  std::vector<std::uint32_t> words(n * axis.n_words());
+  std::vector<float> scales(n * axis.slot_segments());
+  std::vector<std::byte> slots(n * format.slot_bytes);
+  for (std::size_t r = 0; r < n; ++r) {
+    std::byte* slot = slots.data() + r * format.slot_bytes;
+    for (std::size_t w = 0; w < axis.n_words(); ++w) {
+      const float x = noise(2, r, 0, w);
+      std::memcpy(&words[r * axis.n_words() + w], &x, 4);
+      std::memcpy(slot + 4 * w, &x, 4);
+    }
+    for (std::size_t s = 0; s < axis.slot_segments(); ++s) {
+      const float x = (r + s) % 3 == 0 ? 0.0F : noise(2, r, 1, s);
+      scales[r * axis.slot_segments() + s] = x;
+      std::memcpy(slot + format.scales_at + 4 * s, &x, 4);
+    }
+  }
+  flat expected(axis.n_words() * 32);
+  const float inverse = 1.0F / static_cast<float>(n_ranks);
+  for (const onebit::tile& t : axis.tiles()) {
+    for (std::size_t i = 0; i < t.n_words() * 32; ++i) {
+      float sum = -0.0F;
+      for (std::size_t r = 0; r < n; ++r) {
+        const bool positive = (words[r * axis.n_words() + t.word + i / 32] >> i % 32 & 1U) != 0;
+        const float scale = scales[r * axis.slot_segments() + t.segment];
+        sum += positive ? scale : -scale;
+      }
+      expected[t.word * 32 + i] = sum * inverse;
+    }
+  }
+  const auto tiles = uploaded(backend, axis.tiles());
+  const auto there = uploaded(backend, slots);
+  auto to = backend.template make_buffer<float>(expected.size());
+  backend.launch(
+      axis.tiles().size(),
+      mean_kernel{{{}, format, there.data(), n_ranks, inverse, {}}, tiles.data(), to.data()});
+  const flat found = downloaded(backend, to);
+  CHECK(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)) == 0);
+}
 
 template <class B, class T>
 void check_buffer(B& backend) {
@@ -92,6 +183,34 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
       expected.back() = 0;
       CHECK(downloaded(backend, counts) == expected);
     }
+  }
+
+  // kernels that share a launch
+  for (const std::size_t n : counts{0, 1, 9, 3001}) {
+    auto few = backend.template make_buffer<std::uint32_t>(n + 1);
+    auto many = backend.template make_buffer<std::uint32_t>(5000);
+    using backend_suite::count_calls;
+    onebit::launch_abreast(backend, onebit::calls{count_calls{few.data()}, n},
+                           onebit::calls{count_calls{many.data()}, std::size_t{5000}},
+                           onebit::calls{count_calls{few.data() + n}, std::size_t{1}});
+    CHECK(downloaded(backend, few) == std::vector<std::uint32_t>(n + 1, 1));
+    CHECK(downloaded(backend, many) == std::vector<std::uint32_t>(5000, 1));
+
+    auto flags = backend.template make_buffer<std::uint32_t>(n);
+    auto n_ended = backend.template make_buffer<std::uint32_t>(1);
+    auto total = backend.template make_buffer<std::uint64_t>(1);
+    for (std::uint64_t times = 1; times <= 3; ++times) {
+      onebit::launch_then_once(backend, onebit::calls{backend_suite::raise_each{flags.data()}, n},
+                               backend_suite::count_raised{flags.data(), n, total.data()},
+                               n_ended.data());
+      CHECK(downloaded(backend, total).front() == times * n);
+      CHECK(downloaded(backend, n_ended).front() == 0);
+    }
+  }
+
+  for (const int n_ranks : {1, 2, 4, 5, 6, 8, 9, 13, 16, 17, 40}) {
+    CAPTURE(n_ranks);
+    backend_suite::check_mean(backend, n_ranks);
   }
 
   // a launch sees what the one before wrote, and a copy what was launched

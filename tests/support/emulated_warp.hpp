@@ -16,6 +16,7 @@
 #include <exception>
 #include <memory>
 #include <onebit/backend/warp_lanes.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -101,13 +102,14 @@ class warp_fibers {
   warp_fibers& operator=(const warp_fibers&) = delete;
   ~warp_fibers() { destroy_fibers(); }
 
-  /// Calls kernel(warp_lanes<...>{}, i) on all lanes. Throws what a lane throws, and logic_error
-  /// where lanes come to different points of the kernel.
+  /// Calls kernel(warp_lanes<...>{}, i) on all lanes, or with lanes of four words, as on a device.
+  /// Throws what a lane throws, and logic_error where lanes come to different points of the kernel.
   template <class L, class Kernel>
   static void run(const Kernel& kernel, std::size_t i) {
     thread_local warp_fibers own;
     current_ = &own;
-    own.run_call([](const void* k, std::size_t at) { (*static_cast<const Kernel*>(k))(L{}, at); },
+    own.run_call([](const void* k,
+                    std::size_t at) { onebit::run_wide<L>(*static_cast<const Kernel*>(k), at); },
                  &kernel, i);
   }
 
@@ -244,6 +246,24 @@ class warp_fibers {
 /// The Warp of onebit::warp_lanes on these fibers.
 struct emulated_warp {
   static std::uint32_t lane() { return warp_fibers::current().lane(); }
+  static std::uint32_t own_bit() { return 1U << lane(); }
+  static std::uint32_t own_shift() { return 31U - lane(); }
+  static float shuffle(float x, unsigned from) {
+    const std::uint64_t* all =
+        warp_fibers::current().meet("shuffle", std::bit_cast<std::uint32_t>(x));
+    return std::bit_cast<float>(static_cast<std::uint32_t>(all[from % 32]));
+  }
+  struct transposition {
+    std::uint32_t operator()(std::uint32_t mine) const {
+      const std::uint64_t* all = warp_fibers::current().meet("transposition", mine);
+      std::uint32_t word = 0;
+      for (std::uint32_t l = 0; l < 32; ++l) {
+        word |= static_cast<std::uint32_t>(all[l] >> lane() & 1U) << l;
+      }
+      return word;
+    }
+  };
+  static float with_sign(float x, std::uint32_t word) { return word >> 31U != 0 ? x : -x; }
   static void sync() { warp_fibers::current().meet("sync", 0); }
   static std::uint32_t ballot(bool mine) {
     const std::uint64_t* all = warp_fibers::current().meet("ballot", mine ? 1U : 0U);
@@ -274,6 +294,12 @@ struct emulated_warp {
   static float fma(float a, float b, float c) { return std::fma(a, b, c); }
   static std::uint32_t count(std::uint32_t word) {
     return static_cast<std::uint32_t>(std::popcount(word));
+  }
+  static std::uint32_t arrive(std::uint32_t* count) {
+    const std::uint64_t* all = warp_fibers::current().meet("arrive", *count);
+    const auto before = static_cast<std::uint32_t>(all[0]);
+    *count = before + 1;
+    return before;
   }
   static void raise(std::uint32_t* flag) { *flag = 1; }
 };

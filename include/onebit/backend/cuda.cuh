@@ -10,6 +10,7 @@
 #include <onebit/backend/cuda_memory.cuh>
 #include <onebit/backend/warp_lanes.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <type_traits>
 #include <utility>
 
@@ -32,6 +33,20 @@ struct cuda_warp {
   static constexpr unsigned all = 0xFFFFFFFFU;
 
   ONEBIT_HD static std::uint32_t lane() { ONEBIT_ON_DEVICE(threadIdx.x % 32); }
+  ONEBIT_HD static std::uint32_t own_bit() {
+    std::uint32_t r = 0;
+#if defined(__CUDA_ARCH__)
+    asm("mov.u32 %0, %%lanemask_eq;" : "=r"(r));
+#endif
+    return r;
+  }
+  ONEBIT_HD static std::uint32_t own_shift() {
+    std::uint32_t r = 0;
+#if defined(__CUDA_ARCH__)
+    asm("mov.u32 %0, %%laneid;\n\tsub.u32 %0, 31, %0;" : "=r"(r));
+#endif
+    return r;
+  }
   ONEBIT_HD static void sync() { ONEBIT_ON_DEVICE(__syncwarp(all)); }
   ONEBIT_HD static std::uint32_t ballot([[maybe_unused]] bool mine) {
     ONEBIT_ON_DEVICE(__ballot_sync(all, mine));
@@ -45,6 +60,16 @@ struct cuda_warp {
   ONEBIT_HD static std::uint64_t shuffle_xor([[maybe_unused]] std::uint64_t x,
                                              [[maybe_unused]] int mask) {
     ONEBIT_ON_DEVICE(__shfl_xor_sync(all, static_cast<unsigned long long>(x), mask));
+  }
+  ONEBIT_HD static float shuffle([[maybe_unused]] float x, [[maybe_unused]] unsigned lane) {
+    ONEBIT_ON_DEVICE(__shfl_sync(all, x, lane));
+  }
+  ONEBIT_HD static float with_sign(float x, [[maybe_unused]] std::uint32_t word) {
+    float r = x;
+#if defined(__CUDA_ARCH__)
+    asm("lop3.b32 %0, %1, 0x80000000, %2, 0xA6;" : "=f"(r) : "r"(word), "f"(x));  // ~word & ... ^ x
+#endif
+    return r;
   }
   ONEBIT_HD static float add([[maybe_unused]] float a, [[maybe_unused]] float b) {
     ONEBIT_ON_DEVICE(__fadd_rn(a, b));
@@ -66,14 +91,62 @@ struct cuda_warp {
   ONEBIT_HD static std::uint32_t count([[maybe_unused]] std::uint32_t word) {
     ONEBIT_ON_DEVICE(static_cast<std::uint32_t>(__popc(word)));
   }
+  ONEBIT_HD static std::uint32_t arrive([[maybe_unused]] std::uint32_t* count) {
+    std::uint32_t before = 0;
+#if defined(__CUDA_ARCH__)
+    __syncwarp(all);
+    __threadfence();
+    if (lane() == 0) before = atomicAdd(count, 1U);
+    before = __shfl_sync(all, before, 0);
+    __threadfence();
+#endif
+    return before;
+  }
   ONEBIT_HD static void raise(std::uint32_t* flag) {
     *static_cast<volatile std::uint32_t*>(flag) = 1;  // whoever raises it writes the same
   }
+
+  class transposition {
+   public:
+#if defined(__CUDA_ARCH__)
+    ONEBIT_HD transposition()
+        : halves_(held(16, 0x5410, 0x3276)),
+          bytes_(held(8, 0x6240, 0x3715)),
+          keep_{held(4, 0x0F0F0F0F, 0xF0F0F0F0), held(2, 0x33333333, 0xCCCCCCCC),
+                held(1, 0x55555555, 0xAAAAAAAA)},
+          by_{held(4, 4, 28), held(2, 2, 30), held(1, 1, 31)} {}
+    /// Halves, bytes, then bits of what lane() ^ m has take the place of one's own.
+    ONEBIT_HD std::uint32_t operator()(std::uint32_t word) const {
+      word = __byte_perm(word, __shfl_xor_sync(all, word, 16), halves_);
+      word = __byte_perm(word, __shfl_xor_sync(all, word, 8), bytes_);
+      for (int i = 0; i < 3; ++i) {
+        const std::uint32_t other = __shfl_xor_sync(all, word, 4 >> i);
+        asm("lop3.b32 %0, %0, %1, %2, 0xE4;"  // (word & keep) | (other & ~keep)
+            : "+r"(word)
+            : "r"(__funnelshift_l(other, other, by_[i])), "r"(keep_[i]));
+      }
+      return word;
+    }
+
+   private:
+    /// b in lanes that have the bit, else a, in a register: what is easily computed is computed
+    /// again and again in loops.
+    ONEBIT_HD static std::uint32_t held(unsigned bit, std::uint32_t a, std::uint32_t b) {
+      std::uint32_t x = (lane() & bit) == 0 ? a : b;
+      asm volatile("mov.b32 %0, %0;" : "+r"(x));
+      return x;
+    }
+    std::uint32_t halves_, bytes_, keep_[3], by_[3];
+#else
+    ONEBIT_HD std::uint32_t operator()(std::uint32_t word) const { return word; }
+#endif
+  };
 };
 
 #undef ONEBIT_ON_DEVICE
 
 inline constexpr unsigned warps_per_block = 8;
+
 /// Leaves a thread 64 registers. Without a word from us ptxas aims at 32, and spills to get there.
 inline constexpr unsigned blocks_per_processor = 4;
 
@@ -91,7 +164,7 @@ __global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
   const unsigned warp = __shfl_sync(cuda_warp::all, threadIdx.x / 32, 0);
   const std::size_t stride = std::size_t{gridDim.x} * warps_per_block;
   for (std::size_t i = std::size_t{blockIdx.x} * warps_per_block + warp; i < n; i += stride) {
-    kernel(warp_lanes<cuda_warp>{}, i);
+    run_wide<warp_lanes<cuda_warp>>(kernel, i);
   }
 }
 

@@ -29,6 +29,8 @@ namespace onebit {
 
 /// What all host lanes share: scalars, bits and sums that need no vector registers.
 struct host_lanes {
+  /// How many words a value holds: one here, several in wide_lanes.
+  static constexpr unsigned words = 1;
   /// The number of bits set in a word.
   ONEBIT_LANES static std::uint32_t count(std::uint32_t word) {
     std::uint32_t n = 0;
@@ -56,6 +58,22 @@ struct host_lanes {
     std::atomic_ref<std::uint32_t>(*flag).store(1, std::memory_order_relaxed);
 #endif
   }
+  /// Adds a call to `count`. True for the last of n, which sees what the others wrote and finds
+  /// `count` at 0 again.
+  ONEBIT_LANES static bool last_of(std::size_t n, std::uint32_t* count) {
+    bool last = false;
+#if !defined(__CUDA_ARCH__)
+    const std::atomic_ref<std::uint32_t> ended(*count);
+    last = ended.fetch_add(1, std::memory_order_acq_rel) + 1 == n;
+    if (last) ended.store(0, std::memory_order_relaxed);
+#endif
+    return last;
+  }
+  /// Where each lane may go on its own, in plain code: the first index of this one, and how many
+  /// there are.
+  ONEBIT_LANES static std::uint32_t own_index() { return 0; }
+  ONEBIT_LANES static std::uint32_t n_indices() { return 1; }
+
   /// Sum in the fixed order of the format: lane l of 32 adds p[l], p[l + 32], ... in double, then
   /// the lanes fold 16, 8, 4, 2, 1.
   template <class T>
@@ -189,6 +207,15 @@ struct portable_lanes : host_lanes {
     for (int l = 0; l < 32; ++l) r.lane[l] = std::fma(a.lane[l], b.lane[l], c.lane[l]);
     return r;
   }
+  /// a, at most `most` > 0 in size; -most where a is NaN, +0 where it is -0.
+  ONEBIT_LANES static value bound(const value& a, float most) {
+    value r;
+    for (int l = 0; l < 32; ++l) {
+      const float x = a.lane[l] > -most ? a.lane[l] : -most;
+      r.lane[l] = (x < most ? x : most) + 0.0F;
+    }
+    return r;
+  }
   /// Lanes with v >= 0: both zeros count, NaN does not.
   ONEBIT_LANES static bits not_negative(const value& v) {
     bits r = 0;
@@ -211,6 +238,10 @@ struct portable_lanes : host_lanes {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? s.lane[l] : -s.lane[l];
     return r;
+  }
+  /// s where a is not negative, -s elsewhere.
+  ONEBIT_LANES static value with_sign_of(const value& a, const value& s) {
+    return with_sign(not_negative(a), s);
   }
   /// v where the bit is set, +0 elsewhere (also for NaN).
   ONEBIT_LANES static value keep(bits b, const value& v) { return select(b, v, set(0.0F)); }

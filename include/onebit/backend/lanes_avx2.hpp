@@ -136,6 +136,14 @@ struct avx2_lanes : host_lanes {
     return {_mm256_fmadd_ps(a.p0, b.p0, c.p0), _mm256_fmadd_ps(a.p1, b.p1, c.p1),
             _mm256_fmadd_ps(a.p2, b.p2, c.p2), _mm256_fmadd_ps(a.p3, b.p3, c.p3)};
   }
+  ONEBIT_TARGET static value bound(const value& a, float most) {
+    const __m256 least = _mm256_set1_ps(-most), top = _mm256_set1_ps(most);
+    const __m256 zero = _mm256_setzero_ps();
+    return {_mm256_add_ps(_mm256_min_ps(_mm256_max_ps(a.p0, least), top), zero),
+            _mm256_add_ps(_mm256_min_ps(_mm256_max_ps(a.p1, least), top), zero),
+            _mm256_add_ps(_mm256_min_ps(_mm256_max_ps(a.p2, least), top), zero),
+            _mm256_add_ps(_mm256_min_ps(_mm256_max_ps(a.p3, least), top), zero)};
+  }
   ONEBIT_TARGET static bits not_negative(const value& v) {
     const __m256 zero = _mm256_setzero_ps();
     return {_mm256_cmp_ps(v.p0, zero, _CMP_GE_OQ), _mm256_cmp_ps(v.p1, zero, _CMP_GE_OQ),
@@ -156,6 +164,9 @@ struct avx2_lanes : host_lanes {
             _mm256_xor_ps(s.p1, _mm256_andnot_ps(b.p1, minus)),
             _mm256_xor_ps(s.p2, _mm256_andnot_ps(b.p2, minus)),
             _mm256_xor_ps(s.p3, _mm256_andnot_ps(b.p3, minus))};
+  }
+  ONEBIT_TARGET static value with_sign_of(const value& a, const value& s) {
+    return with_sign(not_negative(a), s);
   }
   ONEBIT_TARGET static value keep(const bits& b, const value& v) { return select(b, v, set(0.0F)); }
   ONEBIT_TARGET static float fold(const value& v) {

@@ -114,6 +114,13 @@ struct avx512_lanes : host_lanes {
   ONEBIT_TARGET static value fma(const value& a, const value& b, const value& c) {
     return {_mm512_fmadd_ps(a.lo, b.lo, c.lo), _mm512_fmadd_ps(a.hi, b.hi, c.hi)};
   }
+  ONEBIT_TARGET static value bound(const value& a, float most) {
+    const __m512 least = _mm512_set1_ps(-most), top = _mm512_set1_ps(most);
+    const __m512 zero = _mm512_setzero_ps();
+    const __m512 lo = _mm512_maskz_min_ps(all, _mm512_maskz_max_ps(all, a.lo, least), top);
+    const __m512 hi = _mm512_maskz_min_ps(all, _mm512_maskz_max_ps(all, a.hi, least), top);
+    return {_mm512_add_ps(lo, zero), _mm512_add_ps(hi, zero)};
+  }
   ONEBIT_TARGET static bits not_negative(const value& v) {
     const __m512 zero = _mm512_setzero_ps();
     return join(_mm512_cmp_ps_mask(v.lo, zero, _CMP_GE_OQ),
@@ -133,6 +140,9 @@ struct avx512_lanes : host_lanes {
     const __m512 minus = _mm512_set1_ps(-0.0F);
     return {_mm512_mask_xor_ps(s.lo, low(~b), s.lo, minus),
             _mm512_mask_xor_ps(s.hi, high(~b), s.hi, minus)};
+  }
+  ONEBIT_TARGET static value with_sign_of(const value& a, const value& s) {
+    return with_sign(not_negative(a), s);
   }
   ONEBIT_TARGET static value keep(bits b, const value& v) {
     return {_mm512_maskz_mov_ps(low(b), v.lo), _mm512_maskz_mov_ps(high(b), v.hi)};

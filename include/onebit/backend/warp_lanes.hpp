@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/backend/warp_signs.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
 
@@ -16,16 +18,24 @@ namespace onebit {
 /// operation once, to nearest, subnormals kept:
 ///
 ///     lane()                   0 to 31
+///     own_bit(), own_shift()   1 << lane(), 31 - lane()
 ///     ballot(bool)             bit l is what lane l said
 ///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
+///     shuffle(x, l)            the x of lane l % 32; float
+///     transposition()(word)    bit l is bit lane() of lane l's word
+///     with_sign(x, word)       x where the word's highest bit is set, -x elsewhere
 ///     sync()                   all 32 are here, and see what each other wrote
+///     arrive(count)            adds 1, once; what it was. Who comes later sees what was written
 ///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
 ///
 /// A scalar (what `fold`, `sum` and their like give) is the same in all lanes, and so is `bits`.
 template <class Warp>
 struct warp_lanes {
+  static constexpr unsigned words = 1;
+  static constexpr unsigned at_once = 4;  ///< in wide_lanes
   using value = float;
   using bits = std::uint32_t;
+  using sum_of_four = detail::warp_sign_sum<Warp>;
 
   ONEBIT_HD static std::uint32_t count(std::uint32_t word) { return Warp::count(word); }
   ONEBIT_HD static std::uint32_t first(std::uint32_t n) { return n >= 32 ? ~0U : (1U << n) - 1U; }
@@ -41,6 +51,13 @@ struct warp_lanes {
     Warp::sync();
   }
   ONEBIT_HD static void raise(std::uint32_t* flag) { Warp::raise(flag); }
+  ONEBIT_HD static bool last_of(std::size_t n, std::uint32_t* count) {
+    const bool last = Warp::arrive(count) + 1 == n;
+    if (last) store_scalar(count, std::uint32_t{0});
+    return last;
+  }
+  ONEBIT_HD static std::uint32_t own_index() { return Warp::lane(); }
+  ONEBIT_HD static std::uint32_t n_indices() { return 32; }
 
   /// The host's order: both sides of each addition of its fold are here in two lanes, and
   /// a + b == b + a, so each lane ends with the bits of the host's.
@@ -48,7 +65,7 @@ struct warp_lanes {
   ONEBIT_HD static double sum(const T* p, std::size_t n) {
     Warp::sync();
     double mine = 0;
-    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += static_cast<double>(p[i]);
+    each(p, n, [&](T x) { mine += static_cast<double>(x); });
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
@@ -56,25 +73,31 @@ struct warp_lanes {
   ONEBIT_HD static std::uint64_t sum_counts(const T* p, std::size_t n) {
     Warp::sync();
     std::uint64_t mine = 0;
-    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += p[i];
+    each(p, n, [&](T x) { mine += x; });
     return total(mine);
   }
   ONEBIT_HD static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
                                               std::size_t n) {
     Warp::sync();
     std::uint64_t mine = 0;
-    for (std::size_t i = Warp::lane(); i < n; i += 32) mine += weighted(p[i], first + i);
+    std::size_t place = first + Warp::lane();
+    each(p, n, [&](std::uint32_t x) {
+      mine += weighted(x, place);
+      place += 32;
+    });
     return total(mine);
   }
   ONEBIT_HD static float largest(const float* p, std::size_t n, float least) {
     Warp::sync();
     float mine = least;
-    for (std::size_t i = Warp::lane(); i < n; i += 32) mine = p[i] > mine ? p[i] : mine;
+    each(p, n, [&](float x) { mine = x > mine ? x : mine; });
     return fold_max(mine);
   }
 
   ONEBIT_HD static bits load_bits(const std::uint32_t* p) { return *p; }
-  ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { store_scalar(p, b); }
+  /// By all lanes, which store the same, without a sync: for places that no lane still reads since
+  /// they last met, as they do in what gives bits.
+  ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { *p = b; }
 
   ONEBIT_HD static value set(float x) { return x; }
   ONEBIT_HD static value load(const float* p) { return p[Warp::lane()]; }
@@ -103,12 +126,17 @@ struct warp_lanes {
   ONEBIT_HD static value abs(value a) { return from_word(to_word(a) & 0x7FFFFFFFU); }
   ONEBIT_HD static value fma(value a, value b, value c) { return Warp::fma(a, b, c); }
 
+  ONEBIT_HD static value bound(value a, float most) {
+    return Warp::add(fminf(fmaxf(a, -most), most), 0.0F);
+  }
+
   ONEBIT_HD static bits not_negative(value v) { return Warp::ballot(v >= 0.0F); }
   ONEBIT_HD static bits positive(value v) { return Warp::ballot(v > 0.0F); }
   ONEBIT_HD static value select(bits b, value yes, value no) { return mine(b) != 0 ? yes : no; }
   ONEBIT_HD static value with_sign(bits b, value s) {
-    return from_word(to_word(s) ^ (mine(b) ^ 1U) << 31U);
+    return Warp::with_sign(s, b << Warp::own_shift());
   }
+  ONEBIT_HD static value with_sign_of(value a, value s) { return a >= 0.0F ? s : minus(s); }
   ONEBIT_HD static value keep(bits b, value v) { return mine(b) != 0 ? v : 0.0F; }
 
   ONEBIT_HD static float fold(value v) {
@@ -131,7 +159,19 @@ struct warp_lanes {
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
-  ONEBIT_HD static std::uint32_t mine(bits b) { return (b >> Warp::lane()) & 1U; }
+  /// f(p[l]), f(p[l + 32]), ... in lane l: eight are loaded at a time, as memory is far.
+  template <class T, class F>
+  ONEBIT_HD static void each(const T* p, std::size_t n, const F& f) {
+    std::size_t i = Warp::lane();
+    for (; i + 7 * 32 < n; i += 8 * 32) {
+      T x[8];
+      for (std::size_t j = 0; j < 8; ++j) x[j] = p[i + 32 * j];
+      for (const T& one : x) f(one);
+    }
+    for (; i < n; i += 32) f(p[i]);
+  }
+  ONEBIT_HD static std::uint32_t mine(bits b) { return b & Warp::own_bit(); }
+  ONEBIT_HD static value minus(value s) { return from_word(to_word(s) ^ 0x80000000U); }
   ONEBIT_HD static std::uint32_t to_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }
   ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 };

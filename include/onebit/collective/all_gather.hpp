@@ -109,8 +109,7 @@ class all_gather_exchange {
   }
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
-    sender_.finish(t);
-    gathered_.keep(sender_.backend(), t.now);
+    sender_.finish_with(t, gathered_.keeping(t.now));
   }
 
   [[nodiscard]] tile_range carried_tiles() const { return axis().all_tiles(); }

@@ -158,7 +158,7 @@ class gather_scatter_exchange {
     }
     while (travels() && n_served < buckets()) serve(n_served++, t);
     for (std::size_t i = 0; i < buckets(); ++i) gathering_.wait(i);
-    check(gathered_.next(), buckets(), travels() ? slot_place::served : 0, t.now);
+    sender_.check(check(gathered_.next(), buckets(), travels() ? slot_place::served : 0, t.now));
   }
   /// Adds a message to what is sent later. One pass.
   template <class Produce, class Undo>
@@ -172,11 +172,17 @@ class gather_scatter_exchange {
     scattered_.clear();
     gathering_.clear();
     n_sent_ = 0;
-    for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
-      server_.finish(sender_, mean(), own_chunk(b), heard(t.live), t);
+    if constexpr (carries) {
+      auto residual = server_.finish(sender_, mean(), own_chunk(0), heard(t.live), t);
+      if (!travels()) residual.n = 0;
+      for (int b = 1; b < axis().n_buckets() && travels(); ++b) {
+        const auto another = server_.finish(sender_, mean(), own_chunk(b), heard(t.live), t);
+        sender_.backend().launch(another.n, another.kernel);
+      }
+      sender_.finish_with(t, residual, gathered_.keeping(t.now));
+    } else {
+      sender_.finish_with(t, gathered_.keeping(t.now));
     }
-    sender_.finish(t);
-    gathered_.keep(sender_.backend(), t.now);
   }
 
   /// The tiles whose values its sender carries.
@@ -229,14 +235,15 @@ class gather_scatter_exchange {
     return static_cast<std::size_t>(b) * ranks() * slot_bytes();
   }
   /// Reads the status of n buckets.
-  void check(std::byte* slots, std::size_t n, std::uint32_t part, step_scalars* now) {
+  [[nodiscard]] check_kernel check(std::byte* slots, std::size_t n, std::uint32_t part,
+                                   step_scalars* now) const {
     const auto w = static_cast<std::uint32_t>(ranks());
-    sender_.check({.now = now,
-                   .slots = slots,
-                   .n = static_cast<std::uint32_t>(n) * w,
-                   .n_ranks = w,
-                   .part = part,
-                   .slots_per_bucket = w});
+    return {.now = now,
+            .slots = slots,
+            .n = static_cast<std::uint32_t>(n) * w,
+            .n_ranks = w,
+            .part = part,
+            .slots_per_bucket = w};
   }
   /// The chunk that this rank serves in bucket b.
   [[nodiscard]] int own_chunk(int b) const { return b * wire_.size() + wire_.rank(); }
@@ -254,12 +261,13 @@ class gather_scatter_exchange {
   [[gnu::cold]] void serve(std::size_t i, const turn<Undo>& t) {
     const int b = axis().n_buckets() - 1 - static_cast<int>(i);
     scattered_.wait(i);
-    server_.serve(sender_, mean(), own_chunk(b), t, served_.data());
-    // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
     const auto part = static_cast<std::uint32_t>(b);
-    check(received_.data() + slots_of(b), 1, part, t.now);
     std::byte* slot = served_.data() + static_cast<std::size_t>(b) * slot_bytes();
-    sender_.seal(slot, 1, slot_place::served + part, t.now);
+    // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
+    server_.serve(sender_, mean(), own_chunk(b), t, served_.data(), [&](const auto& scales) {
+      sender_.check_and_seal(scales, check(received_.data() + slots_of(b), 1, part, t.now),
+                             sender_.seal(slot, 1, slot_place::served + part, t.now));
+    });
     if (buckets() > 1) {
       gathering_.add(wire_.start_all_gather(slot, gathered_.next() + slots_of(b), slot_bytes()));
     } else {

@@ -164,14 +164,28 @@ class hierarchical_exchange {
       sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
     }
     across_.all_to_all(sent + me * bucket_bytes(f), held_.received.data(), f.slot_bytes);
-    check(sender_, held_.received.data(), t,
-          {.n = n, .n_ranks = n, .part = me, .first = me, .stride = l, .tell = true});
-    server_.serve(sender_, mean(), own_chunk(), t, held_.served.data());
-    sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now);
+    sender_.check({.now = t.now,
+                   .slots = held_.received.data(),
+                   .n = n,
+                   .n_ranks = n,
+                   .part = me,
+                   .first_rank = me,
+                   .rank_stride = l,
+                   .tell = true});
+    server_.serve(sender_, mean(), own_chunk(), t, held_.served.data(), [&](const auto& scales) {
+      sender_.then_seal(scales,
+                        sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now));
+    });
     across_.all_gather(held_.served.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, held_.gathered.next(), bucket_bytes(f));
-    check(sender_, held_.gathered.next(), t,
-          {.n = l * n, .n_ranks = n, .part = slot_place::served, .stride = l, .per_shift = n});
+    sender_.check({.now = t.now,
+                   .slots = held_.gathered.next(),
+                   .n = l * n,
+                   .n_ranks = n,
+                   .part = slot_place::served,
+                   .rank_stride = l,
+                   .slots_per_shift = n,
+                   .slots_per_bucket = n});
   }
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
@@ -182,14 +196,12 @@ class hierarchical_exchange {
   }
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
-    server_.finish(sender_, mean(), own_chunk(), heard(t.live), t);
-    if (flat()) {
-      sender_.finish(t);
+    if constexpr (sender_type::carries) {
+      const auto residual = server_.finish(sender_, mean(), own_chunk(), heard(t.live), t);
+      finish_with(t, residual, held_.gathered.keeping(t.now));
     } else {
-      sender_.finish(share_turn(t));
-      exact_.finish(t);
+      finish_with(t, held_.gathered.keeping(t.now));
     }
-    held_.gathered.keep(sender_.backend(), t.now);
   }
 
   [[nodiscard]] tile_range carried_tiles() const { return axis().bucket_at(local_.rank()).tiles; }
@@ -231,12 +243,6 @@ class hierarchical_exchange {
   }
 
  private:
-  struct slots_of_ranks {
-    std::uint32_t n, n_ranks, part, per_rank = 1, first = 0, stride = 1;
-    bool tell = false;
-    std::uint32_t per_shift = 0xFFFFFFFFU;  ///< and per bucket
-  };
-
   /// The messages of the node's ranks, each this rank's share of it.
   template <class Produce, class Undo>
   share_mean average_in_node(const Produce& produce, const turn<Undo>& t) {
@@ -247,25 +253,15 @@ class hierarchical_exchange {
       exact_.encode(produce, t, held_.exact_sent.data(), b);
     local_.all_to_all(held_.exact_sent.data(), held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(across_.rank());
-    check(exact_, held_.exact_received.data(), t,
-          {.n = l * n, .n_ranks = l, .part = me, .per_rank = n, .first = node * l, .tell = true});
+    exact_.check({.now = t.now,
+                  .slots = held_.exact_received.data(),
+                  .n = l * n,
+                  .n_ranks = l,
+                  .part = me,
+                  .slots_per_rank = n,
+                  .first_rank = node * l,
+                  .tell = true});
     return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
-  }
-  template <class Sender, class Undo>
-  [[gnu::cold]] static void check(Sender& by, std::byte* slots, const turn<Undo>& t,
-                                  const slots_of_ranks& s) {
-    by.check({t.now,
-              slots,
-              {},
-              s.n,
-              s.n_ranks,
-              s.part,
-              s.per_rank,
-              s.first,
-              s.stride,
-              s.tell,
-              s.per_shift,
-              s.per_shift});
   }
   [[nodiscard]] byte_buffer make(std::size_t n) {
     return sender_.backend().template make_buffer<std::byte>(n);

@@ -21,6 +21,7 @@ struct scale_entry {
   std::uint32_t place = 0;  ///< among the scales of its slot
   std::uint32_t group = 0;
   std::uint64_t n_live = 0;
+  tile_range segments;  ///< of a group: its parts, one a chunk
 };
 
 /// The scales of an axis: of the worker phase by group, of the server phase by segment.
@@ -31,12 +32,15 @@ struct scale_entry {
     for (auto i = r.begin; i < r.end; ++i) n += axis.tiles()[i].n;
     return n;
   };
-  for (const tile_range& g : axis.groups()) groups.push_back({g, 0, 0, 0, count(g)});
+  for (const tile_range& g : axis.groups()) groups.push_back({g, 0, 0, 0, count(g), {}});
   std::uint32_t place = 0, last_chunk = 0;
   for (const segment& s : axis.segments()) {
     if (s.chunk != last_chunk) place = 0;
     last_chunk = s.chunk;
-    segments.push_back({s.tiles, s.chunk, place++, s.group, count(s.tiles)});
+    tile_range& parts = groups[s.group].segments;
+    const auto at = static_cast<std::uint32_t>(segments.size());
+    parts = {parts.end == 0 ? at : parts.begin, at + 1};
+    segments.push_back({s.tiles, s.chunk, place++, s.group, count(s.tiles), {}});
   }
 }
 
@@ -70,19 +74,24 @@ struct scale_kernel {
   }
 };
 
-/// Copies the group's scale into the slot of every chunk that holds a part of the group.
-struct seal_kernel {
+/// The scale of a group, copied into the slot of every chunk that holds a part of the group.
+template <class C>
+struct group_scale_kernel {
   static constexpr bool serial = true;
-  const scale_entry* segments;
-  const float* group_scales;
+  scale_kernel<C> scale;
+  const scale_entry* segments;  ///< null: slots have no scales
   std::byte* slots;
   slot_format format;
 
   template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const scale_entry& e = segments[i];
-    std::byte* scales = slots + e.chunk * format.slot_bytes + format.scales_at;
-    L::store_scalar(reinterpret_cast<float*>(scales) + e.place, group_scales[e.group]);
+  ONEBIT_HD void operator()(L lanes, std::size_t i) const {
+    scale(lanes, i);
+    if (segments == nullptr) return;
+    const tile_range parts = scale.entries[i].segments;
+    for (auto k = parts.begin + L::own_index(); k < parts.end; k += L::n_indices()) {
+      std::byte* scales = slots + segments[k].chunk * format.slot_bytes + format.scales_at;
+      reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];
+    }
   }
 };
 

@@ -76,7 +76,7 @@ struct worker_carry {
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
     ONEBIT_HD typename L::value residual(std::uint32_t k, const typename L::value& old) const {
       if constexpr (WordCompressor<C>) {
-        return before.template keep<L>(word + k, codec.template residual<L>(old, scale));
+        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, old, scale));
       } else {
         return old;
       }
@@ -114,7 +114,7 @@ struct residual_field {
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       const auto y = L::load(first + 32 * k);
       if constexpr (WordCompressor<C>) {
-        return before.template keep<L>(word + k, codec.template residual<L>(y, scale));
+        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, y, scale));
       } else {
         return y;
       }
@@ -127,6 +127,13 @@ struct residual_field {
 };
 
 // -- the passes ----------------------------------------------------------------------------------
+
+/// A message that says `static constexpr bool narrow = true`: it holds so much that a device has no
+/// registers left for several words at a time.
+template <class Produce>
+concept NarrowMessage = requires {
+  requires Produce::narrow;
+};
 
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and for
 /// a worker the value (or, for a tile compressor, the new residual) into the carried buffer.
@@ -143,25 +150,32 @@ struct encode_kernel {
   std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
   float* sums;                    ///< by tile
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
+      requires(!NarrowMessage<Produce>) {
+    return tiles[first_tile + i];
+  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
+    using one = one_word<L>;
     const std::size_t index = first_tile + i;
-    const tile& t = tiles[index];
+    const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
     const auto state = carry.template at<L>(t, index);
     std::byte* out =
         slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
     const std::uint32_t n_words = t.n_words();
-    typename L::value sum = L::set(0.0F);
-    typename L::value check = L::set(0.0F);
+    typename one::value sum = one::set(0.0F);
+    typename one::value check = one::set(0.0F);
     if constexpr (WordCompressor<C>) {
       state.begin();
-      for (std::uint32_t k = 0; k < n_words; ++k) {
-        const auto old = state.load(k);
+      constexpr bool several = L::words > 1;  // then the next ones come while these are computed
+      auto ahead = state.load(0);
+      for (std::uint32_t k = 0; k < n_words; k += L::words) {
+        const auto old = several ? ahead : state.load(k);
+        if (several && k + L::words < n_words) ahead = state.load(k + L::words);
         const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
         state.store(k, old, y);
-        codec.template encode<L>(out + k * C::word_bytes, y);
-        sum = codec.template accumulate<L>(sum, y);
+        detail::encode_words<L>(codec, out + k * C::word_bytes, y, sum);
       }
     } else {
       float values[tile_elements], decoded[tile_elements];
@@ -180,7 +194,7 @@ struct encode_kernel {
         state.store(k, state.load(k), live.template keep<L>(t.word + k, e));
       }
     }
-    L::store_scalar(sums + index, L::fold(L::add(sum, check)));
+    L::store_scalar(sums + index, one::fold(one::add(sum, check)));
   }
 };
 
@@ -217,12 +231,13 @@ struct accumulate_kernel {
   const tile* tiles;
   float* flat;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const auto message = produce.template at<L>(t, i);
     const auto old = residual.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto y = live.template keep<L>(t.word + k, message(k, old(k)));
       L::store(flat + (t.word + k) * 32, y);
     }
@@ -240,14 +255,16 @@ struct server_residual_kernel {
   slot_format format;
   float* flat;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const std::size_t index = first_tile + i;
-    const tile& t = tiles[index];
+    const tile t = tile_at(i);
     const auto message = produce.template at<L>(t, index);
     const auto value = heard.template at<L>(t, index);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      float* e = flat + (format.served_word(t) + k) * 32;
+    float* first = flat + format.served_word(t) * 32;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      float* e = first + k * 32;
       const auto y = live.template keep<L>(t.word + k, message(k, L::load(e)));
       L::store(e, L::sub(y, value(k)));
     }

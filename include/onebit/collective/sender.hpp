@@ -9,6 +9,7 @@
 #include <onebit/collective/passes.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/launches.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
@@ -79,30 +80,43 @@ class sender {
     } else {
       run_encode(produce, no_carry{}, t, slots, part.tiles);
     }
-    backend_.launch(part.groups.end - part.groups.begin,
-                    scale_kernel<C>{codec_, groups_.data() + part.groups.begin, sums_.data(),
-                                    scales_.next() + part.groups.begin, nullptr, 0, t.now});
-    if constexpr (scaled) {
-      backend_.launch(
-          part.segments.end - part.segments.begin,
-          seal_kernel{segments_.data() + part.segments.begin, scales_.next(), slots, format_});
-    }
+    const group_scale_kernel<C> scale{{codec_, groups_.data() + part.groups.begin, sums_.data(),
+                                       scales_.next() + part.groups.begin, nullptr, 0, t.now},
+                                      scaled ? segments_.data() : nullptr,
+                                      slots,
+                                      format_};
     const auto n = static_cast<std::size_t>(axis_.n_chunks());
-    seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
-         static_cast<std::uint32_t>(bucket), t.now);
+    then_seal(calls{scale, std::size_t{part.groups.end - part.groups.begin}},
+              seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
+                   static_cast<std::uint32_t>(bucket), t.now));
   }
   /// Writes the status of n slots of a bucket; `part` is its number, and more: see slot_place.
-  [[gnu::cold]] void seal(std::byte* slots, std::size_t n, std::uint32_t part, step_scalars* now) {
-    sum_blocks(slots, n);
-    backend_.launch(1, status_kernel{now, slots, format_, static_cast<std::uint32_t>(n), part,
-                                     block_sums_.data()});
+  [[nodiscard]] status_kernel seal(std::byte* slots, std::size_t n, std::uint32_t part,
+                                   step_scalars* now) const {
+    return {now, slots, format_, static_cast<std::uint32_t>(n), part, block_sums_.data()};
+  }
+  /// Runs `each`, and `last` after it.
+  template <class Each>
+  [[gnu::cold]] void then_seal(const calls<Each>& each, const status_kernel& last) {
+    if (!format_.checked) return launch_then_once(backend_, each, last, n_ended());
+    backend_.launch(each.n, each.kernel);
+    sum_blocks(last.slots, last.n);
+    backend_.launch(1, last);
+  }
+  /// The same, and reads the status of slots that came before `last`.
+  template <class Each>
+  [[gnu::cold]] void check_and_seal(const calls<Each>& each, const check_kernel& what,
+                                    const status_kernel& last) {
+    if (!format_.checked) {
+      return launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
+    }
+    check(what);
+    then_seal(each, last);
   }
   /// Reads the status of slots that came; the rest of `what` says which they are.
-  [[gnu::cold]] void check(check_kernel what) {
+  [[gnu::cold]] void check(const check_kernel& what) {
     sum_blocks(what.slots, what.n);
-    what.format = format_;
-    what.block_sums = block_sums_.data();
-    backend_.launch(1, what);
+    backend_.launch(1, completed(what));
   }
   /// Whether slots have a checksum, and are compared with it: one pass over what is sent and over
   /// what comes.
@@ -110,6 +124,8 @@ class sender {
     format_.checked =
         which == checked::everything || (which == checked::compressed && !format_.exact());
   }
+  /// For launches that end with one call.
+  [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }
   /// carried = produce(residual), without an exchange. 16 bytes per element.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
@@ -123,10 +139,18 @@ class sender {
   /// before, bit for bit.
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
+    finish_with(t);
+  }
+  /// The same, and other kernels that end the step, none of which hangs on another.
+  template <class Undo, class... Kernels>
+  [[gnu::cold]] void finish_with(const turn<Undo>& t, const calls<Kernels>&... others) {
+    if constexpr (!B::deferred) *n_ended() = 0;  // a codec may have thrown half-way
     if constexpr (carries) {
-      backend_.launch(axis_.tiles().size(), take_back_kernel<Undo>{t.undo, tiles_.data(), carried(),
-                                                                   saved_.data(), t.now});
-      scales_.keep(backend_, t.now);
+      const take_back_kernel<Undo> back{t.undo, tiles_.data(), carried(), saved_.data(), t.now};
+      launch_abreast(backend_, others..., calls{back, axis_.tiles().size()},
+                     scales_.keeping(t.now));
+    } else if constexpr (sizeof...(others) > 0) {
+      launch_abreast(backend_, others...);
     }
   }
 
@@ -161,7 +185,7 @@ class sender {
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
            groups_.bytes() + segments_.bytes() + offsets_.bytes() + counts_.bytes() +
-           saved_.bytes() + block_sums_.bytes();
+           saved_.bytes() + block_sums_.bytes() + n_ended_.bytes();
   }
   /// What `archive` and `carry` replace, for a reader.
   template <class Archive>
@@ -183,6 +207,11 @@ class sender {
   void sum_blocks(const std::byte* slots, std::size_t n) {
     if (!format_.checked) return;
     backend_.launch(n * format_.n_blocks(), block_sum_kernel{slots, format_, block_sums_.data()});
+  }
+  [[nodiscard]] check_kernel completed(check_kernel what) const {
+    what.format = format_;
+    what.block_sums = block_sums_.data();
+    return what;
   }
   static granularity granularity_of(const C& codec) {
     if constexpr (WordCompressor<C>) return codec.scale_granularity();
@@ -209,7 +238,8 @@ class sender {
   buffer<std::uint32_t> saved_;   ///< by tile: see worker_carry
   buffer<std::uint64_t> block_sums_;
   buffer<scale_entry> groups_, segments_;
-  two_sided<B, float> scales_;  ///< by group
+  buffer<std::uint32_t> n_ended_;  ///< see then_once
+  two_sided<B, float> scales_;     ///< by group
   buffer<float> carried_;
   std::size_t carried_first_ = 0;  ///< word
 };
@@ -235,6 +265,7 @@ template <Compressor C, class B>
   scales_ = {backend_.template make_buffer<float>(groups.size()),
              backend_.template make_buffer<float>(groups.size())};
   counts_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
+  n_ended_ = backend_.template make_buffer<std::uint32_t>(1);
   if constexpr (carries) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   const auto n_slots = static_cast<std::size_t>(std::max(axis_.n_slots(), n_heard));
   block_sums_ = backend_.template make_buffer<std::uint64_t>(n_slots * format_.n_blocks());

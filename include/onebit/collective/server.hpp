@@ -9,6 +9,7 @@
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/launches.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
@@ -43,10 +44,11 @@ class server {
     return {codec, format, received, n_ranks, 1.0F / static_cast<float>(n_ranks), live_mask{}};
   }
 
-  /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket.
-  template <class Undo>
+  /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket; `end` runs
+  /// the kernel of its scales, which it is given, and what follows.
+  template <class Undo, class End>
   [[gnu::cold]] void serve(sender<C, B>& s, const mean_view<C>& mean, int chunk,
-                           const turn<Undo>& t, std::byte* slots) {
+                           const turn<Undo>& t, std::byte* slots, const End& end) {
     const slot_format& f = mean.format;
     const tile_range own = s.axis().chunk_tiles(chunk);
     if constexpr (carries) {
@@ -56,21 +58,22 @@ class server {
     }
     std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
     const tile_range segments = s.axis().chunk_segments(chunk);
-    s.backend().launch(segments.end - segments.begin,
-                       scale_kernel<C>{s.codec(), s.segments() + segments.begin, s.sums(), nullptr,
-                                       sender<C, B>::scaled ? slot : nullptr, f.scales_at, t.now});
+    const scale_kernel<C> scale{s.codec(), s.segments() + segments.begin,         s.sums(),
+                                nullptr,   sender<C, B>::scaled ? slot : nullptr, f.scales_at,
+                                t.now};
+    end(calls{scale, std::size_t{segments.end - segments.begin}});
   }
-  /// Ends a step for a chunk: the residual is what was meant minus what was heard, unless the step
-  /// was called off. One pass over the chunk.
+  /// What ends a step for a chunk, where the compressor carries: the residual is what was meant
+  /// minus what was heard, unless the step was called off. One pass over the chunk.
   template <class Undo>
-  [[gnu::cold]] void finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
-                            const gathered_view<C>& heard, const turn<Undo>& t) {
-    if constexpr (carries) {
-      const tile_range own = s.axis().chunk_tiles(chunk);
-      launch_commit(s.backend(), t.now, own.end - own.begin,
-                    server_residual_kernel<mean_view<C>, gathered_view<C>>{
-                        mean, heard, t.live, s.tiles(), own.begin, mean.format, residual_.data()});
-    }
+  [[nodiscard, gnu::cold]] auto finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
+                                       const gathered_view<C>& heard, const turn<Undo>& t) {
+    using kernel = server_residual_kernel<mean_view<C>, gathered_view<C>>;
+    const tile_range own = s.axis().chunk_tiles(chunk);
+    return calls{
+        detail::unless_skipped<kernel>{
+            {mean, heard, t.live, s.tiles(), own.begin, mean.format, residual_.data()}, t.now},
+        std::size_t{own.end - own.begin}};
   }
 
   /// By element, chunk after chunk.

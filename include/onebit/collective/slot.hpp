@@ -8,6 +8,7 @@
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <vector>
 
 /// What travels: the bytes of a slot, and the views that read values out of them.
@@ -137,6 +138,34 @@ ONEBIT_OUT_OF_LINE void decode_tile(const C& codec, const std::byte* in, std::si
 }
 #undef ONEBIT_OUT_OF_LINE
 
+// A word compressor knows lanes for one word.
+template <class L, class C>
+ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
+  typename L::value v;
+  for (unsigned j = 0; j < L::words; ++j) {
+    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * C::word_bytes, scale);
+  }
+  return v;
+}
+template <class L, class C>
+ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::value& y,
+                                              float scale) {
+  typename L::value v;
+  for (unsigned j = 0; j < L::words; ++j) {
+    word_of<L>(v, j) = codec.template residual<one_word<L>>(word_of<L>(y, j), scale);
+  }
+  return v;
+}
+/// Adds what the codec gathers of each word to `sum`.
+template <class L, class C, class Sum>
+ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
+  using one = one_word<L>;
+  for (unsigned j = 0; j < L::words; ++j) {
+    codec.template encode<one>(out + j * C::word_bytes, word_of<L>(y, j));
+    sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
+  }
+}
+
 /// Values of one tile out of one slot.
 template <class L, class C, bool ByWord = WordCompressor<C>>
 struct tile_reader {
@@ -152,7 +181,7 @@ struct tile_reader {
     }
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    return codec.template decode<L>(words + k * C::word_bytes, scale);
+    return decode_words<L>(codec, words + k * C::word_bytes, scale);
   }
 };
 
@@ -195,7 +224,27 @@ struct tile_sum {
     const std::size_t at = static_cast<std::size_t>(r) * stride;
     float s = 0;
     if constexpr (C::scaled) s = load_scalar<float>(scales + at);
-    return codec.template decode<L>(words + at + k * C::word_bytes, s);
+    return decode_words<L>(codec, words + at + k * C::word_bytes, s);
+  }
+};
+
+/// The same by lanes that know how to sum signs.
+template <class L, class C>
+  requires requires {
+    requires C::one_sign && L::words == 4;
+    typename one_word<L>::sum_of_four;
+  }
+struct tile_sum<L, C, true> {
+  typename one_word<L>::sum_of_four sum;
+
+  ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
+                     const tile& t, std::size_t index)
+      : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
+            f.slot_bytes, n_slots) {}
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    typename L::value v;
+    sum(v.word, k);
+    return v;
   }
 };
 

@@ -51,6 +51,9 @@ struct sign {
   static constexpr std::size_t word_bytes = 4;
   /// A message carries one float per scale segment behind its words.
   static constexpr bool scaled = true;
+  /// What `decode` gives is L::with_sign(L::load_bits(in), L::set(s)): lanes may know how to sum
+  /// it.
+  static constexpr bool one_sign = true;
   /// Has a residual to carry.
   static constexpr bool carries = true;
 
@@ -87,7 +90,7 @@ struct sign {
   /// y - C(y), from the carried y.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
-    return L::sub(y, L::with_sign(L::not_negative(y), L::set(s)));
+    return L::sub(y, L::with_sign_of(y, L::set(s)));
   }
 };
 

@@ -41,6 +41,7 @@ inline void validate(const adam_options& o) {
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
 template <class View, class P, class G>
 struct momentum_message {
+  static constexpr bool narrow = requires { View::n_slots; };  // the mean of many slots
   View momentum;
   const tensor_entry<P, G>* tensors;
   const step_scalars* now;
@@ -74,30 +75,33 @@ struct adam_dense_kernel {
   const step_scalars* now;
   moments_constants c;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    using one = one_word<L>;
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto gradient_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const float step = -(now->lr * tensor.lr_factor);
-    auto sum = L::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
+    const auto correction = L::set(now->m_correction);
+    const float v_correction = now->v_correction;
+    auto sum = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
       float* v_word = v + (t.word + k) * 32;
       const auto g = gradient_at(k);
       const auto m_new = c.template next_momentum<L>(L::load(m_word), g);
       const auto v_new = c.template next_variance<L>(L::load(v_word), g);
+      const auto x = params.load(k);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
-      sum = L::add(sum, v_new);
-      const auto d = c.template denominator<L>(v_new, now->v_correction);
-      const auto u = L::div(L::mul(m_new, L::set(now->m_correction)), d);
-      const auto x = params.load(k);
-      const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
-      params.store(k, L::fma(L::set(step), decayed, x));
+      add_words<L>(sum, v_new);
+      const auto d = c.template denominator<L>(v_new, v_correction);
+      const auto u = L::div(L::mul(m_new, correction), d);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    L::store_scalar(sums + i, L::fold(sum));
+    L::store_scalar(sums + i, one::fold(sum));
   }
 };
 
@@ -171,19 +175,20 @@ struct adam_update_kernel {
   const step_scalars* now;
   float most;  ///< see adam_options::max_step
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto m = momentum.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const float step = -(now->lr * tensor.lr_factor);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto x = params.load(k);
-      const auto corrected = L::mul(m(k), L::set(now->m_correction));
-      const auto u = bounded<L>(L::div(corrected, L::load(denominators + (t.word + k) * 32)), most);
-      const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
-      params.store(k, L::fma(L::set(step), decayed, x));
+    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
+    const auto correction = L::set(now->m_correction);
+    const float* d = denominators + t.word * 32;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const auto x = params.load(k), divisor = L::load(d + k * 32);
+      const auto u = L::bound(L::div(L::mul(m(k), correction), divisor), most);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
   }
 };

@@ -51,31 +51,35 @@ struct lamb_moments_kernel {
   moments_constants c;
   const step_scalars* now;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    using one = one_word<L>;
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto g_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    auto vs = L::set(0.0F), xs = L::set(0.0F), us = L::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    const float decay = tensor.weight_decay;
+    const float m_correction = now->m_correction, v_correction = now->v_correction;
+    auto vs = one::set(0.0F), xs = one::set(0.0F), us = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
       float* v_word = v + (t.word + k) * 32;
       const auto g = g_at(k);
       const auto m_new = c.template next_momentum<L>(L::load(m_word), g);
       const auto v_new = c.template next_variance<L>(L::load(v_word), g);
+      const auto x = params.load(k);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
-      const auto x = params.load(k);
-      const auto d = c.template denominator<L>(v_new, now->v_correction);
-      const auto u = lamb_direction<L>(m_new, now->m_correction, d, x, tensor.weight_decay);
-      vs = L::add(vs, v_new);
-      xs = L::fma(x, x, xs);
-      us = L::fma(u, u, us);
+      const auto d = c.template denominator<L>(v_new, v_correction);
+      const auto u = lamb_direction<L>(m_new, m_correction, d, x, decay);
+      add_words<L>(vs, v_new);
+      add_squares<L>(xs, x);
+      add_squares<L>(us, u);
     }
-    L::store_scalar(sum_v + i, L::fold(vs));
-    L::store_scalar(sum_x + i, L::fold(xs));
-    L::store_scalar(sum_u + i, L::fold(us));
+    L::store_scalar(sum_v + i, one::fold(vs));
+    L::store_scalar(sum_x + i, one::fold(xs));
+    L::store_scalar(sum_u + i, one::fold(us));
   }
 };
 
@@ -111,18 +115,20 @@ struct lamb_dense_update_kernel {
   moments_constants c;
   const step_scalars* now;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
-    const float step = -(now->lr * tensor.lr_factor * layers[t.tensor].coefficient);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    const auto step = L::set(-(now->lr * tensor.lr_factor * layers[t.tensor].coefficient));
+    const float decay = tensor.weight_decay;
+    const float m_correction = now->m_correction, v_correction = now->v_correction;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
-      const auto d = c.template denominator<L>(L::load(v + (t.word + k) * 32), now->v_correction);
-      const auto u = lamb_direction<L>(L::load(m + (t.word + k) * 32), now->m_correction, d, x,
-                                       tensor.weight_decay);
-      params.store(k, L::fma(L::set(step), u, x));
+      const auto d = c.template denominator<L>(L::load(v + (t.word + k) * 32), v_correction);
+      const auto u = lamb_direction<L>(L::load(m + (t.word + k) * 32), m_correction, d, x, decay);
+      params.store(k, L::fma(step, u, x));
     }
   }
 };
@@ -173,36 +179,40 @@ struct lamb_fresh_kernel {
   const step_scalars* now;
   float most_step;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    using one = one_word<L>;
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto now_at = agreed.template at<L>(t, i);
     const auto before_at = before.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const auto inverse = L::set(1.0F / c.one_minus_beta1);
-    auto ms = L::set(0.0F), us = L::set(0.0F), most = L::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    const auto decay = L::set(tensor.weight_decay), m_correction = L::set(now->m_correction);
+    const float v_correction = now->v_correction;
+    auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto m = L::mul(now_at(k), inverse_k);
       const auto m_old = first_momentum != nullptr ? L::load(first_momentum + word * 32)
                                                    : L::mul(before_at(k), inverse_k);
       const auto g = L::mul(L::fma(L::set(-c.beta1), m_old, m), inverse);
       const auto w = c.template next_variance<L>(L::load(fresh + word * 32), g);
-      L::store(fresh + word * 32, w);
       const auto d = L::load(denominators + word * 32);
-      const auto prelim = bounded<L>(L::div(L::mul(m, L::set(now->m_correction)), d), most_step);
-      const auto x = params.load(k);
-      const auto u = L::fma(L::set(tensor.weight_decay), x, prelim);
-      ms = L::fma(prelim, prelim, ms);
-      us = L::fma(u, u, us);
-      const auto ratio = L::div(d, c.template denominator<L>(w, now->v_correction));
-      most = L::max(most, live.template keep<L>(word, ratio));
+      const auto ratio = L::div(d, c.template denominator<L>(w, v_correction));
+      const auto kept = live.template keep<L>(word, ratio);
+      for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
+      const auto prelim = L::bound(L::div(L::mul(m, m_correction), d), most_step);
+      const auto u = L::fma(decay, params.load(k), prelim);
+      L::store(fresh + word * 32, w);
+      add_squares<L>(ms, prelim);
+      add_squares<L>(us, u);
     }
-    L::store_scalar(sum_m + i, L::fold(ms));
-    L::store_scalar(sum_u + i, L::fold(us));
-    L::store_scalar(largest + i, L::fold_max(most));
+    L::store_scalar(sum_m + i, one::fold(ms));
+    L::store_scalar(sum_u + i, one::fold(us));
+    L::store_scalar(largest + i, one::fold_max(most));
   }
 };
 
@@ -249,21 +259,22 @@ struct lamb_update_kernel {
   const step_scalars* now;
   float most_step;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const lamb_layer& layer = layers[t.tensor];
     const auto at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const float step = -(now->lr * tensor.lr_factor * layer.coefficient);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto x = params.load(k);
-      const auto m = L::mul(at(k), L::set(layer.inverse_k));
-      const auto d = L::load(denominators + (t.word + k) * 32);
-      const auto moved = bounded<L>(L::div(L::mul(m, L::set(now->m_correction)), d), most_step);
-      const auto u = L::fma(L::set(tensor.weight_decay), x, moved);
-      params.store(k, L::fma(L::set(step), u, x));
+    const auto step = L::set(-(now->lr * tensor.lr_factor * layer.coefficient));
+    const auto inverse_k = L::set(layer.inverse_k), m_correction = L::set(now->m_correction);
+    const auto decay = L::set(tensor.weight_decay);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const auto x = params.load(k), d = L::load(denominators + (t.word + k) * 32);
+      const auto m = L::mul(L::mul(at(k), inverse_k), m_correction);
+      const auto moved = L::bound(L::div(m, d), most_step);
+      params.store(k, L::fma(step, L::fma(decay, x, moved), x));
     }
   }
 };

@@ -67,12 +67,6 @@ struct moments_constants {
   }
 };
 
-/// u, at most `most` in size.
-template <class L>
-ONEBIT_HD typename L::value bounded(const typename L::value& u, float most) {
-  const auto least = L::set(-most), zero = L::set(0.0F);
-  return L::sub(zero, L::max(L::sub(zero, L::max(u, least)), least));
-}
 /// What max_step means to kernels.
 [[nodiscard]] inline float bound_of(double max_step) {
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
@@ -113,16 +107,18 @@ struct variance_kernel {
   const step_scalars* now = nullptr;
   bool wakes = false;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const auto g = gradient.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    const auto inverse = L::set(wakes ? 1 / now->v_correction : 1.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* word = v + (t.word + k) * 32;
       const auto old = L::load(word), gk = g(k);
       auto next = c.template next_variance<L>(old, gk);
       if (wakes) {
-        const auto first = L::mul(L::mul(gk, L::set(1 / now->v_correction)), gk);
+        const auto first = L::mul(L::mul(gk, inverse), gk);
         next = L::select(L::positive(old), next, first);
       }
       L::store(word, next);
@@ -139,11 +135,12 @@ struct preview_live_kernel {
   std::uint32_t* live;
   moments_constants c;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const auto g = gradient.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto next = c.template next_variance<L>(L::load(v + (t.word + k) * 32), g(k));
       L::store_bits(live + t.word + k, L::positive(next));
     }

@@ -103,24 +103,23 @@ struct zero_one_step_kernel {
   moments_constants c;
   float most;  ///< see zero_one_options::max_step
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto gradient_at = gradient.template at<L>(t, i);
-    const float step = -(now->lr * tensor.lr_factor);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
+    const float m_correction = now->m_correction, v_correction = now->v_correction;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto g = gradient_at(k);
-      const auto m_new =
-          live.template keep<L>(word, c.template next_momentum<L>(L::load(m + word * 32), g));
+      const auto g = gradient_at(k), m_old = L::load(m + word * 32), x = params.load(k);
+      const auto d = c.template denominator<L>(L::load(v + word * 32), v_correction);
+      const auto m_new = live.template keep<L>(word, c.template next_momentum<L>(m_old, g));
       L::store(m + word * 32, m_new);
-      const auto d = c.template denominator<L>(L::load(v + word * 32), now->v_correction);
-      const auto u = bounded<L>(L::div(L::mul(m_new, L::set(now->m_correction)), d), most);
-      const auto x = params.load(k);
-      const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
-      params.store(k, L::fma(L::set(step), decayed, x));
+      const auto u = L::bound(L::div(L::mul(m_new, L::set(m_correction)), d), most);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
   }
 };
@@ -138,9 +137,10 @@ struct zero_one_sync_kernel {
   moments_constants c;
   float most;
 
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
+    const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto u_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
@@ -152,13 +152,13 @@ struct zero_one_sync_kernel {
     const auto step = L::set(-tensor.lr_factor);
     const double farthest = static_cast<double>(most) * sum;
     const float most_moved = farthest < 3e38 ? static_cast<float>(farthest) : 3e38F;
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+    const float v_correction = now->v_correction;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto u = u_at(k);
+      const auto from = L::load(anchor + word * 32), variance = L::load(v + word * 32);
+      const auto u = u_at(k), d = c.template denominator<L>(variance, v_correction);
       L::store(m + word * 32, L::mul(u, inverse_sum));
-      const auto from = L::load(anchor + word * 32);
-      const auto d = c.template denominator<L>(L::load(v + word * 32), now->v_correction);
-      const auto moved = bounded<L>(L::div(u, d), most_moved);
+      const auto moved = L::bound(L::div(u, d), most_moved);
       const auto x = L::fma(step, L::fma(decay, from, moved), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
