@@ -243,6 +243,12 @@ class hierarchical_exchange {
   }
 
  private:
+  template <class Undo, class... Kernels>
+  [[gnu::cold]] void finish_with(const turn<Undo>& t, const calls<Kernels>&... others) {
+    if (flat()) return sender_.finish_with(t, others...);
+    sender_.finish_with(share_turn(t), others...);
+    exact_.finish(t);
+  }
   /// The messages of the node's ranks, each this rank's share of it.
   template <class Produce, class Undo>
   share_mean average_in_node(const Produce& produce, const turn<Undo>& t) {
