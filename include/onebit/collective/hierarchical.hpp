@@ -70,7 +70,6 @@ class hierarchical_exchange {
   using byte_buffer = buffer_of<B, std::byte>;
   using view = gathered_view<C>;
 
-  /// Collective.
   hierarchical_exchange(C codec, const wire& w, B backend, std::span<const std::size_t> sizes,
                         int n_local)
       : local_(w.split(w.rank() / n_local, w.rank())),
@@ -276,8 +275,7 @@ class hierarchical_exchange {
     return sender_.backend().template make_buffer<float>(n_words * word_elements);
   }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
-  /// One rank per node: there is no level inside.
-  [[nodiscard]] bool flat() const { return local_.size() == 1; }
+  [[nodiscard]] bool flat() const { return local_.size() == 1; }  // there is no level inside
   [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
     return f.slot_bytes * f.chunks_per_bucket;
   }
