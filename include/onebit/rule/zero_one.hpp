@@ -114,11 +114,12 @@ struct zero_one_step_kernel {
     const float m_correction = now->m_correction, v_correction = now->v_correction;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto g = gradient_at(k), m_old = L::load(m + word * 32), x = params.load(k);
-      const auto d = c.template denominator<L>(L::load(v + word * 32), v_correction);
+      const auto g = gradient_at(k), m_old = L::load(m + word * 32);
       const auto m_new = live.template keep<L>(word, c.template next_momentum<L>(m_old, g));
-      L::store(m + word * 32, m_new);
+      const auto d = c.template denominator<L>(L::load(v + word * 32), v_correction);
       const auto u = L::bound(L::div(L::mul(m_new, L::set(m_correction)), d), most);
+      const auto x = params.load(k);
+      L::store(m + word * 32, m_new);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
   }
@@ -155,11 +156,10 @@ struct zero_one_sync_kernel {
     const float v_correction = now->v_correction;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto from = L::load(anchor + word * 32), variance = L::load(v + word * 32);
-      const auto u = u_at(k), d = c.template denominator<L>(variance, v_correction);
+      const auto u = u_at(k), from = L::load(anchor + word * 32);
+      const auto d = c.template denominator<L>(L::load(v + word * 32), v_correction);
       L::store(m + word * 32, L::mul(u, inverse_sum));
-      const auto moved = L::bound(L::div(u, d), most_moved);
-      const auto x = L::fma(step, L::fma(decay, from, moved), from);
+      const auto x = L::fma(step, L::fma(decay, from, L::bound(L::div(u, d), most_moved)), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
     }
