@@ -315,7 +315,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.agree(message, t);
   x.accumulate(message, t);
   x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
-  x.carried_tiles(), x.visit_owed([](auto&...) {}, [](auto&...) {});  // see gather_scatter
+  x.carried_tiles(), x.visit_owed(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any
   { fixed.ranks_per_node() } -> std::convertible_to<int>;         // that it knows: else 1
   { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;

@@ -148,6 +148,11 @@ struct any_field {
   reader<L> at(const tile&, std::size_t) const;
 };
 
+struct any_visitor {
+  template <class... T>
+  void operator()(T&&...) const {}
+};
+
 /// A backend that only exists in concepts.
 struct any_backend {
   static constexpr bool deferred = false;
