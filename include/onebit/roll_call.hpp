@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <onebit/transport/wire.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 /// What is checked when an optimizer is built: that all ranks agree.
@@ -79,8 +81,8 @@ struct rank_card {
   return card;
 }
 
-/// Of two descriptions of as many words those of the first that differ, each with the word before
-/// it: which options. Empty: they have not as many words.
+/// Of two descriptions of as many words those of the first that differ, each with the words before
+/// it: which options. Empty: they have not as many, or what differs is no number.
 [[nodiscard, gnu::cold]] inline std::string differing_words(std::string_view own,
                                                             std::string_view other) {
   const auto count = [](std::string_view text) {
@@ -93,13 +95,19 @@ struct rank_card {
     return word;
   };
   std::string all;
-  for (std::string_view before; !own.empty();) {
+  for (std::string_view first, second; !own.empty();) {
     const std::string_view a = next(own), b = next(other);
     if (a != b) {
-      all += (all.empty() ? "" : ", ") + std::string(before) + (before.empty() ? "" : " ") +
-             std::string(a);
+      const auto is_number = [](char c) { return c == '-' || (c >= '0' && c <= '9'); };
+      if (a.empty() || !is_number(a[0])) return {};
+      all += all.empty() ? "" : ", ";
+      const bool is_word =
+          !first.empty() && std::isalpha(static_cast<unsigned char>(first[0])) != 0;
+      if (is_word) all += std::string(first) + " ";
+      if (!second.empty()) all += std::string(second) + " ";
+      all += a;
     }
-    before = a;
+    first = std::exchange(second, a);
   }
   return all;
 }
