@@ -208,15 +208,18 @@ class optimizer {
   /// damaged one reaches takes the step back and throws transport_error; the others skip it where
   /// an average was yet to be sent, else all throw rank_mismatch in the next step. All ranks must
   /// do the same, between steps.
-  void check_messages(checked which) { parts_->lasting.check_slots(which); }
+  void check_messages(checked which) {
+    if (parts_->open) throw invalid_input(has_begun());
+    parts_->lasting.check_slots(which);
+  }
 
-  /// Warnings of this rank go to `f`, or nowhere (null). At first rank 0 prints them on stderr.
-  /// There is one: the warm-up ends while v still moves (freeze::warning).
+  /// Warnings of this rank (the warm-up ends while v still moves) go to `f`, or nowhere (null). At
+  /// first rank 0 prints them on stderr.
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
 
-  /// Writes all that this rank needs to go on, residuals included; not the parameters, which are
-  /// the trainer's. Not collective. Throws checkpoint_error when the stream fails, invalid_input
-  /// between begin() and step().
+  /// Writes all that this rank needs to go on, residuals included; not the parameters.
+  /// Not collective. Throws checkpoint_error when the stream fails, invalid_input between begin()
+  /// and step().
   [[gnu::cold]] void save(std::ostream& out) {
     if (parts_->open) throw invalid_input(has_begun());
     const detail::checkpoint_card card = own_card(parts_->lasting);
@@ -239,8 +242,8 @@ class optimizer {
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
   /// parameters it restores before; what the old ranks had still to send is kept on average
   /// (restore.hpp). One rank alone warms up anew; that, or a thaw, before a step has been made
-  /// drops m. Collective; throws as load. Not for exchanges on two levels. Costs reading all files
-  /// on each rank; memory: the state three times.
+  /// drops m. Collective; throws as load. Costs reading all files on each rank; memory: the state
+  /// three times.
   static constexpr bool resumes = ResumingRule<R>;
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
@@ -254,11 +257,11 @@ class optimizer {
 
   /// Goes on over another transport with other ranks, in the same process: those that were in a job
   /// bring the state that they have after one step of it, the others (an optimizer of their own, of
-  /// one rank) bring nothing, and get parameters too. As load_old_job, of the ranks that are there:
-  /// what the others had still to send is lost. Tensors and options must be the same. Collective
-  /// over the new transport: throws checkpoint_error, rank_mismatch or invalid_input on all ranks
-  /// when one fails; then this one is what it was (parameters that were brought may have come).
-  /// Costs sending each state to all; memory: the state four times. The old transport is let go.
+  /// one rank or one node, or a rank that took the last step back alone) bring nothing, and get
+  /// parameters too. As load_old_job; what lost ranks had still to send is lost. Tensors, options
+  /// and settings must be the same. Collective over the new transport: throws on all ranks when one
+  /// fails; then this one is what it was (parameters that were brought may have come). Costs
+  /// sending each state to all; memory: the state four times. The old transport is let go.
   template <class T>
   [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires
       ResumingRule<R> || R::local_steps {
@@ -274,8 +277,8 @@ class optimizer {
 
   /// What every rank says: a few bytes, for what a trainer's ranks decide together. Collective.
   template <class T>
+    requires std::is_trivially_copyable_v<T>
   [[nodiscard]] std::vector<T> tell_all(const T& mine) {
-    static_assert(std::is_trivially_copyable_v<T>);
     std::vector<T> all(static_cast<std::size_t>(size()));
     parts_->lasting.comm.host_all_gather(&mine, all.data(), sizeof mine);
     return all;
@@ -293,13 +296,12 @@ class optimizer {
   /// Bytes of work space: messages and tables.
   [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }
 
-  /// For inspection and tests: the rule, the schedule, and the exchange, with the elements that
-  /// take part in it.
+  /// For inspection: the parts, and the elements that take part in the exchange.
   [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }
   [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }
   [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }
   [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }
-  /// A field of the exchange's axis, copied out for one tensor, in the order of the groups.
+  /// A field of the exchange's axis, of one tensor.
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
     return parts_->lasting.copy(field, tensor);

@@ -9,7 +9,9 @@
 #include <exception>
 #include <memory>
 #include <onebit/checkpoint.hpp>
+#include <onebit/digest.hpp>
 #include <onebit/error.hpp>
+#include <onebit/now.hpp>
 #include <onebit/restore.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/transport/wire.hpp>
@@ -58,8 +60,22 @@ template <class B, class T>
 }
 
 struct member_news {
-  std::uint64_t failed, present, rank, size, bytes;
+  std::uint64_t failed, present, rank, size, bytes, numbers;
 };
+
+/// What no description tells: masters, and what was set since an engine was built.
+template <class E>
+[[nodiscard, gnu::cold]] std::uint64_t digest_of_numbers(const E& e) {
+  digest d;
+  for (const auto& t : e.tensors.entries) {
+    d.add(t.master != nullptr);
+    d.add(t.lr_factor);
+    d.add(t.weight_decay);
+  }
+  d.add(e.verify_every);
+  d.add(static_cast<int>(e.checks));
+  return d.value();
+}
 
 }  // namespace detail
 
@@ -76,7 +92,12 @@ template <class E, class Card>
     mine.parameter_digest = 0;  // they may differ
     mine.number = detail::next_number();
     fresh.checks = old.checks;
-    fresh.prepare(detail::roll_call(comm, mine));
+    const std::uint32_t number = detail::roll_call(comm, mine);
+    try {
+      fresh.prepare(number);
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
   }
   const bool present = what == brings::state;
   std::string state;
@@ -95,8 +116,12 @@ template <class E, class Card>
   }
   const auto size = static_cast<std::uint64_t>(old.comm.size());
   std::vector<member_news> all(static_cast<std::size_t>(comm.size()));
-  const member_news mine{failure.empty() ? 0U : 1U, present ? 1U : 0U,
-                         static_cast<std::uint64_t>(old.comm.rank()), size, state.size()};
+  const member_news mine{failure.empty() ? 0U : 1U,
+                         present ? 1U : 0U,
+                         static_cast<std::uint64_t>(old.comm.rank()),
+                         size,
+                         state.size(),
+                         detail::digest_of_numbers(old)};
   comm.host_all_gather(&mine, all.data(), sizeof mine);
   if (!failure.empty()) throw checkpoint_error(failure + comm.where());
 
@@ -106,6 +131,11 @@ template <class E, class Card>
     if (all[r].failed != 0) {
       throw checkpoint_error(
           detail::message("regroup: rank ", r, " failed; its own error says why", comm.where()));
+    }
+    if (all[r].numbers != all[0].numbers) {
+      throw rank_mismatch(detail::message(
+          "regroup: rank ", r, " has other masters, rates or decays of groups, verify_every or ",
+          "check_messages than rank 0", comm.where()));
     }
     if (all[r].present == 0) continue;
     ranks.n = ranks.n == 0 ? all[r].size : ranks.n;
@@ -164,6 +194,11 @@ template <class E, class Card>
   fresh.others = std::move(old.others);
   fresh.warn = old.warn;
   fresh.verify_every = old.verify_every;
+  step_scalars now, was;
+  fresh.backend().copy_out(&now, fresh.now(), 1);
+  old.backend().copy_out(&was, old.now(), 1);
+  now.n_skipped = was.n_skipped;
+  fresh.backend().copy_in(fresh.now(), &now, 1);
 }
 
 }  // namespace onebit

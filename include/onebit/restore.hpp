@@ -187,6 +187,14 @@ class old_job {
     wanted.size = static_cast<std::uint32_t>(ranks_.n);
     wanted.ranks_per_node = static_cast<std::uint32_t>(node_);
     wanted.ranks.slot_bytes = old->compressed.slot_bytes();
+    if (n_read_ == 1) parameters_ = card.ranks.parameter_digest;
+    if (n_read_ == 1) step_ = card.step;
+    if (card.step != step_) throw_parted(r, card.step);
+    if (!R::local_steps && card.ranks.parameter_digest != parameters_) {
+      throw checkpoint_error(detail::message("resume: ranks ", ranks_.present[0], " and ", r,
+                                             " of the old job had other parameters at one step; ",
+                                             "states of two jobs?"));
+    }
     if (r != ranks_.source) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
     if (const auto text = card.difference(wanted, with); !text.empty()) {
       throw checkpoint_error(text);
@@ -197,15 +205,8 @@ class old_job {
     payload.keep();
     old->adopt();
     add(*old, r);
-    if (n_read_ == 1) {
-      scalars_ = payload.scalars();
-      step_ = old->step;
-    }
-    if (payload.scalars() != scalars_ || old->step != step_) {
-      throw checkpoint_error(detail::message("resume: ranks ", ranks_.present[0], " and ", r,
-                                             " of the old job tell other states, of steps ", step_,
-                                             " and ", old->step));
-    }
+    if (n_read_ == 1) scalars_ = payload.scalars();
+    if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
     if (r == ranks_.source) source_ = std::move(old);
   }
   /// When all are read: allocates what `adopt` needs.
@@ -240,6 +241,8 @@ class old_job {
     e.backend().copy_out(&was, old.now(), 1);
     was.optimizer = now.optimizer;
     was.n_skipped = now.n_skipped;
+    was.m_correction = detail::correction(was.bias.m);
+    was.v_correction = detail::correction(was.bias.v);
     e.backend().copy_in(e.now(), &was, 1);
     if (starts) {
       e.compressed.start(std::move(space_), std::move(given_));
@@ -254,12 +257,22 @@ class old_job {
       e.compressed.start({}, {});
     }
     if constexpr (R::local_steps) {
-      if (ranks_.n == 1) e.rule.resume(e.compressed.agreed(e.mask()), e.at(e.mask()));
+      const bool travelled = old.compressed.travels(), travels = e.compressed.travels();
+      if (travelled && !travels && e.rule.moved()) {
+        // nothing will be exchanged: the exchange that was due, here, alike on all ranks
+        e.rule.apply(flat_field{owed_.data()}, flat_field{owed_.data()}, e.at(e.mask()));
+      }
+      if (!travelled || !travels) e.rule.resume(e.compressed.agreed(e.mask()), e.at(e.mask()));
     }
     e.adopt();
   }
 
  private:
+  [[noreturn, gnu::cold]] void throw_parted(std::size_t r, std::uint64_t step) const {
+    throw checkpoint_error(detail::message("resume: ranks ", ranks_.present[0], " and ", r,
+                                           " of the old job tell other states, of steps ", step_,
+                                           " and ", step));
+  }
   [[gnu::cold]] void add(E& old, std::size_t r) {
     auto& x = old.compressed;
     if (!x.started()) return;
@@ -286,7 +299,7 @@ class old_job {
   std::size_t n_read_ = 0, node_ = 1;
   buffer_of<B, float> owed_;  ///< on the flat axis
   std::unique_ptr<E> source_;
-  std::uint64_t step_ = 0, scalars_ = 0;
+  std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   typename E::exchange_type::space space_{};
   handover<buffer_of<B, float>> given_{};
 };

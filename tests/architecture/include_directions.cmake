@@ -44,7 +44,7 @@ set(may_include_given_moments ${core})
 set(may_include_engine ${core} collective digest checkpoint roll_call shards wire)
 set(may_include_restore ${core} collective checkpoint roll_call wire)
 set(may_include_verify error digest checkpoint)
-set(may_include_regroup ${may_include_restore} restore)
+set(may_include_regroup ${may_include_restore} digest restore)
 set(may_include_step_in_progress ${core} report verify)
 set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
                           given_moments regroup step_in_progress)

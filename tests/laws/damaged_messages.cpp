@@ -130,6 +130,24 @@ TEST_CASE("a bit that flips in a message is found, and nothing was computed with
   CHECK(n_alone > 100);
 }
 
+TEST_CASE("a message of zeros, as of data that never came, is damaged") {
+  for_all([](int n, int before, const auto& make) {
+    const auto clean = disturbed(n, before, make, script::never, 0);
+    for (std::uint64_t call = 0; call < clean[victim].calls; ++call) {
+      CAPTURE(call);
+      const auto fates = disturbed(n, before, make, call, script::all_bits);
+      CHECK(fates[victim].told == contains{"was damaged on its way"});
+      CHECK(fates[victim].unchanged);
+      for (int r = 0; r < n; ++r) {
+        const auto& mine = fates[static_cast<std::size_t>(r)];
+        const bool as_before = mine.unchanged;
+        const bool as_clean = mine.after == clean[static_cast<std::size_t>(r)].after;
+        CHECK((as_before || as_clean));
+      }
+    }
+  });
+}
+
 TEST_CASE("without checksums a flipped bit does go unnoticed: it is the checksum that finds it") {
   const auto clean = disturbed(2, 5, scattered, script::never, 0);
   const auto fates = disturbed(2, 5, scattered, 0, 77, onebit::checked::nothing);

@@ -276,6 +276,49 @@ TEST_CASE("another node shape: the new ranks agree, step after step") {
   SUBCASE("0/1 Adam") { check(local_of, true); }
 }
 
+TEST_CASE("0/1 Adam from nodes to one node, or the other way: no way is lost, none is kept") {
+  const auto of = [](int node) {
+    return [node](auto& data, auto t) {
+      onebit::zero_one_adam_options o;
+      o.schedule.warmup_steps = 3;
+      o.schedule.doubling_steps = 3;
+      o.schedule.max_interval = 4;
+      return onebit::zero_one_adam(data.groups(), t, o,
+                                   onebit::hierarchical{onebit::sign<>{}, node});
+    };
+  };
+  const auto go_on = [&](const std::vector<left_behind>& old, int ranks, int node) {
+    return on_ranks(ranks, [&](onebit::threads t) {
+      training<> data;
+      auto o = of(node)(data, t);
+      take_over(o, data, old);
+      const auto start = data.params;
+      double moved = 0, most = 0;
+      std::vector<std::uint64_t> digests;
+      for (int i = 0; i < 8; ++i) {
+        CHECK_FALSE(train(o, data).skipped);
+        if (i == 7 || node == ranks) digests.push_back(data.digest());
+      }
+      training<> fresh;
+      for (std::size_t k = 0; k < start.size(); ++k) {
+        for (std::size_t i = 0; i < start[k].size(); ++i) {
+          moved = std::max(moved, static_cast<double>(std::fabs(start[k][i] - data.params[k][i])));
+          most = std::max(most, static_cast<double>(std::fabs(start[k][i] - fresh.params[k][i])));
+        }
+      }
+      CHECK(moved < 0.08);  // eight steps of at most 0.01, not back to where all began
+      return std::pair(digests, most);
+    });
+  };
+  for (const int steps : {5, 8, 10, 11, 12}) {
+    CAPTURE(steps);
+    const auto to_one = go_on(job(4, steps, of(2)), 2, 2);
+    CHECK(to_one[0].first == to_one[1].first);
+  }
+  const auto from_one = go_on(job(2, 40, of(2)), 4, 2);
+  CHECK(from_one[0].second > 0.1);  // so far it was from where all began
+}
+
 TEST_CASE("other options on resume, when the user says so") {
   for (const int to : {2, 3}) {
     const auto old = job(2, 6, scattered);

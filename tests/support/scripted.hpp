@@ -22,6 +22,9 @@ namespace onebit_test {
 struct script {
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
+  /// As `flip_bit`: all are 0.
+  static constexpr std::uint64_t all_bits = never;
+
   std::uint64_t fail_at = never;     ///< the collective (from 0) that throws
   bool fail_after_delivery = false;  ///< the data arrives all the same, with some bytes broken
   std::uint64_t flip_at = never;     ///< the collective after which a bit of what came is another
@@ -66,6 +69,10 @@ class scripted {
   void flip(void* receive, std::size_t slot_bytes) const {
     if (told_->calls - 1 != told_->flip_at) return;
     const std::size_t from = static_cast<std::size_t>(rank() + 1) % n_ranks();
+    if (told_->flip_bit == script::all_bits) {
+      std::memset(static_cast<unsigned char*>(receive) + from * slot_bytes, 0, slot_bytes);
+      return;
+    }
     const std::uint64_t bit = told_->flip_bit % (8 * slot_bytes);
     static_cast<unsigned char*>(receive)[from * slot_bytes + bit / 8] ^=
         static_cast<unsigned char>(1U << bit % 8);

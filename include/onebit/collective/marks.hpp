@@ -123,13 +123,13 @@ struct block_sum_kernel {
 
 namespace detail {
 
-/// A slot's checksum, from those of its blocks and the rest of its status.
+/// A slot's checksum, from those of its blocks and the rest of its status; not 0 where all is.
 template <class L>
 [[nodiscard]] ONEBIT_HD std::uint64_t slot_sum(const slot_format& f, const std::uint64_t* blocks,
                                                std::size_t slot, const slot_status& s) {
   const std::size_t n = f.n_blocks(), at = f.status_at / 4;
-  return L::sum_counts(blocks + slot * n, n) + weighted(s.step, at) + weighted(s.place, at + 1) +
-         weighted(s.terms, at + 2);
+  return 0x9E3779B97F4A7C15U + L::sum_counts(blocks + slot * n, n) + weighted(s.step, at) +
+         weighted(s.place, at + 1) + weighted(s.terms, at + 2);
 }
 
 }  // namespace detail
@@ -189,11 +189,12 @@ struct check_kernel {
       if ((found.step & 1U) != 0) skip = 1;
       const slot_status own{now->number & 0x7FFFFFFFU,
                             format.place(now, part + r / slots_per_bucket), now->terms};
-      const bool damaged = is_damaged<L>(found, r, found.terms == own.terms);
       const bool same_step = found.step >> 1U == own.step, same_place = found.place == own.place;
+      const bool told_other = same_step && same_place && found.terms != own.terms;
+      const bool damaged = is_damaged<L>(found, r, told_other);
       if (!damaged && same_step && same_place && found.terms == own.terms) continue;
       skip = 1;
-      tell_damage = tell_damage || damaged;
+      tell_damage = tell_damage || format.checked;
       if (now->odd_rank != 0) continue;
       L::store_scalar(&now->odd_rank, first_rank + r / slots_per_rank % n_ranks * rank_stride +
                                           r / slots_per_shift + 1);
@@ -212,8 +213,8 @@ struct check_kernel {
   /// A rank that checks nothing sends no checksum, and was told so: that is found by the terms.
   template <class L>
   [[nodiscard]] ONEBIT_HD bool is_damaged(const slot_status& found, std::uint32_t slot,
-                                          bool same_terms) const {
-    if (!format.checked || (found.sum[0] == 0 && found.sum[1] == 0 && !same_terms)) return false;
+                                          bool told_other) const {
+    if (!format.checked || (found.sum[0] == 0 && found.sum[1] == 0 && told_other)) return false;
     const std::uint64_t sum = detail::slot_sum<L>(format, block_sums, slot, found);
     return found.sum[0] != static_cast<std::uint32_t>(sum) ||
            found.sum[1] != static_cast<std::uint32_t>(sum >> 32U);

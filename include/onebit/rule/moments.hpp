@@ -170,9 +170,10 @@ struct freeze_kernel {
   }
 };
 
-/// The way back: m from what was agreed, v from its denominator; elements that have none get 0. No
-/// mean is larger than the root of the mean square: what a scale for many elements made too large
-/// for some is cut to that, since no residual follows that would take it back.
+/// The way back: m from what was agreed, v from its denominator; elements that have none get 0. A
+/// mean is hardly larger than the root of the mean square: what a scale for many elements made too
+/// large for some is cut to that, since no residual follows that would take it back. (Gradients
+/// that have grown since v was frozen lose some momentum, for as many steps as it looks back.)
 template <class View>
 struct thaw_kernel {
   static constexpr bool rare = true;

@@ -252,8 +252,7 @@ class zero_one_rule : public rule_defaults {
     at.backend.launch(at.n_tiles(),
                       preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, constants()});
   }
-  /// After steps of one rank alone: the ranks start from the parameters that there are (nothing was
-  /// agreed).
+  /// After steps in which nothing travelled: the ranks start from the parameters that there are.
   template <class View, class P, class G>
   void resume(const View&, const tiled<B, P, G>& at) {
     at.backend.launch(at.n_tiles(),
@@ -309,6 +308,7 @@ class zero_one_rule : public rule_defaults {
     moved_ = !plan.exchange && (moved_ || lr > 0);
   }
 
+  [[nodiscard]] bool moved() const { return moved_; }  // in local steps since the last exchange
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] const float* anchor() const { return anchor_.data(); }
