@@ -168,6 +168,26 @@ TEST_CASE("an error of a collective that was started is told by wait or test, on
   CHECK(all_agree(true));
 }
 
+TEST_CASE("a rank that builds no transport: the others are told, in time") {
+  MPI_Comm own = MPI_COMM_NULL;  // what was given up lasts
+  MPI_Comm_dup(MPI_COMM_WORLD, &own);
+  int rank = 0, size = 0;
+  MPI_Comm_rank(own, &rank);
+  MPI_Comm_size(own, &size);
+  if (size == 1) return;
+  if (rank == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    MPI_Request here = MPI_REQUEST_NULL;
+    MPI_Ibarrier(own, &here);
+    MPI_Wait(&here, MPI_STATUS_IGNORE);
+  } else {
+    CHECK(thrown<onebit::transport_error>([&] {
+            onebit::mpi(own, std::chrono::milliseconds(200));
+          }) == contains{"after 200 ms not all ranks of the communicator build a transport"});
+  }
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
 TEST_CASE("a rank that does not come is named on all that wait, in time") {
   const int last = [] {
     int n = 0;
@@ -205,7 +225,7 @@ TEST_CASE("a rank that does not come is named on all that wait, in time") {
   check([](auto& t, auto* from, auto* to) { t.all_to_all(from, to, 8); }, "MPI_Ialltoall");
   check([](auto& t, auto* from, auto* to) { t.all_gather(from, to, 8); }, "MPI_Iallgather");
   check([](auto& t, auto* from, auto*) { t.all_reduce_sum(reinterpret_cast<float*>(from), 2); },
-        "MPI_Allreduce");
+        "MPI_Iallreduce");
   check([](auto& t, auto* from, auto* to) { (void)t.start_all_to_all(from, to, 8).wait(); },
         "MPI_Ialltoall");
 }

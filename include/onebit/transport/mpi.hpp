@@ -13,6 +13,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -90,7 +91,7 @@ class mpi_request {
 /// The transport of an MPI communicator: a handle, cheap to copy. Works on duplicates of the
 /// communicator, so its messages never meet the trainer's.
 ///
-/// Cost: what the MPI library makes of MPI_Ialltoall, MPI_Iallgather, MPI_Allreduce. Throws
+/// Cost: what the MPI library makes of MPI_Ialltoall, MPI_Iallgather, MPI_Iallreduce. Throws
 /// transport_error with MPI's own text for every code but MPI_SUCCESS, and when a collective is not
 /// done in time: the error names the ranks that are in none (stopped, gone, or elsewhere). Then the
 /// job cannot go on, and MPI may still use the buffers: end it, by MPI_Abort, and restart it from a
@@ -101,7 +102,7 @@ class mpi {
  public:
   /// Collective over `communicator`. A collective may take `timeout`; 0: for ever.
   explicit mpi(MPI_Comm communicator, std::chrono::milliseconds timeout = std::chrono::minutes(10))
-      : group_(checked(communicator), timeout) {}
+      : group_(checked(communicator, timeout), timeout) {}
 
   [[nodiscard]] int rank() const { return group_.rank(); }
   [[nodiscard]] int size() const { return group_.size(); }
@@ -112,16 +113,24 @@ class mpi {
   void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     start_all_gather(send, receive, slot_bytes).wait();
   }
-  /// By MPI_Allreduce, whose nonblocking form took twice as long in Open MPI 4: all ranks meet
-  /// before, in time or not; one that is lost inside of it leaves the others waiting.
+  /// By MPI_Iallreduce. Without a timeout, or where memory may be a device's, which that need not
+  /// take, by MPI_Allreduce, which took half as long in Open MPI 4: all ranks meet before, in time
+  /// or not, but one that is lost inside of it leaves the others waiting.
   void all_reduce_sum(float* data, std::size_t n) {
     constexpr std::size_t most = INT_MAX;
-    if (n > 0) group_.meet("MPI_Allreduce");
+    const bool blocks = group_.timeout().count() == 0 || device_aware();
+    if (n > 0 && blocks) group_.meet("MPI_Allreduce");
     for (std::size_t done = 0; done < n; done += most) {
       const int count = static_cast<int>(n - done < most ? n - done : most);
-      group_.check(MPI_Allreduce(MPI_IN_PLACE, data + done, count, MPI_FLOAT, MPI_SUM,
-                                 group_.comm(kind::gathers)),
-                   "MPI_Allreduce");
+      const MPI_Comm comm = group_.comm(kind::gathers);
+      if (blocks) {
+        group_.check(MPI_Allreduce(MPI_IN_PLACE, data + done, count, MPI_FLOAT, MPI_SUM, comm),
+                     "MPI_Allreduce");
+        continue;
+      }
+      start(detail::mpi_slot(group_, sizeof(float)), "MPI_Iallreduce", [&](MPI_Request* request) {
+        return MPI_Iallreduce(MPI_IN_PLACE, data + done, count, MPI_FLOAT, MPI_SUM, comm, request);
+      }).wait();
     }
   }
 
@@ -206,7 +215,8 @@ class mpi {
     group_.check(call(&request), name);
     return {group_, std::move(slot), request, name};
   }
-  static MPI_Comm checked(MPI_Comm communicator) {
+  /// All ranks have come to it, in time.
+  static MPI_Comm checked(MPI_Comm communicator, std::chrono::milliseconds timeout) {
     const auto check = [](int code, const char* call) {
       if (code != MPI_SUCCESS) detail::fail_mpi(code, call, "");
     };
@@ -220,6 +230,17 @@ class mpi {
     if (finalised != 0) throw transport_error(detail::message("mpi: MPI_Finalize was called"));
     if (communicator == MPI_COMM_NULL) {  // MPI itself would abort the program
       throw transport_error(detail::message("mpi: the communicator is MPI_COMM_NULL"));
+    }
+    const auto start = std::chrono::steady_clock::now();
+    MPI_Request all_here = MPI_REQUEST_NULL;
+    check(MPI_Ibarrier(communicator, &all_here), "MPI_Ibarrier");
+    for (int done = 0; done == 0;) {
+      check(MPI_Test(&all_here, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done == 0 && timeout.count() > 0 && std::chrono::steady_clock::now() - start > timeout) {
+        throw transport_error(detail::message("mpi: after ", timeout.count(), " ms not all ranks ",
+                                              "of the communicator build a transport on it"));
+      }
+      std::this_thread::yield();
     }
     return communicator;
   }
