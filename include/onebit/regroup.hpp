@@ -168,8 +168,7 @@ template <class E, class Card>
     }
   }
   std::unique_ptr<old_job<E>> job;
-  const std::vector<std::size_t> order = ranks.present;
-  for (const std::size_t r : order) {
+  for (const std::size_t r : ranks.present) {
     std::string bytes;
     const std::size_t from = holder[r];
     const bool is_mine = from == static_cast<std::size_t>(comm.rank());

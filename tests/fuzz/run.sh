@@ -27,7 +27,7 @@ seed() {
 }
 
 cover() {
-  local readers=(include/onebit/{checkpoint,checkpoint_files,restore,roll_call,now}.hpp
+  local readers=(include/onebit/{checkpoint,checkpoint_directory,checkpoint_files,restore,roll_call,now}.hpp
     include/onebit/collective/{slot,marks}.hpp)
   local source name program
   for source in tests/fuzz/*.cpp; do

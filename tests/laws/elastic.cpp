@@ -68,12 +68,14 @@ const auto layered_by_node = [](auto& data, auto t) {
   return onebit::one_bit_lamb(
       data.groups(), t, o, onebit::hierarchical{onebit::sign<>{onebit::granularity::vector()}, 2});
 };
-const auto local_by_node = [](auto& data, auto t) {
-  onebit::zero_one_adam_options o;
-  o.schedule.warmup_steps = 3;
-  o.schedule.doubling_steps = 3;
-  o.schedule.max_interval = 4;
-  return onebit::zero_one_adam(data.groups(), t, o, onebit::hierarchical{onebit::sign<>{}, 2});
+const auto local_of = [](int node) {
+  return [node](auto& data, auto t) {
+    onebit::zero_one_adam_options o;
+    o.schedule.warmup_steps = 3;
+    o.schedule.doubling_steps = 3;
+    o.schedule.max_interval = 4;
+    return onebit::zero_one_adam(data.groups(), t, o, onebit::hierarchical{onebit::sign<>{}, node});
+  };
 };
 
 /// Of a tensor's elements: the mean of the workers' residuals, and the servers'.
@@ -182,7 +184,7 @@ TEST_CASE("another number of ranks: what was agreed and what is owed is kept on 
   SUBCASE("1-bit Adam on two levels") { check(by_node, 0.9, 8, 2); }
   SUBCASE("1-bit LAMB on two levels") { check(layered_by_node, 0.9, 8, 2); }
   SUBCASE("0/1 Adam on two levels") {
-    for (const int steps : {6, 7, 8}) check(local_by_node, 0, steps, 2);
+    for (const int steps : {6, 7, 8}) check(local_of(2), 0, steps, 2);
   }
 }
 
@@ -232,16 +234,6 @@ TEST_CASE("another node shape: the new ranks agree, step after step") {
                                   onebit::hierarchical{onebit::sign<>{}, node});
     };
   };
-  const auto local_of = [](int node) {
-    return [node](auto& data, auto t) {
-      onebit::zero_one_adam_options o;
-      o.schedule.warmup_steps = 3;
-      o.schedule.doubling_steps = 3;
-      o.schedule.max_interval = 4;
-      return onebit::zero_one_adam(data.groups(), t, o,
-                                   onebit::hierarchical{onebit::sign<>{}, node});
-    };
-  };
   const auto check = [](const auto& policy, bool local_steps) {
     for (const int from : {1, 2, 4}) {
       for (const int steps : {2, 4, 7}) {
@@ -277,20 +269,10 @@ TEST_CASE("another node shape: the new ranks agree, step after step") {
 }
 
 TEST_CASE("0/1 Adam from nodes to one node, or the other way: no way is lost, none is kept") {
-  const auto of = [](int node) {
-    return [node](auto& data, auto t) {
-      onebit::zero_one_adam_options o;
-      o.schedule.warmup_steps = 3;
-      o.schedule.doubling_steps = 3;
-      o.schedule.max_interval = 4;
-      return onebit::zero_one_adam(data.groups(), t, o,
-                                   onebit::hierarchical{onebit::sign<>{}, node});
-    };
-  };
   const auto go_on = [&](const std::vector<left_behind>& old, int ranks, int node) {
     return on_ranks(ranks, [&](onebit::threads t) {
       training<> data;
-      auto o = of(node)(data, t);
+      auto o = local_of(node)(data, t);
       take_over(o, data, old);
       const auto start = data.params;
       double moved = 0, most = 0;
@@ -312,10 +294,10 @@ TEST_CASE("0/1 Adam from nodes to one node, or the other way: no way is lost, no
   };
   for (const int steps : {5, 8, 10, 11, 12}) {
     CAPTURE(steps);
-    const auto to_one = go_on(job(4, steps, of(2)), 2, 2);
+    const auto to_one = go_on(job(4, steps, local_of(2)), 2, 2);
     CHECK(to_one[0].first == to_one[1].first);
   }
-  const auto from_one = go_on(job(2, 40, of(2)), 4, 2);
+  const auto from_one = go_on(job(2, 40, local_of(2)), 4, 2);
   CHECK(from_one[0].second > 0.1);  // so far it was from where all began
 }
 
