@@ -110,7 +110,7 @@ inline constexpr element_type type_of = std::same_as<T, bf16>   ? element_type::
 
 /// Calls f(pointer of the type that it has).
 template <class T, class F>
-ONEBIT_HD decltype(auto) with_type(T* p, const F& f) {
+decltype(auto) with_type(T* p, const F& f) {
   return f(p);
 }
 struct any_pointer {
@@ -124,7 +124,7 @@ struct any_pointer {
   friend ONEBIT_HD bool operator==(const any_pointer& a, std::nullptr_t) { return a.p == nullptr; }
 };
 template <class F>
-ONEBIT_HD decltype(auto) with_type(const any_pointer& a, const F& f) {
+decltype(auto) with_type(const any_pointer& a, const F& f) {
   if (a.type == element_type::of_bf16) return f(static_cast<bf16*>(a.p));
   if (a.type == element_type::of_fp16) return f(static_cast<fp16*>(a.p));
   return f(static_cast<float*>(a.p));
