@@ -11,6 +11,7 @@
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/compress/sign.hpp>
+#include <onebit/compress/unit_sign.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
 #include <onebit/error.hpp>
