@@ -10,8 +10,7 @@
 #include <string>
 #include <utility>
 
-/// What each policy promises. Members that one need not have are in a `*_defaults` to derive from,
-/// or in a concept of their own.
+/// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
 namespace onebit {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
@@ -144,8 +143,7 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
 
 /// The short way to write a compressor: a codec for one tile of at most 4096 floats. Its message
 /// has `tile_bytes(n)` bytes, whatever the values. The residual is kept for it (error feedback).
-/// `encode` may throw: the step is taken back. `decode` is noexcept: it also runs where parameters
-/// are being updated, which nothing can undo.
+/// `encode` may throw: the step is taken back. `decode` is noexcept: it runs in updates too.
 template <class C>
 concept TileCompressor = requires(const C c, const float* values, std::size_t n, std::byte* out,
                                   const std::byte* in, float* decoded) {
@@ -198,6 +196,9 @@ struct rule_defaults {
   static constexpr bool local_steps = false;
   /// Whether v can be refreshed after the freeze: in steps that both average and exchange.
   static constexpr bool refreshes = false;
+  /// Whether each rank keeps a momentum of its own, another than the other ranks': messages start
+  /// from that, not from what was agreed, and `apply`, which alone changes it, reads gradients too.
+  static constexpr bool own_momentum = false;
   /// What a step with this plan leaves of the bias of m and v: see step_scalars.
   [[nodiscard]] bias_decay bias(const step_plan&) const { return {}; }
   /// What gradients are clipped to, by their global norm; 0: they are not.
@@ -280,8 +281,7 @@ concept LocalRule = WakingRule<R> && R::local_steps &&
 };
 
 /// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts.
-/// (One with local steps, after steps of one rank alone: starts from the parameters that there
-/// are.)
+/// (One with local steps, after steps of one rank alone: starts from the parameters there are.)
 template <class R>
 concept ResumingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_field& agreed, const detail::any_tiled<R>& at) {

@@ -49,8 +49,10 @@ struct engine {
                 "onebit: this rule says `refreshes`, but has no preview_live(mean, at, live)");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
-  /// Gradients that may be written hold what an encode pass overwrites.
-  static constexpr bool scratch_gradients = std::is_same_v<G, float>;
+  /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
+  static constexpr bool scratch_gradients = std::is_same_v<G, float> && !R::own_momentum;
+  /// Messages start from what was agreed: it is kept.
+  static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;
   using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
 
   /// Collective: all ranks throw when one rejects its input.
@@ -121,6 +123,7 @@ struct engine {
   [[gnu::cold]] void prepare(std::uint32_t number) {
     step_scalars s;
     s.optimizer = number % slot_place::n_optimizers;
+    s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     check_slots(checks);
     rule.prepare(average.axis());
@@ -239,7 +242,7 @@ struct engine {
     schedule.archive(a);
     rule.archive(a);
     if constexpr (S::compresses) {
-      compressed.archive(a, !R::local_steps);
+      compressed.archive(a, keeps_agreed);
       const bool has_mask = R::local_steps || (FreezingRule<R> && compressed.started());
       live.archive(a, backend(), has_mask ? average.axis().n_words() : 0);
     }
@@ -320,14 +323,14 @@ struct engine {
   }
   [[gnu::cold]] void start_compressed() {
     allocate_undo();
-    compressed.start(compressed.allocate(!R::local_steps, true), {});
+    compressed.start(compressed.allocate(keeps_agreed, true), {});
     ++generation;
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
     average.release();
     allocate_undo();
-    auto space = compressed.allocate(!R::local_steps, R::local_steps);
+    auto space = compressed.allocate(keeps_agreed, R::local_steps);
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches

@@ -217,9 +217,12 @@ class old_job {
       if (travels) space_ = e_->compressed.allocate(false, true);
       if (travels) e_->allocate_undo();
     } else if (old.compressed.started()) {
-      if (!travels) return old.thaw();  // one rank alone never compresses
+      if (!travels) {  // one rank alone never compresses
+        if constexpr (!R::own_momentum) old.thaw();
+        return;
+      }
       given_ = old.rule.resume(old.compressed.agreed(old.mask()), old.at(old.mask()));
-      space_ = e_->compressed.allocate(true, false);
+      space_ = e_->compressed.allocate(E::keeps_agreed, !E::keeps_agreed);
       e_->allocate_undo();
     }
   }
@@ -240,6 +243,7 @@ class old_job {
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);
     was.optimizer = now.optimizer;
+    was.rank = now.rank;
     was.n_skipped = now.n_skipped;
     was.m_correction = detail::correction(was.bias.m);
     was.v_correction = detail::correction(was.bias.v);
