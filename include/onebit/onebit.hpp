@@ -20,6 +20,7 @@
 #include <onebit/report.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
+#include <onebit/rule/lion.hpp>
 #include <onebit/rule/zero_one.hpp>
 #include <onebit/schedule.hpp>
 #include <onebit/tensor.hpp>

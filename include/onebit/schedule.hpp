@@ -22,6 +22,13 @@ struct always_dense : schedule_defaults {
   [[nodiscard]] step_plan plan(std::uint64_t, float) const { return {}; }
 };
 
+/// Compresses from the first step on: for rules that need no average.
+struct always_compressed : schedule_defaults {
+  [[nodiscard]] step_plan plan(std::uint64_t, float) const {
+    return {.average_gradient = false, .exchange = true};
+  }
+};
+
 /// A user's own schedule: a function (step, lr) -> step_plan that is the same on every rank.
 template <class F>
 class custom_schedule : public schedule_defaults {

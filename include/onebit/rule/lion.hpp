@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/now.hpp>
+#include <onebit/rule/moments.hpp>
+#include <onebit/tensor.hpp>
+#include <onebit/tiled.hpp>
+#include <type_traits>
+#include <utility>
+
+/// Lion's arithmetic: a vote from a momentum and a gradient, and a step from what was voted.
+namespace onebit {
+
+struct lion_options {
+  double beta1 = 0.9;   ///< of the momentum, in the vote
+  double beta2 = 0.99;  ///< of the momentum, from step to step
+  /// As adam_options::max_grad_norm. A vote knows no size: it limits what one gradient does to m.
+  double max_grad_norm = 0;
+};
+
+namespace detail {
+
+struct lion_constants {
+  float beta1, one_minus_beta1, beta2, one_minus_beta2;
+
+  /// sign(beta1 m + (1 - beta1) g), of 0: 0; NaN where that is not finite.
+  template <class L>
+  ONEBIT_HD typename L::value vote(const typename L::value& m, const typename L::value& g) const {
+    const auto u = L::fma(g, L::set(one_minus_beta1), L::mul(m, L::set(beta1)));
+    const auto zero = L::set(0.0F);
+    const auto not_up = L::select(L::not_negative(u), zero, L::set(-1.0F));
+    return L::fma(u, zero, L::select(L::positive(u), L::set(1.0F), not_up));
+  }
+  template <class L>
+  ONEBIT_HD typename L::value next_momentum(const typename L::value& m,
+                                            const typename L::value& g) const {
+    return L::fma(g, L::set(one_minus_beta2), L::mul(m, L::set(beta2)));
+  }
+};
+
+/// The momentum of a tile: whole words, on the flat axis.
+template <class L, class M>
+struct momentum_of {
+  M* first;  ///< may be const
+  std::uint32_t n;
+
+  ONEBIT_HD momentum_of(M* flat, const tile& t) : first(flat + t.word * 32), n(t.n_words() * 32) {}
+  ONEBIT_HD typename L::value load(std::uint32_t k) const {
+    return load_elements<L>(static_cast<const std::remove_const_t<M>*>(first), k, n);
+  }
+  ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
+    store_elements<L>(first, k, n, v);
+  }
+};
+
+/// base + this rank's vote.
+template <class M, class P, class G>
+struct vote_message {
+  M* momentum;
+  const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
+  lion_constants c;
+
+  template <class L>
+  struct reader {
+    momentum_of<L, M> momentum;
+    gradients_of<L, G> gradient;
+    lion_constants c;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, c.template vote<L>(momentum.load(k), gradient.load(k)));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {momentum_of<L, M>(momentum, t), gradients_of<L, G>(tensors[t.tensor], t, now), c};
+  }
+};
+
+/// x -= lr (votes + weight_decay x); m takes this rank's own gradient in.
+template <class View, class M, class P, class G>
+struct lion_update_kernel {
+  View votes;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  M* m;
+  const step_scalars* now;
+  lion_constants c;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const auto votes_at = votes.template at<L>(t, i);
+    const gradients_of<L, G> gradient(tensor, t, now);
+    const parameters_of<L, P> params(tensor, t);
+    const momentum_of<L, M> momentum(m, t);
+    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const auto x = params.load(k);
+      momentum.store(k, c.template next_momentum<L>(momentum.load(k), gradient.load(k)));
+      params.store(k, L::fma(step, L::fma(decay, x, votes_at(k)), x));
+    }
+  }
+};
+
+/// The same from the exact mean gradient, which votes alone.
+template <class View, class M, class P, class G>
+struct lion_dense_kernel {
+  View gradient;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  M* m;
+  const step_scalars* now;
+  lion_constants c;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const auto gradient_at = gradient.template at<L>(t, i);
+    const parameters_of<L, P> params(tensor, t);
+    const momentum_of<L, M> momentum(m, t);
+    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const auto g = gradient_at(k), m_old = momentum.load(k), x = params.load(k);
+      const auto u = c.template vote<L>(m_old, g);
+      momentum.store(k, c.template next_momentum<L>(m_old, g));
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Lion, and Distributed Lion where votes are exchanged: every rank keeps a momentum of its own
+/// gradients, and sends the signs of beta1 m + (1 - beta1) g; what the collective makes of them is
+/// the step. There is no v, so that nothing needs a warm-up or can go stale, and no residual.
+///
+/// State: m as M, float or bf16: 4 or 2 bytes per element. Passes: a vote reads 8 bytes per
+/// element, an update reads 12 and writes 8; a dense step reads 12 and writes 8. Source:
+/// Distributed Lion (arXiv 2404.00438), algorithm 1; Lion (arXiv 2302.06675), program 1.
+template <Backend B, Element M = float>
+class lion_rule : public rule_defaults {
+  static_assert(!std::is_same_v<M, fp16>,
+                "onebit: a momentum in fp16 overflows at 65504: take float or bf16");
+
+ public:
+  using backend_type = B;
+  static constexpr bool own_momentum = true;
+
+  lion_rule(lion_options options, B backend) : options_(options), backend_(std::move(backend)) {
+    validate_moments("lion_options", options.beta1, options.beta2, 1, options.max_grad_norm);
+  }
+  [[nodiscard]] B& backend() { return backend_; }
+  void prepare(const layout& axis) {
+    m_ = backend_.template make_buffer<M>(axis.n_words() * word_elements);
+  }
+  [[nodiscard]] const lion_options& options() const { return options_; }
+  [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
+
+  template <class P, class G>
+  [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+    return {at.tensors, at.now};
+  }
+  /// The dense step: x and m from the agreed gradient. An element that never had one stays.
+  template <class View, class P, class G>
+  void refresh(const View& gradient, const tiled<B, P, G>& at) {
+    at.commit(detail::lion_dense_kernel<View, M, P, G>{gradient, at.tiles, at.tensors, m_.data(),
+                                                       at.now, constants()});
+  }
+  /// This rank's vote.
+  template <class View, class P, class G>
+  [[nodiscard]] detail::vote_message<const M, P, G> message(const View&,
+                                                            const tiled<B, P, G>& at) const {
+    return {m_.data(), at.tensors, at.now, constants()};
+  }
+  template <class View, class P, class G>
+  void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
+    at.commit(detail::lion_update_kernel<View, M, P, G>{heard, at.tiles, at.tensors, m_.data(),
+                                                        at.now, constants()});
+  }
+  /// Goes on with the momentum of the rank whose place this one takes; hands nothing over.
+  template <class View, class At>
+  [[nodiscard]] handover<buffer_of<B, float>> resume(const View&, const At&) const {
+    return {};
+  }
+
+  [[nodiscard]] const M* momentum() const { return m_.data(); }
+  [[nodiscard]] std::size_t state_bytes() const { return m_.bytes(); }
+  template <class Archive>
+  void archive(Archive& a) {
+    a.buffer(m_, backend_);
+  }
+
+ private:
+  [[nodiscard]] detail::lion_constants constants() const {
+    return {static_cast<float>(options_.beta1), static_cast<float>(1 - options_.beta1),
+            static_cast<float>(options_.beta2), static_cast<float>(1 - options_.beta2)};
+  }
+
+  lion_options options_;
+  B backend_;
+  buffer_of<B, M> m_;
+};
+
+static_assert(ResumingRule<lion_rule<detail::any_backend>>);
+
+}  // namespace onebit
