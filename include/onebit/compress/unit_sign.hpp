@@ -7,7 +7,6 @@
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
-#include <onebit/wide_lanes.hpp>
 #include <string>
 
 /// One sign an element and nothing else: votes.

@@ -82,10 +82,11 @@ struct vote_message {
   }
 };
 
-/// x -= lr (votes + weight_decay x); m takes this rank's own gradient in.
-template <class View, class M, class P, class G>
-struct lion_update_kernel {
-  View votes;
+/// x -= lr (u + weight_decay x), u what was voted; m takes this rank's own gradient in. Dense: from
+/// the exact mean of the gradients, which votes alone.
+template <bool Dense, class View, class M, class P, class G>
+struct lion_kernel {
+  View view;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   M* m;
@@ -97,42 +98,16 @@ struct lion_update_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto votes_at = votes.template at<L>(t, i);
+    const auto view_at = view.template at<L>(t, i);
     const gradients_of<L, G> gradient(tensor, t, now);
     const parameters_of<L, P> params(tensor, t);
     const momentum_of<L, M> momentum(m, t);
     const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k);
-      momentum.store(k, c.template next_momentum<L>(momentum.load(k), gradient.load(k)));
-      params.store(k, L::fma(step, L::fma(decay, x, votes_at(k)), x));
-    }
-  }
-};
-
-/// The same from the exact mean gradient, which votes alone.
-template <class View, class M, class P, class G>
-struct lion_dense_kernel {
-  View gradient;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  M* m;
-  const step_scalars* now;
-  lion_constants c;
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto gradient_at = gradient.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
-    const momentum_of<L, M> momentum(m, t);
-    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto g = gradient_at(k), m_old = momentum.load(k), x = params.load(k);
-      const auto u = c.template vote<L>(m_old, g);
-      momentum.store(k, c.template next_momentum<L>(m_old, g));
+      const auto heard = view_at(k), old = momentum.load(k), x = params.load(k);
+      const auto g = Dense ? heard : gradient.load(k);
+      const auto u = Dense ? c.template vote<L>(old, g) : heard;
+      momentum.store(k, c.template next_momentum<L>(old, g));
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
   }
@@ -173,8 +148,7 @@ class lion_rule : public rule_defaults {
   /// The dense step: x and m from the agreed gradient. An element that never had one stays.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    at.commit(detail::lion_dense_kernel<View, M, P, G>{gradient, at.tiles, at.tensors, m_.data(),
-                                                       at.now, constants()});
+    commit<true>(gradient, at);
   }
   /// This rank's vote.
   template <class View, class P, class G>
@@ -184,8 +158,7 @@ class lion_rule : public rule_defaults {
   }
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    at.commit(detail::lion_update_kernel<View, M, P, G>{heard, at.tiles, at.tensors, m_.data(),
-                                                        at.now, constants()});
+    commit<false>(heard, at);
   }
   /// Goes on with the momentum of the rank whose place this one takes; hands nothing over.
   template <class View, class At>
@@ -201,6 +174,11 @@ class lion_rule : public rule_defaults {
   }
 
  private:
+  template <bool Dense, class View, class P, class G>
+  void commit(const View& view, const tiled<B, P, G>& at) {
+    at.commit(detail::lion_kernel<Dense, View, M, P, G>{view, at.tiles, at.tensors, m_.data(),
+                                                        at.now, constants()});
+  }
   [[nodiscard]] detail::lion_constants constants() const {
     return {static_cast<float>(options_.beta1), static_cast<float>(1 - options_.beta1),
             static_cast<float>(options_.beta2), static_cast<float>(1 - options_.beta2)};
