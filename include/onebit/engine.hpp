@@ -51,8 +51,9 @@ struct engine {
   using own_squares = own_squares_kernel<P, G>;
   /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
   static constexpr bool scratch_gradients = std::is_same_v<G, float> && !R::own_momentum;
-  /// Messages start from what was agreed: it is kept.
-  static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;
+  static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;  ///< for messages
+  static constexpr bool carries =
+      std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>::carries;
   using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
 
   /// Collective: all ranks throw when one rejects its input.
@@ -156,15 +157,13 @@ struct engine {
     }
   }
 
-  /// Every rank makes the same. Where nothing would travel it never exchanges: the algorithm is the
-  /// uncompressed one.
+  /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
     return schedule.plan(step, lr);
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
-  /// before it changes anything: when that fails, the next step tries again. Throws invalid_input
-  /// for a plan that the rule has no step for.
+  /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
   [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       const bool is_refresh = R::refreshes && plan.average_gradient && plan.exchange;
@@ -232,8 +231,7 @@ struct engine {
     backend().copy_out(values.data(), flat.data() + first, values.size());
     return values;
   }
-  /// All that lasts. A reader may throw in the middle, and take back what it has read; `adopt` ends
-  /// what it keeps.
+  /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
@@ -243,8 +241,8 @@ struct engine {
     rule.archive(a);
     if constexpr (S::compresses) {
       compressed.archive(a, keeps_agreed);
-      const bool has_mask = R::local_steps || (FreezingRule<R> && compressed.started());
-      live.archive(a, backend(), has_mask ? average.axis().n_words() : 0);
+      const bool masked = R::local_steps || ((FreezingRule<R> || carries) && compressed.started());
+      live.archive(a, backend(), masked ? average.axis().n_words() : 0);
     }
     if constexpr (Archive::reading) {
       const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
@@ -321,9 +319,19 @@ struct engine {
     throw invalid_input(
         detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
   }
+  void take_part(buffer_of<B, std::uint32_t>&& elements) {
+    if (elements.size() == 0) return;
+    live.set_current(std::move(elements));
+    compressed.count_live(mask());
+  }
   [[gnu::cold]] void start_compressed() {
     allocate_undo();
+    auto elements = carries && live.size() == 0 ? make_mask() : decltype(make_mask()){};
     compressed.start(compressed.allocate(keeps_agreed, true), {});
+    const auto axis = at_average();
+    backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
+                     all_live_kernel{axis.tiles, elements.data()});
+    take_part(std::move(elements));
     ++generation;
   }
   [[gnu::cold]] void freeze() {
@@ -334,10 +342,7 @@ struct engine {
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches
-    if constexpr (!R::local_steps) {
-      live.set_current(std::move(elements));
-      compressed.count_live(mask());
-    }
+    take_part(std::move(elements));
     ++generation;
   }
 };
