@@ -83,6 +83,13 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
   if (algorithm == "mean_lion") {
     return erase(onebit::one_bit_lion(groups, comm, lion, onebit::all_gather<onebit::unit_sign>{}));
   }
+  if (algorithm == "zero_one_lion") {
+    return erase(onebit::zero_one_lion(
+        groups, comm,
+        onebit::zero_one_lion_options{.lion = lion,
+                                      .schedule = {.warmup_steps = settings.freeze_after,
+                                                   .also_every = settings.meet_every}}));
+  }
   const onebit::lamb_options lamb{
       .beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most};
   if (algorithm == "lamb") return erase(onebit::lamb(groups, comm, lamb));
@@ -141,8 +148,8 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
 }  // namespace
 
 std::vector<std::string> available_algorithms() {
-  return {"adam",          "one_bit_adam", "lamb",         "one_bit_lamb",
-          "zero_one_adam", "lion",         "one_bit_lion", "mean_lion"};
+  return {"adam", "one_bit_adam", "lamb",      "one_bit_lamb", "zero_one_adam",
+          "lion", "one_bit_lion", "mean_lion", "zero_one_lion"};
 }
 
 std::vector<std::string> available_transports() {

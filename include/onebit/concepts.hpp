@@ -263,7 +263,7 @@ concept ThawingRule = FreezingRule<R> &&
   r.thaw(agreed, at);
 };
 
-/// A rule whose elements come to life one by one: it has local steps, or refreshes.
+/// A rule whose elements come to life one by one, when they get variance.
 template <class R>
 concept WakingRule = ExchangeRule<R> &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
@@ -273,7 +273,7 @@ concept WakingRule = ExchangeRule<R> &&
 
 /// A rule with steps in which nothing travels.
 template <class R>
-concept LocalRule = WakingRule<R> && R::local_steps &&
+concept LocalRule = ExchangeRule<R> && R::local_steps &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
   r.local_step(plan, at);

@@ -129,7 +129,7 @@ struct engine {
     check_slots(checks);
     rule.prepare(average.axis());
     if constexpr (LocalRule<R>) {
-      live = {make_mask(), make_mask()};
+      if (WakingRule<R>) live = {make_mask(), make_mask()};
       if (compressed.travels()) start_compressed();
     }
   }
@@ -156,7 +156,6 @@ struct engine {
       return {undo.data()};
     }
   }
-
   /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
@@ -241,7 +240,8 @@ struct engine {
     rule.archive(a);
     if constexpr (S::compresses) {
       compressed.archive(a, keeps_agreed);
-      const bool masked = R::local_steps || ((FreezingRule<R> || carries) && compressed.started());
+      const bool masked =
+          (LocalRule<R> && WakingRule<R>) || ((FreezingRule<R> || carries) && compressed.started());
       live.archive(a, backend(), masked ? average.axis().n_words() : 0);
     }
     if constexpr (Archive::reading) {

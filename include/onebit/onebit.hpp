@@ -22,6 +22,7 @@
 #include <onebit/rule/lamb.hpp>
 #include <onebit/rule/lion.hpp>
 #include <onebit/rule/zero_one.hpp>
+#include <onebit/rule/zero_one_lion.hpp>
 #include <onebit/schedule.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/threads.hpp>

@@ -238,7 +238,7 @@ class old_job {
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    e.live = std::move(old.live);
+    if (old.live.size() > 0 || !starts) e.live = std::move(old.live);  // else all elements
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);

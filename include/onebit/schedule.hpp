@@ -301,6 +301,15 @@ class intervals : public schedule_defaults {
   float peak_ = 0;  ///< the learning rate from which halvings count
 };
 
-static_assert(Schedule<always_dense> && Schedule<freeze> && Schedule<intervals>);
+/// The same exchanges without averages: for rules that have no v. A warm-up of one step will do.
+struct exchange_intervals : intervals {
+  using intervals::intervals;
+  [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
+    return {.average_gradient = false, .exchange = intervals::plan(step, lr).exchange};
+  }
+};
+
+static_assert(Schedule<always_dense> && Schedule<freeze> && Schedule<intervals> &&
+              Schedule<exchange_intervals>);
 
 }  // namespace onebit

@@ -32,6 +32,7 @@ void every_kernel(const groups& g, onebit::threads comm, Backend backend) {
   steps(deepspeed::zero_one_adam(g, comm, {}, exchange, backend));
   steps(onebit::lion(g, comm, {}, backend));
   steps(onebit::one_bit_lion(g, comm, {}, onebit::gather_scatter<onebit::unit_sign>{}, backend));
+  steps(onebit::zero_one_lion(g, comm, {}, exchange, backend));
 }
 
 }  // namespace

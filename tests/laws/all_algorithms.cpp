@@ -88,6 +88,17 @@ struct mean_vote_maker {
   }
 };
 
+struct local_lion_maker {
+  static constexpr std::uint64_t freezes_before = never;
+  template <class Groups, class T>
+  auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
+    return onebit::zero_one_lion(
+        groups, transport,
+        {.schedule = {.warmup_steps = 8, .doubling_steps = 6, .max_interval = 4}},
+        onebit::gather_scatter<onebit::sign<>>{}, backend);
+  }
+};
+
 struct variant_maker {
   static constexpr std::uint64_t freezes_before = 9;
   template <class Groups, class T>
@@ -143,7 +154,7 @@ TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(same_bits, lamb_maker, one_bit_lamb_maker, zero_one_maker, variant_maker,
-                          lion_maker, vote_maker, mean_vote_maker);
+                          lion_maker, vote_maker, mean_vote_maker, local_lion_maker);
 
 TEST_CASE("one rank: every algorithm is the uncompressed one, bit for bit") {
   const auto trained = [](const auto& make) {
@@ -166,6 +177,7 @@ TEST_CASE("one rank: every algorithm is the uncompressed one, bit for bit") {
   CHECK(trained(one_bit_lamb_maker{}) == trained(lamb_maker{}));
   CHECK(trained(zero_one_maker{}) == adam);
   CHECK(trained(vote_maker{}) == trained(lion_maker{}));
+  CHECK(trained(local_lion_maker{}) == trained(lion_maker{}));
   CHECK(trained(variant_maker{}) == trained([](const auto& g, auto t) {
           return onebit::adam(g, t, {.beta2 = 0.99, .bias_correction = false});
         }));
@@ -203,7 +215,7 @@ TEST_CASE_TEMPLATE_DEFINE("saved at any step, loaded, gone on: as if never stopp
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(resumed, lamb_maker, one_bit_lamb_maker, zero_one_maker, variant_maker,
-                          vote_maker, mean_vote_maker);
+                          vote_maker, mean_vote_maker, local_lion_maker);
 
 TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip, nothing changes",
                           Make, skipped) {
@@ -242,7 +254,7 @@ TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip,
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(skipped, lamb_maker, one_bit_lamb_maker, zero_one_maker, variant_maker,
-                          lion_maker, vote_maker, mean_vote_maker);
+                          lion_maker, vote_maker, mean_vote_maker, local_lion_maker);
 
 TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing changes", Make,
                           network_down) {
@@ -285,7 +297,7 @@ TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing cha
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(network_down, lamb_maker, one_bit_lamb_maker, zero_one_maker,
-                          variant_maker, vote_maker, mean_vote_maker);
+                          variant_maker, vote_maker, mean_vote_maker, local_lion_maker);
 
 TEST_CASE("0/1 Adam: a bad gradient in a local step is left out by its rank alone") {
   const auto reports = on_ranks(3, [&](onebit::threads transport) {

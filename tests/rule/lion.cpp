@@ -405,6 +405,162 @@ TEST_CASE("one_bit_lion: scalar, widest instruction set, threads, warps: the sam
   check_places(3, mean_of_all, onebit::bf16{});
 }
 
+namespace {
+
+constexpr onebit::intervals_options when{.warmup_steps = 3, .doubling_steps = 4, .max_interval = 4};
+const auto local = [](const auto& g, auto t) {
+  return onebit::zero_one_lion(g, t, {.schedule = when});
+};
+
+}  // namespace
+
+TEST_CASE("zero_one_lion without compression: the mean of the ranks' sums, from where they met") {
+  for (const int n : {2, 3}) {
+    // what each rank's votes sum up to, in double
+    reference votes(n, form::mean, odd);
+    const double decay = static_cast<double>(0.01F);
+    on_ranks(n, [&](onebit::threads t) {
+      training<> data(odd);
+      auto own = votes;
+      tensors_of anchor = own.x, sums;
+      for (const std::size_t size : odd) sums.emplace_back(size, 0.0);
+      double rates = 0;
+      int exchanges = 0, locals = 0;
+      auto o = onebit::zero_one_lion(data.groups(), t, {.schedule = when},
+                                     onebit::gather_scatter<onebit::identity>{});
+      for (std::uint64_t step = 0; step < 20; ++step) {
+        fill(data, t.rank(), step);
+        const auto report = o.step(rate(step));
+        rates += static_cast<double>(rate(step));
+        const bool meets = report.phase == onebit::phase::compressed;
+        (meets ? exchanges : locals) += 1;
+        CHECK(report.collectives == (meets ? 2 : 0));
+        double worst = 0;
+        for (std::size_t k = 0; k < odd.size(); ++k) {
+          for (std::size_t i = 0; i < odd[k]; ++i) {
+            for (int r = 0; r < n; ++r) {
+              const double g = static_cast<double>(gradient(r, step, k, i));
+              sums[k][i] += static_cast<double>(rate(step)) *
+                            own.vote(static_cast<std::size_t>(r), k, i, g) / n;
+            }
+            if (!meets) continue;
+            double& a = anchor[k][i];
+            a -= (k == 0 ? 1 : 0.5) * (sums[k][i] + (k == 0 ? decay : 0) * rates * a);
+            sums[k][i] = 0;
+            worst = std::max(worst, std::fabs(static_cast<double>(data.params[k][i]) - a));
+          }
+        }
+        if (meets) rates = 0;
+        CHECK(worst < 2e-6);
+      }
+      CHECK(own.margin > 1e-7);
+      CHECK(exchanges >= 7);
+      CHECK(locals >= 9);
+      return 0;
+    });
+  }
+}
+
+TEST_CASE("zero_one_lion: on the host and on warps the same bits, and ranks that meet agree") {
+  const auto run = [](auto o, training<>& data) {
+    std::uint64_t met = 0;
+    for (std::uint64_t call = 0; call < 21; ++call) {
+      fill(data, o.rank(), call);
+      const auto report = o.step(0.01F);
+      (void)o.settle();
+      if (report.phase == onebit::phase::compressed) met = met * 31 + data.digest();
+    }
+    return met;
+  };
+  const auto host = on_ranks(3, [&](onebit::threads t) {
+    training<> data(odd);
+    return run(local(data.groups(), t), data);
+  });
+  for (const auto d : host) CHECK(d == host[0]);
+  std::vector<emulated> backends(3);
+  for (auto& b : backends) b = emulated();
+  std::vector<emulated_memory> memories(backends.begin(), backends.end());
+  std::vector<std::uint64_t> warps(3);
+  onebit::run_threads(memories, [&](onebit::basic_threads<emulated_memory> t) {
+    training<> data(odd);
+    const auto r = static_cast<std::size_t>(t.rank());
+    warps[r] = run(onebit::zero_one_lion(data.groups(), t, {.schedule = when},
+                                         onebit::gather_scatter<onebit::sign<>>{}, backends[r]),
+                   data);
+  });
+  CHECK(warps == host);
+}
+
+TEST_CASE("zero_one_lion: a bad gradient in a local step is left out by its rank alone") {
+  const auto digests = on_ranks(2, [](onebit::threads t) {
+    training<> data(odd);
+    auto o = local(data.groups(), t);
+    bool poisoned = false;
+    onebit::report last;
+    for (int step = 0; step < 40 || last.phase != onebit::phase::compressed; ++step) {
+      fill(data, t.rank(), o.steps());
+      // the first step too, where a rate of 0 makes it local
+      const float lr = step == 0 ? 0 : 0.01F;
+      const bool bad = step == 0 || (!poisoned && !o.schedule().plan(o.steps(), lr).exchange);
+      if (bad && t.rank() == 1) data.grads[2][9] = std::numeric_limits<float>::infinity();
+      const auto before = data.digest();
+      last = o.step(lr);
+      CHECK(last.skipped == (bad && t.rank() == 1));
+      CHECK((data.digest() == before) == (last.skipped || step == 0));
+      poisoned = poisoned || (bad && step > 0);
+    }
+    CHECK(poisoned);
+    for (const float x : data.params[2]) CHECK(std::fabs(x) < 2);
+    return data.digest();
+  });
+  CHECK(digests[0] == digests[1]);
+}
+
+TEST_CASE("zero_one_lion goes on with other ranks, also from between two exchanges") {
+  struct left {
+    std::string state;
+    std::vector<std::vector<float>> params;
+  };
+  for (const int before : {1, 2, 3}) {
+    for (const std::uint64_t steps : {8U, 9U, 10U}) {
+      const auto old = on_ranks(before, [&](onebit::threads t) {
+        training<> data(odd);
+        auto o = local(data.groups(), t);
+        while (o.steps() < steps) (void)train(o, data);
+        return left{saved(o), data.params};
+      });
+      for (const int now : {1, 2, 4}) {
+        CAPTURE(before);
+        CAPTURE(steps);
+        CAPTURE(now);
+        const auto digests = on_ranks(now, [&](onebit::threads t) {
+          training<> data(odd);
+          auto o = local(data.groups(), t);
+          const auto& source = old[static_cast<std::size_t>(t.rank()) % old.size()];
+          for (std::size_t k = 0; k < odd.size(); ++k) {
+            std::copy(source.params[k].begin(), source.params[k].end(), data.params[k].begin());
+          }
+          // whoever reads them there, gradients of a job that is no more tell nothing
+          for (auto& g : data.grads) std::fill(g.begin(), g.end(), NAN);
+          o.load_old_job(old.size(), [&](std::size_t r) {
+            return std::make_unique<std::istringstream>(old[r].state);
+          });
+          onebit::report last;
+          while (o.steps() < 14 || (now > 1 && last.phase != onebit::phase::compressed)) {
+            last = train(o, data);
+            CHECK_FALSE(last.skipped);
+          }
+          for (const auto& p : data.params) {
+            for (const float x : p) CHECK(std::fabs(x) < 2);
+          }
+          return data.digest();
+        });
+        for (const auto d : digests) CHECK(d == digests[0]);
+      }
+    }
+  }
+}
+
 TEST_CASE("one_bit_lion: momenta differ, and verification knows") {
   on_ranks(2, [&](onebit::threads t) {
     training<> data(odd);

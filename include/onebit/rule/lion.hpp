@@ -173,7 +173,7 @@ class lion_rule : public rule_defaults {
     a.buffer(m_, backend_);
   }
 
- private:
+ protected:
   template <bool Dense, class View, class P, class G>
   void commit(const View& view, const tiled<B, P, G>& at) {
     at.commit(detail::lion_kernel<Dense, View, M, P, G>{view, at.tiles, at.tensors, m_.data(),
