@@ -222,7 +222,7 @@ template <class M>
 }  // namespace detail
 
 /// Lion with exact averages: the uncompressed baseline. Collective over the transport. Its rates
-/// are 3 to 10 times smaller than Adam's, its decays as much larger.
+/// are 2 to 10 times smaller than Adam's, its decays as much larger.
 ///
 /// Cost per step: 2 (W-1)/W 4n bytes sent; state 4 bytes per parameter, 2 with `lion<bf16>`. An
 /// element whose gradients were all 0 is moved by decay alone. Source: arXiv 2302.06675.
