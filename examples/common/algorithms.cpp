@@ -59,7 +59,7 @@ template <class Transport>
 optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                          std::span<const parameter> parameters,
                          const optimizer_settings& settings) {
-  const auto groups = make_groups(parameters);
+  auto groups = make_groups(parameters);
   const double beta2 = settings.beta2, eps = settings.eps, most = settings.max_grad_norm;
   if (algorithm == "adam") {
     return erase(onebit::adam(
@@ -72,6 +72,23 @@ optimizer make_optimizer(Transport& comm, const std::string& algorithm,
         onebit::one_bit_adam_options{
             .adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most},
             .freeze = {.after = settings.freeze_after}}));
+  }
+  // Its betas are its own; decays act with rates a tenth as large as Adam's, and are ten times so.
+  const onebit::lion_options lion{.beta1 = beta1, .max_grad_norm = most};
+  if (algorithm.ends_with("lion")) {
+    for (auto& g : groups) g.weight_decay *= 10;
+  }
+  if (algorithm == "lion") return erase(onebit::lion(groups, comm, lion));
+  if (algorithm == "one_bit_lion") return erase(onebit::one_bit_lion(groups, comm, lion));
+  if (algorithm == "mean_lion") {
+    return erase(onebit::one_bit_lion(groups, comm, lion, onebit::all_gather<onebit::unit_sign>{}));
+  }
+  if (algorithm == "zero_one_lion") {
+    return erase(onebit::zero_one_lion(
+        groups, comm,
+        onebit::zero_one_lion_options{.lion = lion,
+                                      .schedule = {.warmup_steps = settings.freeze_after,
+                                                   .also_every = settings.meet_every}}));
   }
   const onebit::lamb_options lamb{
       .beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most};
@@ -131,7 +148,8 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
 }  // namespace
 
 std::vector<std::string> available_algorithms() {
-  return {"adam", "one_bit_adam", "lamb", "one_bit_lamb", "zero_one_adam"};
+  return {"adam", "one_bit_adam", "lamb",      "one_bit_lamb", "zero_one_adam",
+          "lion", "one_bit_lion", "mean_lion", "zero_one_lion"};
 }
 
 std::vector<std::string> available_transports() {
