@@ -58,8 +58,8 @@ void print(const run& r, const interval_flags& flags, int ranks, double average_
               r.name.c_str(), r.algorithm.c_str(), static_cast<unsigned long long>(r.parameters),
               static_cast<unsigned long long>(r.steps), static_cast<unsigned long long>(n.rounds()),
               static_cast<unsigned long long>(n.dense + n.both), bits,
-              ring_bits / n.sent_bits_per_step(8.25), ring_bits / n.sent_bits_per_step(8.25),
-              ring_bits / n.sent_bits_per_step(16), ring_bits / n.sent_bits_per_step(32), bytes);
+              ring_bits / n.sent_bits_per_step(8.25), ring_bits / n.sent_bits_per_step(16),
+              ring_bits / n.sent_bits_per_step(32), bytes);
   if (r.one_bit_adam_steps > 0) {
     const auto constant = [](std::uint64_t) { return 1.0F; };
     const double other = advisor::dry_run(onebit::freeze({.after = r.one_bit_adam_warmup}, 0.999),
@@ -127,8 +127,8 @@ int run_program(int argc, char** argv) {
       "dense;\n"
       "times less than a ring allreduce in 16 bits, with averages in int8, bf16 and fp32\n",
       ranks, average_bits);
-  std::printf("%-22s %-13s %11s %8s %7s %7s %7s %7s %7s %7s %7s %14s  %s\n", "run", "algorithm",
-              "parameters", "steps", "rounds", "dense", "bits", "int8", "int8", "bf16", "fp32",
+  std::printf("%-22s %-13s %11s %8s %7s %7s %7s %7s %7s %7s %14s  %s\n", "run", "algorithm",
+              "parameters", "steps", "rounds", "dense", "bits", "int8", "bf16", "fp32",
               "bytes/step", "fewer than 1-bit Adam");
   for (const run& r : runs) print(r, flags, ranks, average_bits);
   return 0;
