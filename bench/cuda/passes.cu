@@ -173,9 +173,13 @@ class update_pass {
         agreed_(s_.make_slots()) {}
   void run() {
     s_.backend.launch(s_.own.axis().tiles().size(),
-                      onebit::detail::adam_update_kernel<view, float, float>{
-                          s_.heard(agreed_), s_.own.tiles(), tensor_.data(), s_.numbers.data(),
-                          denominators_.data(), s_.now.data(), onebit::bound_of(10)});
+                      onebit::detail::adam_update_kernel<view, float, float>{s_.heard(agreed_),
+                                                                             s_.own.tiles(),
+                                                                             tensor_.data(),
+                                                                             s_.numbers.data(),
+                                                                             {denominators_.data()},
+                                                                             s_.now.data(),
+                                                                             onebit::bound_of(10)});
   }
 
  private:

@@ -124,7 +124,11 @@ template <class P, class G, class T, class B = host>
 /// 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes at growing gaps as 0/1 Adam's T_v.
 /// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with one that
 /// works word by word: sign<l2_scale> per layer unless said otherwise.
-template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+///
+/// `one_bit_adam<int8>` stores the frozen v in 8 bits: 5.3 + 4/W bytes per parameter (while
+/// refreshes follow each other closely as many as without).
+template <class V = float, class P, class G, class T, class B = host,
+          class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options,
                                            C collective = {}, B backend = B{}) {
@@ -132,10 +136,11 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
-    return std::pair(adam_rule<B>(options.adam, std::move(backend)),
+    return std::pair(adam_rule<B, V>(options.adam, std::move(backend)),
                      freeze(options.freeze, options.adam.beta2, options.refreshes));
   });
-  return optimizer("one_bit_adam " + describe(options.adam) + " " + describe(options.freeze) +
+  return optimizer((std::is_same_v<V, float> ? "one_bit_adam " : "one_bit_adam with v in 8 bits ") +
+                       describe(options.adam) + " " + describe(options.freeze) +
                        describe(" refreshes ", options.refreshes, " ") + policy_name(collective) +
                        describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,

@@ -8,8 +8,11 @@
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
+#include <onebit/rule/adam_kernels.hpp>
+#include <onebit/rule/denominators.hpp>
 #include <onebit/rule/moments.hpp>
 #include <onebit/tiled.hpp>
+#include <type_traits>
 #include <utility>
 
 /// Adam's arithmetic: what is sent, and what is done with what was agreed.
@@ -37,175 +40,18 @@ inline void validate(const adam_options& o) {
   validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
 }
 
-/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
-/// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
-template <class View, class P, class G>
-struct momentum_message {
-  static constexpr bool narrow = requires { View::n_slots; };  // the mean of many slots
-  View momentum;
-  const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  const step_scalars* now;
-
-  template <class L>
-  struct reader {
-    typename View::template reader<L> momentum;
-    gradients_of<L, G> gradient;
-    moments_constants c;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = gradient.load(k);
-      return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
-            numbers[t.tensor].c};
-  }
-};
-
-namespace detail {
-
-/// A dense Adam step: m, v and x from the exact mean gradient; the tile's sum of v into `sums`.
-template <class View, class P, class G>
-struct adam_dense_kernel {
-  View gradient;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  float *m, *v, *sums;
-  const step_scalars* now;
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
-    const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto gradient_at = gradient.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const auto c = numbers[t.tensor].c;
-    const auto correction = L::set(numbers[t.tensor].m_correction);
-    const float v_correction = numbers[t.tensor].v_correction;
-    auto sum = one::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      float* m_word = m + (t.word + k) * 32;
-      float* v_word = v + (t.word + k) * 32;
-      const auto g = gradient_at(k);
-      const auto m_new = c.template next_momentum<L>(L::load(m_word), g);
-      const auto v_new = c.template next_variance<L>(L::load(v_word), g);
-      const auto x = params.load(k);
-      L::store(m_word, m_new);
-      L::store(v_word, v_new);
-      add_words<L>(sum, v_new);
-      const auto d = c.template denominator<L>(v_new, v_correction);
-      const auto u = L::div(L::mul(m_new, correction), d);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
-    }
-    L::store_scalar(sums + i, one::fold(sum));
-  }
-};
-
-/// v, by its denominator, from the mean gradient after the freeze; elements that have none, and
-/// `live` bits of 0, may get it now, as variance_kernel says.
-template <class View>
-struct frozen_variance_kernel {
-  static constexpr bool rare = true;
-  View gradient;
-  const tile* tiles;
-  live_mask live;
-  float* denominators;
-  const tensor_numbers* numbers;
-  bool wakes = false;
-
-  /// The next v of a word, given its live bits.
-  template <class L>
-  ONEBIT_HD typename L::value next(const tensor_numbers& of, std::size_t word,
-                                   const typename L::value& g) const {
-    const auto d = L::load(denominators + word * 32);
-    const auto root = live.template keep<L>(word, L::sub(d, L::set(of.c.eps)));
-    const auto v = L::mul(L::mul(root, root), L::set(1 / correction(of.bias.v)));
-    return of.c.template next_variance<L>(v, g);
-  }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto g = gradient.template at<L>(t, i);
-    const tensor_numbers& of = numbers[t.tensor];
-    const auto one = L::set(1.0F), inverse = L::set(1 / of.v_correction);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t word = t.word + k;
-      const auto gk = g(k), old = live.template keep<L>(word, one);
-      auto v = next<L>(of, word, gk);
-      const auto lives = L::add(old, v);
-      if (wakes) v = L::select(L::positive(old), v, L::mul(L::mul(gk, inverse), gk));
-      const auto d = of.c.template denominator<L>(v, of.v_correction);
-      L::store(denominators + word * 32, L::select(L::positive(lives), d, one));
-    }
-  }
-};
-
-/// The bits of the elements that will have variance after it: none dies.
-template <class View>
-struct waking_kernel {
-  static constexpr bool rare = true;
-  frozen_variance_kernel<View> refresh;
-  std::uint32_t* next;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = refresh.tiles[i];
-    const auto g = refresh.gradient.template at<L>(t, i);
-    const tensor_numbers& of = refresh.numbers[t.tensor];
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t word = t.word + k;
-      const auto v = refresh.template next<L>(of, word, g(k));
-      const auto lives = L::add(refresh.live.template keep<L>(word, L::set(1.0F)), v);
-      L::store_bits(next + word, L::positive(lives));
-    }
-  }
-};
-
-/// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m. 12
-/// bytes per element and a bit.
-template <class View, class P, class G>
-struct adam_update_kernel {
-  View momentum;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  const float* denominators;
-  const step_scalars* now;
-  float most;  ///< see adam_options::max_step
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto m = momentum.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const auto correction = L::set(numbers[t.tensor].m_correction);
-    const float* d = denominators + t.word * 32;
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k), divisor = L::load(d + k * 32);
-      const auto u = L::bound(L::div(L::mul(m(k), correction), divisor), most);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
-    }
-  }
-};
-
-}  // namespace detail
-
 /// Adam, and 1-bit Adam once v is frozen. The rule only ever computes: what travels is the
 /// collectives' business.
 ///
-/// State: m and v, 8 bytes per element in the warm-up; one denominator, 4 bytes, after the freeze.
-/// Source: 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
-template <Backend B>
+/// State: m and v, 8 bytes per element in the warm-up; after the freeze one denominator: 4 bytes,
+/// or 33/32 with V = int8 (and floats while refreshes of v follow each other closely). Source:
+/// 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
+template <Backend B, class V = float>
 class adam_rule : public rule_defaults {
+  static_assert(std::is_same_v<V, float> || std::is_same_v<V, int8>,
+                "onebit: v is stored as float, or in 8 bits (int8) once it is frozen");
+  static constexpr bool packs = std::is_same_v<V, int8>;
+
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
@@ -217,8 +63,9 @@ class adam_rule : public rule_defaults {
   [[nodiscard]] B& backend() { return backend_; }
 
   void prepare(const layout& axis) {
-    m_ = backend_.template make_buffer<float>(axis.n_words() * word_elements);
-    v_ = backend_.template make_buffer<float>(axis.n_words() * word_elements);
+    n_words_ = axis.n_words();
+    m_ = make_floats();
+    v_ = make_floats();
     variance_norm_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
@@ -242,11 +89,26 @@ class adam_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
+  /// A step that refreshes v needs it as it was, in floats.
+  template <class At>
+  void open(const step_plan& plan, float, std::uint64_t, const At& at) {
+    if (!packs || !frozen_ || !plan.average_gradient) return;
+    if (v_.size() == 0) v_ = make_floats();
+    unpack(at.backend, at.tiles, at.n_tiles());
+  }
+  /// Its floats go when the averages' memory does.
+  void done(const step_plan& plan, float) {
+    if (packs && frozen_ && plan.last_average) v_ = {};
+  }
   /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element. After the
   /// freeze only v, 12 bytes.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    if (frozen_) return at.commit(frozen_variance(gradient, at));
+    if (frozen_) {
+      at.commit(frozen_variance(gradient, at));
+      if (packs) at.commit(pack(at, true));
+      return;
+    }
     at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
                                                     m_.data(), v_.data(), at.sums, at.now});
   }
@@ -259,14 +121,27 @@ class adam_rule : public rule_defaults {
   /// Freezes v: fills `live`, hands m over.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
+    if (packs)
+      packed_ = backend_.template make_buffer<std::byte>(n_words_ * detail::byte_word::bytes);
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
+    if (packs) {
+      auto kernel = pack(at, false);
+      kernel.live = {live};
+      backend_.launch(at.n_tiles(), kernel);
+      v_ = {};
+    }
     frozen_ = true;
     return {std::move(m_), nullptr, at.numbers};
   }
   /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped.
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
-    auto m = backend_.template make_buffer<float>(v_.size());
+    auto m = make_floats();
+    if (packs) {
+      if (v_.size() == 0) v_ = make_floats();
+      unpack(at.backend, at.tiles, at.n_tiles());
+    }
+    packed_ = {};
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
                                                             v_.data(), at.numbers});
     m_ = std::move(m);
@@ -275,7 +150,7 @@ class adam_rule : public rule_defaults {
   /// Hands over what was agreed, for an exchange that starts with v frozen.
   template <class View, class At>
   [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
-    auto m = backend_.template make_buffer<float>(v_.size());
+    auto m = make_floats();
     backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{agreed, at.tiles, m.data()});
     return {std::move(m), nullptr, at.numbers};
   }
@@ -294,23 +169,48 @@ class adam_rule : public rule_defaults {
   /// The update from the newly agreed momentum.
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    at.commit(detail::adam_update_kernel<View, P, G>{
-        heard, at.tiles, at.tensors, at.numbers, v_.data(), at.now, bound_of(options_.max_step)});
+    const float most = bound_of(options_.max_step);
+    if constexpr (packs) {
+      at.commit(detail::adam_update_kernel<View, P, G, byte_denominators>{
+          heard, at.tiles, at.tensors, at.numbers, {packed_.data()}, at.now, most});
+    } else {
+      at.commit(detail::adam_update_kernel<View, P, G>{
+          heard, at.tiles, at.tensors, at.numbers, {v_.data()}, at.now, most});
+    }
   }
 
   /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   [[nodiscard]] const float* variance() const { return v_.data(); }
-  [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
+  [[nodiscard]] std::size_t state_bytes() const {
+    return m_.bytes() + v_.bytes() + packed_.bytes();
+  }
 
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
-    a.buffer(m_, backend_, frozen_ ? 0 : v_.size());
-    a.buffer(v_, backend_);
+    const std::size_t n = n_words_ * word_elements;
+    a.buffer(m_, backend_, frozen_ ? 0 : n);
+    if (packs && frozen_) {
+      a.buffer(packed_, backend_, n_words_ * detail::byte_word::bytes);
+      if constexpr (Archive::reading) a.put_aside(v_);
+    } else {
+      a.buffer(v_, backend_, n);
+      if constexpr (Archive::reading) a.put_aside(packed_);
+    }
   }
 
  private:
+  [[nodiscard]] float_buffer make_floats() {
+    return backend_.template make_buffer<float>(n_words_ * word_elements);
+  }
+  template <class At>
+  [[nodiscard]] detail::pack_kernel pack(const At& at, bool dithers) {
+    return {v_.data(), at.tiles, at.live, packed_.data(), at.now, dithers};
+  }
+  void unpack(B& backend, const tile* tiles, std::size_t n_tiles) {
+    backend.launch(n_tiles, detail::unpack_kernel{packed_.data(), tiles, v_.data()});
+  }
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
                                                                      const At& at) {
@@ -320,7 +220,9 @@ class adam_rule : public rule_defaults {
   adam_options options_;
   B backend_;
   float_buffer m_, v_;
+  buffer_of<B, std::byte> packed_;  ///< v, after the freeze, in 8 bits
   buffer_of<B, double> variance_norm_;
+  std::size_t n_words_ = 0;
   bool frozen_ = false;
 };
 
