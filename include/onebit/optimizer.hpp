@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <istream>
 #include <memory>
 #include <onebit/checkpoint.hpp>
@@ -296,7 +295,8 @@ class optimizer {
   /// Bytes of work space: messages and tables.
   [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }
 
-  /// For inspection: the parts, and the elements that take part in the exchange.
+  /// For inspection: the algorithm and its options, the parts, the elements that are exchanged.
+  [[nodiscard]] const std::string& description() const { return name_; }
   [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }
   [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }
   [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }

@@ -51,6 +51,12 @@ set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} 
 set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
 set(may_include_onebit ${may_include_algorithms} transport algorithms)
 
+# Faces of it: without its type, by name, from C.
+set(may_include_any_optimizer ${may_include_optimizer} optimizer)
+set(may_include_named_options error)
+set(may_include_make_optimizer ${may_include_algorithms} algorithms any_optimizer named_options)
+set(may_include_onebit_c ${may_include_make_optimizer} make_optimizer checkpoint_files transport)
+
 # The one unit in which a system header may appear; none of them is reached from the umbrella.
 set(system_headers mpi.h nccl.h cuda_runtime.h)
 set(home_of_mpi.h transport)
