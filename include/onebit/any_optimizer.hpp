@@ -192,7 +192,7 @@ class any_optimizer {
     }
     void join_shards(wire transport) override { o.join_shards(std::move(transport)); }
     void regroup([[maybe_unused]] wire transport, [[maybe_unused]] brings what) override {
-      if constexpr (requires { o.regroup(std::move(transport), what); }) {
+      if constexpr (O::resumes) {
         o.regroup(std::move(transport), what);
       } else {
         refuse("regroup", "its rule cannot go on with other ranks");
@@ -205,7 +205,7 @@ class any_optimizer {
     void load(std::istream& in, resume_with with) override { o.load(in, with); }
     void load_old_job([[maybe_unused]] std::size_t n_ranks, [[maybe_unused]] const opener& open,
                       [[maybe_unused]] resume_with with) override {
-      if constexpr (requires { o.load_old_job(n_ranks, open, with); }) {
+      if constexpr (O::resumes) {
         o.load_old_job(n_ranks, open, with);
       } else {
         refuse("load_old_job", "its rule cannot go on with other ranks");

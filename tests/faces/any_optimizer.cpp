@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/deepspeed_zero_one.hpp"
 #include "support/ranks.hpp"
 #include "support/scratch.hpp"
 
@@ -187,6 +188,24 @@ TEST_CASE("what the policies cannot do is said") {
         says(thrown<error>([&] { x.thaw(3); }), "any_optimizer: thaw: its schedule has no second"));
     any_optimizer y = make_optimizer("lamb", {}, a.groups(), comm);
     CHECK(says(thrown<error>([&] { y.start_from({}, 1); }), "start_from"));
+  });
+}
+
+TEST_CASE("a rule from outside of the library") {
+  run_threads(2, [](threads comm) {
+    model a, b;
+    any_optimizer x = deepspeed::zero_one_adam(a.groups(), comm, {});
+    auto y = deepspeed::zero_one_adam(b.groups(), comm, {});
+    for (int step = 0; step < 5; ++step) {
+      a.differentiate(step, comm.rank());
+      b.differentiate(step, comm.rank());
+      (void)x.step(0.01F);
+      (void)y.step(0.01F);
+    }
+    CHECK(a == b);
+    CHECK(says(thrown<error>([&] { x.regroup(comm); }), "regroup: its rule cannot go on"));
+    CHECK(says(thrown<error>([&] { x.load_old_job(3, [](std::size_t) { return nullptr; }); }),
+               "load_old_job: its rule cannot go on"));
   });
 }
 
