@@ -61,9 +61,9 @@ class compressed_mean {
         live_(exchange_.axis().n_words()) {
     for (std::size_t i = 0; i < live_.size(); ++i) live_.data()[i] = ~0U;
     exchange_.count_live(live());
-    exchange_.start(exchange_.allocate(true, false),
-                    {onebit::host_buffer<float>(live_.size() * onebit::word_elements), nullptr,
-                     constants_.beta1});
+    exchange_.start(
+        exchange_.allocate(true, false),
+        {onebit::host_buffer<float>(live_.size() * onebit::word_elements), nullptr, &numbers_});
   }
   void run() {
     using view = typename Exchange::view;
@@ -71,7 +71,7 @@ class compressed_mean {
         &now_, live(), {&memory_->tensor}};
     exchange_.agree(
         onebit::momentum_message<view, float, float>{exchange_.agreed(live()), &memory_->tensor,
-                                                     &now_, constants_},
+                                                     &numbers_, &now_},
         turn);
     expect_agreed(*memory_, now_, comm_);
     auto& sender = exchange_.sender();
@@ -90,7 +90,7 @@ class compressed_mean {
   onebit::wire comm_;
   Exchange exchange_;
   onebit::host_buffer<std::uint32_t> live_;
-  onebit::moments_constants constants_ = onebit::make_moments(0.9, 0.999, 1e-8);
+  onebit::tensor_numbers numbers_{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   onebit::step_scalars now_;
 };
 

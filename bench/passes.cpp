@@ -61,6 +61,7 @@ struct scene {
   host_buffer<float> params, grads;
   onebit::tensor_entry<float, float> tensor;
   onebit::step_scalars now{.lr = 1e-7F};
+  onebit::tensor_numbers numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   sender own;
   host_buffer<std::uint32_t> live;
   host_buffer<std::byte> agreed, slots;
@@ -109,8 +110,8 @@ class encode_pass {
     s_.own.finish(s_.turn());
   }
   void run() {
-    const onebit::momentum_message<view, float, float> message{
-        s_.heard(), &s_.tensor, &s_.now, onebit::make_moments(0.9, 0.999, 1e-8)};
+    const onebit::momentum_message<view, float, float> message{s_.heard(), &s_.tensor, &s_.numbers,
+                                                               &s_.now};
     s_.own.encode(message, s_.turn(), s_.slots.data(), 0);
   }
   void run_axpy(const host& backend) {

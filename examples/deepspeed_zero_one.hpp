@@ -63,7 +63,7 @@ struct zero_one_message {
             v + first,
             sum + first,
             c,
-            -(now->lr * tensor.lr_factor),
+            -tensor.rate(now),
             tensor.weight_decay,
             stage_b};
   }
@@ -105,7 +105,7 @@ struct zero_one_step_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto g = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-(now->lr * tensor.lr_factor));
+    const auto step = L::set(-tensor.rate(now));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
       const auto m_new = c.template next_momentum<L>(L::load(m + at), g(k));
@@ -128,7 +128,7 @@ struct zero_one_sync_kernel {
   float* m;
   const float* v;
   float* sum;
-  const double* lr_before;
+  const double* lr_before;  ///< by tensor
   const step_scalars* now;
   moments_constants c;
 
@@ -138,7 +138,7 @@ struct zero_one_sync_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto agreed_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const double sum_lr = *lr_before + static_cast<double>(now->lr);
+    const double sum_lr = lr_before[t.tensor] + static_cast<double>(now->lr);
     const float scaled = static_cast<float>(sum_lr) * tensor.lr_factor;
     const auto inverse = L::set(scaled > 0 ? -1.0F / scaled : 0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
@@ -238,15 +238,17 @@ class zero_one_rule : public onebit::rule_defaults {
   static constexpr bool local_steps = true;
 
   zero_one_rule(zero_one_options::moments options, B backend)
-      : c_(onebit::make_moments(options.beta1, options.beta2, options.eps)),
+      : moments_{options.beta1, options.beta2, options.eps},
+        c_(onebit::make_moments(moments_)),
         backend_(std::move(backend)) {
-    onebit::validate_moments("zero_one_options", options.beta1, options.beta2, options.eps);
+    onebit::validate("zero_one_options", moments_);
   }
+  [[nodiscard]] onebit::moments own_moments() const { return moments_; }
   [[nodiscard]] B& backend() { return backend_; }
   void prepare(const onebit::layout& axis) {
     const std::size_t n = axis.n_words() * onebit::word_elements;
     for (auto* b : {&m_, &v_, &sum_}) *b = backend_.template make_buffer<float>(n);
-    lr_sum_ = backend_.template make_buffer<double>(1);
+    lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
   }
 
   /// An exchange is a local step while the learning rates of stage B sum to 0.
@@ -260,13 +262,13 @@ class zero_one_rule : public onebit::rule_defaults {
   }
   template <class View, class At>
   void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
-    at.backend.launch(at.n_tiles(),
-                      onebit::preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, c_});
+    at.backend.launch(at.n_tiles(), onebit::preview_live_kernel<View>{gradient, at.tiles, v_.data(),
+                                                                      live, at.numbers});
   }
   /// A dense step.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    at.commit(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), c_});
+    at.commit(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), at.numbers});
     step(gradient, at, nullptr);
   }
   template <class View, class P, class G>
@@ -281,14 +283,16 @@ class zero_one_rule : public onebit::rule_defaults {
   void local_step(const onebit::step_plan& plan, const tiled<B, P, G>& at) {
     if (plan.average_gradient) return;  // refresh was the step
     step(plain_field<onebit::gradient_message<P, G>>{{at.tensors, at.now}}, at, sum_.data());
-    at.backend.launch(1, onebit::sum_lr_kernel{lr_sum_.data(), at.now, false});
+    at.backend.launch(lr_sum_.size(),
+                      onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});
   }
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
     if (!stage_b_) return step(heard, at, nullptr);
     at.commit(zero_one_sync_kernel<View, P, G>{heard, at.tiles, at.tensors, m_.data(), v_.data(),
                                                sum_.data(), lr_sum_.data(), at.now, c_});
-    at.commit(1, onebit::sum_lr_kernel{lr_sum_.data(), at.now, true});
+    at.commit(lr_sum_.size(),
+              onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const onebit::step_plan& plan, float lr) {
     if (plan.exchange && stage_b_) sum_lr_ = 0;
@@ -325,6 +329,7 @@ class zero_one_rule : public onebit::rule_defaults {
                                                 v_.data(), sum, at.now, c_});
   }
 
+  onebit::moments moments_;
   moments_constants c_;
   B backend_;
   float_buffer m_, v_, sum_;

@@ -16,21 +16,21 @@ using floats = onebit::host_buffer<float>;
 using tiled = onebit::tiled<onebit::host, float, float>;  // all that a rule sees of a step
 
 // A kernel does tile i, at most 4096 elements of one tensor, in words of 32: L is the processor's
-// arithmetic on one. This one: m = beta m + g.
+// arithmetic on one. This one: m = beta m + (1 - beta) g.
 template <class Field>
 struct momentum_kernel {
   Field gradient;
   tiled at;
   float* m;
-  float beta;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const onebit::tile& t = at.tiles[i];
     const auto g = gradient.template at<L>(t, i);
+    const onebit::moments_constants c = at.numbers[t.tensor].c;  // of its group
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* word = m + (t.word + k) * 32;
-      L::store(word, L::fma(L::load(word), L::set(beta), g(k)));
+      L::store(word, c.next_momentum<L>(L::load(word), g(k)));
     }
   }
 };
@@ -46,7 +46,7 @@ struct descent_kernel {
     const onebit::tile& t = at.tiles[i];
     const auto m = momentum.template at<L>(t, i);
     const onebit::parameters_of<L, float> x(at.tensors[t.tensor], t);
-    const auto step = L::set(-at.now->lr * at.tensors[t.tensor].lr_factor);
+    const auto step = L::set(-at.tensors[t.tensor].rate(at.now));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) x.store(k, L::fma(step, m(k), x.load(k)));
   }
 };
@@ -55,8 +55,10 @@ class sgd_rule : public onebit::rule_defaults {
  public:
   using backend_type = onebit::host;
 
-  explicit sgd_rule(float beta) : beta_(beta) {}
+  explicit sgd_rule(double beta) : beta_(beta) {}
   onebit::host& backend() { return backend_; }
+  static constexpr bool has_moments = true;  // groups may have a beta of their own
+  onebit::moments own_moments() const { return {.beta1 = beta_}; }
   void prepare(const onebit::layout& axis) { m_ = floats(axis.n_words() * 32); }
 
   // The warm-up: what is averaged, and a step from the mean.
@@ -65,7 +67,7 @@ class sgd_rule : public onebit::rule_defaults {
   }
   template <class Field>
   void refresh(const Field& mean, const tiled& at) {
-    at.commit(momentum_kernel<Field>{mean, at, m_.data(), beta_});
+    at.commit(momentum_kernel<Field>{mean, at, m_.data()});
     at.commit(descent_kernel<onebit::flat_field>{{m_.data()}, at});
   }
   // Its end: all elements take part from now on, and the momentum goes to who exchanges it.
@@ -73,13 +75,12 @@ class sgd_rule : public onebit::rule_defaults {
     for (const onebit::tile& t : at.axis.tiles()) {
       for (std::uint32_t i = 0; i < t.n; ++i) live[t.word + i / 32] |= 1U << (i % 32);
     }
-    return {std::move(m_), nullptr, beta_};
+    return {std::move(m_), nullptr, at.numbers};
   }
   // After it: what is exchanged, and a step from what was agreed.
   template <class Field>
-  auto message(const Field& agreed, const tiled& at) const {  // base + beta m + 1 g
-    return onebit::momentum_message<Field, float, float>{
-        agreed, at.tensors, at.now, {beta_, 1, 0, 0, 0}};
+  auto message(const Field& agreed, const tiled& at) const {  // base + beta m + (1 - beta) g
+    return onebit::momentum_message<Field, float, float>{agreed, at.tensors, at.numbers, at.now};
   }
   template <class Field>
   void apply(const Field& heard, const Field&, const tiled& at) {
@@ -93,7 +94,7 @@ class sgd_rule : public onebit::rule_defaults {
   }
 
  private:
-  float beta_;
+  double beta_;
   onebit::host backend_;
   floats m_;
 };
@@ -101,8 +102,8 @@ class sgd_rule : public onebit::rule_defaults {
 }  // namespace
 
 int main() {
-  const toy::result r = toy::train(4, 400, 0.05F, [](const auto& groups, onebit::threads comm) {
-    return onebit::optimizer("sgd with momentum 0.9", groups, comm, sgd_rule(0.9F),
+  const toy::result r = toy::train(4, 400, 0.5F, [](const auto& groups, onebit::threads comm) {
+    return onebit::optimizer("sgd with momentum 0.9", groups, comm, sgd_rule(0.9),
                              onebit::freeze({.after = 40}, 0.999),
                              onebit::gather_scatter<onebit::sign<>>{});
   });

@@ -33,8 +33,12 @@ class moments : public onebit::rule_defaults {
  public:
   using backend_type = onebit::host;
 
-  explicit moments(onebit::adam_options o)
-      : options_(o), constants_(onebit::make_moments(o.beta1, o.beta2, o.eps)) {}
+  static constexpr bool has_moments = true;
+
+  explicit moments(onebit::adam_options o) : options_(o) {}
+  [[nodiscard]] onebit::moments own_moments() const {
+    return {options_.beta1, options_.beta2, options_.eps};
+  }
   [[nodiscard]] onebit::host& backend() { return backend_; }
   void prepare(const onebit::layout& axis) {
     m_ = floats(axis.n_words() * onebit::word_elements);
@@ -46,7 +50,7 @@ class moments : public onebit::rule_defaults {
   template <class View>
   void refresh(const View& gradient, const tiled& at) {
     at.commit(onebit::detail::adam_dense_kernel<View, float, float>{
-        gradient, at.tiles, at.tensors, m_.data(), v_.data(), at.sums, at.now, constants_});
+        gradient, at.tiles, at.tensors, at.numbers, m_.data(), v_.data(), at.sums, at.now});
   }
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
   template <class Archive>
@@ -57,7 +61,6 @@ class moments : public onebit::rule_defaults {
 
  protected:
   onebit::adam_options options_;
-  onebit::moments_constants constants_;
   onebit::host backend_;
   floats m_, v_;
 };
@@ -67,8 +70,8 @@ class moments : public onebit::rule_defaults {
 class compressed_gradients : public moments {
  public:
   using moments::moments;
-  [[nodiscard]] onebit::bias_decay bias(const onebit::step_plan&) const {
-    return {options_.beta1, options_.beta2};
+  [[nodiscard]] onebit::moments_seen seen(const onebit::step_plan&) const {
+    return {true, true, true};
   }
   template <class View>
   [[nodiscard]] onebit::gradient_message<float, float> message(const View&, const tiled& at) const {
@@ -87,7 +90,7 @@ struct update_message {
   const onebit::tensor_entry<float, float>* tensors;
   const onebit::step_scalars* now;
   const float* denominators;
-  onebit::moments_constants c;
+  const onebit::tensor_numbers* numbers;
 
   template <class L>
   struct reader {
@@ -104,7 +107,7 @@ struct update_message {
   ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t index) const {
     return {agreed.template at<L>(t, index),
             onebit::gradients_of<L, float>(tensors[t.tensor], t, now), denominators + t.word * 32,
-            c};
+            numbers[t.tensor].c};
   }
 };
 
@@ -129,10 +132,10 @@ struct update_kernel {
     const auto& tensor = at.tensors[t.tensor];
     const auto u_at = u.template at<L>(t, i);
     const onebit::parameters_of<L, float> params(tensor, t);
-    const auto step = L::set(-(at.now->lr * tensor.lr_factor));
+    const auto step = L::set(-tensor.rate(at.now));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto x = params.load(k);
-      const auto u_k = L::mul(u_at(k), L::set(at.now->m_correction));
+      const auto u_k = L::mul(u_at(k), L::set(at.numbers[t.tensor].m_correction));
       params.store(k, L::fma(step, L::fma(L::set(tensor.weight_decay), x, u_k), x));
     }
   }
@@ -142,19 +145,19 @@ struct update_kernel {
 class compressed_updates : public moments {
  public:
   using moments::moments;
-  [[nodiscard]] onebit::bias_decay bias(const onebit::step_plan& plan) const {
-    return {options_.beta1, plan.average_gradient ? options_.beta2 : 1};
+  [[nodiscard]] onebit::moments_seen seen(const onebit::step_plan& plan) const {
+    return {true, true, plan.average_gradient};
   }
   onebit::handover<floats> freeze(std::uint32_t* live, const tiled& at) {
     const std::size_t n_words = v_.size() / onebit::word_elements;
-    backend_.launch(n_words, onebit::detail::freeze_kernel{
-                                 v_.data(), live, static_cast<float>(options_.eps), at.now});
+    backend_.launch(at.n_tiles(),
+                    onebit::detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
     backend_.launch(n_words, divide_kernel{m_.data(), v_.data()});
-    return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
+    return {std::move(m_), nullptr, at.numbers};
   }
   template <class View>
   [[nodiscard]] update_message<View> message(const View& agreed, const tiled& at) const {
-    return {agreed, at.tensors, at.now, v_.data(), constants_};
+    return {agreed, at.tensors, at.now, v_.data(), at.numbers};
   }
   template <class View>
   void apply(const View& heard, const View&, const tiled& at) {

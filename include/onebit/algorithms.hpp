@@ -43,7 +43,14 @@ template <class P, class G>
   std::string text;
   for (const auto& g : groups) {
     text += detail::join(9, {" [", g.tensors.size(), " tensors, lr_factor ", g.lr_factor,
-                             ", weight_decay ", g.weight_decay, "]"});
+                             ", weight_decay ", g.weight_decay});
+    const auto add = [&text](const char* name, const std::optional<double>& x) {
+      if (x) text += detail::join(9, {", ", name, " ", *x});
+    };
+    add("beta1", g.own.beta1);
+    add("beta2", g.own.beta2);
+    add("eps", g.own.eps);
+    text += g.rests ? ", rests]" : "]";
   }
   return text;
 }

@@ -10,8 +10,7 @@
 #include <string>
 #include <utility>
 
-/// What each policy promises. Members that one need not have are in a `*_defaults` to derive from,
-/// or in a concept of their own.
+/// What each policy promises. What one need not have is in a `*_defaults` to derive from.
 namespace onebit {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
@@ -75,13 +74,12 @@ concept StartingTransport = Transport<T> &&
                         decltype(t.start_all_gather(send, receive, n))>;
 };
 
-/// Can also be split into transports over a part of the ranks, for hierarchical collectives.
+/// Can also be split into transports over a part of the ranks.
 template <class T>
 concept SplittingTransport = Transport<T> && requires(const T t, int color, int key) {
   { t.split(color, key) } -> std::convertible_to<T>;
 };
 
-/// Knows how many ranks share a node.
 template <class T>
 concept NodeAwareTransport = Transport<T> && requires(const T t) {
   { t.ranks_per_node() } -> std::convertible_to<int>;
@@ -100,7 +98,6 @@ concept WaitingTransport = Transport<T> && requires(T t) {
   t.wait();
 };
 
-/// Says whether it takes device pointers.
 template <class T>
 concept DeviceAwareTransport = Transport<T> && requires(const T t) {
   { t.device_aware() } -> std::convertible_to<bool>;
@@ -164,8 +161,7 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 struct schedule_defaults {
   /// Never exchanging, it needs no memory for it.
   static constexpr bool compresses = true;
-  /// After each step that was done; `variance_norm` is ||v||_1 where the plan asked for it,
-  /// corrected as v is.
+  /// After each step that was done; `variance_norm`: ||v||_1, corrected, where the plan asked.
   void done(std::uint64_t, float, double) {}
   /// How still v was when it last looked, 0 to 1: for reports; 0: it did not look.
   [[nodiscard]] double variance_ratio() const { return 0; }
@@ -196,10 +192,12 @@ struct rule_defaults {
   static constexpr bool accumulates = false;
   /// Whether there are steps without communication.
   static constexpr bool local_steps = false;
-  /// Whether v can be refreshed after the freeze: in steps that both average and exchange.
+  /// Whether v is refreshed after the freeze, in steps that average and exchange.
   static constexpr bool refreshes = false;
-  /// What a step with this plan leaves of the bias of m and v: see step_scalars.
-  [[nodiscard]] bias_decay bias(const step_plan&) const { return {}; }
+  /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
+  static constexpr bool has_moments = false;
+  [[nodiscard]] moments own_moments() const { return {}; }
+  [[nodiscard]] moments_seen seen(const step_plan&) const { return {}; }
   /// What gradients are clipped to, by their global norm; 0: they are not.
   [[nodiscard]] double max_grad_norm() const { return 0; }
   /// Before anything of a step: may make the plan smaller, or throw.
@@ -229,7 +227,9 @@ concept Rule = requires(R r, const R fixed, const layout& axis, const detail::an
   r.refresh(field, at);  // THE dense step, from the mean; where messages are exchanged, only v
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
-  { fixed.bias(plan) } -> std::same_as<bias_decay>;
+  { R::has_moments } -> std::convertible_to<bool>;
+  { fixed.own_moments() } -> std::same_as<moments>;
+  { fixed.seen(plan) } -> std::same_as<moments_seen>;
   { fixed.max_grad_norm() } -> std::convertible_to<double>;
   r.open(plan, 0.0F, std::uint64_t{}, at);
   { r.variance_norm(at) } -> std::convertible_to<double>;

@@ -14,7 +14,7 @@
 #include <onebit/now.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/shards.hpp>
-#include <onebit/tensor.hpp>
+#include <onebit/tensor_table.hpp>
 #include <onebit/tiled.hpp>
 #include <onebit/transport/wire.hpp>
 #include <string>
@@ -57,9 +57,10 @@ struct engine {
   [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, wire w, R own_rule,
                        S own_schedule, const C& collective, dense_sum sum)
       : comm(std::move(w)),
-        tensors(
-            detail::attend(comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); })),
         rule(std::move(own_rule)),
+        tensors(
+            detail::attend(comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); }),
+            rule.backend()),
         schedule(std::move(own_schedule)),
         policy(collective),
         average(detail::attend(comm,
@@ -69,37 +70,27 @@ struct engine {
                                      n_buckets(tensors.sizes, collective.bucket_elements));
                                })),
         compressed(bind(collective)),
-        entries(to_buffer(rule.backend(), tensors.entries)),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
-        announced(tensors.sizes.size(), 0) {}
-
-  /// The rate and the decay of a group, from the next step on.
-  [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay) {
-    if (g >= tensors.group_ends.size()) {
-      throw invalid_input(
-          detail::message("optimizer: group ", g, " of ", tensors.group_ends.size(), comm.where()));
-    }
-    detail::check_group(g, lr_factor, weight_decay, comm.where());
-    for (std::size_t t = g > 0 ? tensors.group_ends[g - 1] : 0; t < tensors.group_ends[g]; ++t) {
-      tensors.entries[t].lr_factor = lr_factor;
-      tensors.entries[t].weight_decay = weight_decay;
-    }
-    backend().copy_in(entries.data(), tensors.entries.data(), tensors.entries.size());
+        announced(tensors.size(), 0) {
+    detail::attend(comm, [&] {
+      for (std::size_t g = 0; g < tensors.options.size(); ++g) set_group(g, tensors.options[g]);
+    });
   }
-  [[nodiscard]] float largest_lr_factor() const {
-    float most = 0;
-    for (const auto& t : tensors.entries) most = t.lr_factor > most ? t.lr_factor : most;
-    return most;
+
+  /// The options of a group, from the next step on.
+  [[gnu::cold]] void set_group(std::size_t g, const group_options& o) {
+    tensors.set_group(g, o, rule, comm.where());
   }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return rule.state_bytes() + undo.bytes() + live.bytes() + compressed.state_bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return entries.bytes() + live.next_bytes() + average.work_bytes() + compressed.work_bytes();
+    return tensors.bytes() + live.next_bytes() + average.work_bytes() + compressed.work_bytes();
   }
   /// Why a step with these numbers cannot be; empty: it can.
   [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
-    return detail::refuse_numbers(step, lr, largest_lr_factor(), inverse_loss_scale, comm.where());
+    return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale,
+                                  comm.where());
   }
   /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
   [[nodiscard, gnu::cold]] std::uint32_t terms(float lr, float inverse_loss_scale,
@@ -110,11 +101,7 @@ struct engine {
     d.add(inverse_loss_scale);
     for (const bool b : {plan.average_gradient, plan.exchange, plan.frozen}) d.add(b);
     d.add(static_cast<int>(checks));
-    for (std::size_t g = 0, t = 0; g < tensors.group_ends.size(); t = tensors.group_ends[g++]) {
-      if (t == tensors.group_ends[g]) continue;
-      d.add(tensors.entries[t].lr_factor);
-      d.add(tensors.entries[t].weight_decay);
-    }
+    tensors.add_to(d);
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
   }
   /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
@@ -140,14 +127,14 @@ struct engine {
   [[nodiscard]] live_mask mask() const { return {live.current()}; }
   /// What a rule sees, on the axis of either exchange.
   [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
-    return average.sender().at(entries.data(), now(), elements);
+    return average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
   [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
-    return compressed.sender().at(entries.data(), now(), elements);
+    return compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
   [[nodiscard]] undo_type undo_space() {
     if constexpr (scratch_gradients) {
-      return {entries.data()};
+      return {tensors.table.data()};
     } else {
       return {undo.data()};
     }
@@ -268,13 +255,12 @@ struct engine {
   }
 
   wire comm;
-  detail::flat_tensors<P, G> tensors;
   R rule;
+  tensor_table<B, P, G> tensors;
   S schedule;
   C policy;
   dense<B> average;
   exchange_type compressed;
-  buffer_of<B, tensor_entry<P, G>> entries;
   buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
@@ -301,6 +287,7 @@ struct engine {
       a.put_aside(scalars);
       scalars = std::move(read);
     }
+    tensors.archive(a, backend());
   }
   /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {

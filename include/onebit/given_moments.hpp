@@ -66,13 +66,12 @@ template <class E>
   for (auto& f : flat) f.assign(e.average.axis().n_words() * word_elements, 0.0F);
   detail::flatten(moments, e.tensors.sizes, flat, e.comm.where());
   e.rule.take(flat[0].data(), flat[1].data());
-  const bias_decay each = e.rule.bias(step_plan{});
-  if (each.m == 0 && each.v == 0) return;  // it is not corrected
+  if (!e.rule.seen(step_plan{}).corrected) return;
   step_scalars s;
   e.backend().copy_out(&s, e.now(), 1);
-  s.bias = {std::pow(each.m, static_cast<double>(steps)),
-            std::pow(each.v, static_cast<double>(steps))};
+  s.bias = detail::bias_after(e.rule.own_moments(), steps);
   e.backend().copy_in(e.now(), &s, 1);
+  e.tensors.count_steps(e.backend(), steps);
 }
 
 }  // namespace onebit

@@ -27,25 +27,23 @@ enum class odd : std::uint32_t {
 };
 
 struct step_scalars {
-  bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what the weights sum up to
+  bias_decay bias{1, 1};  ///< of a tensor that has the rule's betas and never rested
   float lr = 0;
   float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
   float clip = 1;                ///< multiplies the mean gradient as it is read
   float mean_norm = -1;          ///< of the mean gradient, where it is known; else negative
   float own_norm = -1;           ///< of this rank's gradient, likewise, before it was clipped
   float noise = 0;               ///< own_norm / mean_norm, in the steps that averaged; 0: not known
-  float m_correction = 1;        ///< of the bias in this step: 1 / (1 - bias)
-  float v_correction = 1;
-  std::uint32_t number = 0;     ///< of the step: what status words carry
-  std::uint32_t terms = 0;      ///< a digest of what the step was told: they carry that too
-  std::uint32_t optimizer = 0;  ///< its number, the same on all ranks
-  std::uint32_t bad = 0;        ///< this rank saw a non-finite value since it last sealed a slot
-  std::uint32_t skip = 0;       ///< called off: nothing that lasts may change in this step
-  std::uint32_t odd_rank = 0;   ///< 1 + a rank that is out of step; stays until the host is told
-  odd odd_in = odd::step;       ///< in what
-  std::uint32_t odd_word = 0;   ///< the step or the place that it told
-  std::uint32_t own_word = 0;   ///< and the one that this rank would have told
-  std::uint32_t n_skipped = 0;  ///< steps, since the optimizer was built
+  std::uint32_t number = 0;      ///< of the step: what status words carry
+  std::uint32_t terms = 0;       ///< a digest of what the step was told: they carry that too
+  std::uint32_t optimizer = 0;   ///< its number, the same on all ranks
+  std::uint32_t bad = 0;         ///< this rank saw a non-finite value since it last sealed a slot
+  std::uint32_t skip = 0;        ///< called off: nothing that lasts may change in this step
+  std::uint32_t odd_rank = 0;    ///< 1 + a rank that is out of step; stays until the host is told
+  odd odd_in = odd::step;        ///< in what
+  std::uint32_t odd_word = 0;    ///< the step or the place that it told
+  std::uint32_t own_word = 0;    ///< and the one that this rank would have told
+  std::uint32_t n_skipped = 0;   ///< steps, since the optimizer was built
 };
 
 /// Status words count steps modulo this.
@@ -67,31 +65,6 @@ ONEBIT_HD float correction(double bias) {
   return bias < 1 ? static_cast<float>(1 / (1 - bias)) : 1.0F;
 }
 
-/// Sets the numbers of the next step.
-struct begin_step_kernel {
-  static constexpr bool serial = true;
-  step_scalars* now;
-  float lr, inverse_loss_scale;
-  bias_decay decay;
-  std::uint32_t number, terms;
-  bool bad;  ///< this rank cannot do the step
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(&now->lr, lr);
-    L::store_scalar(&now->inverse_loss_scale, inverse_loss_scale);
-    L::store_scalar(&now->clip, 1.0F);
-    L::store_scalar(&now->mean_norm, -1.0F);
-    L::store_scalar(&now->own_norm, -1.0F);
-    L::store_scalar(&now->m_correction, correction(product(now->bias.m, decay.m)));
-    L::store_scalar(&now->v_correction, correction(product(now->bias.v, decay.v)));
-    L::store_scalar(&now->number, number);
-    L::store_scalar(&now->terms, terms);
-    L::store_scalar(&now->bad, std::uint32_t{bad ? 1U : 0U});
-    L::store_scalar(&now->skip, std::uint32_t{bad ? 1U : 0U});
-  }
-};
-
 /// What the host does to a step that cannot go on.
 struct call_off_kernel {
   static constexpr bool serial = true;
@@ -99,34 +72,6 @@ struct call_off_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     L::store_scalar(&now->skip, std::uint32_t{1});
-  }
-};
-
-/// Counts the step if it was called off; else the moments have lost some of their bias. In a local
-/// step they have in any case: all ranks correct alike, also one that left its gradient out.
-struct end_step_kernel {
-  static constexpr bool serial = true;
-  step_scalars* now;
-  bias_decay decay;
-  float most_noise;  ///< see `noise`
-  bool local;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
-    if (now->skip != 0 && !local) return;
-    L::store_scalar(&now->bias.m, product(now->bias.m, decay.m));
-    L::store_scalar(&now->bias.v, product(now->bias.v, decay.v));
-    if (now->mean_norm > 0 && now->own_norm >= 0) L::store_scalar(&now->noise, next_noise());
-  }
-
- private:
-  /// How many times larger a rank's gradient is than the mean of all: between 1 (all the same) and
-  /// the root of W (nothing but noise), an average over the last ten or so.
-  [[nodiscard]] ONEBIT_HD float next_noise() const {
-    float seen = now->own_norm / now->mean_norm;
-    seen = seen < 1 ? 1 : seen > most_noise ? most_noise : seen;
-    return now->noise > 0 ? fmaf(0.1F, seen - now->noise, now->noise) : seen;
   }
 };
 

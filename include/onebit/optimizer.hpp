@@ -28,15 +28,13 @@
 #include <utility>
 #include <vector>
 
-/// What a trainer holds.
 namespace onebit {
 
 /// A distributed optimizer: a rule, a schedule and a collective over a transport.
 ///
 /// Built collectively by all ranks over the same tensors and options, with equal parameters. Holds
-/// views of the trainer's memory, which must outlive it and stay where it is. Movable, not
-/// copyable. `algorithms.hpp` has the usual pairings; a new pairing is a call of this constructor,
-/// from which all template arguments follow.
+/// views of the trainer's memory, which must outlive it and stay where it is. Movable.
+/// `algorithms.hpp` has the usual pairings; a new pairing is a call of this constructor.
 ///
 /// R  a Rule: adam_rule, lamb_rule, zero_one_rule; it says on which backend it runs
 /// S  a Schedule: always_dense, freeze, intervals, custom_schedule
@@ -123,35 +121,44 @@ class optimizer {
     parts_->open->ready(tensor);
   }
 
-  /// What became of the last step, on a deferred backend too: waits for it. Throws rank_mismatch,
-  /// and what the transport throws.
+  /// What became of the last step, on a deferred backend too: waits. Throws as step.
   outcome settle() {
     engine_type& e = parts_->lasting;
     e.comm.wait();
     e.others.wait();
     return outcome_of(onebit::settle(e.backend(), e.now(), rank(), size()));
   }
-  /// report::gradient_norm of the last step, on a deferred backend too: waits for it.
+  /// report::gradient_norm of the last step; waits.
   [[nodiscard]] std::optional<float> gradient_norm() {
     const float norm = gradient_norm_of(now());
     return norm >= 0 ? std::optional(norm) : std::nullopt;
   }
-  /// Steps that all ranks skipped, or this one alone, since the optimizer was built. Waits.
+  /// Steps that were skipped since the optimizer was built. Waits.
   [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
 
-  /// Other numbers for a group of tensors, by its place, from the next step on: schedules of decay,
-  /// discriminative rates, layers that stand still (both 0; their moments go on). All ranks must do
-  /// the same, and again after a load. Throws invalid_input for numbers that the constructor would
-  /// refuse, and between begin() and step().
-  void set_group(std::size_t group, float lr_factor, float weight_decay) {
+  /// Other options for a group of tensors, by its place, from the next step on: schedules of decay
+  /// and betas, discriminative rates, layers that are frozen or unfrozen. All ranks must do the
+  /// same, and again after a load. Throws invalid_input for options that the constructor would
+  /// refuse, for another eps while v is frozen, and between begin() and step().
+  void set_group(std::size_t group, const group_options& options) {
     if (parts_->open) throw invalid_input(has_begun());
-    parts_->lasting.set_group(group, lr_factor, weight_decay);
+    parts_->lasting.set_group(group, options);
+  }
+  void set_group(std::size_t group, float lr_factor, float weight_decay) {
+    set_group(group, {lr_factor, weight_decay});
+  }
+  /// A tensor, in the order of the groups, has no gradient in the next step (torch's None): its
+  /// memory is not read (it may be scratch); parameters, m, v and corrections stay. Compressed, m
+  /// goes through the compressor, which owes what it leaves out. Collective in its effect: all say
+  /// so, or throw rank_mismatch. Throws invalid_input between begin() and step().
+  void rest(std::size_t tensor) {
+    if (parts_->open) throw invalid_input(has_begun());
+    parts_->lasting.tensors.rest(tensor, where());
   }
   /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
-  /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on from what they
-  /// are, elements that had no variance may get it; what residuals hold is dropped where v was
-  /// frozen (all of m, if no step has succeeded since). Collective in its effect: all ranks call it
-  /// at the same step. (A custom_schedule does the same by averaging again without an exchange.)
+  /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on, elements that
+  /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
+  /// step has succeeded since). Collective in its effect: all ranks call it at the same step.
   /// Throws invalid_input between begin() and step(), and where 0 cannot be.
   void thaw(std::uint64_t warm_up_steps = 0) requires requires(S& s, std::uint64_t n) {
     s.thaw(n, n);
@@ -162,9 +169,9 @@ class optimizer {
     e.schedule.thaw(e.step, warm_up_steps);
   }
   /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
-  /// m and v as they are before their bias is corrected (torch's exp_avg and exp_avg_sq), after so
-  /// many steps. Only before the first step. Not collective, but all ranks must give the same:
-  /// throws invalid_input after a step, and where sizes differ.
+  /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
+  /// Not collective, but all ranks must give the same: throws invalid_input after a step, and where
+  /// sizes differ.
   [[gnu::cold]] void start_from(const std::vector<given_moments>& moments,
                                 std::uint64_t steps) requires requires(R& r) {
     r.take(static_cast<const float*>(nullptr), nullptr);
@@ -181,10 +188,9 @@ class optimizer {
   /// counts as often). Local steps of 0/1 Adam are each rank's own as ever.
   ///
   /// All shards must make the same steps: the same schedule, no automatic freeze, more than one
-  /// rank each or one each; where they do not, all throw rank_mismatch. Not collective. Costs an
-  /// all_gather of 20 bytes over `transport` in each step that averages or exchanges, a second in
-  /// those that do both, or that clip without an average; reports do not count it. Throws
-  /// invalid_input between begin() and step().
+  /// rank each or one each; else all throw rank_mismatch. Not collective. Costs an all_gather of 20
+  /// bytes over `transport` in each step that averages or exchanges, a second in those that do
+  /// both, or that clip without an average. Throws invalid_input between begin() and step().
   template <class T>
   [[gnu::cold]] void join_shards(T transport) {
     if (parts_->open) throw invalid_input(has_begun());
@@ -193,32 +199,28 @@ class optimizer {
     ++e.generation;
   }
 
-  /// Compares parameters and what the ranks agreed on with the other ranks', bit for bit, after
-  /// every `steps`-th step (of those of 0/1 Adam that exchange); 0: never. Memory that fails, or a
-  /// trainer that writes to parameters on one rank, is found within that many steps. All ranks must
-  /// do the same. `step` then throws rank_mismatch on all ranks, naming the one that differs from
-  /// most; the step was done, also when the transport throws in the comparison. Costs a pass over
-  /// both on the host, 4 bytes per parameter for as long, and a collective of 24 bytes.
+  /// Compares parameters and what the ranks agreed on, bit for bit, after every `steps`-th step (of
+  /// those of 0/1 Adam that exchange); 0: never. Finds memory that fails, and trainers that write
+  /// to parameters on one rank. All ranks must do the same. `step` then throws rank_mismatch on all
+  /// ranks, naming the one that differs from most; the step was done. Costs a pass over both on the
+  /// host, 4 bytes per parameter for as long, and a collective of 24 bytes.
   void verify_every(std::uint64_t steps) { parts_->lasting.verify_every = steps; }
 
   /// Which messages have a checksum: at first those of compressors, where it costs a percent of a
-  /// step, and none on deferred backends, where it costs launches, and links check what they carry;
-  /// full precision costs a tenth and more (never with dense_sum::transport). A rank that a
-  /// damaged one reaches takes the step back and throws transport_error; the others skip it where
-  /// an average was yet to be sent, else all throw rank_mismatch in the next step. All ranks must
-  /// do the same, between steps.
+  /// step, and none on deferred backends, where it costs launches; full precision costs a tenth and
+  /// more (never with dense_sum::transport). A rank that a damaged one reaches takes the step back
+  /// and throws transport_error; the others skip it where an average was yet to be sent, else all
+  /// throw rank_mismatch in the next step. All ranks must do the same, between steps.
   void check_messages(checked which) {
     if (parts_->open) throw invalid_input(has_begun());
     parts_->lasting.check_slots(which);
   }
 
-  /// Warnings of this rank (the warm-up ends while v still moves) go to `f`, or nowhere (null). At
-  /// first rank 0 prints them on stderr.
+  /// Where warnings of this rank go (null: nowhere). At first rank 0 prints them on stderr.
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
 
-  /// Writes all that this rank needs to go on, residuals included; not the parameters.
-  /// Not collective. Throws checkpoint_error when the stream fails, invalid_input between begin()
-  /// and step().
+  /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
+  /// collective. Throws checkpoint_error; invalid_input between begin() and step().
   [[gnu::cold]] void save(std::ostream& out) {
     if (parts_->open) throw invalid_input(has_begun());
     const detail::checkpoint_card card = own_card(parts_->lasting);
@@ -239,10 +241,9 @@ class optimizer {
   }
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
-  /// parameters it restores before; what the old ranks had still to send is kept on average
-  /// (restore.hpp). One rank alone warms up anew; that, or a thaw, before a step has been made
-  /// drops m. Collective; throws as load. Costs reading all files on each rank; memory: the state
-  /// three times.
+  /// parameters it restores before; what the old ranks had still to send is kept on average. One
+  /// rank alone warms up anew; that, or a thaw, before a step has been made drops m. Collective;
+  /// throws as load. Costs reading all files on each rank; memory: the state three times.
   static constexpr bool resumes = ResumingRule<R>;
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
@@ -255,12 +256,12 @@ class optimizer {
   }
 
   /// Goes on over another transport with other ranks, in the same process: those that were in a job
-  /// bring the state that they have after one step of it, the others (an optimizer of their own, of
-  /// one rank or one node, or a rank that took the last step back alone) bring nothing, and get
-  /// parameters too. As load_old_job; what lost ranks had still to send is lost. Tensors, options
-  /// and settings must be the same. Collective over the new transport: throws on all ranks when one
-  /// fails; then this one is what it was (parameters that were brought may have come). Costs
-  /// sending each state to all; memory: the state four times. The old transport is let go.
+  /// bring the state after one step of it, the others (an optimizer of their own, of one rank or
+  /// node, or a rank that took the last step back alone) bring nothing, and get parameters too. As
+  /// load_old_job; what lost ranks had still to send is lost. Tensors, options and settings must be
+  /// the same. Collective over the new transport: throws on all ranks when one fails; then this one
+  /// is what it was (parameters may have come). Costs sending each state to all; memory: the state
+  /// four times. The old transport is let go.
   template <class T>
   [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires
       ResumingRule<R> || R::local_steps {
@@ -274,7 +275,7 @@ class optimizer {
     parts_ = std::move(fresh);
   }
 
-  /// What every rank says: a few bytes, for what a trainer's ranks decide together. Collective.
+  /// What every rank says: a few bytes, for what ranks decide together. Collective.
   template <class T>
     requires std::is_trivially_copyable_v<T>
   [[nodiscard]] std::vector<T> tell_all(const T& mine) {
@@ -301,7 +302,6 @@ class optimizer {
   [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }
   [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }
   [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }
-  /// A field of the exchange's axis, of one tensor.
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
     return parts_->lasting.copy(field, tensor);

@@ -72,6 +72,10 @@ template <class E>
     d.add(t.lr_factor);
     d.add(t.weight_decay);
   }
+  for (const auto& t : e.tensors.terms) {
+    for (const double x : {t.of.beta1, t.of.beta2, t.of.eps}) d.add(x);
+  }
+  for (const auto& o : e.tensors.options) d.add(o.rests);
   d.add(e.verify_every);
   d.add(static_cast<int>(e.checks));
   return d.value();

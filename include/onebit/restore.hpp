@@ -204,6 +204,7 @@ class old_job {
     payload.finish();
     payload.keep();
     old->adopt();
+    old->tensors.take_terms(old->backend());
     add(*old, r);
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
@@ -241,9 +242,10 @@ class old_job {
     e.backend().copy_out(&was, old.now(), 1);
     was.optimizer = now.optimizer;
     was.n_skipped = now.n_skipped;
-    was.m_correction = detail::correction(was.bias.m);
-    was.v_correction = detail::correction(was.bias.v);
     e.backend().copy_in(e.now(), &was, 1);
+    e.tensors.numbers = std::move(old.tensors.numbers);
+    e.tensors.changed = true;  // the options are this one's
+    e.tensors.take_terms(e.backend());
     if (starts) {
       e.compressed.start(std::move(space_), std::move(given_));
       auto& s = e.compressed.sender();

@@ -31,8 +31,8 @@ class step_in_progress {
 
  public:
   /// Not collective. Throws what allocations and the schedule throw; then no step has begun (but
-  /// the warm-up may have ended). Numbers that cannot be used are refused here where nothing is
-  /// sent; else the step is called off, and `run` refuses them: the other ranks are in that step.
+  /// the warm-up may have ended). Numbers of no use are refused here where nothing is sent; else
+  /// the step is called off, and `run` refuses them: the other ranks are in that step.
   [[gnu::cold]] step_in_progress(E& e, float lr, float inverse_loss_scale)
       : e_(&e),
         lr_(lr + 0.0F),  // -0 is 0
@@ -41,10 +41,12 @@ class step_in_progress {
         plan_(open()),
         meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
     const bool bad = !refusal_.empty();
-    e.backend().launch(1, detail::begin_step_kernel{
-                              e.now(), usable_lr(), bad ? 1.0F : scale_, e.rule.bias(plan_),
-                              static_cast<std::uint32_t>(e.step % status_steps), terms(), bad});
-    e.announced.assign(e.announced.size(), 0);
+    e.backend().launch(
+        e.tensors.launches(),
+        detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_), usable_lr(),
+                                  bad ? 1.0F : scale_,
+                                  static_cast<std::uint32_t>(e.step % status_steps), terms(), bad});
+    for (std::size_t t = 0; t < e.tensors.size(); ++t) e.announced[t] = e.tensors.entries[t].rests;
   }
   step_in_progress(const step_in_progress&) = delete;
   step_in_progress& operator=(const step_in_progress&) = delete;
@@ -122,8 +124,9 @@ class step_in_progress {
     if (!plan_.exchange) local_step();
     finish();
     const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
-    e.backend().launch(
-        1, detail::end_step_kernel{e.now(), e.rule.bias(plan_), most_noise, plan_.local()});
+    e.backend().launch(e.tensors.launches(),
+                       detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
+                                               most_noise, plan_.local()});
   }
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
@@ -188,9 +191,8 @@ class step_in_progress {
   }
   /// What the schedule has to say, once.
   [[gnu::cold]] void tell() const {
-    const E& e = *e_;
-    if (e.warn == nullptr || e.comm.rank() != 0 || !e.compressed.travels()) return;
-    if (const std::string text = e.schedule.warning(); !text.empty()) e.warn(text);
+    if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
+    if (const std::string text = e_->schedule.warning(); !text.empty()) e_->warn(text);
   }
   /// Whether this rank's gradient goes into a message or a local step: not only into a mean.
   [[nodiscard]] bool uses_own_gradient() const {
@@ -218,8 +220,7 @@ class step_in_progress {
         (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) | (clips() ? 4U : 0U);
     e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
   }
-  /// Whether the average has found a rank out of step, which may plan another step; all ranks have.
-  /// (What runs behind the host cannot stop there.)
+  /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
   [[nodiscard]] bool parted() {
     if constexpr (B::deferred) return false;
     return e_->now()->odd_rank != 0 && e_->now()->odd_in != odd::bytes;
@@ -304,6 +305,7 @@ class step_in_progress {
   }
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
+    e_->tensors.take_terms(e_->backend());
     step_plan plan = e_->plan(usable_lr());
     const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);

@@ -35,13 +35,27 @@ struct tensor {
   std::span<float> master{};
 };
 
-/// Tensors that share hyperparameters. The effective learning rate is `lr * lr_factor`; the decay
-/// is decoupled (x -= lr * weight_decay * x), in every phase.
+/// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is
+/// decoupled (x -= lr * weight_decay * x), in every phase. Betas and eps are the rule's, where the
+/// group has none of its own. A group that rests stands still: see optimizer::rest.
+struct group_options {
+  float lr_factor = 1.0F;
+  float weight_decay = 0.0F;
+  group_moments own{};
+  bool rests = false;
+  friend bool operator==(const group_options&, const group_options&) = default;
+};
+
+/// Tensors that share hyperparameters: see group_options.
 template <class P = float, class G = P>
 struct param_group {
   std::vector<tensor<P, G>> tensors{};
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
+  group_moments own{};
+  bool rests = false;
+
+  [[nodiscard]] group_options options() const { return {lr_factor, weight_decay, own, rests}; }
 };
 
 /// What a kernel knows of a tensor: raw pointers and its group's options.
@@ -52,6 +66,11 @@ struct tensor_entry {
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
   float* master = nullptr;  ///< of 2-byte parameters, or null
+  bool rests = false;       ///< in this step: it has no gradient, its parameters stay
+
+  [[nodiscard]] ONEBIT_HD float rate(const step_scalars* now) const {
+    return rests ? 0.0F : now->lr * lr_factor;
+  }
 };
 
 namespace detail {
@@ -120,7 +139,8 @@ struct parameters_of {
 /// leaves no state that makes later ones overflow. 2.8e14.
 inline constexpr float gradient_limit = 0x1p48F;
 
-/// The gradients of a tile, without the loss scale; NaN where they reach gradient_limit.
+/// The gradients of a tile, without the loss scale; NaN where they reach gradient_limit; 0, and not
+/// read, where the tensor rests.
 template <class L, class G>
 struct gradients_of {
   const G* first;
@@ -129,9 +149,12 @@ struct gradients_of {
 
   template <class P>
   ONEBIT_HD gradients_of(const tensor_entry<P, G>& tensor, const tile& t, const step_scalars* now)
-      : first(tensor.grads + t.offset), n(t.n), inverse_loss_scale(now->inverse_loss_scale) {}
+      : first(tensor.rests ? nullptr : tensor.grads + t.offset),
+        n(t.n),
+        inverse_loss_scale(now->inverse_loss_scale) {}
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
+    if (first == nullptr) return L::set(0.0F);
     const auto g = L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
     return L::fma(L::mul(g, L::set(static_cast<float>(0x1p128 / gradient_limit))), L::set(0.0F),
                   g);  // inf 0 is NaN
@@ -178,14 +201,14 @@ struct memory_range {
 }
 
 /// Throws invalid_input unless a group's options and a tensor's sizes can be used.
-[[gnu::cold]] inline void check_group(std::size_t g, float lr_factor, float weight_decay,
+[[gnu::cold]] inline void check_group(std::size_t g, const group_options& o,
                                       const std::string& where) {
-  if (!std::isfinite(lr_factor) || lr_factor < 0) {
-    throw invalid_input(message("optimizer: group ", g, " has lr_factor ", lr_factor,
+  if (!std::isfinite(o.lr_factor) || o.lr_factor < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has lr_factor ", o.lr_factor,
                                 ", must be finite and not negative", where));
   }
-  if (!std::isfinite(weight_decay) || weight_decay < 0) {
-    throw invalid_input(message("optimizer: group ", g, " has weight_decay ", weight_decay,
+  if (!std::isfinite(o.weight_decay) || o.weight_decay < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has weight_decay ", o.weight_decay,
                                 ", must be finite and not negative", where));
   }
 }
@@ -223,6 +246,7 @@ struct flat_tensors {
   std::vector<std::size_t> sizes;
   std::vector<tensor_entry<P, G>> entries;
   std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
+  std::vector<group_options> options;   ///< by group
 
   /// Throws invalid_input; `where` names the rank.
   [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
@@ -238,7 +262,8 @@ struct flat_tensors {
     };
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const param_group<P, G>& group = groups[g];
-      check_group(g, group.lr_factor, group.weight_decay, where);
+      check_group(g, group.options(), where);
+      options.push_back(group.options());
       for (std::size_t t = 0; t < group.tensors.size(); ++t) {
         const tensor<P, G>& x = group.tensors[t];
         check_tensor({g, t, x.params.size(), x.grads.size(), x.master.size(), sizeof(P),
@@ -262,13 +287,12 @@ template <class P, class G>
 [[nodiscard, gnu::cold]] std::vector<param_group<P, G>> groups_of(const flat_tensors<P, G>& flat) {
   std::vector<param_group<P, G>> groups;
   std::size_t t = 0;
-  for (const std::size_t end : flat.group_ends) {
-    param_group<P, G> group;
-    for (; t < end; ++t) {
+  for (std::size_t g = 0; g < flat.group_ends.size(); ++g) {
+    const group_options& o = flat.options[g];
+    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+    for (; t < flat.group_ends[g]; ++t) {
       const tensor_entry<P, G>& x = flat.entries[t];
       const std::size_t n = flat.sizes[t];
-      group.lr_factor = x.lr_factor;
-      group.weight_decay = x.weight_decay;
       group.tensors.push_back(
           {{x.params, n}, {x.grads, n}, {x.master, x.master != nullptr ? n : 0}});
     }

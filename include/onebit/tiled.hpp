@@ -7,6 +7,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
+#include <onebit/numbers.hpp>
 #include <onebit/tensor.hpp>
 
 /// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
@@ -50,7 +51,7 @@ template <class Buffer>
 struct handover {
   Buffer momentum{};               ///< on the flat axis
   const float* factors = nullptr;  ///< by tensor: what is agreed is factor * momentum; null: 1
-  float decay = 1;                 ///< what the next message takes of what was agreed
+  const tensor_numbers* numbers = nullptr;  ///< by tensor: the next message takes beta1 of it
 };
 
 /// The trainer's tensors on the flat axis, cut into tiles, with the step in progress: all that a
@@ -63,7 +64,8 @@ struct tiled {
   const tile_range* tensor_tiles;  ///< by tensor
   float* sums;  ///< by tile: v, from `refresh` to `variance_norm`; else work space
   const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
-  const step_scalars* now;            ///< learning rate, corrections, and whether to skip
+  const tensor_numbers* numbers;      ///< of the moments of each
+  const step_scalars* now;            ///< learning rate, and whether to skip
   live_mask live;                     ///< which elements take part
 
   [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }

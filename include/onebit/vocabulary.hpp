@@ -5,6 +5,7 @@
 #include <cfenv>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 /// The vocabulary of the library.
 ///
@@ -91,10 +92,24 @@ ONEBIT_HD constexpr std::uint64_t weighted(std::uint32_t word, std::size_t place
   return std::uint64_t{word} * checksum_weight(place);
 }
 
-/// What a step does to the bias of moments that are averages from 0: m's is multiplied by beta1
-/// where m takes a gradient in, else by 1; v's alike. 0: the bias is not to be corrected.
+/// Adam's numbers, of a group or of all.
+struct moments {
+  double beta1 = 0, beta2 = 0, eps = 1;
+};
+/// Those that a group has of its own.
+struct group_moments {
+  std::optional<double> beta1{}, beta2{}, eps{};
+  [[nodiscard]] bool any() const { return beta1 || beta2 || eps; }
+  friend bool operator==(const group_moments&, const group_moments&) = default;
+};
+
+/// Of moments that are averages from 0, what they are multiplied by too little is 1 minus this.
 struct bias_decay {
   double m = 0, v = 0;
+};
+/// Whether a step corrects the bias of m and v; and which of them take a gradient in.
+struct moments_seen {
+  bool corrected = false, m = false, v = false;
 };
 
 /// Types that only exist in concepts: they stand for what a policy will be given.

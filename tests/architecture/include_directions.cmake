@@ -14,7 +14,7 @@ cmake_minimum_required(VERSION 3.25)
 # A unit may include the units named here; a unit that is not named here may not exist.
 
 # The core: each may include those before it.
-set(core error vocabulary concepts element layout wide_lanes launches now tensor tiled clip)
+set(core error vocabulary concepts element layout wide_lanes launches now numbers tensor tiled clip)
 set(before "")
 foreach(unit IN LISTS core)
   set(may_include_${unit} ${unit} ${before})
@@ -41,7 +41,8 @@ set(may_include_roll_call ${core} digest checkpoint wire)
 set(may_include_report ${core} wire)
 set(may_include_shards ${core} wire)
 set(may_include_given_moments ${core})
-set(may_include_engine ${core} collective digest checkpoint roll_call shards wire)
+set(may_include_tensor_table ${core} digest)
+set(may_include_engine ${core} tensor_table collective digest checkpoint roll_call shards wire)
 set(may_include_restore ${core} collective checkpoint roll_call wire)
 set(may_include_verify error digest checkpoint)
 set(may_include_regroup ${may_include_restore} digest restore)

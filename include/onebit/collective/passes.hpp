@@ -9,8 +9,7 @@
 #include <onebit/layout.hpp>
 #include <onebit/tiled.hpp>
 
-/// The passes of an exchange over the flat axis, and what an encode pass carries from step to step:
-/// per-tile function objects, written once for all lanes.
+/// The passes of an exchange over the flat axis, and what an encode pass carries: by tile.
 namespace onebit {
 
 // -- what is carried -----------------------------------------------------------------------------
@@ -128,8 +127,8 @@ struct residual_field {
 
 // -- the passes ----------------------------------------------------------------------------------
 
-/// A message that says `static constexpr bool narrow = true`: it holds so much that a device has no
-/// registers left for several words at a time.
+/// A message that says `static constexpr bool narrow = true`: so much that a device has no registers
+/// left for several words.
 template <class Produce>
 concept NarrowMessage = requires {
   requires Produce::narrow;
@@ -316,13 +315,14 @@ struct scale_in_place_kernel {
   static constexpr bool rare = true;
   float* flat;
   const tile* tiles;
-  const float* factors;  ///< by tensor, or null
-  float factor;
+  const float* factors;           ///< by tensor, or null
+  const tensor_numbers* numbers;  ///< by tensor, or null: all of it
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const auto all = L::set(factor * (factors == nullptr ? 1.0F : factors[t.tensor]));
+    const float taken = numbers == nullptr ? 1.0F : numbers[t.tensor].c.beta1;
+    const auto all = L::set(taken * (factors == nullptr ? 1.0F : factors[t.tensor]));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* p = flat + (t.word + k) * 32;
       L::store(p, L::mul(L::load(p), all));

@@ -60,9 +60,10 @@ class sender {
   [[nodiscard]] std::size_t flat_elements() const { return axis_.n_words() * word_elements; }
   /// What a rule sees of a step on this axis.
   template <class P, class G>
-  [[nodiscard]] tiled<B, P, G> at(const tensor_entry<P, G>* tensors, const step_scalars* now,
-                                  live_mask live) {
-    return {backend_, axis_, tiles_.data(), tensor_tiles_.data(), sums_.data(), tensors, now, live};
+  [[nodiscard]] tiled<B, P, G> at(const tensor_entry<P, G>* tensors, const tensor_numbers* numbers,
+                                  const step_scalars* now, live_mask live) {
+    return {backend_, axis_, tiles_.data(), tensor_tiles_.data(), sums_.data(), tensors,
+            numbers,  now,   live};
   }
 
   /// Encodes produce(residual) of one bucket into its slots, one per chunk, and seals them. One
@@ -278,7 +279,7 @@ template <Compressor C, class B>
 [[gnu::cold]] void take_over(sender<C, B>& s, handover<buffer_of<B, float>>& given) {
   s.backend().launch(s.axis().tiles().size(),
                      scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
-                                           sender<C, B>::carries ? given.decay : 1.0F});
+                                           sender<C, B>::carries ? given.numbers : nullptr});
 }
 
 /// Stores the flat axis as the message of each of n ranks, all the same.

@@ -34,7 +34,7 @@ struct adam_options {
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const adam_options& o) {
-  validate_moments("adam_options", o.beta1, o.beta2, o.eps, o.max_grad_norm, o.max_step);
+  validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
 }
 
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
@@ -44,8 +44,8 @@ struct momentum_message {
   static constexpr bool narrow = requires { View::n_slots; };  // the mean of many slots
   View momentum;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   const step_scalars* now;
-  moments_constants c;
 
   template <class L>
   struct reader {
@@ -59,7 +59,8 @@ struct momentum_message {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), c};
+    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
+            numbers[t.tensor].c};
   }
 };
 
@@ -71,9 +72,9 @@ struct adam_dense_kernel {
   View gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   float *m, *v, *sums;
   const step_scalars* now;
-  moments_constants c;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
@@ -83,9 +84,10 @@ struct adam_dense_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto gradient_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
-    const auto correction = L::set(now->m_correction);
-    const float v_correction = now->v_correction;
+    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
+    const auto c = numbers[t.tensor].c;
+    const auto correction = L::set(numbers[t.tensor].m_correction);
+    const float v_correction = numbers[t.tensor].v_correction;
     auto sum = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
@@ -106,8 +108,7 @@ struct adam_dense_kernel {
 };
 
 /// v, by its denominator, from the mean gradient after the freeze; elements that have none, and
-/// `live` bits of 0, may get it now, as variance_kernel says. Corrections before and after are
-/// those of `now`.
+/// `live` bits of 0, may get it now, as variance_kernel says.
 template <class View>
 struct frozen_variance_kernel {
   static constexpr bool rare = true;
@@ -115,30 +116,31 @@ struct frozen_variance_kernel {
   const tile* tiles;
   live_mask live;
   float* denominators;
-  const step_scalars* now;
-  moments_constants c;
+  const tensor_numbers* numbers;
   bool wakes = false;
 
   /// The next v of a word, given its live bits.
   template <class L>
-  ONEBIT_HD typename L::value next(std::size_t word, const typename L::value& g) const {
+  ONEBIT_HD typename L::value next(const tensor_numbers& of, std::size_t word,
+                                   const typename L::value& g) const {
     const auto d = L::load(denominators + word * 32);
-    const auto root = live.template keep<L>(word, L::sub(d, L::set(c.eps)));
-    const auto v = L::mul(L::mul(root, root), L::set(1 / correction(now->bias.v)));
-    return c.template next_variance<L>(v, g);
+    const auto root = live.template keep<L>(word, L::sub(d, L::set(of.c.eps)));
+    const auto v = L::mul(L::mul(root, root), L::set(1 / correction(of.bias.v)));
+    return of.c.template next_variance<L>(v, g);
   }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const auto g = gradient.template at<L>(t, i);
-    const auto one = L::set(1.0F), inverse = L::set(1 / now->v_correction);
+    const tensor_numbers& of = numbers[t.tensor];
+    const auto one = L::set(1.0F), inverse = L::set(1 / of.v_correction);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
       const auto gk = g(k), old = live.template keep<L>(word, one);
-      auto v = next<L>(word, gk);
+      auto v = next<L>(of, word, gk);
       const auto lives = L::add(old, v);
       if (wakes) v = L::select(L::positive(old), v, L::mul(L::mul(gk, inverse), gk));
-      const auto d = c.template denominator<L>(v, now->v_correction);
+      const auto d = of.c.template denominator<L>(v, of.v_correction);
       L::store(denominators + word * 32, L::select(L::positive(lives), d, one));
     }
   }
@@ -155,9 +157,10 @@ struct waking_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = refresh.tiles[i];
     const auto g = refresh.gradient.template at<L>(t, i);
+    const tensor_numbers& of = refresh.numbers[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto v = refresh.template next<L>(word, g(k));
+      const auto v = refresh.template next<L>(of, word, g(k));
       const auto lives = L::add(refresh.live.template keep<L>(word, L::set(1.0F)), v);
       L::store_bits(next + word, L::positive(lives));
     }
@@ -171,6 +174,7 @@ struct adam_update_kernel {
   View momentum;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   const float* denominators;
   const step_scalars* now;
   float most;  ///< see adam_options::max_step
@@ -182,8 +186,8 @@ struct adam_update_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto m = momentum.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
-    const auto correction = L::set(now->m_correction);
+    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
+    const auto correction = L::set(numbers[t.tensor].m_correction);
     const float* d = denominators + t.word * 32;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k), divisor = L::load(d + k * 32);
@@ -225,9 +229,12 @@ class adam_rule : public rule_defaults {
     backend_.copy_in(v_.data(), v, v_.size());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
-  [[nodiscard]] bias_decay bias(const step_plan& plan) const {
-    if (!options_.bias_correction) return {};
-    return {options_.beta1, plan.average_gradient ? options_.beta2 : 1};
+  static constexpr bool has_moments = true;
+  [[nodiscard]] moments own_moments() const {
+    return {options_.beta1, options_.beta2, options_.eps};
+  }
+  [[nodiscard]] moments_seen seen(const step_plan& plan) const {
+    return {options_.bias_correction, true, plan.average_gradient};
   }
 
   /// What the dense phase averages.
@@ -240,8 +247,8 @@ class adam_rule : public rule_defaults {
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
     if (frozen_) return at.commit(frozen_variance(gradient, at));
-    at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, m_.data(),
-                                                    v_.data(), at.sums, at.now, constants()});
+    at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
+                                                    m_.data(), v_.data(), at.sums, at.now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
@@ -252,19 +259,16 @@ class adam_rule : public rule_defaults {
   /// Freezes v: fills `live`, hands m over.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
-    backend_.launch(
-        v_.size() / word_elements,
-        detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), at.now});
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
     frozen_ = true;
-    return {std::move(m_), nullptr, static_cast<float>(options_.beta1)};
+    return {std::move(m_), nullptr, at.numbers};
   }
   /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped.
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = backend_.template make_buffer<float>(v_.size());
-    backend_.launch(at.n_tiles(),
-                    detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(), v_.data(),
-                                              static_cast<float>(options_.eps), at.now});
+    backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
+                                                            v_.data(), at.numbers});
     m_ = std::move(m);
     frozen_ = false;
   }
@@ -273,7 +277,7 @@ class adam_rule : public rule_defaults {
   [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
     auto m = backend_.template make_buffer<float>(v_.size());
     backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{agreed, at.tiles, m.data()});
-    return {std::move(m), nullptr, static_cast<float>(options_.beta1)};
+    return {std::move(m), nullptr, at.numbers};
   }
   /// Which elements will have variance after a refresh.
   template <class View, class At>
@@ -285,13 +289,13 @@ class adam_rule : public rule_defaults {
   template <class View, class P, class G>
   [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
                                                      const tiled<B, P, G>& at) const {
-    return {agreed, at.tensors, at.now, constants()};
+    return {agreed, at.tensors, at.numbers, at.now};
   }
   /// The update from the newly agreed momentum.
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    at.commit(detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, v_.data(), at.now,
-                                                     bound_of(options_.max_step)});
+    at.commit(detail::adam_update_kernel<View, P, G>{
+        heard, at.tiles, at.tensors, at.numbers, v_.data(), at.now, bound_of(options_.max_step)});
   }
 
   /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
@@ -310,10 +314,7 @@ class adam_rule : public rule_defaults {
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
                                                                      const At& at) {
-    return {gradient, at.tiles, at.live, v_.data(), at.now, constants(), options_.bias_correction};
-  }
-  [[nodiscard]] moments_constants constants() const {
-    return make_moments(options_.beta1, options_.beta2, options_.eps);
+    return {gradient, at.tiles, at.live, v_.data(), at.numbers, options_.bias_correction};
   }
 
   adam_options options_;

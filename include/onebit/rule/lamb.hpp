@@ -43,7 +43,7 @@ struct lamb_options {
 
 /// Throws invalid_input when an option is out of range.
 inline void validate(const lamb_options& o) {
-  validate_moments("lamb_options", o.beta1, o.beta2, o.eps, o.max_grad_norm, o.max_step);
+  validate_moments("lamb_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
   const auto ordered = [](double low, double high) { return low > 0 && low <= high; };
   if (!ordered(o.min_coeff, o.max_coeff) || !std::isfinite(o.max_coeff)) {
     throw invalid_input(detail::message("lamb_options: min_coeff is ", o.min_coeff,
@@ -107,9 +107,12 @@ class lamb_rule : public rule_defaults {
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// Of v's, too, after the freeze: it is that of the second variance then.
-  [[nodiscard]] bias_decay bias(const step_plan&) const {
-    if (!options_.bias_correction) return {};
-    return {options_.beta1, options_.beta2};
+  [[nodiscard]] moments_seen seen(const step_plan&) const {
+    return {options_.bias_correction, true, true};
+  }
+  static constexpr bool has_moments = true;
+  [[nodiscard]] moments own_moments() const {
+    return {options_.beta1, options_.beta2, options_.eps};
   }
 
   template <class P, class G>
@@ -120,15 +123,15 @@ class lamb_rule : public rule_defaults {
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
     prepare_sums(at.n_tiles());
-    const moments_constants c = constants();
-    at.commit(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, m_.data(),
-                                                      v_.data(), at.sums, sums_a_.data(),
-                                                      sums_b_.data(), c, at.now});
-    at.commit(layers_.size(), detail::lamb_coefficient_kernel{
-                                  at.tensor_tiles, sums_a_.data(), sums_b_.data(), layers_.data(),
-                                  options_.min_coeff, options_.max_coeff, options_.coeff_beta});
-    at.commit(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, m_.data(), v_.data(),
-                                                     layers_.data(), c, at.now});
+    at.commit(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
+                                                      m_.data(), v_.data(), at.sums, sums_a_.data(),
+                                                      sums_b_.data()});
+    at.commit(layers_.size(),
+              detail::lamb_coefficient_kernel<P, G>{
+                  at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(), layers_.data(),
+                  options_.min_coeff, options_.max_coeff, options_.coeff_beta});
+    at.commit(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.numbers, m_.data(),
+                                                     v_.data(), layers_.data(), at.now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
@@ -153,13 +156,11 @@ class lamb_rule : public rule_defaults {
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(keep_m.launches(), keep_m);
-    backend_.launch(
-        v_.size() / word_elements,
-        detail::freeze_kernel{v_.data(), live, static_cast<float>(options_.eps), at.now});
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
     fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
-    return {std::move(copy), factors_.data(), static_cast<float>(options_.beta1)};
+    return {std::move(copy), factors_.data(), at.numbers};
   }
 
   /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped. Coefficients
@@ -168,13 +169,10 @@ class lamb_rule : public rule_defaults {
   void thaw(const View& agreed, const At& at) {
     auto m = backend_.template make_buffer<float>(v_.size());
     using unscaled = detail::lamb_unscaled_view<View>;
-    backend_.launch(at.n_tiles(), detail::thaw_kernel<unscaled>{{agreed, layers_.data()},
-                                                                at.tiles,
-                                                                at.live,
-                                                                m.data(),
-                                                                v_.data(),
-                                                                static_cast<float>(options_.eps),
-                                                                at.now});
+    backend_.launch(
+        at.n_tiles(),
+        detail::thaw_kernel<unscaled>{
+            {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.data(), at.numbers});
     m_ = std::move(m);
     fresh_ = {};
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};
@@ -196,29 +194,28 @@ class lamb_rule : public rule_defaults {
                                         {agreed, layers_.data()}, at.tiles, flat->data()});
     }
     if (!has_m) m_ = std::move(m);
-    return {std::move(copy), factors_.data(), static_cast<float>(options_.beta1)};
+    return {std::move(copy), factors_.data(), at.numbers};
   }
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
   template <class View, class P, class G>
   [[nodiscard]] detail::lamb_message<View, P, G> message(const View& agreed,
                                                          const tiled<B, P, G>& at) const {
-    return {agreed, at.tensors, layers_.data(), at.now, constants()};
+    return {agreed, at.tensors, at.numbers, layers_.data(), at.now};
   }
   /// The update: two passes over the agreed message, 28 bytes per element.
   template <class View, class P, class G>
   void apply(const View& heard, const View& before, const tiled<B, P, G>& at) {
     prepare_sums(at.n_tiles());
-    const moments_constants c = constants();
     at.commit(detail::lamb_fresh_kernel<View, P, G>{
         heard, before, m_.size() > 0 ? m_.data() : nullptr, at.live, at.tiles, at.tensors,
-        layers_.data(), v_.data(), fresh_.data(), sums_a_.data(), sums_b_.data(), at.sums, c,
-        at.now, bound_of(options_.max_step)});
+        at.numbers, layers_.data(), v_.data(), fresh_.data(), sums_a_.data(), sums_b_.data(),
+        at.sums, bound_of(options_.max_step)});
     at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
                                   at.tensor_tiles, at.tiles, at.tensors, sums_a_.data(),
                                   sums_b_.data(), at.sums, layers_.data(), options_.factor_min,
                                   options_.factor_max, options_.factor_threshold});
-    at.commit(detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, layers_.data(),
-                                                     v_.data(), at.now,
+    at.commit(detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
+                                                     layers_.data(), v_.data(), at.now,
                                                      bound_of(options_.max_step)});
   }
 
@@ -257,9 +254,6 @@ class lamb_rule : public rule_defaults {
   }
 
  private:
-  [[nodiscard]] moments_constants constants() const {
-    return make_moments(options_.beta1, options_.beta2, options_.eps);
-  }
   void prepare_sums(std::size_t n_tiles) {
     if (sums_b_.size() == n_tiles) return;
     sums_a_ = backend_.template make_buffer<float>(n_tiles);

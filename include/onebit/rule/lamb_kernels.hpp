@@ -47,9 +47,8 @@ struct lamb_moments_kernel {
   View gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   float *m, *v, *sum_v, *sum_x, *sum_u;
-  moments_constants c;
-  const step_scalars* now;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
@@ -60,19 +59,19 @@ struct lamb_moments_kernel {
     const auto g_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const float decay = tensor.weight_decay;
-    const float m_correction = now->m_correction, v_correction = now->v_correction;
+    const tensor_numbers of = numbers[t.tensor];
     auto vs = one::set(0.0F), xs = one::set(0.0F), us = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
       float* v_word = v + (t.word + k) * 32;
       const auto g = g_at(k);
-      const auto m_new = c.template next_momentum<L>(L::load(m_word), g);
-      const auto v_new = c.template next_variance<L>(L::load(v_word), g);
+      const auto m_new = of.c.template next_momentum<L>(L::load(m_word), g);
+      const auto v_new = of.c.template next_variance<L>(L::load(v_word), g);
       const auto x = params.load(k);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
-      const auto d = c.template denominator<L>(v_new, v_correction);
-      const auto u = lamb_direction<L>(m_new, m_correction, d, x, decay);
+      const auto d = of.c.template denominator<L>(v_new, of.v_correction);
+      const auto u = lamb_direction<L>(m_new, of.m_correction, d, x, decay);
       add_words<L>(vs, v_new);
       add_squares<L>(xs, x);
       add_squares<L>(us, u);
@@ -83,16 +82,19 @@ struct lamb_moments_kernel {
   }
 };
 
-/// The layer's coefficient from the norms, and its average.
+/// The layer's coefficient from the norms, and its average, unless it rests.
+template <class P, class G>
 struct lamb_coefficient_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
+  const tensor_entry<P, G>* tensors;
   const float *sum_x, *sum_u;
   lamb_layer* layers;
   double least, most, beta;  ///< clips of the coefficient, and what its average keeps
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (tensors[i].rests) return;
     const tile_range r = tensor_tiles[i];
     const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin));
     const float u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
@@ -110,9 +112,9 @@ template <class P, class G>
 struct lamb_dense_update_kernel {
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   const float *m, *v;
   const lamb_layer* layers;
-  moments_constants c;
   const step_scalars* now;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -121,13 +123,14 @@ struct lamb_dense_update_kernel {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-(now->lr * tensor.lr_factor * layers[t.tensor].coefficient));
+    const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const float decay = tensor.weight_decay;
-    const float m_correction = now->m_correction, v_correction = now->v_correction;
+    const tensor_numbers of = numbers[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
-      const auto d = c.template denominator<L>(L::load(v + (t.word + k) * 32), v_correction);
-      const auto u = lamb_direction<L>(L::load(m + (t.word + k) * 32), m_correction, d, x, decay);
+      const auto m_k = L::load(m + (t.word + k) * 32);
+      const auto d = of.c.template denominator<L>(L::load(v + (t.word + k) * 32), of.v_correction);
+      const auto u = lamb_direction<L>(m_k, of.m_correction, d, x, decay);
       params.store(k, L::fma(step, u, x));
     }
   }
@@ -138,9 +141,9 @@ template <class View, class P, class G>
 struct lamb_message {
   View agreed;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   const lamb_layer* layers;
   const step_scalars* now;
-  moments_constants c;
 
   template <class L>
   struct reader {
@@ -158,7 +161,7 @@ struct lamb_message {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const lamb_layer& layer = layers[t.tensor];
     return {agreed.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), layer.k,
-            layer.inverse_k, c};
+            layer.inverse_k, numbers[t.tensor].c};
   }
 };
 
@@ -172,11 +175,10 @@ struct lamb_fresh_kernel {
   live_mask live;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   const lamb_layer* layers;
   const float* denominators;
   float *fresh, *sum_m, *sum_u, *largest;
-  moments_constants c;
-  const step_scalars* now;
   float most_step;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -189,19 +191,19 @@ struct lamb_fresh_kernel {
     const auto now_at = agreed.template at<L>(t, i);
     const auto before_at = before.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
-    const auto inverse = L::set(1.0F / c.one_minus_beta1);
-    const auto decay = L::set(tensor.weight_decay), m_correction = L::set(now->m_correction);
-    const float v_correction = now->v_correction;
+    const tensor_numbers of = numbers[t.tensor];
+    const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
+    const auto decay = L::set(tensor.weight_decay), m_correction = L::set(of.m_correction);
     auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto m = L::mul(now_at(k), inverse_k);
       const auto m_old = first_momentum != nullptr ? L::load(first_momentum + word * 32)
                                                    : L::mul(before_at(k), inverse_k);
-      const auto g = L::mul(L::fma(L::set(-c.beta1), m_old, m), inverse);
-      const auto w = c.template next_variance<L>(L::load(fresh + word * 32), g);
+      const auto g = L::mul(L::fma(L::set(-of.c.beta1), m_old, m), inverse);
+      const auto w = of.c.template next_variance<L>(L::load(fresh + word * 32), g);
       const auto d = L::load(denominators + word * 32);
-      const auto ratio = L::div(d, c.template denominator<L>(w, v_correction));
+      const auto ratio = L::div(d, of.c.template denominator<L>(w, of.v_correction));
       const auto kept = live.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
       const auto prelim = L::bound(L::div(L::mul(m, m_correction), d), most_step);
@@ -216,7 +218,7 @@ struct lamb_fresh_kernel {
   }
 };
 
-/// The layer's factor and coefficient.
+/// The layer's factor and coefficient, unless it rests.
 template <class P, class G>
 struct lamb_factor_kernel {
   static constexpr bool serial = true;
@@ -229,6 +231,7 @@ struct lamb_factor_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (tensors[i].rests) return;
     const tile_range r = tensor_tiles[i];
     const std::size_t n = r.end - r.begin;
     const float most = L::largest(largest + r.begin, n, 0.0F);
@@ -254,6 +257,7 @@ struct lamb_update_kernel {
   View agreed;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   const lamb_layer* layers;
   const float* denominators;
   const step_scalars* now;
@@ -267,8 +271,9 @@ struct lamb_update_kernel {
     const lamb_layer& layer = layers[t.tensor];
     const auto at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-(now->lr * tensor.lr_factor * layer.coefficient));
-    const auto inverse_k = L::set(layer.inverse_k), m_correction = L::set(now->m_correction);
+    const auto step = L::set(-(tensor.rate(now) * layer.coefficient));
+    const auto inverse_k = L::set(layer.inverse_k);
+    const auto m_correction = L::set(numbers[t.tensor].m_correction);
     const auto decay = L::set(tensor.weight_decay);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k), d = L::load(denominators + (t.word + k) * 32);

@@ -10,6 +10,7 @@
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
+#include <onebit/numbers.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
 
@@ -18,21 +19,12 @@ namespace onebit {
 
 /// Throws invalid_input when a beta is outside [0, 1), eps not positive, as a float, or the norm
 /// or the step negative.
-inline void validate_moments(const char* options, double beta1, double beta2, double eps,
-                             double max_grad_norm = 0, double max_step = 0) {
-  const auto in = [](double beta) { return beta >= 0 && beta < 1; };
-  if (!in(beta1) || !in(beta2)) {
-    throw invalid_input(detail::message(options, ": beta1 is ", beta1, ", beta2 ", beta2,
-                                        "; both must be in [0, 1)"));
-  }
-  constexpr double most = std::numeric_limits<float>::max();
-  if (!(eps <= most) || !(eps >= std::numeric_limits<float>::min())) {
-    throw invalid_input(detail::message(options, ": eps is ", eps, ", must be at least ",
-                                        std::numeric_limits<float>::min(),
-                                        " and finite as a float"));
-  }
+inline void validate_moments(const char* options, const moments& of, double max_grad_norm = 0,
+                             double max_step = 0) {
+  validate(options, of);
   const auto is_bound = [](double x) {
-    return x == 0 || (x >= std::numeric_limits<float>::min() && x <= most);
+    return x == 0 ||
+           (x >= std::numeric_limits<float>::min() && x <= std::numeric_limits<float>::max());
   };
   if (!is_bound(max_grad_norm)) {
     throw invalid_input(detail::message(options, ": max_grad_norm is ", max_grad_norm,
@@ -44,37 +36,9 @@ inline void validate_moments(const char* options, double beta1, double beta2, do
   }
 }
 
-/// The constants of both moments: computed in double, rounded once.
-struct moments_constants {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
-
-  /// v after a gradient.
-  template <class L>
-  ONEBIT_HD typename L::value next_variance(const typename L::value& v,
-                                            const typename L::value& g) const {
-    return L::fma(L::mul(g, L::set(one_minus_beta2)), g, L::mul(v, L::set(beta2)));
-  }
-  /// m after a gradient.
-  template <class L>
-  ONEBIT_HD typename L::value next_momentum(const typename L::value& m,
-                                            const typename L::value& g) const {
-    return L::fma(g, L::set(one_minus_beta1), L::mul(m, L::set(beta1)));
-  }
-  /// sqrt(v correction) + eps
-  template <class L>
-  ONEBIT_HD typename L::value denominator(const typename L::value& v, float correction = 1) const {
-    return L::add(L::sqrt(L::mul(v, L::set(correction))), L::set(eps));
-  }
-};
-
 /// What max_step means to kernels.
 [[nodiscard]] inline float bound_of(double max_step) {
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
-}
-
-[[nodiscard]] inline moments_constants make_moments(double beta1, double beta2, double eps) {
-  return {static_cast<float>(beta1), static_cast<float>(1 - beta1), static_cast<float>(beta2),
-          static_cast<float>(1 - beta2), static_cast<float>(eps)};
 }
 
 /// The local gradient as a message: base + g.
@@ -96,6 +60,23 @@ struct gradient_message {
   }
 };
 
+/// This rank's gradients, as a field.
+template <class P, class G>
+struct own_gradient {
+  const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    gradients_of<L, G> gradient;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return gradient.load(k); }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
+  }
+};
+
 /// v from the mean gradient. An element's first gradient g, where `wakes`, makes v what it is after
 /// correction g^2, however many gradients the others have seen.
 template <class View>
@@ -103,8 +84,7 @@ struct variance_kernel {
   View gradient;
   const tile* tiles;
   float* v;
-  moments_constants c;
-  const step_scalars* now = nullptr;
+  const tensor_numbers* numbers;
   bool wakes = false;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -112,7 +92,8 @@ struct variance_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const auto g = gradient.template at<L>(t, i);
-    const auto inverse = L::set(wakes ? 1 / now->v_correction : 1.0F);
+    const auto c = numbers[t.tensor].c;
+    const auto inverse = L::set(wakes ? 1 / numbers[t.tensor].v_correction : 1.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* word = v + (t.word + k) * 32;
       const auto old = L::load(word), gk = g(k);
@@ -133,13 +114,14 @@ struct preview_live_kernel {
   const tile* tiles;
   const float* v;
   std::uint32_t* live;
-  moments_constants c;
+  const tensor_numbers* numbers;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const auto g = gradient.template at<L>(t, i);
+    const auto c = numbers[t.tensor].c;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto next = c.template next_variance<L>(L::load(v + (t.word + k) * 32), g(k));
       L::store_bits(live + t.word + k, L::positive(next));
@@ -153,20 +135,24 @@ namespace detail {
 /// without variance get denominator 1: their momentum is 0 from here on.
 struct freeze_kernel {
   static constexpr bool rare = true;
+  const tile* tiles;
+  const tensor_numbers* numbers;
   float* v;
   std::uint32_t* live;
-  float eps;
-  const step_scalars* now;
 
   template <class L>
-  ONEBIT_HD void operator()(L, std::size_t word) const {
-    float* p = v + word * 32;
-    const auto variance = L::load(p);
-    const auto alive = L::positive(variance);
-    const auto root = L::sqrt(L::mul(variance, L::set(correction(now->bias.v))));
-    const auto d = L::add(root, L::set(eps));
-    L::store(p, L::select(alive, d, L::set(1.0F)));
-    L::store_bits(live + word, alive);
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_numbers& of = numbers[t.tensor];
+    const float corrected = correction(of.bias.v);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* p = v + (t.word + k) * 32;
+      const auto variance = L::load(p);
+      const auto alive = L::positive(variance);
+      const auto d = of.c.template denominator<L>(variance, corrected);
+      L::store(p, L::select(alive, d, L::set(1.0F)));
+      L::store_bits(live + t.word + k, alive);
+    }
   }
 };
 
@@ -181,17 +167,17 @@ struct thaw_kernel {
   const tile* tiles;
   live_mask live;
   float *m, *v;
-  float eps;
-  const step_scalars* now;
+  const tensor_numbers* numbers;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
+    const tensor_numbers& of = numbers[t.tensor];
     const auto m_at = agreed.template at<L>(t, i);
-    const auto inverse = L::set(1 / correction(now->bias.v));
+    const auto inverse = L::set(1 / correction(of.bias.v));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto root = L::sub(L::load(v + word * 32), L::set(eps));
+      const auto root = L::sub(L::load(v + word * 32), L::set(of.c.eps));
       const auto zero = L::set(0.0F), least = L::sub(zero, root);
       const auto at_most = L::sub(zero, L::max(m_at(k), least));
       L::store(m + word * 32, L::sub(zero, L::max(at_most, least)));

@@ -30,16 +30,19 @@ struct zero_one_options {
   double max_step = 10;
 };
 
-/// Adds this step's learning rate to a sum, or starts the sum anew.
+/// Adds this step's learning rate to the sums of the tensors that do not rest, or starts them anew.
+template <class P, class G>
 struct sum_lr_kernel {
   static constexpr bool serial = true;
-  double* sum;
+  double* sums;
+  const tensor_entry<P, G>* tensors;
   const step_scalars* now;
   bool restart;
 
   template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(sum, restart ? 0.0 : *sum + static_cast<double>(now->lr));
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const float lr = tensors[i].rests ? 0.0F : now->lr;
+    L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
   }
 };
 
@@ -51,8 +54,8 @@ template <class P, class G>
 struct zero_one_message {
   const float* momentum;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   const step_scalars* now;
-  moments_constants c;
 
   template <class L>
   struct reader {
@@ -68,25 +71,10 @@ struct zero_one_message {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {momentum + t.word * 32, gradients_of<L, G>(tensors[t.tensor], t, now), c,
-            now->lr * now->m_correction};
-  }
-};
-
-/// This rank's gradients, as a field.
-template <class P, class G>
-struct own_gradient {
-  const tensor_entry<P, G>* tensors;
-  const step_scalars* now;
-
-  template <class L>
-  struct reader {
-    gradients_of<L, G> gradient;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return gradient.load(k); }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_numbers& of = numbers[t.tensor];
+    return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
+            tensor.rests ? 0.0F : now->lr * of.m_correction};
   }
 };
 
@@ -96,11 +84,11 @@ struct zero_one_step_kernel {
   Field gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   live_mask live;
   float* m;
   const float* v;
   const step_scalars* now;
-  moments_constants c;
   float most;  ///< see zero_one_options::max_step
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -110,14 +98,14 @@ struct zero_one_step_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto gradient_at = gradient.template at<L>(t, i);
-    const auto step = L::set(-(now->lr * tensor.lr_factor)), decay = L::set(tensor.weight_decay);
-    const float m_correction = now->m_correction, v_correction = now->v_correction;
+    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
+    const tensor_numbers of = numbers[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto g = gradient_at(k), m_old = L::load(m + word * 32);
-      const auto m_new = live.template keep<L>(word, c.template next_momentum<L>(m_old, g));
-      const auto d = c.template denominator<L>(L::load(v + word * 32), v_correction);
-      const auto u = L::bound(L::div(L::mul(m_new, L::set(m_correction)), d), most);
+      const auto m_new = live.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
+      const auto d = of.c.template denominator<L>(L::load(v + word * 32), of.v_correction);
+      const auto u = L::bound(L::div(L::mul(m_new, L::set(of.m_correction)), d), most);
       const auto x = params.load(k);
       L::store(m + word * 32, m_new);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
@@ -125,17 +113,18 @@ struct zero_one_step_kernel {
   }
 };
 
-/// x, anchor and m from the agreed sum of lr c m since the last exchange.
+/// x, anchor and m from the agreed sum of lr c m since the last exchange. A tensor that has rested
+/// since then stays, and what was heard of it (residuals that were owed to it) is dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View agreed;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
   float *m, *anchor;
   const float* v;
-  const double* lr_before;  ///< summed since the last exchange, without this step's
+  const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
   const step_scalars* now;
-  moments_constants c;
   float most;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -145,19 +134,20 @@ struct zero_one_sync_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto u_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const double sum = *lr_before + static_cast<double>(now->lr);
+    const tensor_numbers of = numbers[t.tensor];
+    const double sum = lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : now->lr);
+    if (!(sum > 0)) return;
     // the mean of corrected momenta, and m what this step's correction makes it of
     const auto inverse_sum =
-        L::set(static_cast<float>(1 / (sum * static_cast<double>(now->m_correction))));
+        L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
     const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
     const auto step = L::set(-tensor.lr_factor);
     const double farthest = static_cast<double>(most) * sum;
     const float most_moved = farthest < 3e38 ? static_cast<float>(farthest) : 3e38F;
-    const float v_correction = now->v_correction;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto u = u_at(k), from = L::load(anchor + word * 32);
-      const auto d = c.template denominator<L>(L::load(v + word * 32), v_correction);
+      const auto d = of.c.template denominator<L>(L::load(v + word * 32), of.v_correction);
       L::store(m + word * 32, L::mul(u, inverse_sum));
       const auto x = L::fma(step, L::fma(decay, from, L::bound(L::div(u, d), most_moved)), from);
       L::store(anchor + word * 32, x);
@@ -205,15 +195,14 @@ class zero_one_rule : public rule_defaults {
 
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
-    validate_moments("zero_one_options", options.beta1, options.beta2, options.eps,
-                     options.max_grad_norm, options.max_step);
+    validate_moments("zero_one_options", own_moments(), options.max_grad_norm, options.max_step);
   }
   [[nodiscard]] B& backend() { return backend_; }
 
   void prepare(const layout& axis) {
     const std::size_t n = axis.n_words() * word_elements;
     for (auto* b : {&m_, &v_, &anchor_}) *b = backend_.template make_buffer<float>(n);
-    lr_sum_ = backend_.template make_buffer<double>(1);
+    lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
   /// Moments from elsewhere, on the flat axis.
@@ -223,9 +212,12 @@ class zero_one_rule : public rule_defaults {
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// m sees every step's gradient, v those that are averaged.
-  [[nodiscard]] bias_decay bias(const step_plan& plan) const {
-    if (!options_.bias_correction) return {};
-    return {options_.beta1, plan.average_gradient ? options_.beta2 : 1.0};
+  [[nodiscard]] moments_seen seen(const step_plan& plan) const {
+    return {options_.bias_correction, true, plan.average_gradient};
+  }
+  static constexpr bool has_moments = true;
+  [[nodiscard]] moments own_moments() const {
+    return {options_.beta1, options_.beta2, options_.eps};
   }
 
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
@@ -250,15 +242,15 @@ class zero_one_rule : public rule_defaults {
   template <class View, class At>
   void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
     at.backend.launch(at.n_tiles(),
-                      preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, constants()});
+                      preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, at.numbers});
   }
   /// After steps in which nothing travelled: the ranks start from the parameters that there are.
   template <class View, class P, class G>
   void resume(const View&, const tiled<B, P, G>& at) {
     at.backend.launch(at.n_tiles(),
                       detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
-    const double none = 0;
-    backend_.copy_in(lr_sum_.data(), &none, 1);
+    at.backend.launch(lr_sum_.size(),
+                      sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
     moved_ = false;
   }
   /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
@@ -268,7 +260,7 @@ class zero_one_rule : public rule_defaults {
     if (!started_) {
       at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
-    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), constants(), at.now,
+    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), at.numbers,
                                     started_ && options_.bias_correction});
   }
   /// The whole step, where nothing travels: Adam's, from the mean gradient.
@@ -281,27 +273,27 @@ class zero_one_rule : public rule_defaults {
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
                                                        const tiled<B, P, G>& at) const {
-    return {m_.data(), at.tensors, at.now, constants()};
+    return {m_.data(), at.tensors, at.numbers, at.now};
   }
   /// x and m from the local gradient. One pass, 24 bytes per element. The learning rate counts on
   /// every rank, also on one that leaves its gradient out in a step of which no other rank hears.
   template <class P, class G>
   void local_step(const step_plan& plan, const tiled<B, P, G>& at) {
-    step(detail::own_gradient<P, G>{at.tensors, at.now}, at, bound_of(options_.max_step));
-    const sum_lr_kernel add{lr_sum_.data(), at.now, false};
+    step(own_gradient<P, G>{at.tensors, at.now}, at, bound_of(options_.max_step));
+    const sum_lr_kernel<P, G> add{lr_sum_.data(), at.tensors, at.now, false};
     if (plan.local()) {
-      at.backend.launch(1, add);
+      at.backend.launch(lr_sum_.size(), add);
     } else {
-      at.commit(1, add);
+      at.commit(lr_sum_.size(), add);
     }
   }
   /// One pass, 20 bytes per element.
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
     at.commit(detail::zero_one_sync_kernel<View, P, G>{
-        heard, at.tiles, at.tensors, m_.data(), anchor_.data(), v_.data(), lr_sum_.data(), at.now,
-        constants(), bound_of(options_.max_step)});
-    at.commit(1, sum_lr_kernel{lr_sum_.data(), at.now, true});
+        heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v_.data(),
+        lr_sum_.data(), at.now, bound_of(options_.max_step)});
+    at.commit(lr_sum_.size(), sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const step_plan& plan, float lr) {
     started_ = true;
@@ -330,16 +322,13 @@ class zero_one_rule : public rule_defaults {
   template <class Field, class P, class G>
   void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
     at.commit(detail::zero_one_step_kernel<Field, P, G>{
-        gradient, at.tiles, at.tensors, at.live, m_.data(), v_.data(), at.now, constants(), most});
-  }
-  [[nodiscard]] moments_constants constants() const {
-    return make_moments(options_.beta1, options_.beta2, options_.eps);
+        gradient, at.tiles, at.tensors, at.numbers, at.live, m_.data(), v_.data(), at.now, most});
   }
 
   zero_one_options options_;
   B backend_;
   buffer_of<B, float> m_, v_, anchor_;
-  buffer_of<B, double> lr_sum_;  ///< of the steps since the last exchange
+  buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
   bool moved_ = false;           ///< that sum is not 0
   bool started_ = false;
 };
