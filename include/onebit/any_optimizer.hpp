@@ -11,12 +11,14 @@
 #include <istream>
 #include <memory>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/given_moments.hpp>
 #include <onebit/now.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
+#include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
 #include <onebit/vocabulary.hpp>
 #include <optional>
@@ -64,8 +66,17 @@ class any_optimizer {
   [[nodiscard]] std::optional<float> gradient_norm() { return at().gradient_norm(); }
   [[nodiscard]] std::uint64_t n_skipped() { return at().n_skipped(); }
 
+  void set_group(std::size_t group, const group_options& options) {
+    at().set_group(group, options);
+  }
   void set_group(std::size_t group, float lr_factor, float weight_decay) {
-    at().set_group(group, lr_factor, weight_decay);
+    set_group(group, {lr_factor, weight_decay});
+  }
+  void rest(std::size_t tensor) { at().rest(tensor); }
+  /// Of the types that the optimizer was built with; throws invalid_input for others.
+  template <class P, class G>
+  std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
+    return at().rebind(&groups, elements_of<P, G>);
   }
   void thaw(std::uint64_t warm_up_steps = 0) { at().thaw(warm_up_steps); }
   void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) {
@@ -124,6 +135,22 @@ class any_optimizer {
   using piece = std::array<char, 64>;
   using opener = std::function<std::unique_ptr<std::istream>(std::size_t)>;
 
+  /// A number for each pair of element types: there may be no RTTI.
+  template <class T>
+  static constexpr int element = std::is_same_v<T, float>  ? 0
+                                 : std::is_same_v<T, bf16> ? 1
+                                                           : 2;
+  template <class P, class G>
+  static constexpr int elements_of = 6 * element<P> + 2 * element<std::remove_const_t<G>> +
+                                     (std::is_const_v<G> ? 1 : 0);
+  template <class O>
+  struct groups_of_optimizer;
+  template <class R, class S, class C, class P, class G>
+  struct groups_of_optimizer<optimizer<R, S, C, P, G>> {
+    using type = std::vector<param_group<P, G>>;
+    static constexpr int elements = elements_of<P, G>;
+  };
+
   struct face {
     face() = default;
     face(const face&) = delete;
@@ -136,7 +163,9 @@ class any_optimizer {
     virtual outcome settle() = 0;
     virtual std::optional<float> gradient_norm() = 0;
     virtual std::uint64_t n_skipped() = 0;
-    virtual void set_group(std::size_t group, float lr_factor, float weight_decay) = 0;
+    virtual void set_group(std::size_t group, const group_options& options) = 0;
+    virtual void rest(std::size_t tensor) = 0;
+    virtual std::size_t rebind(const void* groups, int elements) = 0;
     virtual void thaw(std::uint64_t steps) = 0;
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
     virtual void join_shards(wire transport) = 0;
@@ -172,8 +201,14 @@ class any_optimizer {
     outcome settle() override { return o.settle(); }
     std::optional<float> gradient_norm() override { return o.gradient_norm(); }
     std::uint64_t n_skipped() override { return o.n_skipped(); }
-    void set_group(std::size_t group, float lr_factor, float weight_decay) override {
-      o.set_group(group, lr_factor, weight_decay);
+    void set_group(std::size_t group, const group_options& options) override {
+      o.set_group(group, options);
+    }
+    void rest(std::size_t tensor) override { o.rest(tensor); }
+    std::size_t rebind(const void* groups, int elements) override {
+      using groups_type = typename groups_of_optimizer<O>::type;
+      if (elements != groups_of_optimizer<O>::elements) refuse("rebind", "of other element types");
+      return o.rebind(*static_cast<const groups_type*>(groups));
     }
     void thaw([[maybe_unused]] std::uint64_t steps) override {
       if constexpr (requires { o.thaw(steps); }) {

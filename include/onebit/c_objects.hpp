@@ -29,6 +29,7 @@ struct onebit_optimizer {
   onebit::any_optimizer o;
   std::vector<std::span<float>> params;  ///< in the caller's order
   std::vector<std::size_t> places;       ///< of the caller's tensors, in the order of the groups
+  std::vector<onebit::param_group<>> groups;
 };
 
 namespace onebit::detail {

@@ -84,8 +84,8 @@ onebit_status onebit_run_threads(int n, int (*f)(onebit_comm* comm, void* contex
 typedef struct onebit_optimizer onebit_optimizer;
 
 /* One tensor of the trainer's memory, `size` floats each: never copied, and must stay where it is
- * for as long as the optimizer lives. Gradients are consumed: what they hold after a step is
- * unspecified. Tensors that share memory are listed once. */
+ * for as long as the optimizer lives, or until onebit_rebind. Gradients are consumed: what they
+ * hold after a step is unspecified. Tensors that share memory are listed once. */
 typedef struct onebit_tensor {
   float* params;
   float* grads;
@@ -160,6 +160,14 @@ size_t onebit_report_json(const onebit_report* report, char* buffer, size_t n);
 onebit_status onebit_set_group(onebit_optimizer* optimizer, size_t group, float lr_factor,
                                float weight_decay);
 onebit_status onebit_thaw(onebit_optimizer* optimizer, uint64_t warm_up_steps);
+/* This tensor, by its place in the list given to onebit_create, has no gradient in the next step:
+ * nothing of it changes. All ranks the same. */
+onebit_status onebit_rest(onebit_optimizer* optimizer, size_t tensor);
+/* Memory that moved, with the same values: params[t] and grads[t] of tensor t, of all of them, as
+ * they are from the next step on. On this rank alone; cheap where nothing has moved, so that it may
+ * be called before each step. On failure nothing has changed. */
+onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* params, float* const* grads,
+                            size_t n_tensors);
 onebit_status onebit_verify_every(onebit_optimizer* optimizer, uint64_t steps);
 onebit_status onebit_check_messages(onebit_optimizer* optimizer, int which);
 onebit_status onebit_warn(onebit_optimizer* optimizer, int on);

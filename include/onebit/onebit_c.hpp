@@ -119,7 +119,7 @@ ONEBIT_C onebit_status onebit_create(const char* name, const onebit_option* opti
     require(comm, "onebit_create", "comm");
     onebit::option_map map;
     auto made = std::make_unique<onebit_optimizer>();
-    const auto all = onebit::detail::attend(comm->link, [&] {
+    onebit::detail::attend(comm->link, [&] {
       require(optimizer, "onebit_create", "optimizer");
       *optimizer = nullptr;
       require(name, "onebit_create", "name");
@@ -136,9 +136,10 @@ ONEBIT_C onebit_status onebit_create(const char* name, const onebit_option* opti
       for (std::size_t t = 0; t < n_tensors; ++t) {
         made->params.push_back({tensors[t].params, tensors[t].size});
       }
-      return onebit::detail::c_groups({tensors, n_tensors}, {groups, n_groups}, made->places);
+      made->groups =
+          onebit::detail::c_groups({tensors, n_tensors}, {groups, n_groups}, made->places);
     });
-    made->o = onebit::make_optimizer(name, map, all, comm->link);
+    made->o = onebit::make_optimizer(name, map, made->groups, comm->link);
     *optimizer = made.release();
   });
 }
@@ -176,6 +177,40 @@ ONEBIT_C onebit_status onebit_set_group(onebit_optimizer* optimizer, std::size_t
                                         float lr_factor, float weight_decay) {
   return onebit::detail::c_call([&] {
     onebit::detail::of(optimizer, "onebit_set_group").set_group(group, lr_factor, weight_decay);
+  });
+}
+ONEBIT_C onebit_status onebit_rest(onebit_optimizer* optimizer, std::size_t tensor) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_rest");
+    o.rest(tensor < optimizer->places.size() ? optimizer->places[tensor] : tensor);
+  });
+}
+ONEBIT_C onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* params,
+                                     float* const* grads, std::size_t n_tensors) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_rebind");
+    if (n_tensors > 0) onebit::detail::require(params, "onebit_rebind", "params");
+    if (n_tensors > 0) onebit::detail::require(grads, "onebit_rebind", "grads");
+    if (n_tensors != optimizer->places.size()) {
+      throw onebit::invalid_input(onebit::detail::message("onebit_rebind: ", n_tensors,
+                                                          " tensors, but the optimizer has ",
+                                                          optimizer->places.size()));
+    }
+    std::vector<std::size_t> callers(n_tensors);  // by place
+    for (std::size_t t = 0; t < n_tensors; ++t) callers[optimizer->places[t]] = t;
+    auto groups = optimizer->groups;
+    std::size_t place = 0;
+    for (auto& g : groups) {
+      for (auto& x : g.tensors) {
+        const std::size_t t = callers[place++];
+        x = {{params[t], x.params.size()}, {grads[t], x.grads.size()}};
+      }
+    }
+    (void)o.rebind(groups);
+    optimizer->groups.swap(groups);
+    for (std::size_t t = 0; t < n_tensors; ++t) {
+      optimizer->params[t] = {params[t], optimizer->params[t].size()};
+    }
   });
 }
 ONEBIT_C onebit_status onebit_thaw(onebit_optimizer* optimizer, std::uint64_t warm_up_steps) {

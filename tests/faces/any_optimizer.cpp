@@ -161,6 +161,12 @@ TEST_CASE("calls around a step reach the optimizer") {
         x.thaw(2);
         y.thaw(2);
       }
+      if (step == 6) {
+        x.rest(1);
+        y.rest(1);
+        x.set_group(0, group_options{.weight_decay = 0.3F, .own = {.beta1 = 0.8}});
+        y.set_group(0, group_options{.weight_decay = 0.3F, .own = {.beta1 = 0.8}});
+      }
       x.begin(0.01F);
       x.ready(2);
       int calls = 0;

@@ -124,6 +124,28 @@ static int alone(void) {
     differentiate(&m, 2, 0);
     EXPECT(onebit_step(o, 0.1F, 1, NULL) == ONEBIT_OK && m.x[0] == before);
   }
+  {
+    float x0[100], g0[100], x1[n - 100], g1[n - 100];
+    float* xs[2];
+    float* gs[2];
+    xs[0] = x0, xs[1] = x1, gs[0] = g0, gs[1] = g1;
+    for (int i = 0; i < n; ++i) *(i < 100 ? x0 + i : x1 + i - 100) = m.x[i];
+    for (int i = 0; i < n; ++i) *(i < 100 ? g0 + i : g1 + i - 100) = NAN;
+    FAILS(onebit_rebind(o, xs, gs, 1), ONEBIT_INVALID_INPUT, "1 tensors, but the optimizer has 2");
+    FAILS(onebit_rebind(o, NULL, gs, 2), ONEBIT_INVALID_INPUT, "params is NULL");
+    xs[1] = NULL;
+    FAILS(onebit_rebind(o, xs, gs, 2), ONEBIT_INVALID_INPUT, "null");
+    xs[1] = x1;
+    EXPECT(onebit_rebind(o, xs, gs, 2) == ONEBIT_OK && onebit_rebind(o, xs, gs, 2) == ONEBIT_OK);
+    for (int i = 0; i < n - 100; ++i) g1[i] = 1;
+    FAILS(onebit_rest(o, 2), ONEBIT_INVALID_INPUT, "rest(2) of 2");
+    EXPECT(onebit_rest(o, 0) == ONEBIT_OK);
+    {
+      const float before = x0[0], before1 = x1[0];
+      EXPECT(onebit_step(o, 0.1F, 1, &r) == ONEBIT_OK && r.skipped == 0);
+      EXPECT(x0[0] == before && x1[0] < before1 && m.x[100] == before1);
+    }
+  }
   onebit_destroy(o);
   onebit_destroy(NULL);
   onebit_comm_destroy(NULL);
