@@ -9,6 +9,7 @@
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
+#include <onebit/numbers.hpp>
 #include <span>
 #include <string>
 #include <vector>
