@@ -255,9 +255,9 @@ struct flat_tensors {
     const auto add = [&](const auto& values, const char* what, bool written) {
       if (values.empty()) return;
       const auto* first = reinterpret_cast<const char*>(values.data());
-      const memory_range range{
-          first, first + values.size_bytes(), sizes.size(), values.size(), what, written};
+      memory_range range{first, first, sizes.size(), values.size(), what, written};
       check_address(range, sizeof values[0], where);
+      range.end += values.size_bytes();  // not of a null pointer
       ranges.push_back(range);
     };
     for (std::size_t g = 0; g < groups.size(); ++g) {

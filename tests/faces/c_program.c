@@ -129,8 +129,8 @@ static int alone(void) {
     float* xs[2];
     float* gs[2];
     xs[0] = x0, xs[1] = x1, gs[0] = g0, gs[1] = g1;
-    for (int i = 0; i < n; ++i) *(i < 100 ? x0 + i : x1 + i - 100) = m.x[i];
-    for (int i = 0; i < n; ++i) *(i < 100 ? g0 + i : g1 + i - 100) = NAN;
+    for (int i = 0; i < n; ++i) *(i < 100 ? x0 + i : x1 + (i - 100)) = m.x[i];
+    for (int i = 0; i < n; ++i) *(i < 100 ? g0 + i : g1 + (i - 100)) = NAN;
     FAILS(onebit_rebind(o, xs, gs, 1), ONEBIT_INVALID_INPUT, "1 tensors, but the optimizer has 2");
     FAILS(onebit_rebind(o, NULL, gs, 2), ONEBIT_INVALID_INPUT, "params is NULL");
     xs[1] = NULL;
