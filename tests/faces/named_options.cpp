@@ -5,8 +5,11 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <iterator>
 #include <onebit/make_optimizer.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 
 using namespace onebit;
@@ -188,6 +191,22 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
       const std::string why = refusal(name, {{k.name, k.value}});
       CHECK(why.empty() == has);
       if (!has) CHECK(says(why, std::string("there is no option ") + k.name));
+    }
+  }
+}
+
+TEST_CASE("the guide has every key") {
+  std::ifstream in(std::string(ONEBIT_SOURCE_DIR) + "/examples/guide/deepspeed.md");
+  const std::string guide{std::istreambuf_iterator<char>(in), {}};
+  for (const char* name : all_names) {
+    const std::string known = refusal(name, {{"no such key", ""}});
+    const std::string list = "It knows: ";
+    REQUIRE(says(known, list));
+    std::istringstream keys(known.substr(known.find(list) + list.size()));
+    for (std::string key; std::getline(keys >> std::ws, key, ',');) {
+      CAPTURE(key);
+      if (key.find('.') != std::string::npos) continue;  // said of all at once
+      CHECK(says(guide, "`" + key + "`"));
     }
   }
 }
