@@ -135,8 +135,8 @@ class update_pass {
   void run() {
     s_.backend.launch(s_.own.axis().tiles().size(),
                       onebit::detail::adam_update_kernel<view, float, float>{
-                          s_.heard(), s_.own.tiles(), &s_.tensor, denominators_.data(), &s_.now,
-                          onebit::bound_of(10)});
+                          s_.heard(), s_.own.tiles(), &s_.tensor, &s_.numbers, denominators_.data(),
+                          &s_.now, onebit::bound_of(10)});
   }
   void run_axpy(const host& backend) {
     axpy(backend, denominators_.data(), s_.params.data(), s_.n);

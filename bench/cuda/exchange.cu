@@ -39,6 +39,9 @@ class contender {
         n_(n),
         grads_(random_buffer(backend_, n, 1 + static_cast<std::uint64_t>(rank))),
         tensor_(backend_.make_buffer<onebit::tensor_entry<float, float>>(1)),
+        numbers_(onebit::to_buffer(
+            backend_,
+            std::vector<onebit::tensor_numbers>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
         now_(backend_.make_buffer<onebit::step_scalars>(1)) {
     check_nccl(ncclCommInitRank(&comm_, size, id, rank));
     wire_ = std::make_unique<onebit::wire>(onebit::nccl(comm_, watch_.stream()));
@@ -53,7 +56,7 @@ class contender {
                "cudaMemsetAsync");
     exchange_->count_live(live());
     exchange_->start(exchange_->allocate(true, false),
-                     {backend_.make_buffer<float>(words * 32), nullptr, constants_.beta1});
+                     {backend_.make_buffer<float>(words * 32), nullptr, numbers_.data()});
   }
   contender(const contender&) = delete;
   contender& operator=(const contender&) = delete;
@@ -66,7 +69,7 @@ class contender {
 
   void compressed() {
     const onebit::momentum_message<exchange::view, float, float> message{
-        exchange_->agreed(live()), tensor_.data(), now_.data(), constants_};
+        exchange_->agreed(live()), tensor_.data(), numbers_.data(), now_.data()};
     const onebit::turn<onebit::undo_in_gradients<float, float>> turn{
         now_.data(), live(), {tensor_.data()}};
     exchange_->agree(message, turn);
@@ -93,9 +96,9 @@ class contender {
   std::size_t n_;
   onebit::cuda_buffer<float> grads_;
   onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
+  onebit::cuda_buffer<onebit::tensor_numbers> numbers_;
   onebit::cuda_buffer<onebit::step_scalars> now_;
   onebit::cuda_buffer<std::uint32_t> live_;
-  onebit::moments_constants constants_ = onebit::make_moments(0.9, 0.999, 1e-8);
   ncclComm_t comm_ = nullptr;
   std::unique_ptr<onebit::wire> wire_;
   std::unique_ptr<exchange> exchange_;

@@ -40,6 +40,7 @@ struct scene {
   onebit::cuda backend;
   std::size_t n;
   onebit::cuda_buffer<onebit::step_scalars> now;
+  onebit::cuda_buffer<onebit::tensor_numbers> numbers;
   sender own;
   onebit::cuda_buffer<std::uint32_t> live;
 
@@ -47,6 +48,9 @@ struct scene {
       : backend(stream),
         n(elements),
         now(backend.make_buffer<onebit::step_scalars>(1)),
+        numbers(onebit::to_buffer(
+            backend,
+            std::vector<onebit::tensor_numbers>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
         own(codec{}, backend, std::span(&n, 1), n_ranks),
         live(backend.make_buffer<std::uint32_t>(own.axis().n_words())) {
     const onebit::step_scalars values{.lr = 1e-7F};
@@ -95,8 +99,8 @@ class encode_pass {
     s_.own.finish(turn());
   }
   void run() {
-    const onebit::momentum_message<view, float, float> message{
-        s_.heard(agreed_), tensor_.data(), s_.now.data(), onebit::make_moments(0.9, 0.999, 1e-8)};
+    const onebit::momentum_message<view, float, float> message{s_.heard(agreed_), tensor_.data(),
+                                                               s_.numbers.data(), s_.now.data()};
     s_.own.encode(message, turn(), slots_.data(), 0);
   }
 
@@ -170,8 +174,8 @@ class update_pass {
   void run() {
     s_.backend.launch(s_.own.axis().tiles().size(),
                       onebit::detail::adam_update_kernel<view, float, float>{
-                          s_.heard(agreed_), s_.own.tiles(), tensor_.data(), denominators_.data(),
-                          s_.now.data(), onebit::bound_of(10)});
+                          s_.heard(agreed_), s_.own.tiles(), tensor_.data(), s_.numbers.data(),
+                          denominators_.data(), s_.now.data(), onebit::bound_of(10)});
   }
 
  private:

@@ -88,7 +88,7 @@ struct one_bit_adam_options {
   /// the training to the next such step it is t / refreshes, at least 1, so that 0.7 times as many
   /// come until t has doubled. 0: v is constant from the freeze on, as in the paper.
   std::uint64_t refreshes = 16;
-  dense_sum warm_up_sum = dense_sum::rank_order;
+  dense_sum warm_up_sum = dense_sum::automatic;
 };
 
 /// Adam with exact averages: the uncompressed baseline. Collective over the transport.
@@ -97,7 +97,7 @@ struct one_bit_adam_options {
 template <class P, class G, class T, class B = host>
 [[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
                                    adam_options options = {}, B backend = B{},
-                                   dense_sum sum = dense_sum::rank_order) {
+                                   dense_sum sum = dense_sum::automatic) {
   detail::check_policies<T, B>();
   wire comm(std::move(transport));
   auto rule = detail::attend(comm, [&] { return adam_rule<B>(options, std::move(backend)); });
@@ -139,7 +139,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
 template <class P, class G, class T, class B = host>
 [[nodiscard, gnu::cold]] auto lamb(const std::vector<param_group<P, G>>& groups, T transport,
                                    lamb_options options = {}, B backend = B{},
-                                   dense_sum sum = dense_sum::rank_order) {
+                                   dense_sum sum = dense_sum::automatic) {
   detail::check_policies<T, B>();
   wire comm(std::move(transport));
   auto rule = detail::attend(comm, [&] { return lamb_rule<B>(options, std::move(backend)); });
@@ -150,7 +150,7 @@ template <class P, class G, class T, class B = host>
 struct one_bit_lamb_options {
   lamb_options lamb{};
   freeze_options freeze{};
-  dense_sum warm_up_sum = dense_sum::rank_order;
+  dense_sum warm_up_sum = dense_sum::automatic;
 };
 
 /// 1-bit LAMB: LAMB until v is stable; then layer-wise rates from the warm-up's coefficients and
@@ -181,7 +181,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
 struct zero_one_adam_options {
   zero_one_options adam{};
   intervals_options schedule{};
-  dense_sum refresh_sum = dense_sum::rank_order;
+  dense_sum refresh_sum = dense_sum::automatic;
 };
 
 /// 0/1 Adam: ever rarer refreshes of v, ever rarer one-bit exchanges, local steps between them.

@@ -128,7 +128,7 @@ concept Memory = std::copy_constructible<M> &&
 template <class C>
 concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in, double statistic,
                                   std::uint64_t n, const detail::any_lanes::value& v) {
-  { C::word_bytes } -> std::convertible_to<std::size_t>;
+  { c.word_bytes } -> std::convertible_to<std::size_t>;
   { C::scaled } -> std::convertible_to<bool>;
   { C::carries } -> std::convertible_to<bool>;
   c.scale_granularity();

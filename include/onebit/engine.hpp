@@ -66,7 +66,7 @@ struct engine {
         average(detail::attend(comm,
                                [&] {
                                  return dense<B>(
-                                     sum, comm, rule.backend(), tensors.sizes,
+                                     resolved<G>(sum), comm, rule.backend(), tensors.sizes,
                                      n_buckets(tensors.sizes, collective.bucket_elements));
                                })),
         compressed(bind(collective)),

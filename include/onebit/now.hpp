@@ -202,7 +202,7 @@ namespace detail {
 [[nodiscard, gnu::cold]] inline std::string to_string_of_place(std::uint32_t place) {
   return join(6,
               {(place & slot_place::served) != 0 ? "the average" : "the messages",
-               (place & slot_place::exact) != 0 ? " in full precision" : "", " of bucket ",
+               (place & slot_place::exact) != 0 ? " of whole elements" : "", " of bucket ",
                place % slot_place::served, " of optimizer ", place / slot_place::first_optimizer});
 }
 

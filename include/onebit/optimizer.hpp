@@ -55,10 +55,10 @@ class optimizer {
   template <class T>
   [[gnu::cold]] optimizer(std::string name, const std::vector<param_group<P, G>>& groups,
                           T transport, R rule, S schedule, const C& collective,
-                          dense_sum sum = dense_sum::rank_order)
+                          dense_sum sum = dense_sum::automatic)
       : parts_(std::make_unique<parts>(groups, detail::wire_of<C>(std::move(transport)),
                                        std::move(rule), std::move(schedule), collective, sum)),
-        name_(std::move(name) + (sum == dense_sum::transport ? ", sums by the transport" : "")) {
+        name_(std::move(name) + to_string(resolved<G>(sum))) {
     engine_type& e = parts_->lasting;
     detail::rank_card card = detail::own_card(name_, parts_->lasting).ranks;
     card.number = detail::next_number();

@@ -73,7 +73,9 @@ template <class E>
     d.add(t.weight_decay);
   }
   for (const auto& t : e.tensors.terms) {
-    for (const double x : {t.of.beta1, t.of.beta2, t.of.eps}) d.add(x);
+    d.add(t.of.beta1);
+    d.add(t.of.beta2);
+    d.add(t.of.eps);
   }
   for (const auto& o : e.tensors.options) d.add(o.rests);
   d.add(e.verify_every);

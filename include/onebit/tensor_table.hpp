@@ -110,7 +110,9 @@ struct tensor_table : detail::flat_tensors<P, G> {
       d.add(flat::options[g].lr_factor);
       d.add(flat::options[g].weight_decay);
       const moments& of = terms[first_of(g)].of;
-      for (const double x : {of.beta1, of.beta2, of.eps}) d.add(x);
+      d.add(of.beta1);
+      d.add(of.beta2);
+      d.add(of.eps);
     }
     for (std::size_t t = 0; t < size(); ++t) {
       if (terms[t].rests != 0) d.add(t);
@@ -130,6 +132,10 @@ struct tensor_table : detail::flat_tensors<P, G> {
       a.local(of.bias.v);
     }
     if constexpr (Archive::reading) {
+      for (tensor_numbers& of : n) {
+        of.m_correction = detail::correction(of.bias.m);
+        of.v_correction = detail::correction(of.bias.v);
+      }
       auto read = to_buffer(backend, n);
       a.put_aside(numbers);
       numbers = std::move(read);

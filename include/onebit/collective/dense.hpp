@@ -6,26 +6,47 @@
 #include <cstdint>
 #include <onebit/clip.hpp>
 #include <onebit/collective/gather_scatter.hpp>
-#include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/tiled.hpp>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <utility>
 
 /// The uncompressed mean: of gradients, in the warm-up and in the baselines.
 namespace onebit {
 
-/// Who adds up the gradients.
+/// Who adds up the gradients, and in what they travel. Sums are in fp32 in any case.
 enum class dense_sum : std::uint8_t {
+  automatic,   ///< in_bf16 where gradients are bf16, else rank_order
   rank_order,  ///< all_to_all, sum in rank order, all_gather: the same bits on every transport
-  transport    ///< the transport's own allreduce: its speed and its order of summation
+  transport,   ///< the transport's own allreduce: its speed and its order of summation
+  /// As rank_order, in half the bytes: each rank's gradient (without the loss scale: fp16 would
+  /// lose small ones) is rounded to bf16 on its way, and the mean once more.
+  in_bf16
 };
+/// For descriptions: empty, or from a comma on.
+[[nodiscard, gnu::cold]] inline std::string to_string(dense_sum mode) {
+  return mode == dense_sum::transport ? ", sums by the transport"
+         : mode == dense_sum::in_bf16 ? ", averages in bf16"
+                                      : "";
+}
+template <class G>
+[[nodiscard]] dense_sum resolved(dense_sum mode) {
+  if (mode != dense_sum::automatic) return mode;
+  const bool halves = std::is_same_v<std::remove_const_t<G>, bf16>;
+  return halves ? dense_sum::in_bf16 : dense_sum::rank_order;
+}
 
 namespace detail {
 
-/// `identity`, and for each chunk the sum of its squares: whoever has the mean has its norm.
-struct normed_identity : identity {
+/// Floats, or their upper halves, and for each chunk the sum of the squares of what was rounded:
+/// whoever has the mean has its norm.
+struct mean_codec {
   static constexpr bool scaled = true;
+  static constexpr bool carries = false;
+  std::size_t word_bytes = 128;
 
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
   ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
@@ -34,7 +55,22 @@ struct normed_identity : identity {
                                          const typename L::value& y) const {
     return L::fma(y, y, sum);
   }
+  template <class L>
+  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
+    if (word_bytes == 64) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
+    L::store(reinterpret_cast<float*>(out), y);
+  }
+  template <class L>
+  ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
+    if (word_bytes == 64) return L::load_as(reinterpret_cast<const bf16*>(in), 32);
+    return L::load(reinterpret_cast<const float*>(in));
+  }
+  template <class L>
+  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
+    return L::set(0.0F);
+  }
 };
+static_assert(WordCompressor<mean_codec>);
 
 /// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
 /// Per tile the sum of its squares.
@@ -139,19 +175,20 @@ struct check_tags_kernel {
 /// the transport's.
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
-/// plus a status of 20 bytes and a sum of squares per slot; transport: 1 collective. Memory while
-/// in use: 8 bytes per element and 4/W (rank_order), 4 (transport).
+/// plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it; transport: 1
+/// collective. Memory while in use: 8 bytes per element and 4/W (in_bf16: half), 4 (transport).
 template <class B>
 class dense {
  public:
   dense(dense_sum mode, wire w, B backend, std::span<const std::size_t> sizes, int n_buckets = 1)
       : mode_(mode),
         wire_(std::move(w)),
-        exchange_({}, wire_, std::move(backend), sizes, n_buckets) {}
+        exchange_({mode == dense_sum::in_bf16 && wire_.size() > 1 ? 64U : 128U}, wire_,
+                  std::move(backend), sizes, n_buckets) {}
 
   [[nodiscard]] dense_sum mode() const { return mode_; }
 
-  using view = clipped_view<gathered_view<detail::normed_identity>>;
+  using view = clipped_view<gathered_view<detail::mean_codec>>;
   /// The mean, clipped.
   [[nodiscard]] view heard(const step_scalars* now) { return {exchange_.heard({}), now}; }
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
@@ -159,7 +196,7 @@ class dense {
   void release() noexcept { exchange_.release(); }
   /// As the exchanges; what a transport adds up has no checksum.
   void check_slots(checked which) {
-    exchange_.check_slots(mode_ == dense_sum::rank_order ? which : checked::nothing);
+    exchange_.check_slots(mode_ == dense_sum::transport ? checked::nothing : which);
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
@@ -203,7 +240,7 @@ class dense {
 
  private:
   [[nodiscard]] bool by_rank_order() const {
-    return mode_ == dense_sum::rank_order || !exchange_.travels();
+    return mode_ != dense_sum::transport || !exchange_.travels();
   }
   template <class Produce>
   [[gnu::cold]] void sum_by_transport(const Produce& produce, const turn<undo_in_buffer>& t) {
@@ -224,7 +261,7 @@ class dense {
 
   dense_sum mode_;
   wire wire_;
-  gather_scatter_exchange<detail::normed_identity, B> exchange_;
+  gather_scatter_exchange<detail::mean_codec, B> exchange_;
 };
 
 }  // namespace onebit

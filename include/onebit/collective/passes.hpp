@@ -127,8 +127,8 @@ struct residual_field {
 
 // -- the passes ----------------------------------------------------------------------------------
 
-/// A message that says `static constexpr bool narrow = true`: so much that a device has no registers
-/// left for several words.
+/// A message that says `static constexpr bool narrow = true`: so much that a device has no
+/// registers left for several words.
 template <class Produce>
 concept NarrowMessage = requires {
   requires Produce::narrow;
@@ -174,7 +174,7 @@ struct encode_kernel {
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
         const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
         state.store(k, old, y);
-        detail::encode_words<L>(codec, out + k * C::word_bytes, y, sum);
+        detail::encode_words<L>(codec, out + k * codec.word_bytes, y, sum);
       }
     } else {
       float values[tile_elements], decoded[tile_elements];

@@ -54,7 +54,8 @@ struct slot_format {
   [[nodiscard]] ONEBIT_HD std::uint32_t place(const step_scalars* now, std::uint32_t part) const {
     return now->optimizer * slot_place::first_optimizer + (exact() ? slot_place::exact : 0) + part;
   }
-  [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes == word_elements * sizeof(float); }
+  /// Its elements have two bytes and more: no compressor made them.
+  [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes >= word_elements * 2; }
   [[nodiscard]] ONEBIT_HD std::size_t bucket_of(const tile& t) const {
     return t.chunk / chunks_per_bucket;
   }
@@ -68,7 +69,7 @@ struct slot_format {
 template <Compressor C>
 [[nodiscard]] std::size_t tile_payload_bytes(const C& codec, const tile& t) {
   if constexpr (WordCompressor<C>) {
-    return t.n_words() * C::word_bytes;
+    return t.n_words() * codec.word_bytes;
   } else {
     return (codec.tile_bytes(t.n) + 3) / 4 * 4;  // slots, scales and tiles stay 4-byte aligned
   }
@@ -82,8 +83,8 @@ template <Compressor C>
   f.chunk_words = axis.chunk_words();
   f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
   if constexpr (WordCompressor<C>) {
-    f.word_bytes = C::word_bytes;
-    f.scales_at = axis.chunk_words() * C::word_bytes;
+    f.word_bytes = codec.word_bytes;
+    f.scales_at = axis.chunk_words() * codec.word_bytes;
     f.status_at = f.scales_at + (C::scaled ? axis.slot_segments() * sizeof(float) : 0);
   } else {
     tile_offsets.resize(axis.tiles().size());
@@ -143,7 +144,7 @@ template <class L, class C>
 ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
-    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * C::word_bytes, scale);
+    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * codec.word_bytes, scale);
   }
   return v;
 }
@@ -161,7 +162,7 @@ template <class L, class C, class Sum>
 ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
   using one = one_word<L>;
   for (unsigned j = 0; j < L::words; ++j) {
-    codec.template encode<one>(out + j * C::word_bytes, word_of<L>(y, j));
+    codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j));
     sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
   }
 }
@@ -181,7 +182,7 @@ struct tile_reader {
     }
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    return decode_words<L>(codec, words + k * C::word_bytes, scale);
+    return decode_words<L>(codec, words + k * codec.word_bytes, scale);
   }
 };
 
@@ -224,7 +225,7 @@ struct tile_sum {
     const std::size_t at = static_cast<std::size_t>(r) * stride;
     float s = 0;
     if constexpr (C::scaled) s = load_scalar<float>(scales + at);
-    return decode_words<L>(codec, words + at + k * C::word_bytes, s);
+    return decode_words<L>(codec, words + at + k * codec.word_bytes, s);
   }
 };
 
