@@ -28,10 +28,10 @@ struct named_optimizer {
   one_bit_adam_options one_bit_adam{};
   one_bit_lamb_options one_bit_lamb{};
   zero_one_adam_options zero_one_adam{};
-  dense_sum sum = dense_sum::rank_order;  ///< of adam and lamb
-  std::size_t bucket_elements = 0;        ///< of the compressed exchange; 0: one bucket
-  double lr = 1e-3;                       ///< what any_optimizer::lr tells
-  std::optional<double> weight_decay{};   ///< of groups that have none
+  dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
+  std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
+  double lr = 1e-3;                      ///< what any_optimizer::lr tells
+  std::optional<double> weight_decay{};  ///< of groups that have none
 };
 
 namespace detail {
@@ -70,8 +70,9 @@ template <class Options>
   r.read({"max_coeff"}, o.max_coeff);
 }
 [[gnu::cold]] inline void read_sum(option_reader& r, const char* name, dense_sum& sum) {
-  const auto place = r.read_word({name}, {"rank_order", "transport"});
-  if (place) sum = *place == 0 ? dense_sum::rank_order : dense_sum::transport;
+  static_assert(dense_sum{3} == dense_sum::in_bf16);
+  const auto place = r.read_word({name}, {"automatic", "rank_order", "transport", "in_bf16"});
+  if (place) sum = static_cast<dense_sum>(*place);
 }
 [[gnu::cold]] inline void read_freeze(option_reader& r, freeze_options& o, bool as_deepspeed) {
   if (as_deepspeed) o.after = 100000;

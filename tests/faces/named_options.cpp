@@ -196,7 +196,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
 }
 
 TEST_CASE("the guide has every key") {
-  std::ifstream in(std::string(ONEBIT_SOURCE_DIR) + "/examples/guide/deepspeed.md");
+  std::ifstream in(ONEBIT_SOURCE_DIR "/examples/guide/deepspeed.md");
   const std::string guide{std::istreambuf_iterator<char>(in), {}};
   for (const char* name : all_names) {
     const std::string known = refusal(name, {{"no such key", ""}});
@@ -225,7 +225,10 @@ TEST_CASE("each key sets what it means") {
   CHECK(one_bit({{"bucket_elements", "1000"}}).bucket_elements == 1000);
   CHECK(one_bit({{"warm_up_sum", "transport"}}).one_bit_adam.warm_up_sum == dense_sum::transport);
   CHECK(one_bit({{"warm_up_sum", "rank_order"}}).one_bit_adam.warm_up_sum == dense_sum::rank_order);
+  CHECK(read_options("adam", {}).sum == dense_sum::automatic);
   CHECK(read_options("adam", {{"sum", "transport"}}).sum == dense_sum::transport);
+  CHECK(read_options("adam", {{"sum", "in_bf16"}}).sum == dense_sum::in_bf16);
+  CHECK(read_options("adam", {{"sum", "automatic"}}).sum == dense_sum::automatic);
 
   const auto lamb = read_options("OneBitLamb", {{"max_coeff", "0.3"},
                                                 {"min_coeff", "0.02"},
@@ -304,7 +307,8 @@ TEST_CASE("what cannot be read, and what is near") {
   CHECK(says(refusal("OneBitAdam", {{"eps", "nan"}}), "must be a number"));
   CHECK(says(refusal("OneBitAdam", {{"eps", "inf"}}), "must be a number"));
   CHECK(says(refusal("OneBitAdam", {{"lr", "auto"}}), "must fill in what is auto"));
-  CHECK(says(refusal("OneBitAdam", {{"warm_up_sum", "ring"}}), "one of: rank_order, transport"));
+  CHECK(says(refusal("OneBitAdam", {{"warm_up_sum", "ring"}}),
+             "one of: automatic, rank_order, transport, in_bf16"));
   CHECK(read_options("adam", {{"betas", "0.8,0.9"}}).adam.beta2 == 0.9);
   CHECK(read_options("adam", {{"eps", " +1e-7 "}}).adam.eps == 1e-7);
 }
