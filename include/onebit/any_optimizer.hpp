@@ -139,9 +139,10 @@ class any_optimizer {
   template <class T>
   static constexpr int element = std::is_same_v<T, float>  ? 0
                                  : std::is_same_v<T, bf16> ? 1
-                                                           : 2;
+                                 : std::is_same_v<T, fp16> ? 2
+                                                           : 3;
   template <class P, class G>
-  static constexpr int elements_of = 6 * element<P> + 2 * element<std::remove_const_t<G>> +
+  static constexpr int elements_of = 8 * element<P> + 2 * element<std::remove_const_t<G>> +
                                      (std::is_const_v<G> ? 1 : 0);
   template <class O>
   struct groups_of_optimizer;

@@ -96,7 +96,83 @@ ONEBIT_HD constexpr T from_float(float x) {
   }
 }
 
+// -- memory whose type is known at run time ------------------------------------------------------
+
+/// Stands for any element type, where each tensor says which: tensors of several types in one
+/// optimizer. Its gradients are only read.
+struct any_element;
+
+enum class element_type : std::uint8_t { of_float, of_bf16, of_fp16 };
+template <Element T>
+inline constexpr element_type type_of = std::same_as<T, bf16>   ? element_type::of_bf16
+                                        : std::same_as<T, fp16> ? element_type::of_fp16
+                                                                : element_type::of_float;
+
+/// Calls f(pointer of the type that it has).
+template <class T, class F>
+ONEBIT_HD decltype(auto) with_type(T* p, const F& f) {
+  return f(p);
+}
+struct any_pointer {
+  void* p = nullptr;
+  element_type type = element_type::of_float;
+
+  [[nodiscard]] ONEBIT_HD any_pointer operator+(std::size_t n) const {
+    const std::size_t each = type == element_type::of_float ? 4 : 2;
+    return {static_cast<std::byte*>(p) + n * each, type};
+  }
+  friend ONEBIT_HD bool operator==(const any_pointer& a, std::nullptr_t) { return a.p == nullptr; }
+};
+template <class F>
+ONEBIT_HD decltype(auto) with_type(const any_pointer& a, const F& f) {
+  if (a.type == element_type::of_bf16) return f(static_cast<bf16*>(a.p));
+  if (a.type == element_type::of_fp16) return f(static_cast<fp16*>(a.p));
+  return f(static_cast<float*>(a.p));
+}
+
+/// A view of elements of one type, that any of them converts to.
+class any_span {
+ public:
+  any_span() = default;
+  template <class T>
+    requires Element<std::remove_const_t<T>>
+  explicit(false) any_span(std::span<T> values)
+      : data_{const_cast<std::remove_const_t<T>*>(values.data()), type_of<std::remove_const_t<T>>},
+        size_(values.size()) {}
+  any_span(any_pointer data, std::size_t n) : data_(data), size_(n) {}
+
+  [[nodiscard]] any_pointer data() const { return data_; }
+  [[nodiscard]] std::size_t size() const { return size_; }
+  [[nodiscard]] bool empty() const { return size_ == 0; }
+
+ private:
+  any_pointer data_{};
+  std::size_t size_ = 0;
+};
+
+/// How memory of such elements is held.
+template <class T>
+struct memory_of {
+  using pointer = T*;
+  using span = std::span<T>;
+};
+template <class T>
+  requires std::same_as<std::remove_const_t<T>, any_element>
+struct memory_of<T> {
+  using pointer = any_pointer;
+  using span = any_span;
+};
+template <class T>
+using pointer_to = typename memory_of<T>::pointer;
+template <class T>
+using span_of = typename memory_of<T>::span;
+
 namespace detail {
+
+/// Parameters and gradients of these types.
+template <class P, class G>
+inline constexpr bool can_be_trained = (Element<P> && Element<G>) ||
+                                       (std::same_as<P, any_element> && std::same_as<G, P>);
 
 template <class To, class From>
 using like_const = std::conditional_t<std::is_const_v<From>, const To, To>;

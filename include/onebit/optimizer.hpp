@@ -43,7 +43,7 @@ namespace onebit {
 /// C  a Collective: gather_scatter, all_gather, hierarchical
 template <class R, class S, class C, class P, class G>
 class optimizer {
-  static_assert(Element<P> && Element<std::remove_const_t<G>>,
+  static_assert(detail::can_be_trained<P, std::remove_const_t<G>>,
                 "onebit: parameters must be float, bf16 or fp16, gradients the same or const");
   using engine_type = engine<R, S, C, P, G>;
   using B = typename R::backend_type;

@@ -3,12 +3,23 @@
 #pragma once
 
 #include <cstddef>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/tensor.hpp>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace onebit::detail {
+
+/// Where elements lie, and of which type they are.
+template <class Pointer>
+[[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
+  return with_type(pointer, [](const auto* p) {
+    return std::pair<const void*, element_type>(p, type_of<std::remove_cvref_t<decltype(*p)>>);
+  });
+}
 
 /// The trainer's memory is where `groups` says now: `tensors`, a tensor_table, looks there from the
 /// next step on. Numbers of groups, of tensors and of their elements must be what they were;
@@ -36,7 +47,13 @@ template <class Table, class P, class G>
                                     x.master.size(), " masters, but had ", tensors.sizes[t],
                                     " and ", n_masters, where));
       }
-      const bool same = x.params.data() == was.params && x.grads.data() == was.grads &&
+      const auto params = place_of(x.params.data()), grads = place_of(x.grads.data());
+      const auto old_params = place_of(was.params), old_grads = place_of(was.grads);
+      if (params.second != old_params.second || grads.second != old_grads.second) {
+        throw invalid_input(
+            message("rebind: tensor ", t, " has other types of elements than it had", where));
+      }
+      const bool same = params == old_params && grads == old_grads &&
                         x.grads.size() == x.params.size() &&
                         (n_masters == 0 || x.master.data() == was.master);
       n_moved += same ? 0 : 1;

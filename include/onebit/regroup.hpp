@@ -169,7 +169,7 @@ template <class E, class Card>
         detail::broadcast_elements(comm, fresh.backend(), holder[first], !present, p,
                                    fresh.tensors.sizes[t]);
       };
-      bring(x.params);
+      with_type(x.params, bring);
       if (x.master != nullptr) bring(x.master);
     }
   }

@@ -26,12 +26,13 @@ namespace onebit {
 /// 4 bytes per parameter for its own scratch instead; the same with 2-byte gradients, which cannot
 /// hold what has to be saved.
 ///
-/// `P` and `G` are float, bf16 or fp16 (element.hpp). With 2-byte parameters `master` may hold them
+/// `P` and `G` are float, bf16 or fp16 (element.hpp), or both any_element: any of them, in each
+/// tensor another. With 2-byte parameters `master` may hold them
 /// in float: steps then act on it, and `params` receives its rounding. Without, each step rounds.
 template <class P = float, class G = P>
 struct tensor {
-  std::span<P> params;
-  std::span<G> grads;
+  span_of<P> params;
+  span_of<G> grads;
   std::span<float> master{};
 };
 
@@ -61,8 +62,8 @@ struct param_group {
 /// What a kernel knows of a tensor: raw pointers and its group's options.
 template <class P, class G>
 struct tensor_entry {
-  P* params = nullptr;
-  G* grads = nullptr;
+  pointer_to<P> params{};
+  pointer_to<G> grads{};
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
   float* master = nullptr;  ///< of 2-byte parameters, or null
@@ -104,12 +105,31 @@ ONEBIT_HD void store_elements(T* first, std::uint32_t k, std::uint32_t n,
   }
 }
 
+template <class L>
+ONEBIT_HD typename L::value load_elements(const any_pointer& first, std::uint32_t k,
+                                          std::uint32_t n) {
+  if (first.type == element_type::of_bf16)
+    return load_elements<L>(static_cast<const bf16*>(first.p), k, n);
+  if (first.type == element_type::of_fp16)
+    return load_elements<L>(static_cast<const fp16*>(first.p), k, n);
+  return load_elements<L>(static_cast<const float*>(first.p), k, n);
+}
+template <class L>
+ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::uint32_t n,
+                              const typename L::value& v) {
+  if (first.type == element_type::of_bf16)
+    return store_elements<L>(static_cast<bf16*>(first.p), k, n, v);
+  if (first.type == element_type::of_fp16)
+    return store_elements<L>(static_cast<fp16*>(first.p), k, n, v);
+  store_elements<L>(static_cast<float*>(first.p), k, n, v);
+}
+
 }  // namespace detail
 
 /// The parameters of a tile: the master copy where there is one, and its rounding.
 template <class L, class P>
 struct parameters_of {
-  P* first;
+  pointer_to<P> first;
   float* master;
   std::uint32_t n;
 
@@ -124,7 +144,7 @@ struct parameters_of {
       if (master != nullptr)
         return detail::load_elements<L>(static_cast<const float*>(master), k, n);
     }
-    return detail::load_elements<L>(static_cast<const P*>(first), k, n);
+    return detail::load_elements<L>(pointer_to<const P>(first), k, n);
   }
   ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
     if constexpr (!std::is_same_v<P, float>) {
@@ -143,13 +163,13 @@ inline constexpr float gradient_limit = 0x1p48F;
 /// read, where the tensor rests.
 template <class L, class G>
 struct gradients_of {
-  const G* first;
+  pointer_to<const G> first;
   std::uint32_t n;
   float inverse_loss_scale;
 
   template <class P>
   ONEBIT_HD gradients_of(const tensor_entry<P, G>& tensor, const tile& t, const step_scalars* now)
-      : first(tensor.rests ? nullptr : tensor.grads + t.offset),
+      : first(tensor.rests ? pointer_to<const G>{} : tensor.grads + t.offset),
         n(t.n),
         inverse_loss_scale(now->inverse_loss_scale) {}
 
@@ -254,11 +274,13 @@ struct flat_tensors {
     std::vector<memory_range> ranges;
     const auto add = [&](const auto& values, const char* what, bool written) {
       if (values.empty()) return;
-      const auto* first = reinterpret_cast<const char*>(values.data());
-      memory_range range{first, first, sizes.size(), values.size(), what, written};
-      check_address(range, sizeof values[0], where);
-      range.end += values.size_bytes();  // not of a null pointer
-      ranges.push_back(range);
+      with_type(values.data(), [&](const auto* p) {
+        const auto* const first = reinterpret_cast<const char*>(p);
+        memory_range range{first, first, sizes.size(), values.size(), what, written};
+        check_address(range, sizeof *p, where);
+        range.end += values.size() * sizeof *p;  // not of a null pointer
+        ranges.push_back(range);
+      });
     };
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const param_group<P, G>& group = groups[g];
@@ -266,12 +288,14 @@ struct flat_tensors {
       options.push_back(group.options());
       for (std::size_t t = 0; t < group.tensors.size(); ++t) {
         const tensor<P, G>& x = group.tensors[t];
-        check_tensor({g, t, x.params.size(), x.grads.size(), x.master.size(), sizeof(P),
-                      !std::is_same_v<P, float>},
+        const std::size_t each =
+            with_type(x.params.data(), [](const auto* p) { return sizeof *p; });
+        check_tensor({g, t, x.params.size(), x.grads.size(), x.master.size(), each, each == 2},
                      where);
         add(x.params, "params", true);
         add(x.master, "masters", true);
-        add(x.grads, "grads", !std::is_const_v<G>);  // scratch, then
+        const bool is_scratch = !std::is_const_v<G> && !std::is_same_v<G, any_element>;
+        add(x.grads, "grads", is_scratch);
         sizes.push_back(x.params.size());
         entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
                            x.master.empty() ? nullptr : x.master.data()});

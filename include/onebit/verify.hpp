@@ -39,7 +39,8 @@ template <class E>
   const auto add = [&](const auto* p, std::size_t n) { d.add(p, n * sizeof *p); };
   for (std::size_t i = 0; i < e.tensors.sizes.size(); ++i) {
     const auto& t = e.tensors.entries[i];
-    read_on_host(e.backend(), std::as_const(t.params), e.tensors.sizes[i], add);
+    with_type(t.params,
+              [&](const auto* p) { read_on_host(e.backend(), p, e.tensors.sizes[i], add); });
     if (t.master != nullptr) {
       read_on_host(e.backend(), std::as_const(t.master), e.tensors.sizes[i], add);
     }

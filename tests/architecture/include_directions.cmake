@@ -46,7 +46,7 @@ set(may_include_engine ${core} tensor_table collective digest checkpoint roll_ca
 set(may_include_restore ${core} collective checkpoint roll_call wire)
 set(may_include_verify error digest checkpoint)
 set(may_include_regroup ${may_include_restore} digest restore)
-set(may_include_rebind error tensor)
+set(may_include_rebind error element tensor)
 set(may_include_own_card checkpoint roll_call verify)
 set(may_include_step_in_progress ${core} report verify)
 set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore

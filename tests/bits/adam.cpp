@@ -18,7 +18,8 @@ struct adam {
 
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C&, B backend) const {
-    return onebit::adam(groups, transport, {.bias_correction = bias_correction}, backend);
+    return onebit::adam(groups, transport, {.bias_correction = bias_correction}, backend,
+                        onebit::dense_sum::rank_order);  // as when it was recorded
   }
 };
 

@@ -19,7 +19,8 @@ struct lamb {
 
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C&, B backend) const {
-    return onebit::lamb(groups, transport, {.bias_correction = bias_correction}, backend);
+    return onebit::lamb(groups, transport, {.bias_correction = bias_correction}, backend,
+                        onebit::dense_sum::rank_order);  // as when it was recorded
   }
 };
 

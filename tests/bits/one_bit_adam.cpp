@@ -29,7 +29,8 @@ struct one_bit_adam {
     const onebit::one_bit_adam_options options{
         .adam = {.bias_correction = bias_correction, .max_step = 0},
         .freeze = {.after = 4},
-        .refreshes = refreshes};
+        .refreshes = refreshes,
+        .warm_up_sum = onebit::dense_sum::rank_order};  // as when it was recorded
     return onebit::one_bit_adam(groups, transport, options, collective, backend);
   }
 };

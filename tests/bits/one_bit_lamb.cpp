@@ -23,7 +23,9 @@ struct one_bit_lamb {
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C& collective, B backend) const {
     const onebit::one_bit_lamb_options options{
-        .lamb = {.bias_correction = bias_correction, .max_step = 0}, .freeze = {.after = 4}};
+        .lamb = {.bias_correction = bias_correction, .max_step = 0},
+        .freeze = {.after = 4},
+        .warm_up_sum = onebit::dense_sum::rank_order};  // as when it was recorded
     return onebit::one_bit_lamb(groups, transport, options, collective, backend);
   }
 };

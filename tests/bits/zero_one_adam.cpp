@@ -30,7 +30,8 @@ struct zero_one_adam {
                      .warmup_steps = 5,
                      .doubling_steps = 2,
                      .max_interval = 4,
-                     .stop_refreshing = true}};
+                     .stop_refreshing = true},
+        .refresh_sum = onebit::dense_sum::rank_order};  // as when it was recorded
     return onebit::zero_one_adam(groups, transport, options, collective, backend);
   }
 };

@@ -195,3 +195,25 @@ TEST_CASE("options of groups stay what they are") {
     CHECK(moved[0] == doctest::Approx(0.95));
   });
 }
+
+TEST_CASE("tensors of several element types") {
+  run_threads(1, [](threads comm) {
+    std::vector<float> x(8, 1.0F), g(8, 1.0F), moved(8, 1.0F);
+    std::vector<bf16> y(8, to_bf16(1.0F)), h(8, to_bf16(1.0F)), moved_y(8, to_bf16(1.0F));
+    const auto span = [](auto& v) { return any_span(std::span(v)); };
+    std::vector<param_group<any_element>> groups(1);
+    groups[0].tensors = {{span(x), span(g)}, {span(y), span(h)}};
+    any_optimizer o = adam(groups, comm);
+    CHECK(o.rebind(groups) == 0);
+    groups[0].tensors = {{span(moved), span(g)}, {span(moved_y), span(h)}};
+    CHECK(o.rebind(groups) == 2);
+    (void)o.step(0.5F);
+    CHECK(x[0] == 1);
+    CHECK(moved[0] == doctest::Approx(0.5));
+    CHECK(to_float(y[0]) == 1);
+    CHECK(to_float(moved_y[0]) == doctest::Approx(0.5));
+    groups[0].tensors[0].grads = span(h);
+    CHECK(thrown<invalid_input>([&] { (void)o.rebind(groups); }) ==
+          contains{"rebind: tensor 0 has other types of elements"});
+  });
+}

@@ -146,6 +146,8 @@ TEST_CASE("law 2: all ranks hold the same parameters after every step") {
     check(p, onebit::gather_scatter<onebit::identity>{});
     p.options.warm_up_sum = onebit::dense_sum::transport;
     check(p, onebit::gather_scatter<onebit::sign<>>{});
+    p.options.warm_up_sum = onebit::dense_sum::in_bf16;
+    check(p, onebit::gather_scatter<onebit::sign<>>{});
     p.options.warm_up_sum = onebit::dense_sum::rank_order;
   }
 }
@@ -165,5 +167,7 @@ TEST_CASE("law 4: ranks of different machines agree, bit for bit") {
     return train(t, p, onebit::gather_scatter<onebit::sign<>>{},
                  onebit::host(t.rank() + 1, sets[r % sets.size()]));
   };
+  check_equal(on_ranks(3, same), on_ranks(3, mixed_hosts));
+  p.options.warm_up_sum = onebit::dense_sum::in_bf16;
   check_equal(on_ranks(3, same), on_ranks(3, mixed_hosts));
 }

@@ -105,6 +105,13 @@ void check_same_as_threads(const Make& make, bool announces = false) {
 TEST_CASE("the bits of threads: Adam") { check_same_as_threads(plain); }
 TEST_CASE("the bits of threads: 1-bit Adam, gather-scatter") { check_same_as_threads(scattered); }
 TEST_CASE("the bits of threads: 1-bit Adam, all-gather") { check_same_as_threads(gathered); }
+TEST_CASE("the bits of threads: averages in bf16") {
+  check_same_as_threads([](auto& data, auto t) {
+    onebit::one_bit_adam_options o = frozen_after(3);
+    o.warm_up_sum = onebit::dense_sum::in_bf16;
+    return onebit::one_bit_adam(data.groups(), t, o);
+  });
+}
 TEST_CASE("the bits of threads: 1-bit LAMB") { check_same_as_threads(layered); }
 TEST_CASE("the bits of threads: 0/1 Adam") { check_same_as_threads(skipping); }
 
