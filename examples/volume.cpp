@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // What a schedule will send, counted without training: rounds, bits per parameter and step, bytes
-// per rank, how many times less than a ring allreduce in 16 bits, with averages in bf16 and in
-// fp32, and the reductions against 1-bit Adam. Without options: the papers' own runs.
+// per rank, how many times less than a ring allreduce in 16 bits, with averages in int8, bf16
+// and fp32, and the reductions against 1-bit Adam. Without options: the papers' own runs.
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -54,10 +54,11 @@ void print(const run& r, const interval_flags& flags, int ranks, double average_
   const double bits = n.bits_per_step(average_bits);
   const double w = static_cast<double>(ranks);
   const double bytes = 2 * (w - 1) / w * static_cast<double>(r.parameters) * bits / 8;
-  std::printf("%-22s %-13s %11llu %8llu %7llu %7llu %7.3f %6.2fx %6.2fx %14.0f", r.name.c_str(),
-              r.algorithm.c_str(), static_cast<unsigned long long>(r.parameters),
+  std::printf("%-22s %-13s %11llu %8llu %7llu %7llu %7.3f %6.2fx %6.2fx %6.2fx %14.0f",
+              r.name.c_str(), r.algorithm.c_str(), static_cast<unsigned long long>(r.parameters),
               static_cast<unsigned long long>(r.steps), static_cast<unsigned long long>(n.rounds()),
               static_cast<unsigned long long>(n.dense + n.both), bits,
+              ring_bits / n.sent_bits_per_step(8.25), ring_bits / n.sent_bits_per_step(8.25),
               ring_bits / n.sent_bits_per_step(16), ring_bits / n.sent_bits_per_step(32), bytes);
   if (r.one_bit_adam_steps > 0) {
     const auto constant = [](std::uint64_t) { return 1.0F; };
@@ -84,9 +85,10 @@ int run_program(int argc, char** argv) {
   app.add_option("--steps", own.steps, "steps in all")->check(CLI::PositiveNumber);
   app.add_option("--warmup", own.warmup, "warm-up steps")->check(CLI::PositiveNumber);
   app.add_option("--ranks", ranks, "ranks")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--average-bits", average_bits,
-                 "bits of a value where ranks average: 16 (dense_sum::in_bf16) or 32")
-      ->check(CLI::IsMember({16, 32}))
+  app.add_option(
+         "--average-bits", average_bits,
+         "bits of a value where ranks average: 8.25 (dense_sum::in_int8), 16 (in_bf16) or 32")
+      ->check(CLI::IsMember({8.25, 16.0, 32.0}))
       ->capture_default_str();
   app.add_option("--kappa", flags.kappa, "0/1 Adam: refreshes before their gap doubles")
       ->check(CLI::PositiveNumber)
@@ -123,11 +125,11 @@ int run_program(int argc, char** argv) {
   std::printf(
       "%d ranks; bits and bytes with averages in %g bits; a round that sends both counts as "
       "dense;\n"
-      "times less than a ring allreduce in 16 bits, with averages in bf16 and in fp32\n",
+      "times less than a ring allreduce in 16 bits, with averages in int8, bf16 and fp32\n",
       ranks, average_bits);
-  std::printf("%-22s %-13s %11s %8s %7s %7s %7s %7s %7s %14s  %s\n", "run", "algorithm",
-              "parameters", "steps", "rounds", "dense", "bits", "bf16", "fp32", "bytes/step",
-              "fewer than 1-bit Adam");
+  std::printf("%-22s %-13s %11s %8s %7s %7s %7s %7s %7s %7s %7s %14s  %s\n", "run", "algorithm",
+              "parameters", "steps", "rounds", "dense", "bits", "int8", "int8", "bf16", "fp32",
+              "bytes/step", "fewer than 1-bit Adam");
   for (const run& r : runs) print(r, flags, ranks, average_bits);
   return 0;
 }

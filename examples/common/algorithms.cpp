@@ -4,6 +4,7 @@
 // All of the trainers' use of onebit: the optimizers and the transports.
 #include "algorithms.hpp"
 
+#include <onebit/collective/all_gather.hpp>
 #include <onebit/make_optimizer.hpp>
 #include <onebit/transport/threads.hpp>
 #ifdef EXAMPLE_WITH_MPI
@@ -36,6 +37,24 @@ template <class Transport>
 onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                                      std::span<const parameter> parameters,
                                      const optimizer_settings& settings) {
+  auto groups = make_groups(parameters);
+  // Its betas are its own; decays act with rates a tenth as large as Adam's, and are ten times so.
+  const onebit::lion_options lion{.max_grad_norm = settings.max_grad_norm};
+  if (algorithm.ends_with("lion")) {
+    for (auto& g : groups) g.weight_decay *= 10;
+  }
+  if (algorithm == "lion") return onebit::lion(groups, comm, lion);
+  if (algorithm == "one_bit_lion") return onebit::one_bit_lion(groups, comm, lion);
+  if (algorithm == "mean_lion") {
+    return onebit::one_bit_lion(groups, comm, lion, onebit::all_gather<onebit::unit_sign>{});
+  }
+  if (algorithm == "zero_one_lion") {
+    return onebit::zero_one_lion(
+        groups, comm,
+        onebit::zero_one_lion_options{.lion = lion,
+                                      .schedule = {.warmup_steps = settings.freeze_after,
+                                                   .also_every = settings.meet_every}});
+  }
   using onebit::describe;
   onebit::option_map options{{"beta2", describe(settings.beta2)},
                              {"eps", describe(settings.eps)},
@@ -45,7 +64,7 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
     options["schedule.warmup_steps"] = describe(settings.freeze_after);
     options["schedule.also_every"] = describe(settings.meet_every);
   }
-  return onebit::make_optimizer(algorithm, options, make_groups(parameters), comm);
+  return onebit::make_optimizer(algorithm, options, groups, comm);
 }
 
 // Both the link and the optimizers made through it refer to comm, which outlives them.
@@ -87,7 +106,8 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
 }  // namespace
 
 std::vector<std::string> available_algorithms() {
-  return {"adam", "one_bit_adam", "lamb", "one_bit_lamb", "zero_one_adam"};
+  return {"adam", "one_bit_adam", "lamb",      "one_bit_lamb", "zero_one_adam",
+          "lion", "one_bit_lion", "mean_lion", "zero_one_lion"};
 }
 
 std::vector<std::string> available_transports() {

@@ -28,10 +28,11 @@ struct optimizer_settings {
   double beta2;
   double eps;
   // Steps in which the variance still learns: those of one_bit_adam and one_bit_lamb send exact
-  // averages; in those of zero_one_adam, which compresses from the start, every step exchanges.
+  // averages; in those of zero_one_adam and zero_one_lion, which compress from the start, every
+  // step exchanges.
   std::uint64_t freeze_after;
   double max_grad_norm = 0;  // gradients are clipped to it; 0: not at all
-  // After every so-manieth step the ranks of zero_one_adam have the same parameters.
+  // After every so-manieth step the ranks of those two have the same parameters.
   std::uint64_t meet_every;
 };
 

@@ -37,15 +37,16 @@ void declare(CLI::App& app, options& o) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
   app.add_option("--seed", o.training.seed, "Seed of the initial parameters and batches (1)");
   app.add_option("--learning-rate", o.training.learning_rate,
-                 "At the peak, after warm-up (0.002; LAMB 0.003)")
+                 "At the peak, after warm-up (0.002; LAMB 0.003, Lion 0.001)")
       ->check(CLI::Range(1e-8, 10.0));
   app.add_option("--data", o.data_directory, "Directory of the images and labels")
       ->capture_default_str();
   app.add_option("--json", o.json_file, "File to write the table to as JSON");
 }
 
-// LAMB's is relative to the size of each tensor.
+// LAMB's is relative to the size of each tensor; Lion moves every element by the whole of it.
 double peak_learning_rate(const std::string& algorithm) {
+  if (algorithm.ends_with("lion")) return 0.001;
   return algorithm.ends_with("lamb") ? 0.003 : 0.002;
 }
 

@@ -49,7 +49,7 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--seed", t.seed, "Seed of the initial parameters and of the batches (1)");
   app.add_option("--batch", t.batch, "Sequences per rank and step (2)")->check(CLI::Range(1, 4096));
   app.add_option("--learning-rate", t.learning_rate,
-                 "At the peak, after warm-up (0.002; LAMB 0.007)")
+                 "At the peak, after warm-up (0.002; LAMB 0.007, Lion 0.0006)")
       ->check(CLI::Range(1e-8, 10.0));
   app.add_option("--max-grad-norm", t.max_grad_norm,
                  "Clips gradients by their global norm (0: does not)")
@@ -74,8 +74,9 @@ void declare(CLI::App& app, options& o) {
       ->needs(checkpoint);
 }
 
-// LAMB's is relative to the size of each tensor.
+// LAMB's is relative to the size of each tensor; Lion moves every element by the whole of it.
 double peak_learning_rate(const std::string& algorithm) {
+  if (algorithm.ends_with("lion")) return 0.0006;
   return algorithm.ends_with("lamb") ? 0.007 : 0.002;
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-/// What each policy promises. What one need not have is in a `*_defaults` to derive from.
+/// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
 namespace onebit {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
@@ -74,7 +74,6 @@ concept StartingTransport = Transport<T> &&
                         decltype(t.start_all_gather(send, receive, n))>;
 };
 
-/// Can also be split into transports over a part of the ranks.
 template <class T>
 concept SplittingTransport = Transport<T> && requires(const T t, int color, int key) {
   { t.split(color, key) } -> std::convertible_to<T>;
@@ -92,7 +91,7 @@ concept HostGatheringTransport = Transport<T> &&
   t.host_all_gather(send, receive, slot_bytes);
 };
 
-/// Its collectives only enqueue; `wait()` waits for them, and tells what went wrong.
+/// Its collectives only enqueue; `wait()` waits, and tells what went wrong.
 template <class T>
 concept WaitingTransport = Transport<T> && requires(T t) {
   t.wait();
@@ -141,8 +140,7 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
 
 /// The short way to write a compressor: a codec for one tile of at most 4096 floats. Its message
 /// has `tile_bytes(n)` bytes, whatever the values. The residual is kept for it (error feedback).
-/// `encode` may throw: the step is taken back. `decode` is noexcept: it also runs where parameters
-/// are being updated, which nothing can undo.
+/// `encode` may throw: the step is taken back. `decode` is noexcept: it runs in updates too.
 template <class C>
 concept TileCompressor = requires(const C c, const float* values, std::size_t n, std::byte* out,
                                   const std::byte* in, float* decoded) {
@@ -194,6 +192,9 @@ struct rule_defaults {
   static constexpr bool local_steps = false;
   /// Whether v is refreshed after the freeze, in steps that average and exchange.
   static constexpr bool refreshes = false;
+  /// Whether each rank keeps a momentum of its own: messages start from that, not from what was
+  /// agreed, and `apply`, which alone changes it, reads gradients too.
+  static constexpr bool own_momentum = false;
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
   [[nodiscard]] moments own_moments() const { return {}; }
@@ -262,7 +263,7 @@ concept ThawingRule = FreezingRule<R> &&
   r.thaw(agreed, at);
 };
 
-/// A rule whose elements come to life one by one: it has local steps, or refreshes.
+/// A rule whose elements come to life one by one, when they get variance.
 template <class R>
 concept WakingRule = ExchangeRule<R> &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
@@ -272,7 +273,7 @@ concept WakingRule = ExchangeRule<R> &&
 
 /// A rule with steps in which nothing travels.
 template <class R>
-concept LocalRule = WakingRule<R> && R::local_steps &&
+concept LocalRule = ExchangeRule<R> && R::local_steps &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
   r.local_step(plan, at);
@@ -280,8 +281,7 @@ concept LocalRule = WakingRule<R> && R::local_steps &&
 };
 
 /// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts.
-/// (One with local steps, after steps of one rank alone: starts from the parameters that there
-/// are.)
+/// (One with local steps, after steps of one rank alone: starts from the parameters there are.)
 template <class R>
 concept ResumingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_field& agreed, const detail::any_tiled<R>& at) {

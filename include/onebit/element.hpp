@@ -84,10 +84,27 @@ ONEBIT_HD constexpr fp16 to_fp16(float x) {
   return {static_cast<std::uint16_t>((u >> 16U & 0x8000U) | r)};
 }
 
-/// Rounds a float to any element type.
-template <Element T>
+/// Whole numbers of a message, from -127 to 127.
+struct [[gnu::may_alias]] int8 {
+  std::int8_t value = 0;
+};
+ONEBIT_HD constexpr float to_float(int8 x) { return static_cast<float>(x.value); }
+/// Rounds to nearest, ties to even; of what is outside the lowest bits.
+ONEBIT_HD constexpr int8 to_int8(float x) {
+  const float shifted = x + 12582912.0F;  // 1.5 2^23: the last bit is worth 1
+  return {static_cast<std::int8_t>(__builtin_bit_cast(std::uint32_t, shifted) & 0xFFU)};
+}
+
+/// What lanes load and store: elements, and int8.
+template <class T>
+concept Storable = Element<T> || std::same_as<T, int8>;
+
+/// Rounds a float to any of them.
+template <Storable T>
 ONEBIT_HD constexpr T from_float(float x) {
-  if constexpr (std::same_as<T, bf16>) {
+  if constexpr (std::same_as<T, int8>) {
+    return to_int8(x);
+  } else if constexpr (std::same_as<T, bf16>) {
     return to_bf16(x);
   } else if constexpr (std::same_as<T, fp16>) {
     return to_fp16(x);
@@ -113,7 +130,7 @@ inline constexpr element_type type_of = std::same_as<T, bf16>   ? element_type::
 #pragma nv_exec_check_disable
 #endif
 template <class T, class F>
-ONEBIT_HD decltype(auto) with_type(T* p, const F& f) {
+decltype(auto) with_type(T* p, const F& f) {
   return f(p);
 }
 struct any_pointer {
@@ -130,7 +147,7 @@ struct any_pointer {
 #pragma nv_exec_check_disable
 #endif
 template <class F>
-ONEBIT_HD decltype(auto) with_type(const any_pointer& a, const F& f) {
+decltype(auto) with_type(const any_pointer& a, const F& f) {
   if (a.type == element_type::of_bf16) return f(static_cast<bf16*>(a.p));
   if (a.type == element_type::of_fp16) return f(static_cast<fp16*>(a.p));
   return f(static_cast<float*>(a.p));

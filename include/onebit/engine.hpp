@@ -49,8 +49,11 @@ struct engine {
                 "onebit: this rule says `refreshes`, but has no preview_live(mean, at, live)");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
-  /// Gradients that may be written hold what an encode pass overwrites.
-  static constexpr bool scratch_gradients = std::is_same_v<G, float>;
+  /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
+  static constexpr bool scratch_gradients = std::is_same_v<G, float> && !R::own_momentum;
+  static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;  ///< for messages
+  static constexpr bool carries =
+      std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>::carries;
   using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
 
   /// Collective: all ranks throw when one rejects its input.
@@ -108,11 +111,12 @@ struct engine {
   [[gnu::cold]] void prepare(std::uint32_t number) {
     step_scalars s;
     s.optimizer = number % slot_place::n_optimizers;
+    s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     check_slots(checks);
     rule.prepare(average.axis());
     if constexpr (LocalRule<R>) {
-      live = {make_mask(), make_mask()};
+      if (WakingRule<R>) live = {make_mask(), make_mask()};
       if (compressed.travels()) start_compressed();
     }
   }
@@ -139,16 +143,13 @@ struct engine {
       return {undo.data()};
     }
   }
-
-  /// Every rank makes the same. Where nothing would travel it never exchanges: the algorithm is the
-  /// uncompressed one.
+  /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
     return schedule.plan(step, lr);
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
-  /// before it changes anything: when that fails, the next step tries again. Throws invalid_input
-  /// for a plan that the rule has no step for.
+  /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
   [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       const bool is_refresh = R::refreshes && plan.average_gradient && plan.exchange;
@@ -216,8 +217,7 @@ struct engine {
     backend().copy_out(values.data(), flat.data() + first, values.size());
     return values;
   }
-  /// All that lasts. A reader may throw in the middle, and take back what it has read; `adopt` ends
-  /// what it keeps.
+  /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
@@ -226,9 +226,10 @@ struct engine {
     schedule.archive(a);
     rule.archive(a);
     if constexpr (S::compresses) {
-      compressed.archive(a, !R::local_steps);
-      const bool has_mask = R::local_steps || (FreezingRule<R> && compressed.started());
-      live.archive(a, backend(), has_mask ? average.axis().n_words() : 0);
+      compressed.archive(a, keeps_agreed);
+      const bool masked =
+          (LocalRule<R> && WakingRule<R>) || ((FreezingRule<R> || carries) && compressed.started());
+      live.archive(a, backend(), masked ? average.axis().n_words() : 0);
     }
     if constexpr (Archive::reading) {
       const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
@@ -305,23 +306,30 @@ struct engine {
     throw invalid_input(
         detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
   }
+  void take_part(buffer_of<B, std::uint32_t>&& elements) {
+    if (elements.size() == 0) return;
+    live.set_current(std::move(elements));
+    compressed.count_live(mask());
+  }
   [[gnu::cold]] void start_compressed() {
     allocate_undo();
-    compressed.start(compressed.allocate(!R::local_steps, true), {});
+    auto elements = carries && live.size() == 0 ? make_mask() : decltype(make_mask()){};
+    compressed.start(compressed.allocate(keeps_agreed, true), {});
+    const auto axis = at_average();
+    backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
+                     all_live_kernel{axis.tiles, elements.data()});
+    take_part(std::move(elements));
     ++generation;
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
     average.release();
     allocate_undo();
-    auto space = compressed.allocate(!R::local_steps, R::local_steps);
+    auto space = compressed.allocate(keeps_agreed, R::local_steps);
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches
-    if constexpr (!R::local_steps) {
-      live.set_current(std::move(elements));
-      compressed.count_live(mask());
-    }
+    take_part(std::move(elements));
     ++generation;
   }
 };

@@ -37,6 +37,7 @@ struct step_scalars {
   std::uint32_t number = 0;      ///< of the step: what status words carry
   std::uint32_t terms = 0;       ///< a digest of what the step was told: they carry that too
   std::uint32_t optimizer = 0;   ///< its number, the same on all ranks
+  std::uint32_t rank = 0;        ///< this one
   std::uint32_t bad = 0;         ///< this rank saw a non-finite value since it last sealed a slot
   std::uint32_t skip = 0;        ///< called off: nothing that lasts may change in this step
   std::uint32_t odd_rank = 0;    ///< 1 + a rank that is out of step; stays until the host is told

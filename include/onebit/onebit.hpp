@@ -11,6 +11,7 @@
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/compress/sign.hpp>
+#include <onebit/compress/unit_sign.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
 #include <onebit/error.hpp>
@@ -19,7 +20,9 @@
 #include <onebit/report.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
+#include <onebit/rule/lion.hpp>
 #include <onebit/rule/zero_one.hpp>
+#include <onebit/rule/zero_one_lion.hpp>
 #include <onebit/schedule.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/threads.hpp>

@@ -218,9 +218,12 @@ class old_job {
       if (travels) space_ = e_->compressed.allocate(false, true);
       if (travels) e_->allocate_undo();
     } else if (old.compressed.started()) {
-      if (!travels) return old.thaw();  // one rank alone never compresses
+      if (!travels) {  // one rank alone never compresses
+        if constexpr (!R::own_momentum) old.thaw();
+        return;
+      }
       given_ = old.rule.resume(old.compressed.agreed(old.mask()), old.at(old.mask()));
-      space_ = e_->compressed.allocate(true, false);
+      space_ = e_->compressed.allocate(E::keeps_agreed, !E::keeps_agreed);
       e_->allocate_undo();
     }
   }
@@ -236,11 +239,12 @@ class old_job {
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    e.live = std::move(old.live);
+    if (old.live.size() > 0 || !starts) e.live = std::move(old.live);  // else all elements
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);
     was.optimizer = now.optimizer;
+    was.rank = now.rank;
     was.n_skipped = now.n_skipped;
     e.backend().copy_in(e.now(), &was, 1);
     e.tensors.numbers = std::move(old.tensors.numbers);

@@ -46,6 +46,21 @@ struct live_mask {
   }
 };
 
+/// The bits of all elements, for rules that leave none out: padding must not be carried.
+struct all_live_kernel {
+  static constexpr bool rare = true;
+  const tile* tiles;
+  std::uint32_t* live;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store_scalar(live + t.word + k, L::first(t.n - 32 * k));
+    }
+  }
+};
+
 /// What a rule gives a collective at the end of the warm-up. Empty: start from nothing.
 template <class Buffer>
 struct handover {

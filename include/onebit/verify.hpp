@@ -67,9 +67,9 @@ template <class E>
   digesting_buffer state;
   std::ostream out(&state);
   payload_writer writer(&out);
-  e.rule.archive(writer);
+  if (!decltype(E::rule)::own_momentum) e.rule.archive(writer);
   mine.state = state.value();
-  if (e.compressed.started() && !decltype(E::rule)::local_steps) {
+  if (e.compressed.started() && E::keeps_agreed) {
     const auto flat = e.flatten(e.compressed.agreed(e.mask()));
     digest agreed;
     read_on_host(e.backend(), flat.data(), flat.size(),

@@ -50,13 +50,13 @@ struct wide_lanes {
   ONEBIT_HD static void store(float* p, const value& v) {
     for (unsigned j = 0; j < N; ++j) L::store(p + 32 * j, v.word[j]);
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_HD static value load_as(const T* p, std::uint32_t) {
     value r;
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::load_as(p + 32 * j, 32);
     return r;
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_HD static void store_as(T* p, const value& v, std::uint32_t) {
     for (unsigned j = 0; j < N; ++j) L::store_as(p + 32 * j, v.word[j], 32);
   }

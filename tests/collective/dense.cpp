@@ -3,6 +3,9 @@
 
 // Law 3: the dense mean is a naive loop over the ranks, bit for bit.
 
+#include <algorithm>
+#include <cmath>
+
 #include "../conformance/collective.hpp"
 
 using namespace onebit_test;
@@ -12,6 +15,7 @@ namespace {
 using in_rank_order = dense_model<onebit::dense_sum::rank_order>;
 using by_transport = dense_model<onebit::dense_sum::transport>;
 using in_bf16 = dense_model<onebit::dense_sum::in_bf16>;
+using in_int8 = dense_model<onebit::dense_sum::in_int8>;
 using two_identity = gather_scatter_of<onebit::identity>;
 using one_identity = all_gather_of<onebit::identity>;
 
@@ -111,6 +115,54 @@ TEST_CASE("dense in bf16: messages and their mean are rounded once each, in half
   }
 }
 
+namespace {
+
+/// 32 values as int8 with a common power of two, from the definition.
+void round_word(float* word) {
+  float most = 0;
+  for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(word[i]));
+  const int e = std::max(most > 0 ? std::ilogb(most) : -200, -120);
+  for (int i = 0; i < 32; ++i) {
+    const double q = std::nearbyint(std::ldexp(static_cast<double>(word[i]), 6 - e));
+    word[i] = static_cast<float>(std::ldexp(std::clamp(q, -127.0, 127.0), e - 6)) + 0.0F;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("dense in int8: by word, messages and their mean are rounded once each") {
+  for (const auto& sizes : {odd_sizes(), std::vector<std::size_t>{1000}}) {
+    for (const int w : {2, 3, 5}) {
+      CAPTURE(w);
+      const auto ranks =
+          on_ranks(w, [&](onebit::threads t) { return exchange<in_int8>(t, sizes, 2, value); });
+      for (std::size_t step = 0; step < 2; ++step) {
+        const auto& real = ranks[0].real;
+        flat expected(real.size(), 0.0F);
+        for (int r = 0; r < w; ++r) {
+          flat message(real.size(), 0.0F);
+          for (std::size_t i = 0; i < real.size(); ++i) {
+            if (real[i]) message[i] = value(r, step, i);
+          }
+          for (std::size_t k = 0; k < real.size(); k += 32) round_word(message.data() + k);
+          for (std::size_t i = 0; i < real.size(); ++i) {
+            expected[i] = r == 0 ? message[i] : expected[i] + message[i];
+          }
+        }
+        for (float& x : expected) x *= 1.0F / static_cast<float>(w);
+        for (std::size_t k = 0; k < real.size(); k += 32) round_word(expected.data() + k);
+        for (const exchange_trace& r : ranks) {
+          CHECK(first_difference(r.agreed[step], expected) == none);
+          const std::size_t words =
+              (real.size() / 32 + static_cast<std::size_t>(w) - 1) / static_cast<std::size_t>(w);
+          CHECK(r.sent[step].bytes_sent ==
+                static_cast<std::uint64_t>(2 * (w - 1)) * ((33 * words + 3) / 4 * 4 + 24));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE(
     "dense: values without a finite sum of squares are a skipped step on all ranks, in all "
     "modes") {
@@ -123,7 +175,7 @@ TEST_CASE(
     });
     for (const exchange_trace& r : ranks) {
       CHECK(r.skipped == std::vector<bool>{false, true, false});
-      if (!std::is_same_v<decltype(model), in_bf16>) {
+      if (!std::is_same_v<decltype(model), in_bf16> && !std::is_same_v<decltype(model), in_int8>) {
         CHECK(first_difference(r.agreed[2], naive_mean(3, 2, r.real)) == none);
       }
     }
@@ -131,6 +183,7 @@ TEST_CASE(
   check(in_rank_order{});
   check(by_transport{});
   check(in_bf16{});
+  check(in_int8{});
   check(two_identity{});
 }
 

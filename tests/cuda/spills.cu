@@ -30,6 +30,9 @@ void every_kernel(const groups& g, onebit::threads comm, Backend backend) {
   steps(onebit::one_bit_lamb(g, comm, {}, exchange, backend));
   steps(onebit::zero_one_adam(g, comm, {}, exchange, backend));
   steps(deepspeed::zero_one_adam(g, comm, {}, exchange, backend));
+  steps(onebit::lion(g, comm, {}, backend));
+  steps(onebit::one_bit_lion(g, comm, {}, onebit::gather_scatter<onebit::unit_sign>{}, backend));
+  steps(onebit::zero_one_lion(g, comm, {}, exchange, backend));
 }
 
 }  // namespace
@@ -41,6 +44,8 @@ void on_a_device(const groups& g, onebit::threads comm, onebit::cuda backend) {
 void other_collectives(const groups& g, onebit::threads comm, onebit::cuda backend) {
   steps(onebit::one_bit_adam(g, comm, {}, onebit::all_gather<onebit::sign<>>{}, backend));
   steps(onebit::zero_one_adam(g, comm, {}, onebit::hierarchical{onebit::sign<>{}, 2}, backend));
+  steps(onebit::one_bit_lion<onebit::bf16>(g, comm, {}, onebit::all_gather<onebit::unit_sign>{},
+                                           backend));
 }
 
 template <class T>

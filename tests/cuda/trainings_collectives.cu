@@ -20,6 +20,18 @@ TEST_CASE("cuda trainings: all_gather") {
   check_same_bits<cuda_device>("zero_one_adam", 3, zero_one_adam_with(c));
 }
 
+TEST_CASE("cuda trainings: votes, their majority and their mean") {
+  const auto with = [](auto collective) {
+    return [=](const auto& g, auto t, auto b) {
+      return onebit::one_bit_lion(g, t, onebit::lion_options{}, collective, b);
+    };
+  };
+  for (const int n : {2, 3}) {
+    check_same_bits<cuda_device>("majority", n, with(onebit::gather_scatter<onebit::unit_sign>{}));
+    check_same_bits<cuda_device>("mean", n, with(onebit::all_gather<onebit::unit_sign>{}));
+  }
+}
+
 TEST_CASE("cuda trainings: two levels, and what is left of them") {
   // nodes of 2: between them; a node of 2 alone: every step is dense; nodes of 1 each: as
   // gather_scatter

@@ -228,6 +228,7 @@ TEST_CASE("each key sets what it means") {
   CHECK(read_options("adam", {}).sum == dense_sum::automatic);
   CHECK(read_options("adam", {{"sum", "transport"}}).sum == dense_sum::transport);
   CHECK(read_options("adam", {{"sum", "in_bf16"}}).sum == dense_sum::in_bf16);
+  CHECK(read_options("adam", {{"sum", "in_int8"}}).sum == dense_sum::in_int8);
   CHECK(read_options("adam", {{"sum", "automatic"}}).sum == dense_sum::automatic);
 
   const auto lamb = read_options("OneBitLamb", {{"max_coeff", "0.3"},
@@ -308,7 +309,7 @@ TEST_CASE("what cannot be read, and what is near") {
   CHECK(says(refusal("OneBitAdam", {{"eps", "inf"}}), "must be a number"));
   CHECK(says(refusal("OneBitAdam", {{"lr", "auto"}}), "must fill in what is auto"));
   CHECK(says(refusal("OneBitAdam", {{"warm_up_sum", "ring"}}),
-             "one of: automatic, rank_order, transport, in_bf16"));
+             "one of: automatic, rank_order, transport, in_bf16, in_int8"));
   CHECK(read_options("adam", {{"betas", "0.8,0.9"}}).adam.beta2 == 0.9);
   CHECK(read_options("adam", {{"eps", " +1e-7 "}}).adam.eps == 1e-7);
 }

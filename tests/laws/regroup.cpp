@@ -89,6 +89,8 @@ void for_all(const F& f) {
   SUBCASE("1-bit Adam, all-gather") { f(gathered); }
   SUBCASE("1-bit LAMB") { f(layered); }
   SUBCASE("0/1 Adam") { f(skipping); }
+  SUBCASE("Lion by votes") { f(voting); }
+  SUBCASE("Lion with local steps") { f(voting_locally); }
 }
 
 template <class Make>

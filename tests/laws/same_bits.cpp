@@ -168,6 +168,8 @@ TEST_CASE("law 4: ranks of different machines agree, bit for bit") {
                  onebit::host(t.rank() + 1, sets[r % sets.size()]));
   };
   check_equal(on_ranks(3, same), on_ranks(3, mixed_hosts));
-  p.options.warm_up_sum = onebit::dense_sum::in_bf16;
-  check_equal(on_ranks(3, same), on_ranks(3, mixed_hosts));
+  for (const auto sum : {onebit::dense_sum::in_bf16, onebit::dense_sum::in_int8}) {
+    p.options.warm_up_sum = sum;
+    check_equal(on_ranks(3, same), on_ranks(3, mixed_hosts));
+  }
 }

@@ -110,11 +110,11 @@ struct host_lanes {
 
  protected:
   /// The first n of 32 elements as floats, the others 0: for lanes without a faster way.
-  template <Element T>
+  template <Storable T>
   ONEBIT_LANES static void widen(float (&to)[32], const T* p, std::uint32_t n) {
     for (std::uint32_t l = 0; l < 32; ++l) to[l] = l < n ? to_float(p[l]) : 0.0F;
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_LANES static void narrow(T* p, const float (&from)[32], std::uint32_t n) {
     for (std::uint32_t l = 0; l < 32 && l < n; ++l) p[l] = from_float<T>(from[l]);
   }
@@ -151,14 +151,14 @@ struct portable_lanes : host_lanes {
     for (std::uint32_t l = 0; l < n; ++l) p[l] = v.lane[l];
   }
   /// The first n elements of any type (all 32 where n >= 32), converted; the other lanes are 0.
-  template <Element T>
+  template <Storable T>
   ONEBIT_LANES static value load_as(const T* p, std::uint32_t n) {
     value r;
     widen(r.lane, p, n);
     return r;
   }
   /// Stores the first n lanes (all 32 where n >= 32), rounded to any element type.
-  template <Element T>
+  template <Storable T>
   ONEBIT_LANES static void store_as(T* p, const value& v, std::uint32_t n) {
     narrow(p, v.lane, n);
   }

@@ -55,7 +55,7 @@ struct avx2_lanes : host_lanes {
     _mm256_maskstore_ps(p + 16, _mm256_castps_si256(b.p2), v.p2);
     _mm256_maskstore_ps(p + 24, _mm256_castps_si256(b.p3), v.p3);
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_TARGET static value load_as(const T* p, std::uint32_t n) {
     if constexpr (std::same_as<T, float>) {
       return n >= 32 ? load(p) : load(p, n);
@@ -66,7 +66,7 @@ struct avx2_lanes : host_lanes {
     widen(x, p, n);
     return load(x);
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_TARGET static void store_as(T* p, const value& v, std::uint32_t n) {
     if constexpr (std::same_as<T, float>) {
       return n >= 32 ? store(p, v) : store(p, v, n);

@@ -42,7 +42,7 @@ struct avx512_lanes : host_lanes {
     _mm512_mask_storeu_ps(p, low(b), v.lo);
     _mm512_mask_storeu_ps(p + 16, high(b), v.hi);
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_TARGET static value load_as(const T* p, std::uint32_t n) {
     if constexpr (std::same_as<T, float>) {
       return load(p, n);
@@ -51,7 +51,7 @@ struct avx512_lanes : host_lanes {
       return {wide(p, low(b)), wide(p + 16, high(b))};
     }
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_TARGET static void store_as(T* p, const value& v, std::uint32_t n) {
     if constexpr (std::same_as<T, float>) {
       store(p, v, n);
@@ -187,6 +187,13 @@ struct avx512_lanes : host_lanes {
   }
   ONEBIT_TARGET static void put(fp16* p, __mmask16 b, const __m512& v) {
     _mm256_mask_storeu_epi16(p, b, _mm512_maskz_cvtps_ph(all, v, nearest));
+  }
+  ONEBIT_TARGET static __m512 wide(const int8* p, __mmask16 b) {
+    const __m512i words = _mm512_maskz_cvtepi8_epi32(all, _mm_maskz_loadu_epi8(b, p));
+    return _mm512_maskz_cvtepi32_ps(all, words);
+  }
+  ONEBIT_TARGET static void put(int8* p, __mmask16 b, const __m512& v) {
+    _mm512_mask_cvtepi32_storeu_epi8(p, b, _mm512_maskz_cvtps_epi32(all, v));
   }
   static __mmask16 low(bits b) { return static_cast<__mmask16>(b); }
   static __mmask16 high(bits b) { return static_cast<__mmask16>(b >> 16); }

@@ -108,11 +108,11 @@ struct warp_lanes {
   ONEBIT_HD static void store(float* p, value v, std::uint32_t n) {
     if (Warp::lane() < n) p[Warp::lane()] = v;
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_HD static value load_as(const T* p, std::uint32_t n) {
     return Warp::lane() < n ? to_float(p[Warp::lane()]) : 0.0F;
   }
-  template <Element T>
+  template <Storable T>
   ONEBIT_HD static void store_as(T* p, value v, std::uint32_t n) {
     if (Warp::lane() < n) p[Warp::lane()] = from_float<T>(v);
   }

@@ -24,12 +24,17 @@ enum class dense_sum : std::uint8_t {
   transport,   ///< the transport's own allreduce: its speed and its order of summation
   /// As rank_order, in half the bytes: each rank's gradient (without the loss scale: fp16 would
   /// lose small ones) is rounded to bf16 on its way, and the mean once more.
-  in_bf16
+  in_bf16,
+  /// The same in a quarter of the bytes: every 32 elements are whole numbers from -127 to 127 times
+  /// a common power of two (MXINT8 of the OCP Microscaling Formats, a bit to spare), which loses
+  /// elements below a 127th of the largest of the 32.
+  in_int8
 };
 /// For descriptions: empty, or from a comma on.
 [[nodiscard, gnu::cold]] inline std::string to_string(dense_sum mode) {
   return mode == dense_sum::transport ? ", sums by the transport"
          : mode == dense_sum::in_bf16 ? ", averages in bf16"
+         : mode == dense_sum::in_int8 ? ", averages in int8"
                                       : "";
 }
 template <class G>
@@ -41,13 +46,17 @@ template <class G>
 
 namespace detail {
 
-/// Floats, or their upper halves, and for each chunk the sum of the squares of what was rounded:
-/// whoever has the mean has its norm.
+/// Floats, their upper halves, or int8 with the exponent of their unit, by word; and for each chunk
+/// the sum of the squares of what was rounded: whoever has the mean has its norm.
 struct mean_codec {
   static constexpr bool scaled = true;
   static constexpr bool carries = false;
-  std::size_t word_bytes = 128;
+  static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
+  std::size_t word_bytes = floats;
 
+  [[nodiscard]] static std::size_t bytes_of(dense_sum mode) {
+    return mode == dense_sum::in_bf16 ? halves : mode == dense_sum::in_int8 ? int8s : floats;
+  }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
   ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
   template <class L>
@@ -57,17 +66,35 @@ struct mean_codec {
   }
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
-    if (word_bytes == 64) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
-    L::store(reinterpret_cast<float*>(out), y);
+    if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
+    if (word_bytes == floats) return L::store(reinterpret_cast<float*>(out), y);
+    const std::uint32_t e = exponent_of(L::fold_max(L::abs(y)));
+    const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
+    L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
+    out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
   }
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
-    if (word_bytes == 64) return L::load_as(reinterpret_cast<const bf16*>(in), 32);
-    return L::load(reinterpret_cast<const float*>(in));
+    if (word_bytes == halves) return L::load_as(reinterpret_cast<const bf16*>(in), 32);
+    if (word_bytes == floats) return L::load(reinterpret_cast<const float*>(in));
+    const auto e = static_cast<std::uint32_t>(in[32]);
+    const float unit = power_of_two(e - 6);
+    return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));
   }
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
     return L::set(0.0F);
+  }
+
+ private:
+  /// Biased: the largest becomes 64 to 127 units of 2^(e - 127 - 6), which are normal and have an
+  /// inverse, 2^(260 - e - 127).
+  [[nodiscard]] ONEBIT_HD static std::uint32_t exponent_of(float largest) {
+    const std::uint32_t e = __builtin_bit_cast(std::uint32_t, largest) >> 23U;
+    return e < 7 ? 7 : e > 254 ? 254 : e;
+  }
+  [[nodiscard]] ONEBIT_HD static float power_of_two(std::uint32_t biased) {
+    return __builtin_bit_cast(float, biased << 23U);
   }
 };
 static_assert(WordCompressor<mean_codec>);
@@ -175,15 +202,16 @@ struct check_tags_kernel {
 /// the transport's.
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
-/// plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it; transport: 1
-/// collective. Memory while in use: 8 bytes per element and 4/W (in_bf16: half), 4 (transport).
+/// plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it, in_int8 33/128;
+/// transport: 1 collective. Memory while in use: 8 bytes per element and 4/W (in_bf16: half), 4
+/// (transport).
 template <class B>
 class dense {
  public:
   dense(dense_sum mode, wire w, B backend, std::span<const std::size_t> sizes, int n_buckets = 1)
       : mode_(mode),
         wire_(std::move(w)),
-        exchange_({mode == dense_sum::in_bf16 && wire_.size() > 1 ? 64U : 128U}, wire_,
+        exchange_({wire_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, wire_,
                   std::move(backend), sizes, n_buckets) {}
 
   [[nodiscard]] dense_sum mode() const { return mode_; }

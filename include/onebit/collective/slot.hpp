@@ -84,7 +84,7 @@ template <Compressor C>
   f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
   if constexpr (WordCompressor<C>) {
     f.word_bytes = codec.word_bytes;
-    f.scales_at = axis.chunk_words() * codec.word_bytes;
+    f.scales_at = (axis.chunk_words() * codec.word_bytes + 3) / 4 * 4;
     f.status_at = f.scales_at + (C::scaled ? axis.slot_segments() * sizeof(float) : 0);
   } else {
     tile_offsets.resize(axis.tiles().size());
