@@ -12,6 +12,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <onebit/any_optimizer.hpp>
 #include <onebit/onebit.hpp>
 #include <span>
 #include <string>
@@ -31,28 +32,17 @@ struct settings {
   adam_options adam;
   std::uint64_t freeze_after, meet_every;
 };
-using step_function = std::function<common::step_costs(float)>;
 
 template <class Optimizer>
-common::optimizer erase(Optimizer made) {
-  auto shared = std::make_shared<Optimizer>(std::move(made));
-  shared->warn_with(nullptr);  // the rows are what they are
-  return {.step =
-              [shared](float lr) {
-                const report r = shared->step(lr);
-                return common::step_costs{.phase = to_string(r.phase),
-                                          .skipped = r.skipped,
-                                          .bytes_sent = r.bytes_sent,
-                                          .collectives = r.collectives};
-              },
-          .save = [shared](std::ostream& out) { shared->save(out); },
-          .load = [shared](std::istream& in) { shared->load(in); }};
+any_optimizer quiet(Optimizer made) {
+  made.warn_with(nullptr);  // the rows are what they are
+  return made;
 }
 
 struct row {
   const char* name;
   double learning_rate;
-  std::function<common::optimizer(const groups&, threads, const settings&)> make;
+  std::function<any_optimizer(const groups&, threads, const settings&)> make;
 };
 
 constexpr double adams_rate = 0.002, lambs_rate = 0.007;  // LAMB's is relative to a tensor's size
@@ -61,7 +51,7 @@ constexpr double adams_rate = 0.002, lambs_rate = 0.007;  // LAMB's is relative 
 template <class C = gather_scatter<sign<>>>
 row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 10) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) {
-            return erase(one_bit_adam(g, t,
+            return quiet(one_bit_adam(g, t,
                                       {.adam = {.beta2 = s.adam.beta2, .max_step = bound},
                                        .freeze = {.after = s.freeze_after},
                                        .refreshes = refreshes},
@@ -76,20 +66,20 @@ row naive(const char* name, C collective) {
         const custom_schedule always([](std::uint64_t, float) {
           return step_plan{.average_gradient = false, .exchange = true};
         });
-        return erase(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
+        return quiet(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
       }};
 }
 row lamb_with(const char* name, lamb_options o) {
   return {name, lambs_rate, [=](const groups& g, threads t, const settings& s) mutable {
             o.beta2 = s.adam.beta2;
-            return erase(one_bit_lamb(g, t, {.lamb = o, .freeze = {.after = 2 * s.freeze_after}}));
+            return quiet(one_bit_lamb(g, t, {.lamb = o, .freeze = {.after = 2 * s.freeze_after}}));
           }};
 }
 row zero_one(const char* name, intervals_options when, granularity scales, double bound = 10) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) mutable {
             when.warmup_steps = s.freeze_after;
             when.also_every = s.meet_every;
-            return erase(zero_one_adam(
+            return quiet(zero_one_adam(
                 g, t, {.adam = {.beta2 = s.adam.beta2, .max_step = bound}, .schedule = when},
                 gather_scatter{sign<>{scales}}));
           }};
@@ -99,7 +89,7 @@ std::vector<row> all_rows() {
   const auto layer = granularity::layer(), block = granularity::block(128);
   return {
       {"adam", adams_rate,
-       [](const groups& g, threads t, const settings& s) { return erase(adam(g, t, s.adam)); }},
+       [](const groups& g, threads t, const settings& s) { return quiet(adam(g, t, s.adam)); }},
       one_bit("1-bit Adam", 16),
       one_bit("  no bound on steps", 16, gather_scatter<sign<>>{}, 0),
       one_bit("  v frozen for good (the paper's)", 0, gather_scatter<sign<>>{}, 0),
@@ -111,7 +101,7 @@ std::vector<row> all_rows() {
       one_bit("  one L2 scale for all layers", 16, gather_scatter{sign<>{granularity::vector()}}),
       {"  message m / sqrt(v), v frozen", adams_rate,
        [](const groups& g, threads t, const settings& s) {
-         return erase(optimizer("updates", g, t, compressed_updates(s.adam),
+         return quiet(optimizer("updates", g, t, compressed_updates(s.adam),
                                 freeze({.after = s.freeze_after}, s.adam.beta2),
                                 gather_scatter<sign<>>{}));
        }},
@@ -123,7 +113,7 @@ std::vector<row> all_rows() {
       zero_one("  L2 scale per block of 128", {}, block),
       {"lamb", lambs_rate,
        [](const groups& g, threads t, const settings& s) {
-         return erase(lamb(g, t, {.beta2 = s.adam.beta2}));
+         return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));
        }},
       lamb_with("1-bit LAMB", {}),
       lamb_with("  coefficient frozen", {.factor_min = 1, .factor_max = 1}),
@@ -148,27 +138,24 @@ struct outcome_of_row {
   double share = 0;     ///< of the bytes that dense steps send
 };
 
-/// `inner`, and how far its steps go.
-common::optimizer watched(common::optimizer inner, std::span<const common::parameter> parameters,
-                          double& farthest) {
+/// How far each step moves the parameters, from where the last one left them.
+std::function<void(float)> watch(std::span<const common::parameter> parameters, double& farthest) {
   std::vector<std::span<float>> values;
-  for (const auto& p : parameters) values.push_back(p.value);
-  auto step = [inner = inner.step, values, &farthest,
-               before = std::vector<float>()](float lr) mutable {
-    before.clear();
-    for (const auto& v : values) before.insert(before.end(), v.begin(), v.end());
-    const auto costs = inner(lr);
+  std::vector<float> before;
+  for (const auto& p : parameters) {
+    values.push_back(p.value);
+    before.insert(before.end(), p.value.begin(), p.value.end());
+  }
+  return [values, before, &farthest](float lr) mutable {
     std::size_t at = 0;
     for (const auto& v : values) {
       for (const float x : v) {
-        const double moved = std::fabs(static_cast<double>(x) - static_cast<double>(before[at++]));
+        const double moved = std::fabs(static_cast<double>(x) - static_cast<double>(before[at]));
         farthest = std::max(farthest, moved / static_cast<double>(lr));
+        before[at++] = x;
       }
     }
-    return costs;
   };
-  inner.step = std::move(step);
-  return inner;
 }
 
 /// One training on all ranks; a loss of NaN where it diverged.
@@ -188,10 +175,9 @@ void train(const options& o, const language_model::text& source, const row& r,
               for (const auto& p : parameters) {
                 g[p.decay ? 0 : 1].tensors.push_back({p.value, p.gradient});
               }
-              auto made =
-                  r.make(g, comm, {{.beta2 = s.beta2, .eps = s.eps}, s.freeze_after, s.meet_every});
-              return comm.rank() == 0 ? watched(std::move(made), parameters, result.farthest)
-                                      : std::move(made);
+              if (comm.rank() == 0) link.after_step = watch(parameters, result.farthest);
+              return r.make(g, comm,
+                            {{.beta2 = s.beta2, .eps = s.eps}, s.freeze_after, s.meet_every});
             }};
     auto training = o.training;
     training.learning_rate = r.learning_rate;

@@ -4,7 +4,9 @@
 // All of the trainers' use of onebit: the optimizers and the transports.
 #include "algorithms.hpp"
 
-#include <onebit/onebit.hpp>
+#include <onebit/collective/all_gather.hpp>
+#include <onebit/make_optimizer.hpp>
+#include <onebit/transport/threads.hpp>
 #ifdef EXAMPLE_WITH_MPI
 #include <mpi.h>
 
@@ -20,8 +22,6 @@
 namespace common {
 namespace {
 
-constexpr double beta1 = 0.9;
-
 // Matrices decay; biases and gains do not.
 std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters) {
   std::vector<onebit::param_group<>> groups(2);
@@ -33,80 +33,38 @@ std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parame
   return groups;
 }
 
-template <class Optimizer>
-optimizer erase(Optimizer made) {
-  // Shared only because std::function must be copyable.
-  auto shared = std::make_shared<Optimizer>(std::move(made));
-  return {
-      .step =
-          [shared](float learning_rate) {
-            const onebit::report r = shared->step(learning_rate);
-            return step_costs{.phase = to_string(r.phase),
-                              .gradient_norm = r.gradient_norm,
-                              .skipped = r.skipped,
-                              .bytes_sent = r.bytes_sent,
-                              .collectives = r.collectives,
-                              .encode_seconds = r.encode_seconds,
-                              .communicate_seconds = r.communicate_seconds,
-                              .update_seconds = r.update_seconds};
-          },
-      .save = [shared](std::ostream& out) { shared->save(out); },
-      .load = [shared](std::istream& in) { shared->load(in); },
-  };
-}
-
 template <class Transport>
-optimizer make_optimizer(Transport& comm, const std::string& algorithm,
-                         std::span<const parameter> parameters,
-                         const optimizer_settings& settings) {
+onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorithm,
+                                     std::span<const parameter> parameters,
+                                     const optimizer_settings& settings) {
   auto groups = make_groups(parameters);
-  const double beta2 = settings.beta2, eps = settings.eps, most = settings.max_grad_norm;
-  if (algorithm == "adam") {
-    return erase(onebit::adam(
-        groups, comm,
-        onebit::adam_options{.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most}));
-  }
-  if (algorithm == "one_bit_adam") {
-    return erase(onebit::one_bit_adam(
-        groups, comm,
-        onebit::one_bit_adam_options{
-            .adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most},
-            .freeze = {.after = settings.freeze_after}}));
-  }
   // Its betas are its own; decays act with rates a tenth as large as Adam's, and are ten times so.
-  const onebit::lion_options lion{.beta1 = beta1, .max_grad_norm = most};
+  const onebit::lion_options lion{.max_grad_norm = settings.max_grad_norm};
   if (algorithm.ends_with("lion")) {
     for (auto& g : groups) g.weight_decay *= 10;
   }
-  if (algorithm == "lion") return erase(onebit::lion(groups, comm, lion));
-  if (algorithm == "one_bit_lion") return erase(onebit::one_bit_lion(groups, comm, lion));
+  if (algorithm == "lion") return onebit::lion(groups, comm, lion);
+  if (algorithm == "one_bit_lion") return onebit::one_bit_lion(groups, comm, lion);
   if (algorithm == "mean_lion") {
-    return erase(onebit::one_bit_lion(groups, comm, lion, onebit::all_gather<onebit::unit_sign>{}));
+    return onebit::one_bit_lion(groups, comm, lion, onebit::all_gather<onebit::unit_sign>{});
   }
   if (algorithm == "zero_one_lion") {
-    return erase(onebit::zero_one_lion(
+    return onebit::zero_one_lion(
         groups, comm,
         onebit::zero_one_lion_options{.lion = lion,
                                       .schedule = {.warmup_steps = settings.freeze_after,
-                                                   .also_every = settings.meet_every}}));
+                                                   .also_every = settings.meet_every}});
   }
-  const onebit::lamb_options lamb{
-      .beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most};
-  if (algorithm == "lamb") return erase(onebit::lamb(groups, comm, lamb));
-  if (algorithm == "one_bit_lamb") {
-    return erase(onebit::one_bit_lamb(
-        groups, comm,
-        onebit::one_bit_lamb_options{.lamb = lamb, .freeze = {.after = settings.freeze_after}}));
-  }
+  using onebit::describe;
+  onebit::option_map options{{"beta2", describe(settings.beta2)},
+                             {"eps", describe(settings.eps)},
+                             {"max_grad_norm", describe(settings.max_grad_norm)}};
+  if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
   if (algorithm == "zero_one_adam") {
-    return erase(onebit::zero_one_adam(
-        groups, comm,
-        onebit::zero_one_adam_options{
-            .adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps, .max_grad_norm = most},
-            .schedule = {.warmup_steps = settings.freeze_after,
-                         .also_every = settings.meet_every}}));
+    options["schedule.warmup_steps"] = describe(settings.freeze_after);
+    options["schedule.also_every"] = describe(settings.meet_every);
   }
-  throw std::invalid_argument("unknown algorithm '" + algorithm + "'");
+  return onebit::make_optimizer(algorithm, options, groups, comm);
 }
 
 // Both the link and the optimizers made through it refer to comm, which outlives them.

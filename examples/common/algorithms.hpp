@@ -1,44 +1,22 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the trainers ask of onebit, with the types erased: algorithms.cpp alone includes its
-// headers.
+// What the trainers ask of onebit: optimizers by name, over a transport by name.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iosfwd>
 #include <memory>
-#include <optional>
+#include <onebit/any_optimizer.hpp>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace common {
 
 std::vector<std::string> available_algorithms();
 std::vector<std::string> available_transports();
-
-// What one step of an optimizer did on this rank.
-struct step_costs {
-  std::string_view phase;
-  std::optional<float> gradient_norm{};
-  bool skipped = false;  // a gradient somewhere was not finite, so nothing was updated
-  std::uint64_t bytes_sent = 0;
-  std::uint64_t collectives = 0;
-  double encode_seconds = 0;
-  double communicate_seconds = 0;
-  double update_seconds = 0;
-};
-
-struct optimizer {
-  std::function<step_costs(float learning_rate)> step;
-  // Both are collective.
-  std::function<void(std::ostream&)> save;
-  std::function<void(std::istream&)> load;
-};
 
 struct parameter {
   std::span<float> value;
@@ -63,9 +41,10 @@ struct rank_link {
   int rank;
   int size;
   std::function<void(const void* send, void* receive, std::size_t bytes_per_rank)> all_gather;
-  std::function<optimizer(const std::string& algorithm, std::span<const parameter>,
-                          const optimizer_settings&)>
+  std::function<onebit::any_optimizer(const std::string& algorithm, std::span<const parameter>,
+                                      const optimizer_settings&)>
       make_optimizer;
+  std::function<void(float learning_rate)> after_step{};  // if it is there
 
   // Every rank's value, in the order of the ranks.
   template <class T>

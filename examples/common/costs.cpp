@@ -12,7 +12,7 @@
 
 namespace common {
 
-void totals::add(const step_costs& costs) {
+void totals::add(const onebit::report& costs) {
   bytes_sent += costs.bytes_sent;
   collectives += costs.collectives;
   rounds += costs.collectives > 0 ? 1 : 0;

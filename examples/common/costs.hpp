@@ -25,7 +25,7 @@ struct totals {
   double communicate_seconds = 0;
   double update_seconds = 0;
 
-  void add(const step_costs& costs);
+  void add(const onebit::report& costs);
 };
 
 // Of all ranks: the largest of the counts and of seconds, the mean of its parts. Collective.

@@ -74,7 +74,7 @@ training_result train(common::rank_link& link, const data_set& data, const std::
     count += t.value.size();
   }
   const std::int64_t interval = common::validation_interval(options.steps);
-  const common::optimizer optimizer = link.make_optimizer(
+  onebit::any_optimizer optimizer = link.make_optimizer(
       algorithm, parameters,
       {.beta2 = beta2,
        .eps = eps,
@@ -93,10 +93,10 @@ training_result train(common::rank_link& link, const data_set& data, const std::
                        static_cast<std::uint64_t>(step), link.rank);
     const double loss = model.loss_and_gradients(drawn);
     total.compute_seconds += now() - begin;
-    const common::step_costs costs =
+    const onebit::report costs =
         optimizer.step(common::learning_rate(options.learning_rate, step, options.steps));
     total.add(costs);
-    if (bar) bar->show(step + 1, loss, costs.phase);
+    if (bar) bar->show(step + 1, loss, to_string(costs.phase));
     if ((step + 1) % interval != 0) continue;
     validation_loss =
         evaluate(link, model, data.training, data.held_out, data.training.size()).loss;

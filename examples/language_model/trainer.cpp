@@ -101,12 +101,13 @@ class training {
     const double loss = model_.loss_and_gradients(batch_.input, batch_.target);
     total_.compute_seconds += now() - begin;
 
-    const common::step_costs costs =
-        optimizer_.step(common::learning_rate(options_.learning_rate, step_, options_.steps));
+    const float rate = common::learning_rate(options_.learning_rate, step_, options_.steps);
+    const onebit::report costs = optimizer_.step(rate);
+    if (link_.after_step) link_.after_step(rate);
     total_.add(costs);
     unshared_.push_back({loss, total_.bytes_sent});
     ++step_;
-    return {loss, costs.phase};
+    return {loss, to_string(costs.phase)};
   }
 
   // Ranks exchange their losses now and then only, so that the steps between are timed without it.
@@ -256,7 +257,7 @@ class training {
   transformer<float> model_;
   std::int64_t validation_interval_;
   std::vector<common::parameter> parameters_;
-  common::optimizer optimizer_;
+  onebit::any_optimizer optimizer_;
   std::optional<checkpoint_files> files_;
   batch batch_;
   double started_ = 0;

@@ -125,7 +125,10 @@ inline constexpr element_type type_of = std::same_as<T, bf16>   ? element_type::
                                         : std::same_as<T, fp16> ? element_type::of_fp16
                                                                 : element_type::of_float;
 
-/// Calls f(pointer of the type that it has).
+/// Calls f(pointer of the type that it has). On the host f may be a lambda: nvcc need not warn.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
 template <class T, class F>
 decltype(auto) with_type(T* p, const F& f) {
   return f(p);
@@ -140,6 +143,9 @@ struct any_pointer {
   }
   friend ONEBIT_HD bool operator==(const any_pointer& a, std::nullptr_t) { return a.p == nullptr; }
 };
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
 template <class F>
 decltype(auto) with_type(const any_pointer& a, const F& f) {
   if (a.type == element_type::of_bf16) return f(static_cast<bf16*>(a.p));

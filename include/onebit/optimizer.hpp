@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <istream>
 #include <memory>
 #include <onebit/checkpoint.hpp>
@@ -14,7 +13,9 @@
 #include <onebit/engine.hpp>
 #include <onebit/error.hpp>
 #include <onebit/given_moments.hpp>
+#include <onebit/own_card.hpp>
 #include <onebit/policy_checks.hpp>
+#include <onebit/rebind.hpp>
 #include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
@@ -59,7 +60,7 @@ class optimizer {
                                        std::move(rule), std::move(schedule), collective, sum)),
         name_(std::move(name) + to_string(resolved<G>(sum))) {
     engine_type& e = parts_->lasting;
-    detail::rank_card card = own_card(parts_->lasting).ranks;
+    detail::rank_card card = detail::own_card(name_, parts_->lasting).ranks;
     card.number = detail::next_number();
     e.prepare(detail::roll_call(e.comm, card));
   }
@@ -156,6 +157,13 @@ class optimizer {
     if (parts_->open) throw invalid_input(has_begun());
     parts_->lasting.tensors.rest(tensor, where());
   }
+  /// Memory that moved, with the same values, is where `groups` says from the next step on, on this
+  /// rank (rebind.hpp). How many tensors have; 0 costs next to nothing. Throws invalid_input for
+  /// other sizes, and between begin() and step().
+  std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
+    if (parts_->open) throw invalid_input(has_begun());
+    return detail::rebind(parts_->lasting.tensors, groups, where());
+  }
   /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
   /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on, elements that
   /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
@@ -224,7 +232,7 @@ class optimizer {
   /// collective. Throws checkpoint_error; invalid_input between begin() and step().
   [[gnu::cold]] void save(std::ostream& out) {
     if (parts_->open) throw invalid_input(has_begun());
-    const detail::checkpoint_card card = own_card(parts_->lasting);
+    const detail::checkpoint_card card = detail::own_card(name_, parts_->lasting);
     detail::write_checkpoint(out, [&](detail::payload_writer& a) {
       a.local(card);
       parts_->lasting.archive(a);
@@ -237,7 +245,7 @@ class optimizer {
   [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options) {
     const detail::standard_arithmetic arithmetic;
     load_checkpoint(
-        parts_->lasting, in, [&] { return own_card(parts_->lasting); }, with,
+        parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
         parts_->open ? has_begun() : "");
   }
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
@@ -252,8 +260,8 @@ class optimizer {
       ResumingRule<R> || R::local_steps {
     const detail::standard_arithmetic arithmetic;
     onebit::load_old_job(
-        parts_->lasting, n_ranks, open, [&] { return own_card(parts_->lasting); }, with,
-        parts_->open ? has_begun() : "");
+        parts_->lasting, n_ranks, open, [&] { return detail::own_card(name_, parts_->lasting); },
+        with, parts_->open ? has_begun() : "");
   }
 
   /// Goes on over another transport with other ranks, in the same process: those that were in a job
@@ -272,7 +280,7 @@ class optimizer {
         detail::groups_of(e.tensors), detail::wire_of<C>(std::move(transport)),
         R(e.rule.options(), e.backend()), e.schedule, e.policy, e.average.mode());
     regroup_engines(fresh->lasting, e, what, parts_->open ? has_begun() : "",
-                    [&](engine_type& of) { return own_card(of); });
+                    [&](engine_type& of) { return detail::own_card(name_, of); });
     parts_ = std::move(fresh);
   }
 
@@ -297,7 +305,8 @@ class optimizer {
   /// Bytes of work space: messages and tables.
   [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }
 
-  /// For inspection: the parts, and the elements that take part in an exchange.
+  /// For inspection: the algorithm and its options, the parts, the elements that are exchanged.
+  [[nodiscard]] const std::string& description() const { return name_; }
   [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }
   [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }
   [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }
@@ -333,15 +342,6 @@ class optimizer {
   [[nodiscard]] std::string has_begun() const {
     return detail::message("optimizer: step ", steps(),
                            " has begun; call this before begin() or after step()", where());
-  }
-  [[nodiscard]] detail::checkpoint_card own_card(engine_type& e) const {
-    return {detail::make_card(name_, e.tensors.sizes, detail::parameter_digest(e),
-                              e.compressed.slot_bytes()),
-            static_cast<std::uint32_t>(e.comm.rank()),
-            static_cast<std::uint32_t>(e.comm.size()),
-            static_cast<std::uint32_t>(e.compressed.ranks_per_node()),
-            0,
-            e.step};
   }
   std::unique_ptr<parts> parts_;
   std::string name_;

@@ -275,13 +275,10 @@ struct flat_tensors {
     const auto add = [&](const auto& values, const char* what, bool written) {
       if (values.empty()) return;
       with_type(values.data(), [&](const auto* p) {
-        const memory_range range{reinterpret_cast<const char*>(p),
-                                 reinterpret_cast<const char*>(p + values.size()),
-                                 sizes.size(),
-                                 values.size(),
-                                 what,
-                                 written};
+        const auto* const first = reinterpret_cast<const char*>(p);
+        memory_range range{first, first, sizes.size(), values.size(), what, written};
         check_address(range, sizeof *p, where);
+        range.end += values.size() * sizeof *p;  // not of a null pointer
         ranges.push_back(range);
       });
     };

@@ -10,8 +10,8 @@ cmake_minimum_required(VERSION 3.25)
 # -- the rules ---------------------------------------------------------------------------------
 
 # A unit is a folder under onebit/, or the stem of a header that lies in onebit/ itself; wire.hpp,
-# any transport without its type, is a unit of its own. A unit may include the units named here; a
-# unit that is not named here may not exist.
+# any transport without its type, is a unit of its own, and so is onebit.h, which C programs include.
+# A unit may include the units named here; a unit that is not named here may not exist.
 
 # The core: each may include those before it.
 set(core error vocabulary concepts element layout wide_lanes launches now numbers tensor tiled clip)
@@ -46,11 +46,21 @@ set(may_include_engine ${core} tensor_table collective digest checkpoint roll_ca
 set(may_include_restore ${core} collective checkpoint roll_call wire)
 set(may_include_verify error digest checkpoint)
 set(may_include_regroup ${may_include_restore} digest restore)
+set(may_include_rebind error element tensor)
+set(may_include_own_card checkpoint roll_call verify)
 set(may_include_step_in_progress ${core} report verify)
 set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
-                          given_moments regroup step_in_progress)
+                          given_moments own_card rebind regroup step_in_progress)
 set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
 set(may_include_onebit ${may_include_algorithms} transport algorithms)
+
+# Faces of it: without its type, by name, from C.
+set(may_include_any_optimizer ${may_include_optimizer} optimizer)
+set(may_include_named_options error)
+set(may_include_make_optimizer ${may_include_algorithms} algorithms any_optimizer named_options)
+set(may_include_onebit_h "")
+set(may_include_c_objects ${may_include_make_optimizer} make_optimizer onebit_h)
+set(may_include_onebit_c ${may_include_c_objects} c_objects checkpoint_files transport)
 
 # The one unit in which a system header may appear; none of them is reached from the umbrella.
 set(system_headers mpi.h nccl.h cuda_runtime.h)
@@ -81,6 +91,8 @@ endif()
 function(unit_of header result)
   if(header STREQUAL "onebit/transport/wire.hpp")
     set(${result} wire PARENT_SCOPE)
+  elseif(header STREQUAL "onebit/onebit.h")
+    set(${result} onebit_h PARENT_SCOPE)
   elseif(header MATCHES "^onebit/([^/.]+)(/|\\.(hpp|cuh)$)")
     set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   else()
@@ -90,7 +102,7 @@ endfunction()
 
 foreach(header IN LISTS headers)
   unit_of("${header}" unit)
-  if(NOT header MATCHES "\\.(hpp|cuh)$")
+  if(NOT header MATCHES "\\.(hpp|cuh)$" AND NOT unit STREQUAL "onebit_h")
     breach("${header}: is neither .hpp nor .cuh")
     continue()
   elseif(NOT DEFINED may_include_${unit})

@@ -3,15 +3,18 @@
 
 # cmake -DSOURCE_DIR=<root> -P readme_snippets.cmake
 #
-# The code in README is cut from compiled examples: what lies between `// [name]` and `// [/name]`
-# must stand there letter for letter.
+# The code in README and in the guide is cut from compiled examples: what lies between `// [name]`
+# and `// [/name]` must stand there letter for letter.
 
-file(READ "${SOURCE_DIR}/README.md" readme)
-foreach(pair IN ITEMS "embed.cpp=embed" "int8_per_tile.hpp=compressor" "nccl_trainer.cu=cuda"
-                     "resume.cpp=resume")
+set(guide examples/guide/deepspeed.md)
+foreach(pair IN ITEMS "embed.cpp=embed=README.md" "int8_per_tile.hpp=compressor=README.md"
+                     "nccl_trainer.cu=cuda=README.md" "resume.cpp=resume=README.md"
+                     "from_deepspeed.cpp=options=${guide}" "from_deepspeed.cpp=make=${guide}")
   string(REPLACE "=" ";" pair "${pair}")
   list(GET pair 0 file)
   list(GET pair 1 name)
+  list(GET pair 2 page)
+  file(READ "${SOURCE_DIR}/${page}" readme)
   file(READ "${SOURCE_DIR}/examples/${file}" text)
   string(FIND "${text}" "// [${name}]\n" first)
   string(FIND "${text}" "// [/${name}]" last)
@@ -25,7 +28,7 @@ foreach(pair IN ITEMS "embed.cpp=embed" "int8_per_tile.hpp=compressor" "nccl_tra
   string(STRIP "${snippet}" snippet)
   string(FIND "${readme}" "${snippet}" found)
   if(found EQUAL -1)
-    message(FATAL_ERROR "README.md does not show ${name} as it is in examples/${file}; cut it anew")
+    message(FATAL_ERROR "${page} does not show ${name} as it is in examples/${file}; cut it anew")
   endif()
   message(STATUS "${name}: as in examples/${file}")
 endforeach()

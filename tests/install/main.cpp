@@ -3,6 +3,8 @@
 
 // One Adam step on two ranks: with equal gradients every parameter moves by minus the step size.
 
+#include <onebit/onebit.h>  // what C programs include
+
 #include <cmath>
 #include <cstdlib>
 #include <onebit/onebit.hpp>

@@ -1,0 +1,290 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <istream>
+#include <memory>
+#include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
+#include <onebit/error.hpp>
+#include <onebit/given_moments.hpp>
+#include <onebit/now.hpp>
+#include <onebit/optimizer.hpp>
+#include <onebit/regroup.hpp>
+#include <onebit/report.hpp>
+#include <onebit/tensor.hpp>
+#include <onebit/transport/wire.hpp>
+#include <onebit/vocabulary.hpp>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// Any optimizer, without its type: for members, for containers, for an algorithm that is chosen
+/// when the program runs.
+namespace onebit {
+
+/// Owns an optimizer, and does what it does: each call is one virtual call and then that of
+/// optimizer.hpp, which says what it costs, whether it is collective, and what it throws.
+///
+/// Movable, not copyable. One that was default-constructed or moved from owns nothing: every call
+/// but has_value(), lr() and assignment throws invalid_input. What an optimizer's policies cannot
+/// do (thaw a baseline, say) throws invalid_input too. `save_all` and `load_latest` take it.
+class any_optimizer {
+ public:
+  any_optimizer() = default;
+  /// `lr` is only remembered: see lr().
+  template <class R, class S, class C, class P, class G>
+  any_optimizer(optimizer<R, S, C, P, G> owned, float lr = 1e-3F)
+      : face_(std::make_unique<face_of<optimizer<R, S, C, P, G>>>(std::move(owned))), lr_(lr) {}
+
+  [[nodiscard]] bool has_value() const { return face_ != nullptr; }
+  /// The learning rate that the options named, or 1e-3: what a trainer's schedule starts from. Only
+  /// the number given to step() counts.
+  [[nodiscard]] float lr() const { return lr_; }
+
+  report step(float lr, float inverse_loss_scale = 1.0F) {
+    return at().step(lr, inverse_loss_scale);
+  }
+  template <class Run>
+  report step_with(Run&& run, float lr, float inverse_loss_scale = 1.0F) {
+    return at().step_with(
+        [&run](std::uint64_t key, const std::function<void()>& enqueue) { run(key, enqueue); }, lr,
+        inverse_loss_scale);
+  }
+  void begin(float lr, float inverse_loss_scale = 1.0F) { at().begin(lr, inverse_loss_scale); }
+  void ready(std::size_t tensor) { at().ready(tensor); }
+  outcome settle() { return at().settle(); }
+  [[nodiscard]] std::optional<float> gradient_norm() { return at().gradient_norm(); }
+  [[nodiscard]] std::uint64_t n_skipped() { return at().n_skipped(); }
+
+  void set_group(std::size_t group, const group_options& options) {
+    at().set_group(group, options);
+  }
+  void set_group(std::size_t group, float lr_factor, float weight_decay) {
+    set_group(group, {lr_factor, weight_decay});
+  }
+  void rest(std::size_t tensor) { at().rest(tensor); }
+  /// Of the types that the optimizer was built with; throws invalid_input for others.
+  template <class P, class G>
+  std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
+    return at().rebind(&groups, elements_of<P, G>);
+  }
+  void thaw(std::uint64_t warm_up_steps = 0) { at().thaw(warm_up_steps); }
+  void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) {
+    at().start_from(moments, steps);
+  }
+  template <class T>
+  void join_shards(T transport) {
+    at().join_shards(as_wire(std::move(transport)));
+  }
+  template <class T>
+  void regroup(T transport, brings what = brings::state) {
+    at().regroup(as_wire(std::move(transport)), what);
+  }
+  void verify_every(std::uint64_t steps) { at().verify_every(steps); }
+  void check_messages(checked which) { at().check_messages(which); }
+  void warn_with(void (*f)(const std::string& text)) { at().warn_with(f); }
+
+  void save(std::ostream& out) { at().save(out); }
+  void load(std::istream& in, resume_with with = resume_with::same_options) { at().load(in, with); }
+  static constexpr bool resumes = true;  ///< or throws invalid_input, where the rule cannot
+  template <class Open>
+  void load_old_job(std::size_t n_ranks, const Open& open,
+                    resume_with with = resume_with::same_options) {
+    at().load_old_job(
+        n_ranks, [&open](std::size_t r) -> std::unique_ptr<std::istream> { return open(r); }, with);
+  }
+
+  /// As optimizer::tell_all; a collective for every 64 bytes.
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  [[nodiscard]] std::vector<T> tell_all(const T& mine) {
+    std::vector<T> all(static_cast<std::size_t>(size()));
+    piece p{};
+    for (std::size_t first = 0; first < sizeof mine; first += p.size()) {
+      const std::size_t n = std::min(p.size(), sizeof mine - first);
+      std::memcpy(p.data(), reinterpret_cast<const char*>(&mine) + first, n);
+      const std::vector<piece> pieces = at().tell_all(p);
+      for (std::size_t r = 0; r < all.size(); ++r) {
+        std::memcpy(reinterpret_cast<char*>(&all[r]) + first, pieces[r].data(), n);
+      }
+    }
+    return all;
+  }
+  [[nodiscard]] int rank() const { return at().rank(); }
+  [[nodiscard]] int size() const { return at().size(); }
+  [[nodiscard]] std::uint64_t steps() const { return at().steps(); }
+  [[nodiscard]] std::size_t n_parameters() const { return at().n_parameters(); }
+  [[nodiscard]] std::size_t state_bytes() const { return at().state_bytes(); }
+  [[nodiscard]] std::size_t work_bytes() const { return at().work_bytes(); }
+  /// The algorithm, all its options and groups as they were when it was built: what ranks and
+  /// checkpoints compare.
+  [[nodiscard]] const std::string& description() const { return at().description(); }
+
+ private:
+  using runner = std::function<void(std::uint64_t, const std::function<void()>&)>;
+  using piece = std::array<char, 64>;
+  using opener = std::function<std::unique_ptr<std::istream>(std::size_t)>;
+
+  /// A number for each pair of element types: there may be no RTTI.
+  template <class T>
+  static constexpr int element = std::is_same_v<T, float>  ? 0
+                                 : std::is_same_v<T, bf16> ? 1
+                                 : std::is_same_v<T, fp16> ? 2
+                                                           : 3;
+  template <class P, class G>
+  static constexpr int elements_of = 8 * element<P> + 2 * element<std::remove_const_t<G>> +
+                                     (std::is_const_v<G> ? 1 : 0);
+  template <class O>
+  struct groups_of_optimizer;
+  template <class R, class S, class C, class P, class G>
+  struct groups_of_optimizer<optimizer<R, S, C, P, G>> {
+    using type = std::vector<param_group<P, G>>;
+    static constexpr int elements = elements_of<P, G>;
+  };
+
+  struct face {
+    face() = default;
+    face(const face&) = delete;
+    face& operator=(const face&) = delete;
+    virtual ~face() = default;
+    virtual report step(float lr, float scale) = 0;
+    virtual report step_with(const runner& run, float lr, float scale) = 0;
+    virtual void begin(float lr, float scale) = 0;
+    virtual void ready(std::size_t tensor) = 0;
+    virtual outcome settle() = 0;
+    virtual std::optional<float> gradient_norm() = 0;
+    virtual std::uint64_t n_skipped() = 0;
+    virtual void set_group(std::size_t group, const group_options& options) = 0;
+    virtual void rest(std::size_t tensor) = 0;
+    virtual std::size_t rebind(const void* groups, int elements) = 0;
+    virtual void thaw(std::uint64_t steps) = 0;
+    virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
+    virtual void join_shards(wire transport) = 0;
+    virtual void regroup(wire transport, brings what) = 0;
+    virtual void verify_every(std::uint64_t steps) = 0;
+    virtual void check_messages(checked which) = 0;
+    virtual void warn_with(void (*f)(const std::string& text)) = 0;
+    virtual void save(std::ostream& out) = 0;
+    virtual void load(std::istream& in, resume_with with) = 0;
+    virtual void load_old_job(std::size_t n_ranks, const opener& open, resume_with with) = 0;
+    [[nodiscard]] virtual std::vector<piece> tell_all(const piece& mine) = 0;
+    [[nodiscard]] virtual int rank() const = 0;
+    [[nodiscard]] virtual int size() const = 0;
+    [[nodiscard]] virtual std::uint64_t steps() const = 0;
+    [[nodiscard]] virtual std::size_t n_parameters() const = 0;
+    [[nodiscard]] virtual std::size_t state_bytes() const = 0;
+    [[nodiscard]] virtual std::size_t work_bytes() const = 0;
+    [[nodiscard]] virtual const std::string& description() const = 0;
+  };
+
+  template <class O>
+  struct face_of final : face {
+    explicit face_of(O owned) : o(std::move(owned)) {}
+
+    report step(float lr, float scale) override { return o.step(lr, scale); }
+    report step_with(const runner& run, float lr, float scale) override {
+      return o.step_with(
+          [&run](std::uint64_t key, const auto& enqueue) { run(key, [&enqueue] { enqueue(); }); },
+          lr, scale);
+    }
+    void begin(float lr, float scale) override { o.begin(lr, scale); }
+    void ready(std::size_t tensor) override { o.ready(tensor); }
+    outcome settle() override { return o.settle(); }
+    std::optional<float> gradient_norm() override { return o.gradient_norm(); }
+    std::uint64_t n_skipped() override { return o.n_skipped(); }
+    void set_group(std::size_t group, const group_options& options) override {
+      o.set_group(group, options);
+    }
+    void rest(std::size_t tensor) override { o.rest(tensor); }
+    std::size_t rebind(const void* groups, int elements) override {
+      using groups_type = typename groups_of_optimizer<O>::type;
+      if (elements != groups_of_optimizer<O>::elements) refuse("rebind", "of other element types");
+      return o.rebind(*static_cast<const groups_type*>(groups));
+    }
+    void thaw([[maybe_unused]] std::uint64_t steps) override {
+      if constexpr (requires { o.thaw(steps); }) {
+        o.thaw(steps);
+      } else {
+        refuse("thaw", "its schedule has no second warm-up");
+      }
+    }
+    void start_from([[maybe_unused]] const std::vector<given_moments>& moments,
+                    [[maybe_unused]] std::uint64_t steps) override {
+      if constexpr (requires { o.start_from(moments, steps); }) {
+        o.start_from(moments, steps);
+      } else {
+        refuse("start_from", "its rule takes no moments over");
+      }
+    }
+    void join_shards(wire transport) override { o.join_shards(std::move(transport)); }
+    void regroup([[maybe_unused]] wire transport, [[maybe_unused]] brings what) override {
+      if constexpr (O::resumes) {
+        o.regroup(std::move(transport), what);
+      } else {
+        refuse("regroup", "its rule cannot go on with other ranks");
+      }
+    }
+    void verify_every(std::uint64_t steps) override { o.verify_every(steps); }
+    void check_messages(checked which) override { o.check_messages(which); }
+    void warn_with(void (*f)(const std::string& text)) override { o.warn_with(f); }
+    void save(std::ostream& out) override { o.save(out); }
+    void load(std::istream& in, resume_with with) override { o.load(in, with); }
+    void load_old_job([[maybe_unused]] std::size_t n_ranks, [[maybe_unused]] const opener& open,
+                      [[maybe_unused]] resume_with with) override {
+      if constexpr (O::resumes) {
+        o.load_old_job(n_ranks, open, with);
+      } else {
+        refuse("load_old_job", "its rule cannot go on with other ranks");
+      }
+    }
+    [[nodiscard]] std::vector<piece> tell_all(const piece& mine) override {
+      return o.tell_all(mine);
+    }
+    [[nodiscard]] int rank() const override { return o.rank(); }
+    [[nodiscard]] int size() const override { return o.size(); }
+    [[nodiscard]] std::uint64_t steps() const override { return o.steps(); }
+    [[nodiscard]] std::size_t n_parameters() const override { return o.n_parameters(); }
+    [[nodiscard]] std::size_t state_bytes() const override { return o.state_bytes(); }
+    [[nodiscard]] std::size_t work_bytes() const override { return o.work_bytes(); }
+    [[nodiscard]] const std::string& description() const override { return o.description(); }
+
+    [[noreturn, gnu::cold]] void refuse(const char* call, const char* why) const {
+      throw invalid_input(detail::message("any_optimizer: ", call, ": ", why, " (", o.description(),
+                                          ")", detail::rank_suffix(o.rank(), o.size())));
+    }
+
+    O o;
+  };
+
+  template <class T>
+  [[nodiscard]] static wire as_wire(T transport) {
+    if constexpr (std::is_same_v<T, wire>) {
+      return transport;
+    } else {
+      return wire(std::move(transport));
+    }
+  }
+  [[nodiscard]] face& at() const {
+    if (face_ == nullptr) {
+      throw invalid_input(
+          detail::message("any_optimizer: it owns no optimizer: it was moved from, or never given "
+                          "one"));
+    }
+    return *face_;
+  }
+
+  std::unique_ptr<face> face_;
+  float lr_ = 1e-3F;
+};
+
+}  // namespace onebit

@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A step as text.
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <limits>
+#include <onebit/report.hpp>
+#include <random>
+#include <string>
+
+using namespace onebit;
+
+namespace {
+
+/// The text behind a key of a JSON line.
+std::string value_of(const std::string& json, const std::string& key) {
+  const std::size_t at = json.find("\"" + key + "\":");
+  REQUIRE(at != std::string::npos);
+  const std::size_t first = at + key.size() + 3;
+  return json.substr(first, json.find_first_of(",}", first) - first);
+}
+
+}  // namespace
+
+TEST_CASE("a line for logs") {
+  report r;
+  r.step = 12;
+  r.phase = phase::compressed;
+  r.bytes_sent = 78424;
+  r.collectives = 2;
+  r.encode_seconds = 0.00034;
+  r.communicate_seconds = 0.0041;
+  r.update_seconds = 0.00041;
+  CHECK(to_string(r) ==
+        "step 12 compressed: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, 78.42 kB in 2 "
+        "collectives");
+  r.gradient_norm = 0.531F;
+  r.variance_ratio = 0.91F;
+  r.skipped = true;
+  r.bytes_sent = 12345678;
+  CHECK(to_string(r) ==
+        "step 12 compressed, skipped: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, "
+        "12.35 MB in 2 collectives, gradient norm 0.53, variance ratio 0.91");
+  r = {};
+  r.phase = phase::local;
+  r.pending = true;
+  CHECK(to_string(r) ==
+        "step 0 local, pending: 0.00 ms = 0.00 encode + 0.00 communicate + 0.00 update, 0.00 kB in "
+        "0 collectives");
+  r.update_seconds = std::numeric_limits<double>::max();  // no buffer is too short
+  r.gradient_norm = std::numeric_limits<float>::infinity();
+  CHECK(to_string(r).ends_with("gradient norm inf"));
+}
+
+TEST_CASE("a line of JSON") {
+  report r;
+  CHECK(to_json(r) ==
+        R"({"step":0,"phase":"dense","skipped":false,"pending":false,"gradient_norm":null,)"
+        R"("variance_ratio":null,"bytes_sent":0,"bytes_between_nodes":0,"collectives":0,)"
+        R"("encode_seconds":0,"communicate_seconds":0,"update_seconds":0})");
+  r.step = std::numeric_limits<std::uint64_t>::max();
+  r.phase = phase::compressed;
+  r.skipped = r.pending = true;
+  r.gradient_norm = 0.1F;
+  r.bytes_sent = 3;
+  r.bytes_between_nodes = 2;
+  r.collectives = 1;
+  r.encode_seconds = 1e-7;
+  CHECK(to_json(r) ==
+        R"({"step":18446744073709551615,"phase":"compressed","skipped":true,"pending":true,)"
+        R"("gradient_norm":0.1,"variance_ratio":null,"bytes_sent":3,"bytes_between_nodes":2,)"
+        R"("collectives":1,"encode_seconds":1e-07,"communicate_seconds":0,"update_seconds":0})");
+  r.gradient_norm = std::numeric_limits<float>::infinity();
+  r.variance_ratio = std::numeric_limits<float>::quiet_NaN();
+  r.update_seconds = -std::numeric_limits<double>::infinity();
+  CHECK(value_of(to_json(r), "gradient_norm") == "null");
+  CHECK(value_of(to_json(r), "variance_ratio") == "null");
+  CHECK(value_of(to_json(r), "update_seconds") == "null");
+}
+
+TEST_CASE("numbers of JSON are read back as they were") {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> digits(-1, 1);
+  std::uniform_int_distribution<int> size(-30, 30);
+  for (int i = 0; i < 2000; ++i) {
+    report r;
+    r.gradient_norm = static_cast<float>(std::ldexp(digits(random), size(random)));
+    r.encode_seconds = std::ldexp(digits(random), 10 * size(random));
+    const std::string json = to_json(r);
+    CHECK(std::strtof(value_of(json, "gradient_norm").c_str(), nullptr) == *r.gradient_norm);
+    CHECK(std::strtod(value_of(json, "encode_seconds").c_str(), nullptr) == r.encode_seconds);
+  }
+}
