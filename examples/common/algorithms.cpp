@@ -109,9 +109,13 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
 
 }  // namespace
 
+std::vector<std::string> usual_algorithms() {
+  return {"adam", "one_bit_adam", "lamb", "one_bit_lamb", "zero_one_adam"};
+}
 std::vector<std::string> available_algorithms() {
-  return {"adam", "one_bit_adam", "lamb",      "one_bit_lamb", "zero_one_adam",
-          "lion", "one_bit_lion", "mean_lion", "zero_one_lion"};
+  auto all = usual_algorithms();
+  all.insert(all.end(), {"lion", "one_bit_lion", "mean_lion", "zero_one_lion"});
+  return all;
 }
 
 std::vector<std::string> available_transports() {

@@ -16,6 +16,7 @@
 namespace common {
 
 std::vector<std::string> available_algorithms();
+std::vector<std::string> usual_algorithms();  // those that are trained unless others are named
 std::vector<std::string> available_transports();
 
 struct parameter {

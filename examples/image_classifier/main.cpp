@@ -22,14 +22,15 @@ using namespace image_classifier;
 
 struct options {
   int ranks = 4;
-  std::vector<std::string> algorithms = common::available_algorithms();
+  std::vector<std::string> algorithms = common::usual_algorithms();
   std::string data_directory = "/usr/share/datasets/fashion-mnist";
   std::string json_file;
   training_options training{.steps = 2000};
 };
 
 void declare(CLI::App& app, options& o) {
-  app.add_option("--algorithm", o.algorithms, "Optimizer to train with; may be repeated (all)")
+  app.add_option("--algorithm", o.algorithms,
+                 "Optimizer to train with; may be repeated (all but Lion's)")
       ->check(CLI::IsMember(common::available_algorithms()));
   app.add_option("--ranks", o.ranks, "Ranks that train together, as threads (4)")
       ->check(CLI::Range(1, 64));

@@ -24,7 +24,7 @@ using namespace language_model;
 struct options {
   std::string transport = "threads";
   int ranks = 0;
-  std::vector<std::string> algorithms = common::available_algorithms();
+  std::vector<std::string> algorithms = common::usual_algorithms();
   std::string text_file;
   std::string json_file;
   std::string out_directory = "language_model_out";
@@ -39,7 +39,8 @@ struct options {
 void declare(CLI::App& app, options& o) {
   const auto at_least_1 = CLI::Range(std::int64_t{1}, std::int64_t{1000000000});
   training_options& t = o.training;
-  app.add_option("--algorithm", o.algorithms, "Optimizer to train with; may be repeated (all)")
+  app.add_option("--algorithm", o.algorithms,
+                 "Optimizer to train with; may be repeated (all but Lion's)")
       ->check(CLI::IsMember(common::available_algorithms()));
   app.add_option("--transport", o.transport, "What connects the ranks; mpi under mpirun (threads)")
       ->check(CLI::IsMember(common::available_transports()));
