@@ -3,10 +3,12 @@
 
 # Takes onebit as users do, and builds and runs a program of theirs. WHAT says how:
 #
-#   install              configures a fresh copy, which must need no package of the tests, installs it,
-#                        moves the installation, and consumes it with find_package; and as a subproject
-#   install.pkg_config   consumes that installation with pkg-config and the compiler alone
-#   install.deb          makes the Debian package of that copy, unpacks it, and consumes it
+#   install                configures a fresh copy, which must need no package of the tests, installs
+#                          it, moves the installation, and consumes it with find_package; and as a
+#                          subproject
+#   install.pkg_config     consumes that installation with pkg-config and the compiler alone
+#   install.single_header  makes the single header, and trains with it: the recorded bits
+#   install.deb            makes the Debian package of that copy, unpacks it, and consumes it
 #
 #   cmake -DWHAT= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= -DWITH_MPI= -DWITH_CUDA= -DWITH_NCCL=
 #         -P run.cmake
@@ -66,6 +68,15 @@ elseif(WHAT STREQUAL "install.pkg_config")
     return()
   endif()
   consume_with_pkg_config(with_pkg_config "${prefix}/share/pkgconfig")
+
+elseif(WHAT STREQUAL "install.single_header")
+  # No other header of onebit's is where the compiler looks.
+  set(single "${WORK_DIR}_single_header")
+  step("${CMAKE_COMMAND}" "-DOUTPUT=${single}/onebit/onebit.hpp" -P
+       "${SOURCE_DIR}/cmake/single_header.cmake")
+  step("${CXX}" -std=c++20 "-I${single}" "${SOURCE_DIR}/tests/compilers/bits.cpp" -pthread -o
+       "${single}/bits")
+  step("${single}/bits")
 
 elseif(WHAT STREQUAL "install.deb")
   find_program(DPKG_DEB dpkg-deb)
