@@ -40,6 +40,7 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/onebit.pc" DESTINATION "${onebit_pkgc
 
 # `cpack` in the build folder makes a Debian package.
 if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON) # nothing that is built is installed
   set(CPACK_GENERATOR DEB)
   set(CPACK_PACKAGE_NAME onebit-dev)
   set(CPACK_PACKAGE_CONTACT "The onebit authors")
