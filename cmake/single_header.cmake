@@ -11,7 +11,7 @@
 
 cmake_minimum_required(VERSION 3.22)
 
-cmake_path(SET root NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/..")
+get_filename_component(root "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
 if(NOT OUTPUT)
   set(OUTPUT "${root}/build/onebit_single.hpp")
 endif()
