@@ -1,13 +1,21 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Installs onebit to an empty prefix, then configures, builds and runs the project beside this
-# file: against the installation, and once more against the source as a subproject.
+# Takes onebit as users do, and builds and runs a program of theirs. WHAT says how:
 #
-#   cmake -DBUILD_DIR= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= -DWITH_MPI= -DWITH_CUDA=
-#         -DWITH_NCCL= -P run.cmake
+#   install                configures a fresh copy, which must need no package of the tests, installs
+#                          it, moves the installation, and consumes it with find_package; and as a
+#                          subproject
+#   install.pkg_config     consumes that installation with pkg-config and the compiler alone
+#   install.single_header  makes the single header, and trains with it: the recorded bits
+#   install.deb            makes the Debian package of that copy, unpacks it, and consumes it
+#
+#   cmake -DWHAT= -DSOURCE_DIR= -DWORK_DIR= -DCXX= -DGENERATOR= -DWITH_MPI= -DWITH_CUDA= -DWITH_NCCL=
+#         -P run.cmake
 
-cmake_minimum_required(VERSION 3.25)
+cmake_minimum_required(VERSION 3.22)
+include("${SOURCE_DIR}/cmake/version.cmake")
+onebit_read_version("${SOURCE_DIR}/include/onebit/vocabulary.hpp" version)
 
 function(step)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE rc)
@@ -17,18 +25,77 @@ function(step)
   endif()
 endfunction()
 
+set(configure "${CMAKE_COMMAND}" -G "${GENERATOR}" "-DCMAKE_CXX_COMPILER=${CXX}")
+set(fresh "${WORK_DIR}/fresh")
 set(prefix "${WORK_DIR}/prefix")
-set(configure "${CMAKE_COMMAND}" -G "${GENERATOR}" -S "${CMAKE_CURRENT_LIST_DIR}"
-              "-DCMAKE_CXX_COMPILER=${CXX}")
 
-file(REMOVE_RECURSE "${WORK_DIR}")
-step("${CMAKE_COMMAND}" --install "${BUILD_DIR}" --prefix "${prefix}")
+# consume(<name> <more arguments for cmake>)
+function(consume name)
+  step(${configure} -S "${CMAKE_CURRENT_LIST_DIR}" -B "${WORK_DIR}/${name}" ${ARGN})
+  step("${CMAKE_COMMAND}" --build "${WORK_DIR}/${name}")
+  step("${WORK_DIR}/${name}/consumer")
+endfunction()
 
-step(${configure} -B "${WORK_DIR}/installed" "-DCMAKE_PREFIX_PATH=${prefix}" -DWITH_MPI=${WITH_MPI}
-     -DWITH_CUDA=${WITH_CUDA} -DWITH_NCCL=${WITH_NCCL})
-step("${CMAKE_COMMAND}" --build "${WORK_DIR}/installed")
-step("${WORK_DIR}/installed/consumer")
+# consume_with_pkg_config(<name> <folder of onebit.pc>)
+function(consume_with_pkg_config name folder)
+  set(ENV{PKG_CONFIG_PATH} "${folder}")
+  execute_process(
+    COMMAND "${PKG_CONFIG}" --cflags --libs "onebit = ${version}" OUTPUT_VARIABLE flags
+    OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  step("${CXX}" -std=c++20 "${CMAKE_CURRENT_LIST_DIR}/main.cpp" -o "${WORK_DIR}/${name}" ${flags})
+  step("${WORK_DIR}/${name}")
+endfunction()
 
-step(${configure} -B "${WORK_DIR}/subproject" "-DONEBIT_SOURCE_DIR=${SOURCE_DIR}")
-step("${CMAKE_COMMAND}" --build "${WORK_DIR}/subproject")
-step("${WORK_DIR}/subproject/consumer")
+if(WHAT STREQUAL "install")
+  file(REMOVE_RECURSE "${WORK_DIR}")
+  set(without "")
+  foreach(package IN ITEMS doctest benchmark CLI11 nlohmann_json Eigen3 MPI CUDAToolkit)
+    list(APPEND without "-DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON")
+  endforeach()
+  step(${configure} -S "${SOURCE_DIR}" -B "${fresh}" -DONEBIT_CUDA=OFF ${without})
+  step("${CMAKE_COMMAND}" --install "${fresh}" --prefix "${WORK_DIR}/first")
+  file(RENAME "${WORK_DIR}/first" "${prefix}")
+
+  consume(installed "-DVERSION=${version}" "-DCMAKE_PREFIX_PATH=${prefix}" -DWITH_MPI=${WITH_MPI}
+          -DWITH_CUDA=${WITH_CUDA} -DWITH_NCCL=${WITH_NCCL})
+  consume(subproject "-DONEBIT_SOURCE_DIR=${SOURCE_DIR}")
+
+elseif(WHAT STREQUAL "install.pkg_config")
+  find_program(PKG_CONFIG NAMES pkg-config pkgconf)
+  if(NOT PKG_CONFIG)
+    message(STATUS "skipped: there is no pkg-config")
+    return()
+  endif()
+  consume_with_pkg_config(with_pkg_config "${prefix}/share/pkgconfig")
+
+elseif(WHAT STREQUAL "install.single_header")
+  # No other header of onebit's is where the compiler looks.
+  set(single "${WORK_DIR}_single_header")
+  step("${CMAKE_COMMAND}" "-DOUTPUT=${single}/onebit/onebit.hpp" -P
+       "${SOURCE_DIR}/cmake/single_header.cmake")
+  step("${CXX}" -std=c++20 "-I${single}" "${SOURCE_DIR}/tests/compilers/bits.cpp" -pthread -o
+       "${single}/bits")
+  step("${single}/bits")
+
+elseif(WHAT STREQUAL "install.deb")
+  find_program(DPKG_DEB dpkg-deb)
+  if(NOT DPKG_DEB)
+    message(STATUS "skipped: there is no dpkg-deb")
+    return()
+  endif()
+  set(deb "${WORK_DIR}/deb/onebit-dev_${version}_all.deb")
+  set(root "${WORK_DIR}/deb/root")
+  file(REMOVE_RECURSE "${WORK_DIR}/deb")
+  step("${CMAKE_CPACK_COMMAND}" --config "${fresh}/CPackConfig.cmake" -B "${WORK_DIR}/deb")
+  step("${DPKG_DEB}" --info "${deb}")
+  step("${DPKG_DEB}" -x "${deb}" "${root}")
+  consume(from_deb "-DVERSION=${version}" "-DCMAKE_PREFIX_PATH=${root}/usr")
+  find_program(PKG_CONFIG NAMES pkg-config pkgconf)
+  if(PKG_CONFIG)
+    consume_with_pkg_config(from_deb_with_pkg_config "${root}/usr/share/pkgconfig")
+  endif()
+
+else()
+  message(FATAL_ERROR "no test is called '${WHAT}'")
+endif()

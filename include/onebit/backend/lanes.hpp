@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -52,10 +51,12 @@ struct host_lanes {
   ONEBIT_LANES static void store_scalar(T* p, T x) {
     *p = x;
   }
+  // Built in where std::atomic_ref is not: libc++ has it from version 19 on.
+
   /// Sets a flag that several kernel calls may raise at once.
   ONEBIT_LANES static void raise(std::uint32_t* flag) {
 #if !defined(__CUDA_ARCH__)
-    std::atomic_ref<std::uint32_t>(*flag).store(1, std::memory_order_relaxed);
+    __atomic_store_n(flag, 1U, __ATOMIC_RELAXED);
 #endif
   }
   /// Adds a call to `count`. True for the last of n, which sees what the others wrote and finds
@@ -63,9 +64,8 @@ struct host_lanes {
   ONEBIT_LANES static bool last_of(std::size_t n, std::uint32_t* count) {
     bool last = false;
 #if !defined(__CUDA_ARCH__)
-    const std::atomic_ref<std::uint32_t> ended(*count);
-    last = ended.fetch_add(1, std::memory_order_acq_rel) + 1 == n;
-    if (last) ended.store(0, std::memory_order_relaxed);
+    last = __atomic_add_fetch(count, 1U, __ATOMIC_ACQ_REL) == n;
+    if (last) __atomic_store_n(count, 0U, __ATOMIC_RELAXED);
 #endif
     return last;
   }
