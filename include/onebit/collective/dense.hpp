@@ -66,8 +66,9 @@ struct mean_codec {
   }
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
+    if (word_bytes == floats) [[likely]]
+      return L::store(reinterpret_cast<float*>(out), y);
     if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
-    if (word_bytes == floats) return L::store(reinterpret_cast<float*>(out), y);
     const std::uint32_t e = unit_of(L::fold_max(L::abs(y)));
     const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
     L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
@@ -75,8 +76,9 @@ struct mean_codec {
   }
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
+    if (word_bytes == floats) [[likely]]
+      return L::load(reinterpret_cast<const float*>(in));
     if (word_bytes == halves) return L::load_as(reinterpret_cast<const bf16*>(in), 32);
-    if (word_bytes == floats) return L::load(reinterpret_cast<const float*>(in));
     const auto e = static_cast<std::uint32_t>(in[32]);
     const float unit = power_of_two(e - 6);
     return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));

@@ -166,6 +166,7 @@ struct encode_kernel {
     typename one::value sum = one::set(0.0F);
     typename one::value check = one::set(0.0F);
     if constexpr (WordCompressor<C>) {
+      const C word_codec = codec;  // nothing that is stored can change it
       state.begin();
       constexpr bool several = L::words > 1;  // then the next ones come while these are computed
       auto ahead = state.load(0);
@@ -174,7 +175,7 @@ struct encode_kernel {
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
         const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
         state.store(k, old, y);
-        detail::encode_words<L>(codec, out + k * codec.word_bytes, y, sum);
+        detail::encode_words<L>(word_codec, out + k * word_codec.word_bytes, y, sum);
       }
     } else {
       float values[tile_elements], decoded[tile_elements];
