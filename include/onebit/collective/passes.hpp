@@ -163,10 +163,9 @@ struct encode_kernel {
     std::byte* out =
         slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
     const std::uint32_t n_words = t.n_words();
-    typename one::value sum = one::set(0.0F);
-    typename one::value check = one::set(0.0F);
+    auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
-      const C word_codec = codec;  // nothing that is stored can change it
+      const C own = codec;  // which nothing that is stored can change
       state.begin();
       constexpr bool several = L::words > 1;  // then the next ones come while these are computed
       auto ahead = state.load(0);
@@ -175,7 +174,7 @@ struct encode_kernel {
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
         const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
         state.store(k, old, y);
-        detail::encode_words<L>(word_codec, out + k * word_codec.word_bytes, y, sum);
+        detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
       }
     } else {
       float values[tile_elements], decoded[tile_elements];
@@ -222,7 +221,7 @@ struct take_back_kernel {
   }
 };
 
-/// Adds to the carried values without an exchange: carried = produce(residual).
+/// Adds to the carried values: carried = produce(residual).
 template <class C, class Produce>
 struct accumulate_kernel {
   residual_field<C> residual;
