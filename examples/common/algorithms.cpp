@@ -58,6 +58,10 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
     options["schedule.warmup_steps"] = describe(settings.freeze_after);
     options["schedule.also_every"] = describe(settings.meet_every);
   }
+  const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
+                      : algorithm == "zero_one_adam"   ? "refresh_sum"
+                                                       : "sum";
+  options[where] = settings.averages;
   return onebit::make_optimizer(algorithm, options, groups, comm);
 }
 

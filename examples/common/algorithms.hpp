@@ -32,6 +32,8 @@ struct optimizer_settings {
   // step exchanges.
   std::uint64_t freeze_after;
   double max_grad_norm = 0;  // gradients are clipped to it; 0: not at all
+  // What averages travel in: automatic (fp32 here), in_bf16 or in_int8.
+  std::string averages = "automatic";
   // After every so-manieth step the ranks of those two have the same parameters.
   std::uint64_t meet_every;
 };

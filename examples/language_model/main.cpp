@@ -54,6 +54,9 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--max-grad-norm", t.max_grad_norm,
                  "Clips gradients by their global norm (0: does not)")
       ->check(CLI::Range(0.0, 1e30));
+  app.add_option("--averages", t.averages,
+                 "What averages of gradients travel in (automatic: here fp32); not Lion's")
+      ->check(CLI::IsMember({"automatic", "in_bf16", "in_int8"}));
   app.add_option("--freeze-after", t.freeze_after,
                  "Step from which the variance is frozen (a tenth of the run, LAMB a fifth; at "
                  "least 10). 0: when it is stable")

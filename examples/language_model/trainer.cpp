@@ -62,6 +62,7 @@ class training {
                              .eps = eps,
                              .freeze_after = static_cast<std::uint64_t>(options.freeze_after),
                              .max_grad_norm = options.max_grad_norm,
+                             .averages = options.averages,
                              .meet_every = static_cast<std::uint64_t>(validation_interval_)});
     if (!options.checkpoint_directory.empty()) {
       files_.emplace(options.checkpoint_directory, algorithm, link.rank);
@@ -184,6 +185,7 @@ class training {
             {"freeze_after", std::to_string(options_.freeze_after)},
             {"learning_rate", rate.str()},
             {"max_grad_norm", norm.str()},
+            {"averages", options_.averages},
             {"parameters", std::to_string(model_.parameter_count())},
             {"text_hash", std::to_string(source_.hash())}};
   }

@@ -19,6 +19,7 @@ struct training_options {
   int batch = 0;  // sequences per rank and step
   double learning_rate = 0;
   double max_grad_norm = 0;
+  std::string averages = "automatic";
   std::int64_t freeze_after = 0;
   std::string checkpoint_directory;  // empty: no checkpoints
   std::int64_t checkpoint_every = 0;

@@ -84,6 +84,17 @@ ONEBIT_HD constexpr fp16 to_fp16(float x) {
   return {static_cast<std::uint16_t>((u >> 16U & 0x8000U) | r)};
 }
 
+/// The exponent of a number that is not negative, biased by 127; of 0 and subnormals 0.
+ONEBIT_HD constexpr std::uint32_t exponent_of(float x) {
+  const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
+  return u >> 23U;
+}
+/// 2^(biased - 127), biased from 1 to 254.
+ONEBIT_HD constexpr float power_of_two(std::uint32_t biased) {
+  const std::uint32_t u = biased << 23U;
+  return __builtin_bit_cast(float, u);
+}
+
 /// Whole numbers of a message, from -127 to 127.
 struct [[gnu::may_alias]] int8 {
   std::int8_t value = 0;

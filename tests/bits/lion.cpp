@@ -23,7 +23,8 @@ struct votes {
   template <class Groups, class T, class C, class B>
   auto operator()(const Groups& groups, T transport, const C&, B backend) const {
     if constexpr (std::is_same_v<Collective, std::monostate>) {
-      return onebit::lion<M>(groups, transport, {}, backend);
+      // as when it was recorded
+      return onebit::lion<M>(groups, transport, {}, backend, onebit::dense_sum::rank_order);
     } else {
       return onebit::one_bit_lion<M>(groups, transport, {}, collective, backend);
     }

@@ -61,6 +61,12 @@ template void other_elements(const std::vector<onebit::param_group<onebit::fp16,
 template void other_elements(const std::vector<onebit::param_group<onebit::bf16, onebit::bf16>>&,
                              onebit::threads, onebit::cuda);
 
+void fewer_bytes(const std::vector<onebit::param_group<onebit::any_element>>& g,
+                 onebit::threads comm, onebit::cuda backend) {
+  const onebit::gather_scatter<onebit::sign<>> exchange;
+  steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, exchange, backend));
+}
+
 // The host backend in a .cu file must compile without warnings too.
 void on_the_host(const groups& g, onebit::threads comm, onebit::host backend) {
   every_kernel(g, comm, backend);

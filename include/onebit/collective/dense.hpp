@@ -68,7 +68,7 @@ struct mean_codec {
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
     if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
     if (word_bytes == floats) return L::store(reinterpret_cast<float*>(out), y);
-    const std::uint32_t e = exponent_of(L::fold_max(L::abs(y)));
+    const std::uint32_t e = unit_of(L::fold_max(L::abs(y)));
     const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
     L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
     out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
@@ -87,14 +87,10 @@ struct mean_codec {
   }
 
  private:
-  /// Biased: the largest becomes 64 to 127 units of 2^(e - 127 - 6), which are normal and have an
-  /// inverse, 2^(260 - e - 127).
-  [[nodiscard]] ONEBIT_HD static std::uint32_t exponent_of(float largest) {
-    const std::uint32_t e = __builtin_bit_cast(std::uint32_t, largest) >> 23U;
+  /// Of the unit, 64 of which make the largest: it and its inverse, 2^(260 - e - 127), are normal.
+  [[nodiscard]] ONEBIT_HD static std::uint32_t unit_of(float largest) {
+    const std::uint32_t e = exponent_of(largest);
     return e < 7 ? 7 : e > 254 ? 254 : e;
-  }
-  [[nodiscard]] ONEBIT_HD static float power_of_two(std::uint32_t biased) {
-    return __builtin_bit_cast(float, biased << 23U);
   }
 };
 static_assert(WordCompressor<mean_codec>);

@@ -44,23 +44,18 @@ struct byte_word {
     const auto q = L::add(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(128.0F));
     const auto root = L::mul(q, L::set(1.0F / 255));
     const auto square = L::mul(root, root);
-    return L::mul(L::mul(square, square), L::set(power_of_two(std::to_integer<unsigned>(in[32]))));
+    return L::mul(L::mul(square, square), L::set(power_of_two(static_cast<std::uint32_t>(in[32]))));
   }
   /// `dither`: in (-1/2, 1/2), what is added before rounding; 0 rounds to nearest.
   template <class L>
   static ONEBIT_HD void store(std::byte* out, const typename L::value& d,
                               const typename L::value& dither) {
-    const std::uint32_t top = __builtin_bit_cast(std::uint32_t, L::fold_max(d)) >> 23U;
+    const std::uint32_t top = exponent_of(L::fold_max(d));
     const std::uint32_t e = top < 64 ? 65 : top > 190 ? 191 : top + 1;  // of d: 2^-63 to 2^63
     const auto root = L::sqrt(L::sqrt(L::mul(d, L::set(power_of_two(254 - e)))));
     const auto q = L::max(L::add(L::mul(root, L::set(255.0F)), dither), L::set(1.0F));
     L::store_as(reinterpret_cast<int8*>(out), L::bound(L::sub(q, L::set(128.0F)), 127), 32);
     out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
-  }
-
- private:
-  [[nodiscard]] static ONEBIT_HD float power_of_two(std::uint32_t biased) {
-    return __builtin_bit_cast(float, biased << 23U);
   }
 };
 
