@@ -41,9 +41,9 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
   using onebit::describe;
   onebit::option_map options{{"max_grad_norm", describe(settings.max_grad_norm)}};
   if (algorithm.ends_with("lion")) {
-    // Its betas are its own; decays act with rates a tenth as large as Adam's, and are ten times
-    // so.
+    // Its betas are its own; decays act with rates a tenth of Adam's, and are ten times as large.
     for (auto& g : groups) g.weight_decay *= 10;
+    if (algorithm == "lion") options["sum"] = settings.averages;  // votes have no averages
     if (algorithm == "mean_lion") {
       return onebit::one_bit_lion(groups, comm,
                                   onebit::lion_options{.max_grad_norm = settings.max_grad_norm},
@@ -53,15 +53,15 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
     options["beta2"] = describe(settings.beta2);
     options["eps"] = describe(settings.eps);
     if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
+    const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
+                        : algorithm == "zero_one_adam"   ? "refresh_sum"
+                                                         : "sum";
+    options[where] = settings.averages;
   }
   if (algorithm.starts_with("zero_one")) {
     options["schedule.warmup_steps"] = describe(settings.freeze_after);
     options["schedule.also_every"] = describe(settings.meet_every);
   }
-  const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
-                      : algorithm == "zero_one_adam"   ? "refresh_sum"
-                                                       : "sum";
-  options[where] = settings.averages;
   return onebit::make_optimizer(algorithm, options, groups, comm);
 }
 
