@@ -38,36 +38,30 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
                                      std::span<const parameter> parameters,
                                      const optimizer_settings& settings) {
   auto groups = make_groups(parameters);
-  // Its betas are its own; decays act with rates a tenth as large as Adam's, and are ten times so.
-  const onebit::lion_options lion{.max_grad_norm = settings.max_grad_norm};
-  if (algorithm.ends_with("lion")) {
-    for (auto& g : groups) g.weight_decay *= 10;
-  }
-  if (algorithm == "lion") return onebit::lion(groups, comm, lion);
-  if (algorithm == "one_bit_lion") return onebit::one_bit_lion(groups, comm, lion);
-  if (algorithm == "mean_lion") {
-    return onebit::one_bit_lion(groups, comm, lion, onebit::all_gather<onebit::unit_sign>{});
-  }
-  if (algorithm == "zero_one_lion") {
-    return onebit::zero_one_lion(
-        groups, comm,
-        onebit::zero_one_lion_options{.lion = lion,
-                                      .schedule = {.warmup_steps = settings.freeze_after,
-                                                   .also_every = settings.meet_every}});
-  }
   using onebit::describe;
-  onebit::option_map options{{"beta2", describe(settings.beta2)},
-                             {"eps", describe(settings.eps)},
-                             {"max_grad_norm", describe(settings.max_grad_norm)}};
-  if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
-  if (algorithm == "zero_one_adam") {
+  onebit::option_map options{{"max_grad_norm", describe(settings.max_grad_norm)}};
+  if (algorithm.ends_with("lion")) {
+    // Its betas are its own; decays act with rates a tenth of Adam's, and are ten times as large.
+    for (auto& g : groups) g.weight_decay *= 10;
+    if (algorithm == "lion") options["sum"] = settings.averages;  // votes have no averages
+    if (algorithm == "mean_lion") {
+      return onebit::one_bit_lion(groups, comm,
+                                  onebit::lion_options{.max_grad_norm = settings.max_grad_norm},
+                                  onebit::all_gather<onebit::unit_sign>{});
+    }
+  } else {
+    options["beta2"] = describe(settings.beta2);
+    options["eps"] = describe(settings.eps);
+    if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
+    const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
+                        : algorithm == "zero_one_adam"   ? "refresh_sum"
+                                                         : "sum";
+    options[where] = settings.averages;
+  }
+  if (algorithm.starts_with("zero_one")) {
     options["schedule.warmup_steps"] = describe(settings.freeze_after);
     options["schedule.also_every"] = describe(settings.meet_every);
   }
-  const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
-                      : algorithm == "zero_one_adam"   ? "refresh_sum"
-                                                       : "sum";
-  options[where] = settings.averages;
   return onebit::make_optimizer(algorithm, options, groups, comm);
 }
 

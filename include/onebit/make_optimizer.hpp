@@ -18,7 +18,16 @@
 namespace onebit {
 
 /// The algorithms that have a name.
-enum class algorithm : std::uint8_t { adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam };
+enum class algorithm : std::uint8_t {
+  adam,
+  lamb,
+  one_bit_adam,
+  one_bit_lamb,
+  zero_one_adam,
+  lion,
+  one_bit_lion,
+  zero_one_lion
+};
 
 /// What a name and its options ask for. Of the structs, that of `which` counts.
 struct named_optimizer {
@@ -28,7 +37,10 @@ struct named_optimizer {
   one_bit_adam_options one_bit_adam{};
   one_bit_lamb_options one_bit_lamb{};
   zero_one_adam_options zero_one_adam{};
-  dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
+  lion_options lion{};  ///< also of one_bit_lion
+  zero_one_lion_options zero_one_lion{};
+  dense_sum sum = dense_sum::automatic;  ///< of adam, lamb and lion
+  std::uint64_t v_bits = 32;             ///< of one_bit_adam, once v is frozen: 32 or 8
   std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
   double lr = 1e-3;                      ///< what any_optimizer::lr tells
   std::optional<double> weight_decay{};  ///< of groups that have none
@@ -37,9 +49,10 @@ struct named_optimizer {
 namespace detail {
 
 /// What DeepSpeed's optimizers have beside the algorithm's own options.
-[[gnu::cold]] inline void read_deepspeed(option_reader& r) {
+[[gnu::cold]] inline void read_deepspeed(option_reader& r, bool has_v) {
   r.ignore("cuda_aware");                                             // the transport is asked
   (void)r.read_word({"comm_backend_name"}, {"nccl", "mpi", "gloo"});  // the transport is given
+  if (!has_v) return;
   r.only("amsgrad", false, "there is no AMSGrad of any of these; leave it out");
   r.only("eps_inside_sqrt", false,
          "eps is added to the root, as DeepSpeed's 1-bit optimizers add it whatever this says; "
@@ -50,20 +63,25 @@ namespace detail {
   r.refuse("non_freeze",
            "give tensors that shall never be compressed an optimizer of their own, named adam");
 }
-/// What all rules have. DeepSpeed's compressing optimizers correct no bias, whatever they are told,
-/// and bound no step: that is what their names stand for.
+/// What all rules have.
 template <class Options>
-[[gnu::cold]] void read_moments(option_reader& r, Options& o, bool as_deepspeed) {
+[[gnu::cold]] void read_rule(option_reader& r, Options& o) {
   const bool betas = r.read_pair({"betas"}, o.beta1, o.beta2);
   const bool beta1 = r.read({"beta1"}, o.beta1), beta2 = r.read({"beta2"}, o.beta2);
   if (betas && (beta1 || beta2)) r.fail({"betas and beta1 or beta2 are the same; give one"});
+  r.read({"max_grad_norm", "gradient_clipping"}, o.max_grad_norm);
+}
+/// And those that have a v. DeepSpeed's compressing optimizers correct no bias, whatever they are
+/// told, and bound no step: that is what their names stand for.
+template <class Options>
+[[gnu::cold]] void read_moments(option_reader& r, Options& o, bool as_deepspeed) {
+  read_rule(r, o);
   r.read({"eps"}, o.eps);
   if (as_deepspeed) {
     o.bias_correction = false;
     o.max_step = 0;
   }
   r.read({"bias_correction"}, o.bias_correction);
-  r.read({"max_grad_norm", "gradient_clipping"}, o.max_grad_norm);
 }
 [[gnu::cold]] inline void read_coefficients(option_reader& r, lamb_options& o) {
   r.read({"min_coeff"}, o.min_coeff);
@@ -91,6 +109,12 @@ template <class Options>
   r.read({"ratio", "freeze.ratio"}, o.ratio);
   r.read({"lr_warmup_steps", "freeze.lr_warmup_steps"}, o.lr_warmup_steps);
 }
+[[gnu::cold]] inline void read_exchanges(option_reader& r, intervals_options& o) {
+  r.read({"warmup_steps", "schedule.warmup_steps", "var_freeze_step"}, o.warmup_steps);
+  r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
+  r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
+  r.read({"also_every", "schedule.also_every"}, o.also_every);
+}
 [[gnu::cold]] inline void read_intervals(option_reader& r, intervals_options& o,
                                          bool as_deepspeed) {
   if (as_deepspeed) {
@@ -98,11 +122,8 @@ template <class Options>
     o.doubling_steps = 32678;
     o.stop_refreshing = true;
   }
-  r.read({"warmup_steps", "schedule.warmup_steps", "var_freeze_step"}, o.warmup_steps);
+  read_exchanges(r, o);
   r.read({"kappa", "schedule.kappa", "var_update_scaler"}, o.kappa);
-  r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
-  r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
-  r.read({"also_every", "schedule.also_every"}, o.also_every);
   r.read({"stop_refreshing", "schedule.stop_refreshing"}, o.stop_refreshing);
 }
 
@@ -110,15 +131,15 @@ template <class Options>
 
 /// Reads a name and its options. Not collective.
 ///
-/// Names are those of algorithms.hpp (adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam), which
-/// have its defaults, and DeepSpeed's, in upper or lower case: Adam, AdamW and Lamb, and
-/// OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the papers' forms as DeepSpeed computes
-/// them: no bias correction, no bound on steps, v constant once it is frozen, DeepSpeed's defaults.
-/// Options are those of DeepSpeed's configuration ("params") and the members of our structs, the
-/// same for both kinds of names; examples/guide/deepspeed.md has a table of all. Throws
-/// invalid_input for unknown names and options (with the nearest that there is), values that cannot
-/// be read, options that cannot be what they ask for, and two names of one option; ranges are
-/// checked by the algorithm.
+/// Names are those of algorithms.hpp (adam, lamb, lion, one_bit_adam, one_bit_lamb, one_bit_lion,
+/// zero_one_adam, zero_one_lion), which have its defaults, and DeepSpeed's, in upper or lower case:
+/// Adam, AdamW, Lamb and Lion, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the
+/// papers' forms as DeepSpeed computes them: no bias correction, no bound on steps, v constant once
+/// it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's configuration ("params")
+/// and the members of our structs, the same for both kinds of names; examples/guide/deepspeed.md
+/// has a table of all. Throws invalid_input for unknown names and options (with the nearest that
+/// there is), values that cannot be read, options that cannot be what they ask for, and two names
+/// of one option; ranges are checked by the algorithm.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
                                                              const option_map& options) {
   using detail::lower_case;
@@ -137,11 +158,18 @@ template <class Options>
     o.which = algorithm::one_bit_lamb;
   } else if (is("zero_one_adam", "zerooneadam")) {
     o.which = algorithm::zero_one_adam;
+  } else if (is("lion", "lion")) {
+    o.which = algorithm::lion;
+  } else if (name == "one_bit_lion") {
+    o.which = algorithm::one_bit_lion;
+  } else if (name == "zero_one_lion") {
+    o.which = algorithm::zero_one_lion;
   } else {
     throw invalid_input(detail::message(
         "make_optimizer: there is no algorithm '", name,
-        "'; there are adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam, and DeepSpeed's Adam, "
-        "AdamW, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam"));
+        "'; there are adam, lamb, lion, one_bit_adam, one_bit_lamb, one_bit_lion, zero_one_adam, "
+        "zero_one_lion, and DeepSpeed's Adam, AdamW, Lamb, Lion, OneBitAdam, OneBitLamb, "
+        "ZeroOneAdam"));
   }
   const bool as_deepspeed =
       lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam";
@@ -149,13 +177,17 @@ template <class Options>
   r.read({"lr"}, o.lr);
   if (!(o.lr >= 0)) r.fail({"lr is ", o.lr, ", must not be negative"});
   if (double decay = 0; r.read({"weight_decay"}, decay)) o.weight_decay = decay;
-  detail::read_deepspeed(r);
-  const auto compressing = [&](auto& rule) {
-    detail::read_moments(r, rule, as_deepspeed);
-    r.read({"max_step"}, rule.max_step);
+  const bool has_v = o.which < algorithm::lion;
+  detail::read_deepspeed(r, has_v);
+  const auto read_bucket = [&] {
     std::uint64_t bucket = o.bucket_elements;
     r.read({"bucket_elements"}, bucket);
     o.bucket_elements = static_cast<std::size_t>(bucket);
+  };
+  const auto compressing = [&](auto& rule) {
+    detail::read_moments(r, rule, as_deepspeed);
+    r.read({"max_step"}, rule.max_step);
+    read_bucket();
   };
   if (o.which == algorithm::adam) {
     detail::read_moments(r, o.adam, false);
@@ -183,6 +215,9 @@ template <class Options>
     detail::read_freeze(r, o.one_bit_adam.freeze, as_deepspeed);
     if (as_deepspeed) o.one_bit_adam.refreshes = 0;
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
+    if (r.read({"v_bits"}, o.v_bits) && o.v_bits != 32 && o.v_bits != 8) {
+      r.fail({"v_bits is ", o.v_bits, ", must be 32 or 8"});
+    }
     detail::read_sum(r, "warm_up_sum", o.one_bit_adam.warm_up_sum);
   } else if (o.which == algorithm::one_bit_lamb) {
     lamb_options& lamb = o.one_bit_lamb.lamb;
@@ -195,10 +230,21 @@ template <class Options>
     r.read({"momentum_scaling"}, lamb.momentum_scaling);
     detail::read_freeze(r, o.one_bit_lamb.freeze, as_deepspeed);
     detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
-  } else {
+  } else if (o.which == algorithm::zero_one_adam) {
     compressing(o.zero_one_adam.adam);
     detail::read_intervals(r, o.zero_one_adam.schedule, as_deepspeed);
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
+  } else if (o.which == algorithm::lion) {
+    detail::read_rule(r, o.lion);
+    r.ignore("set_grad_none");
+    detail::read_sum(r, "sum", o.sum);
+  } else if (o.which == algorithm::one_bit_lion) {
+    detail::read_rule(r, o.lion);
+    read_bucket();
+  } else {
+    detail::read_rule(r, o.zero_one_lion.lion);
+    detail::read_exchanges(r, o.zero_one_lion.schedule);
+    read_bucket();
   }
   r.finish();
   return o;
@@ -253,6 +299,11 @@ template <class P, class G, class T, class B = host>
     case algorithm::lamb:
       return {lamb(all, comm, o.lamb, std::move(backend), o.sum), lr};
     case algorithm::one_bit_adam:
+      if (o.v_bits == 8) {
+        return {one_bit_adam<int8>(all, comm, o.one_bit_adam, layers{{}, o.bucket_elements},
+                                   std::move(backend)),
+                lr};
+      }
       return {one_bit_adam(all, comm, o.one_bit_adam, layers{{}, o.bucket_elements},
                            std::move(backend)),
               lr};
@@ -262,6 +313,16 @@ template <class P, class G, class T, class B = host>
               lr};
     case algorithm::zero_one_adam:
       return {zero_one_adam(all, comm, o.zero_one_adam, layers{{}, o.bucket_elements},
+                            std::move(backend)),
+              lr};
+    case algorithm::lion:
+      return {lion(all, comm, o.lion, std::move(backend), o.sum), lr};
+    case algorithm::one_bit_lion:
+      return {one_bit_lion(all, comm, o.lion, gather_scatter<unit_sign>{{}, o.bucket_elements},
+                           std::move(backend)),
+              lr};
+    case algorithm::zero_one_lion:
+      return {zero_one_lion(all, comm, o.zero_one_lion, layers{{}, o.bucket_elements},
                             std::move(backend)),
               lr};
   }

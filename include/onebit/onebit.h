@@ -105,11 +105,11 @@ typedef struct onebit_option {
   const char* value;
 } onebit_option;
 
-/* An optimizer by its name ("adam", "one_bit_adam", "OneBitAdam", ...), over the tensors, in the
- * order in which they are listed. Without groups (NULL, 0) there is one, with lr_factor 1 and the
- * decay that the option weight_decay names. Nothing that is passed need outlive the call but the
- * tensors' memory and a transport's context. Collective: the ranks compare sizes, options and
- * parameters, which must be equal. On failure *optimizer is NULL. */
+/* An optimizer by its name ("adam", "one_bit_adam", "one_bit_lion", "OneBitAdam", ...), over the
+ * tensors, in the order in which they are listed. Without groups (NULL, 0) there is one, with
+ * lr_factor 1 and the decay that the option weight_decay names. Nothing that is passed need outlive
+ * the call but the tensors' memory and a transport's context. Collective: the ranks compare sizes,
+ * options and parameters, which must be equal. On failure *optimizer is NULL. */
 onebit_status onebit_create(const char* name, const onebit_option* options, size_t n_options,
                             const onebit_tensor* tensors, size_t n_tensors,
                             const onebit_group* groups, size_t n_groups, onebit_comm* comm,

@@ -66,7 +66,7 @@ struct model {
 const option_map own_options(const std::string& name) {
   if (name.ends_with("adam") && name.starts_with("one")) return {{"freeze.after", "3"}};
   if (name == "one_bit_lamb") return {{"after", "3"}};
-  if (name == "zero_one_adam") return {{"warmup_steps", "3"}, {"doubling_steps", "2"}};
+  if (name.starts_with("zero_one")) return {{"warmup_steps", "3"}, {"doubling_steps", "2"}};
   return {};
 }
 any_optimizer typed(const std::string& name, const std::vector<param_group<>>& groups,
@@ -79,10 +79,16 @@ any_optimizer typed(const std::string& name, const std::vector<param_group<>>& g
   if (name == "one_bit_lamb") {
     return one_bit_lamb(groups, comm, one_bit_lamb_options{.freeze = {.after = 3}});
   }
-  return zero_one_adam(groups, comm,
-                       zero_one_adam_options{.schedule = {.warmup_steps = 3, .doubling_steps = 2}});
+  if (name == "lion") return lion(groups, comm);
+  if (name == "one_bit_lion") return one_bit_lion(groups, comm);
+  const intervals_options schedule{.warmup_steps = 3, .doubling_steps = 2};
+  if (name == "zero_one_lion") {
+    return zero_one_lion(groups, comm, zero_one_lion_options{.schedule = schedule});
+  }
+  return zero_one_adam(groups, comm, zero_one_adam_options{.schedule = schedule});
 }
-const char* const names[] = {"adam", "lamb", "one_bit_adam", "one_bit_lamb", "zero_one_adam"};
+const char* const names[] = {"adam",          "lamb", "one_bit_adam", "one_bit_lamb",
+                             "zero_one_adam", "lion", "one_bit_lion", "zero_one_lion"};
 
 bool says(const std::string& text, const std::string& part) {
   CAPTURE(text);
@@ -119,6 +125,35 @@ TEST_CASE("a name gives the bits and the identity of the call in C++") {
       CHECK(by_name.size() == 2);
     });
   }
+}
+
+TEST_CASE("v in 8 bits by name") {
+  run_threads(2, [&](threads comm) {
+    model a, b;
+    any_optimizer by_name = make_optimizer(
+        "one_bit_adam", {{"after", "2"}, {"refreshes", "0"}, {"v_bits", "8"}}, a.groups(), comm);
+    any_optimizer by_type = one_bit_adam<int8>(
+        b.groups(), comm, one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 0});
+    by_name.warn_with(nullptr);
+    by_type.warn_with(nullptr);
+    CHECK(says(by_name.description(), "v in 8 bits"));
+    for (int step = 0; step < 6; ++step) {
+      a.differentiate(step, comm.rank());
+      b.differentiate(step, comm.rank());
+      (void)by_name.step(0.01F);
+      (void)by_type.step(0.01F);
+    }
+    CHECK(a == b);
+    CHECK(by_name.state_bytes() == by_type.state_bytes());
+    any_optimizer floats =
+        make_optimizer("one_bit_adam", {{"after", "2"}, {"refreshes", "0"}}, b.groups(), comm);
+    floats.warn_with(nullptr);
+    for (int step = 0; step < 6; ++step) {
+      b.differentiate(step, comm.rank());
+      (void)floats.step(0.01F);
+    }
+    CHECK(by_name.state_bytes() + 2 * by_name.n_parameters() < floats.state_bytes());
+  });
 }
 
 TEST_CASE("one that was moved goes on; an empty one says so") {
@@ -381,6 +416,8 @@ TEST_CASE("what the algorithm refuses it refuses by name too") {
     };
     CHECK(says(why("adam", {{"betas", "[1, 0.9]"}}), "beta1 is 1"));
     CHECK(says(why("zero_one_adam", {}), "warmup_steps 0"));
+    CHECK(says(why("zero_one_lion", {}), "warmup_steps 0"));
+    CHECK(says(why("one_bit_lion", {{"betas", "[1, 0.9]"}}), "beta1 is 1"));
     CHECK(says(why("OneBitLamb", {{"min_coeff", "2"}, {"max_coeff", "1"}}), "min_coeff is 2"));
   });
 }

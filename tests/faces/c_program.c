@@ -199,17 +199,17 @@ typedef struct {
 
 static int train(onebit_comm* comm, void* context) {
   const job* j = (const job*)context;
-  const onebit_option options[] = {{"after", "4"}, {"beta2", "0.99"}};
-  const onebit_option refreshing[] = {{"warmup_steps", "4"}, {"beta2", "0.99"}};
-  const int is_zero_one = strcmp(j->algorithm, "zero_one_adam") == 0;
+  const int is_zero_one = strncmp(j->algorithm, "zero_one", 8) == 0;
+  const onebit_option options[] = {{"beta2", "0.99"}, {is_zero_one ? "warmup_steps" : "after", "4"}};
+  const size_t n_options = strcmp(j->algorithm, "one_bit_lion") == 0 ? 1 : 2;
   model m;
   onebit_tensor t[2];
   onebit_optimizer* o = NULL;
 
   start(&m);
   describe(&m, t);
-  EXPECT(onebit_create(j->algorithm, is_zero_one ? refreshing : options, 2, t, 2, two_groups, 2,
-                       comm, &o) == ONEBIT_OK);
+  EXPECT(onebit_create(j->algorithm, options, n_options, t, 2, two_groups, 2, comm, &o) ==
+         ONEBIT_OK);
   EXPECT(onebit_warn(o, 0) == ONEBIT_OK);
   for (int step = 0; step < j->steps; ++step) {
     differentiate(&m, step, onebit_comm_rank(comm));

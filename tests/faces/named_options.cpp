@@ -31,8 +31,10 @@ bool says(const std::string& text, const std::string& part) {
 }
 
 const char* const all_names[] = {"adam",          "lamb",       "one_bit_adam", "one_bit_lamb",
-                                 "zero_one_adam", "Adam",       "AdamW",        "Lamb",
+                                 "zero_one_adam", "lion",       "one_bit_lion", "zero_one_lion",
+                                 "Adam",          "AdamW",      "Lamb",         "Lion",
                                  "OneBitAdam",    "OneBitLamb", "ZeroOneAdam"};
+bool is_lion(algorithm a) { return a >= algorithm::lion; }
 
 }  // namespace
 
@@ -45,7 +47,12 @@ TEST_CASE("names: ours, and DeepSpeed's in any case") {
   CHECK(read_options("onebitlamb", {}).which == algorithm::one_bit_lamb);
   CHECK(read_options("ZeroOneAdam", {}).which == algorithm::zero_one_adam);
   CHECK(read_options("zero_one_adam", {{"warmup_steps", "9"}}).which == algorithm::zero_one_adam);
-  CHECK(says(refusal("Muon", {}), "there is no algorithm 'Muon'; there are adam, lamb"));
+  CHECK(read_options("lion", {}).which == algorithm::lion);
+  CHECK(read_options("Lion", {}).which == algorithm::lion);
+  CHECK(read_options("one_bit_lion", {}).which == algorithm::one_bit_lion);
+  CHECK(read_options("zero_one_lion", {}).which == algorithm::zero_one_lion);
+  CHECK(says(refusal("Muon", {}), "there is no algorithm 'Muon'; there are adam, lamb, lion"));
+  CHECK(says(refusal("OneBitLion", {}), "there is no algorithm"));
   CHECK(says(refusal("One_Bit_Adam", {}), "there is no algorithm"));
 }
 
@@ -86,6 +93,11 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(zero_one.schedule.stop_refreshing);
   CHECK_FALSE(read_options("zero_one_adam", {}).zero_one_adam.schedule.stop_refreshing);
 
+  CHECK(read_options("Lion", {}).lion.beta2 == 0.99);
+  CHECK(read_options("zero_one_lion", {}).zero_one_lion.lion.beta2 == 0.99);
+  CHECK(read_options("zero_one_lion", {}).zero_one_lion.schedule.max_interval == 16);
+  CHECK(read_options("OneBitAdam", {}).v_bits == 32);
+
   CHECK(read_options("Adam", {}).adam.bias_correction);
   CHECK(read_options("Lamb", {}).lamb.bias_correction);
 }
@@ -93,26 +105,30 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
 TEST_CASE("what all algorithms have") {
   for (const char* name : all_names) {
     CAPTURE(name);
-    const option_map given{{"lr", "2e-4"},
-                           {"betas", "[0.8, 0.99]"},
-                           {"eps", "1e-6"},
-                           {"weight_decay", "0.01"},
-                           {"bias_correction", "false"},
-                           {"gradient_clipping", "1.5"},
-                           {"cuda_aware", "true"},
-                           {"comm_backend_name", "mpi"},
-                           {"amsgrad", "False"},
-                           {"eps_inside_sqrt", "false"}};
+    option_map given{{"lr", "2e-4"},           {"betas", "[0.8, 0.98]"},
+                     {"weight_decay", "0.01"}, {"gradient_clipping", "1.5"},
+                     {"cuda_aware", "true"},   {"comm_backend_name", "mpi"}};
+    const option_map of_v{{"eps", "1e-6"},
+                          {"bias_correction", "false"},
+                          {"amsgrad", "False"},
+                          {"eps_inside_sqrt", "false"}};
+    const bool lions = is_lion(read_options(name, {}).which);
+    if (!lions) given.insert(of_v.begin(), of_v.end());
     const named_optimizer o = read_options(name, given);
     CHECK(o.lr == 2e-4);
     CHECK(o.weight_decay == 0.01);
-    const auto moments = [](const auto& rule) {
+    const auto momentum = [](const auto& rule) {
       CHECK(rule.beta1 == 0.8);
-      CHECK(rule.beta2 == 0.99);
-      CHECK(rule.eps == 1e-6);
-      CHECK_FALSE(rule.bias_correction);
+      CHECK(rule.beta2 == 0.98);
       CHECK(rule.max_grad_norm == 1.5);
     };
+    const auto moments = [&](const auto& rule) {
+      momentum(rule);
+      CHECK(rule.eps == 1e-6);
+      CHECK_FALSE(rule.bias_correction);
+    };
+    if (o.which == algorithm::lion || o.which == algorithm::one_bit_lion) momentum(o.lion);
+    if (o.which == algorithm::zero_one_lion) momentum(o.zero_one_lion.lion);
     if (o.which == algorithm::adam) moments(o.adam);
     if (o.which == algorithm::lamb) moments(o.lamb);
     if (o.which == algorithm::one_bit_adam) moments(o.one_bit_adam.adam);
@@ -121,10 +137,16 @@ TEST_CASE("what all algorithms have") {
 
     CHECK(read_options(name, {}).lr == 1e-3);
     CHECK_FALSE(read_options(name, {}).weight_decay.has_value());
-    CHECK(says(refusal(name, {{"amsgrad", "true"}}), "amsgrad is true: there is no AMSGrad"));
-    CHECK(says(refusal(name, {{"eps_inside_sqrt", "true"}}), "eps is added to the root"));
-    CHECK(says(refusal(name, {{"exp_avg_mask", "x"}}), "exp_avg_mask: elements without"));
-    CHECK(says(refusal(name, {{"non_freeze", "true"}}), "non_freeze: give tensors"));
+    if (lions) {
+      for (const auto& [key, value] : of_v) {
+        CHECK(says(refusal(name, {{key, value}}), "there is no option " + key));
+      }
+    } else {
+      CHECK(says(refusal(name, {{"amsgrad", "true"}}), "amsgrad is true: there is no AMSGrad"));
+      CHECK(says(refusal(name, {{"eps_inside_sqrt", "true"}}), "eps is added to the root"));
+      CHECK(says(refusal(name, {{"exp_avg_mask", "x"}}), "exp_avg_mask: elements without"));
+      CHECK(says(refusal(name, {{"non_freeze", "true"}}), "non_freeze: give tensors"));
+    }
     CHECK(says(refusal(name, {{"cuda_aware", "maybe"}}), "must be true or false"));
     CHECK(says(refusal(name, {{"comm_backend_name", "hccl"}}), "one of: nccl, mpi, gloo"));
     CHECK(says(refusal(name, {{"lr", "-1"}}), "lr is -1, must not be negative"));
@@ -148,11 +170,12 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
   };
   using enum algorithm;
   const std::set<algorithm> freezing{one_bit_adam, one_bit_lamb}, lambs{lamb, one_bit_lamb},
-      compressing{one_bit_adam, one_bit_lamb, zero_one_adam};
+      compressing{one_bit_adam, one_bit_lamb, zero_one_adam}, local{zero_one_adam, zero_one_lion},
+      exchanging{one_bit_adam, one_bit_lamb, zero_one_adam, one_bit_lion, zero_one_lion};
   const key keys[] = {{"torch_adam", "false", {adam}},
                       {"adam_w_mode", "true", {adam}},
-                      {"set_grad_none", "true", {adam}},
-                      {"sum", "transport", {adam, lamb}},
+                      {"set_grad_none", "true", {adam, lion}},
+                      {"sum", "transport", {adam, lamb, lion}},
                       {"max_coeff", "0.3", lambs},
                       {"min_coeff", "0.02", lambs},
                       {"freeze_step", "400", freezing},
@@ -164,24 +187,26 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"freeze.lr_warmup_steps", "20", freezing},
                       {"warm_up_sum", "transport", freezing},
                       {"refreshes", "3", {one_bit_adam}},
+                      {"v_bits", "8", {one_bit_adam}},
                       {"max_step", "5", compressing},
-                      {"bucket_elements", "1000", compressing},
+                      {"bucket_elements", "1000", exchanging},
                       {"coeff_beta", "0.8", {one_bit_lamb}},
                       {"factor_max", "3", {one_bit_lamb}},
                       {"factor_min", "0.4", {one_bit_lamb}},
                       {"factor_threshold", "0.2", {one_bit_lamb}},
                       {"momentum_scaling", "false", {one_bit_lamb}},
-                      {"var_freeze_step", "1000", {zero_one_adam}},
+                      {"var_freeze_step", "1000", local},
                       {"var_update_scaler", "8", {zero_one_adam}},
-                      {"local_step_scaler", "500", {zero_one_adam}},
-                      {"local_step_clipper", "4", {zero_one_adam}},
-                      {"warmup_steps", "1000", {zero_one_adam}},
+                      {"local_step_scaler", "500", local},
+                      {"local_step_clipper", "4", local},
+                      {"warmup_steps", "1000", local},
                       {"kappa", "8", {zero_one_adam}},
-                      {"doubling_steps", "500", {zero_one_adam}},
-                      {"max_interval", "4", {zero_one_adam}},
-                      {"also_every", "7", {zero_one_adam}},
+                      {"doubling_steps", "500", local},
+                      {"max_interval", "4", local},
+                      {"also_every", "7", local},
                       {"stop_refreshing", "true", {zero_one_adam}},
                       {"schedule.kappa", "8", {zero_one_adam}},
+                      {"schedule.max_interval", "4", local},
                       {"refresh_sum", "transport", {zero_one_adam}}};
   for (const key& k : keys) {
     for (const char* name : all_names) {
@@ -279,6 +304,21 @@ TEST_CASE("each key sets what it means") {
   CHECK(ours.max_interval == 4);
   CHECK(ours.also_every == 7);
   CHECK(ours.stop_refreshing);
+
+  CHECK(one_bit({{"v_bits", "8"}}).v_bits == 8);
+  CHECK(one_bit({{"v_bits", "32"}}).v_bits == 32);
+  CHECK(read_options("lion", {{"sum", "in_bf16"}}).sum == dense_sum::in_bf16);
+  CHECK(read_options("one_bit_lion", {{"bucket_elements", "1000"}}).bucket_elements == 1000);
+  const auto lion = read_options("zero_one_lion", {{"warmup_steps", "1000"},
+                                                   {"schedule.doubling_steps", "500"},
+                                                   {"max_interval", "4"},
+                                                   {"also_every", "7"},
+                                                   {"bucket_elements", "2000"}});
+  CHECK(lion.zero_one_lion.schedule.warmup_steps == 1000);
+  CHECK(lion.zero_one_lion.schedule.doubling_steps == 500);
+  CHECK(lion.zero_one_lion.schedule.max_interval == 4);
+  CHECK(lion.zero_one_lion.schedule.also_every == 7);
+  CHECK(lion.bucket_elements == 2000);
 }
 
 TEST_CASE("options that cannot be what they ask for") {
@@ -290,6 +330,7 @@ TEST_CASE("options that cannot be what they ask for") {
   CHECK(refusal("AdamW", {{"torch_adam", "true"}, {"weight_decay", "0.01"}}).empty());
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "0"}}), "freeze_step is 0"));
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "9"}, {"after", "9"}}), "same option"));
+  CHECK(says(refusal("one_bit_adam", {{"v_bits", "16"}}), "v_bits is 16, must be 32 or 8"));
   CHECK(says(refusal("ZeroOneAdam", {{"kappa", "9"}, {"var_update_scaler", "9"}}),
              "kappa and var_update_scaler are the same option; give one"));
 }
