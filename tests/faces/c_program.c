@@ -200,7 +200,8 @@ typedef struct {
 static int train(onebit_comm* comm, void* context) {
   const job* j = (const job*)context;
   const int is_zero_one = strncmp(j->algorithm, "zero_one", 8) == 0;
-  const onebit_option options[] = {{"beta2", "0.99"}, {is_zero_one ? "warmup_steps" : "after", "4"}};
+  const onebit_option options[] = {{"beta2", "0.99"},
+                                   {is_zero_one ? "warmup_steps" : "after", "4"}};
   const size_t n_options = strcmp(j->algorithm, "one_bit_lion") == 0 ? 1 : 2;
   model m;
   onebit_tensor t[2];
