@@ -11,16 +11,19 @@ using namespace onebit_test;
 
 TEST_CASE(
     "cuda trainings: averages in int8, v in 8 bits, a group of its own betas, one that rests") {
-  const auto make = [](auto g, auto t, auto b) {
+  std::uint64_t refreshes = 3;
+  const auto make = [&](auto g, auto t, auto b) {
     g[0].rests = true;
     g[1].own = {.beta1 = 0.8, .eps = 1e-6};
-    onebit::one_bit_adam_options o{.freeze = {.after = 12}, .refreshes = 3};
+    onebit::one_bit_adam_options o{.freeze = {.after = 12}, .refreshes = refreshes};
     o.warm_up_sum = onebit::dense_sum::in_int8;
     return onebit::one_bit_adam<onebit::int8>(g, t, o, onebit::gather_scatter<onebit::sign<>>{}, b);
   };
   for (const int n : {1, 3}) check_same_bits<cuda_device>("one_bit_adam", n, make);
+  // a skipped step counts for the schedule of a deferred backend: after the freeze, no refreshes
   script s;
-  s.bad = {3, 14, 30};
+  s.bad = {14, 30};
+  refreshes = 0;
   check_same_bits<cuda_device>("one_bit_adam, bad steps", 2, make, s);
 }
 
