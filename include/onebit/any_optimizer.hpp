@@ -70,7 +70,7 @@ class any_optimizer {
     at().set_group(group, options);
   }
   void set_group(std::size_t group, float lr_factor, float weight_decay) {
-    set_group(group, {lr_factor, weight_decay});
+    at().set_rates(group, lr_factor, weight_decay);
   }
   void rest(std::size_t tensor) { at().rest(tensor); }
   /// Of the types that the optimizer was built with; throws invalid_input for others.
@@ -165,6 +165,7 @@ class any_optimizer {
     virtual std::optional<float> gradient_norm() = 0;
     virtual std::uint64_t n_skipped() = 0;
     virtual void set_group(std::size_t group, const group_options& options) = 0;
+    virtual void set_rates(std::size_t group, float lr_factor, float weight_decay) = 0;
     virtual void rest(std::size_t tensor) = 0;
     virtual std::size_t rebind(const void* groups, int elements) = 0;
     virtual void thaw(std::uint64_t steps) = 0;
@@ -204,6 +205,9 @@ class any_optimizer {
     std::uint64_t n_skipped() override { return o.n_skipped(); }
     void set_group(std::size_t group, const group_options& options) override {
       o.set_group(group, options);
+    }
+    void set_rates(std::size_t group, float lr_factor, float weight_decay) override {
+      o.set_group(group, lr_factor, weight_decay);
     }
     void rest(std::size_t tensor) override { o.rest(tensor); }
     std::size_t rebind(const void* groups, int elements) override {

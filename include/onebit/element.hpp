@@ -168,11 +168,9 @@ decltype(auto) with_type(const any_pointer& a, const F& f) {
 class any_span {
  public:
   any_span() = default;
-  template <class T>
-    requires Element<std::remove_const_t<T>>
+  template <Element T>
   explicit(false) any_span(std::span<T> values)
-      : data_{const_cast<std::remove_const_t<T>*>(values.data()), type_of<std::remove_const_t<T>>},
-        size_(values.size()) {}
+      : data_{values.data(), type_of<T>}, size_(values.size()) {}
   any_span(any_pointer data, std::size_t n) : data_(data), size_(n) {}
 
   [[nodiscard]] any_pointer data() const { return data_; }

@@ -76,14 +76,13 @@ struct engine {
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
         announced(tensors.size(), 0) {
     detail::attend(comm, [&] {
-      for (std::size_t g = 0; g < tensors.options.size(); ++g) set_group(g, tensors.options[g]);
+      for (std::size_t g = 0; g < tensors.options.size(); ++g) {
+        tensors.set_group(g, tensors.options[g], rule, comm.where());
+      }
     });
+    tensors.built = true;
   }
 
-  /// The options of a group, from the next step on.
-  [[gnu::cold]] void set_group(std::size_t g, const group_options& o) {
-    tensors.set_group(g, o, rule, comm.where());
-  }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return rule.state_bytes() + undo.bytes() + live.bytes() + compressed.state_bytes();
   }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -259,7 +260,7 @@ template <class P, class G>
     std::vector<param_group<P, G>> groups, std::optional<double> decay) {
   if (!decay) return groups;
   const auto wanted = static_cast<float>(*decay);
-  bool is_there = wanted == 0;
+  bool is_there = false;
   for (const auto& g : groups) is_there = is_there || g.weight_decay == wanted;
   if (groups.size() == 1 && groups[0].weight_decay == 0) {
     groups[0].weight_decay = wanted;
@@ -291,7 +292,7 @@ template <class P, class G, class T, class B = host>
     const named_optimizer read = read_options(name, options);
     return std::pair(read, detail::with_decay(groups, read.weight_decay));
   });
-  const auto lr = static_cast<float>(o.lr);
+  const auto lr = static_cast<float>(std::min(o.lr, 3e38));
   using layers = gather_scatter<sign<l2_scale>>;
   switch (o.which) {
     case algorithm::adam:

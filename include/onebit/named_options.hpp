@@ -83,9 +83,10 @@ class option_reader {
     const std::string* text = find(names);
     if (text == nullptr) return false;
     std::string_view inner = trimmed(*text);
-    if (inner.size() >= 2 && (inner.front() == '[' || inner.front() == '(')) {
-      inner = inner.substr(1, inner.size() - 2);
-    }
+    const auto within = [&](char open, char close) {
+      return inner.size() >= 2 && inner.front() == open && inner.back() == close;
+    };
+    if (within('[', ']') || within('(', ')')) inner = inner.substr(1, inner.size() - 2);
     const std::size_t comma = inner.find(',');
     if (comma == std::string_view::npos) wrong(*text, "two numbers, as in [0.9, 0.999]");
     first = number(inner.substr(0, comma));

@@ -71,7 +71,7 @@ struct tensor_numbers {
   moments_constants c{};   ///< of one that rests: those that leave m and v as they are
   float m_correction = 1;  ///< of the bias in this step: 1 / (1 - bias)
   float v_correction = 1;  ///<
-  float unused = 0;        ///< no padding
+  float own_beta1 = 1;     ///< of its group, also where it rests
   bias_decay bias{1, 1};   ///< after the steps that were kept: 1 minus what weights sum up to
 };
 
@@ -87,6 +87,7 @@ struct set_terms_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tensor_terms t = terms[i];
     moments_constants c = make_moments(t.of);
+    L::store_scalar(&numbers[i].own_beta1, c.beta1);
     if (t.rests != 0) c = {1, 0, 1, 0, c.eps};
     L::store_scalar(&numbers[i].c, c);
   }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <fstream>
 #include <istream>
 #include <memory>
@@ -17,6 +18,7 @@
 #include <onebit/transport/threads.hpp>
 #include <ostream>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -116,6 +118,7 @@ ONEBIT_C onebit_status onebit_create(const char* name, const onebit_option* opti
                                      onebit_optimizer** optimizer) {
   return onebit::detail::c_call([&] {
     using onebit::detail::require;
+    if (optimizer != nullptr) *optimizer = nullptr;
     require(comm, "onebit_create", "comm");
     onebit::option_map map;
     auto made = std::make_unique<onebit_optimizer>();
@@ -261,10 +264,13 @@ ONEBIT_C onebit_status onebit_save(onebit_optimizer* optimizer, const char* path
   return onebit::detail::c_call([&] {
     onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_save");
     onebit::detail::require(path, "onebit_save", "path");
-    std::ofstream out(path, std::ios::binary);
-    if (out) o.save(out);
+    std::ostringstream state;
+    o.save(state);  // before the old file is touched
+    const std::string fresh = std::string(path) + ".partial";
+    std::ofstream out(fresh, std::ios::binary);
+    out << std::move(state).str();
     out.close();
-    if (!out) {
+    if (!out || std::rename(fresh.c_str(), path) != 0) {
       throw onebit::checkpoint_error(
           onebit::detail::message("onebit_save: ", path, " cannot be written"));
     }

@@ -135,24 +135,25 @@ class optimizer {
     const float norm = gradient_norm_of(now());
     return norm >= 0 ? std::optional(norm) : std::nullopt;
   }
-  /// Steps that were skipped since the optimizer was built. Waits.
+  /// Steps skipped since the optimizer was built. Waits.
   [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
 
-  /// Other options for a group of tensors, by its place, from the next step on: schedules of decay
-  /// and betas, discriminative rates, layers that are frozen or unfrozen. All ranks must do the
-  /// same, and again after a load. Throws invalid_input for options that the constructor would
-  /// refuse, for another eps while v is frozen, and between begin() and step().
+  /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
+  /// discriminative rates, frozen layers. All ranks must do the same, and again after a load.
+  /// Throws invalid_input as the constructor, for another eps, and between begin() and step().
   void set_group(std::size_t group, const group_options& options) {
     if (parts_->open) throw invalid_input(has_begun());
-    parts_->lasting.set_group(group, options);
+    parts_->lasting.tensors.set_group(group, options, rule(), where());
   }
   void set_group(std::size_t group, float lr_factor, float weight_decay) {
-    set_group(group, {lr_factor, weight_decay});
+    if (parts_->open) throw invalid_input(has_begun());
+    parts_->lasting.tensors.set_group(group, lr_factor, weight_decay, rule(), where());
   }
-  /// A tensor, in the order of the groups, has no gradient in the next step (torch's None): its
-  /// memory is not read (it may be scratch); parameters, m, v and corrections stay. Compressed, m
-  /// goes through the compressor, which owes what it leaves out. Collective in its effect: all say
-  /// so, or throw rank_mismatch. Throws invalid_input between begin() and step().
+  /// A tensor, in the order of the groups, has no gradient in the next step (torch's None), or in
+  /// the next attempt, where that is skipped or fails: what lies there is not read, but it may be
+  /// scratch from begin() on. Parameters, m, v and corrections stay, but for what compression owes,
+  /// m in the first compressed step (a gradient of 0), and 0/1 Adam's earlier local steps. All
+  /// ranks say so, or throw rank_mismatch. Throws invalid_input between begin() and step().
   void rest(std::size_t tensor) {
     if (parts_->open) throw invalid_input(has_begun());
     parts_->lasting.tensors.rest(tensor, where());
@@ -225,7 +226,7 @@ class optimizer {
     parts_->lasting.check_slots(which);
   }
 
-  /// Where warnings of this rank go (null: nowhere). At first rank 0 prints them on stderr.
+  /// Where warnings go (null: nowhere); at first to stderr on rank 0.
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
@@ -302,7 +303,6 @@ class optimizer {
   }
   /// Bytes that live from step to step in this phase.
   [[nodiscard]] std::size_t state_bytes() const { return parts_->lasting.state_bytes(); }
-  /// Bytes of work space: messages and tables.
   [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }
 
   /// For inspection: the algorithm and its options, the parts, the elements that are exchanged.

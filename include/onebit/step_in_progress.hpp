@@ -305,10 +305,10 @@ class step_in_progress {
   }
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
-    e_->tensors.take_terms(e_->backend());
     step_plan plan = e_->plan(usable_lr());
     const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
+    e_->tensors.take_terms(e_->backend());
     try {
       e_->follow(plan);
       e_->rule.open(plan, usable_lr(), e_->step, e_->at(e_->mask()));

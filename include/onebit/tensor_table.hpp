@@ -55,9 +55,10 @@ struct tensor_table : detail::flat_tensors<P, G> {
           o.own.eps.value_or(of.eps)};
     if (o.own.any()) validate(name.c_str(), of, where);
     const std::size_t first = first_of(g), end = flat::group_ends[g];
-    if (rule.frozen() && !R::local_steps && first < end && of.eps != terms[first].of.eps) {
-      throw invalid_input(name + " gets another eps, but v is frozen with the old one; thaw first" +
-                          where);
+    if (built && first < end && of.eps != terms[first].of.eps) {
+      throw invalid_input(name +
+                          " gets another eps; a frozen v holds it, and checkpoints compare " +
+                          "it: give it where the optimizer is built" + where);
     }
     for (std::size_t t = first; t < end; ++t) {
       flat::entries[t].lr_factor = o.lr_factor;
@@ -66,6 +67,15 @@ struct tensor_table : detail::flat_tensors<P, G> {
     }
     flat::options[g] = o;
     changed = true;
+  }
+  /// Other rates; what else the group has of its own stays.
+  template <class R>
+  [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay, const R& rule,
+                               const std::string& where) {
+    group_options o = g < flat::options.size() ? flat::options[g] : group_options{};
+    o.lr_factor = lr_factor;
+    o.weight_decay = weight_decay;
+    set_group(g, o, rule, where);
   }
   /// A tensor has no gradient in the next step.
   [[gnu::cold]] void rest(std::size_t tensor, const std::string& where) {
@@ -155,6 +165,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   buffer_of<B, tensor_numbers> numbers;
   std::vector<char> resting;  ///< by tensor: in the next step
   bool changed = true;        ///< since the backend saw it
+  bool built = false;         ///< from then on eps stays as it is
 
  private:
   [[nodiscard]] std::size_t first_of(std::size_t group) const {

@@ -196,8 +196,8 @@ struct check_tags_kernel {
 
 }  // namespace detail
 
-/// Agrees on the mean of what the ranks produce, in fp32: gather-scatter of `identity`, or a sum of
-/// the transport's.
+/// Agrees on the mean of what the ranks produce: a gather-scatter whose sums are in fp32, or a sum
+/// of the transport's.
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
 /// plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it, in_int8 33/128;

@@ -321,7 +321,7 @@ struct scale_in_place_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const float taken = numbers == nullptr ? 1.0F : numbers[t.tensor].c.beta1;
+    const float taken = numbers == nullptr ? 1.0F : numbers[t.tensor].own_beta1;
     const auto all = L::set(taken * (factors == nullptr ? 1.0F : factors[t.tensor]));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* p = flat + (t.word + k) * 32;
