@@ -70,9 +70,9 @@ struct tensor_terms {
 struct tensor_numbers {
   moments_constants c{};   ///< of one that rests: those that leave m and v as they are
   float m_correction = 1;  ///< of the bias in this step: 1 / (1 - bias)
-  float v_correction = 1;  ///<
-  float own_beta1 = 1;     ///< of its group, also where it rests
-  bias_decay bias{1, 1};   ///< after the steps that were kept: 1 minus what weights sum up to
+  float v_correction = 1;
+  float own_beta1 = 1;    ///< of its group, also where it rests
+  bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what weights sum up to
 };
 
 namespace detail {

@@ -127,6 +127,23 @@ struct flat_part {
   [[nodiscard]] ONEBIT_HD float* at(const tile& t) const { return values + (t.word - first) * 32; }
 };
 
+/// A buffer on the flat axis, read as a field.
+struct flat_field {
+  const float* flat;
+
+  template <class L>
+  struct reader {
+    const float* first;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return L::load(first + 32 * k);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {flat + t.word * 32};
+  }
+};
+
 /// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
 /// the values are produced, word by word.
 template <class P, class G>

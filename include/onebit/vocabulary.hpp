@@ -92,6 +92,13 @@ ONEBIT_HD constexpr std::uint64_t weighted(std::uint32_t word, std::size_t place
   return std::uint64_t{word} * checksum_weight(place);
 }
 
+/// Half of the bits change with any bit of x: the end of MurmurHash3.
+ONEBIT_HD constexpr std::uint32_t mixed(std::uint32_t x) {
+  x = (x ^ x >> 16U) * 0x85EBCA6BU;
+  x = (x ^ x >> 13U) * 0xC2B2AE35U;
+  return x ^ x >> 16U;
+}
+
 /// Adam's numbers, of a group or of all.
 struct moments {
   double beta1 = 0, beta2 = 0, eps = 1;

@@ -292,23 +292,6 @@ struct store_field_kernel {
   }
 };
 
-/// A buffer on the flat axis, read as a field.
-struct flat_field {
-  const float* flat;
-
-  template <class L>
-  struct reader {
-    const float* first;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::load(first + 32 * k);
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {flat + t.word * 32};
-  }
-};
-
 /// A momentum that is handed over: times its tensor's factor, and what the next message takes of
 /// it.
 struct scale_in_place_kernel {

@@ -48,14 +48,6 @@ struct coin {
     const bool turned = ((now->number + (served ? 0 : now->rank)) & 1U) != 0;
     return {pair, turned ? ~0U : 0U, t.word};
   }
-
- private:
-  /// The end of MurmurHash3: half of the bits change with any bit of x.
-  static ONEBIT_HD std::uint32_t mixed(std::uint32_t x) {
-    x = (x ^ x >> 16U) * 0x85EBCA6BU;
-    x = (x ^ x >> 13U) * 0xC2B2AE35U;
-    return x ^ x >> 16U;
-  }
 };
 
 /// C(y) = sign(y), 0 by a coin. No scale, and no residual: what a bit loses is lost.

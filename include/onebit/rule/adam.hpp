@@ -106,7 +106,7 @@ class adam_rule : public rule_defaults {
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
     if (frozen_) {
       at.commit(frozen_variance(gradient, at));
-      if (packs) at.commit(pack(at, true));
+      if (packs) at.commit(pack(at, {next_live_}, true));
       return;
     }
     at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
@@ -125,9 +125,7 @@ class adam_rule : public rule_defaults {
       packed_ = backend_.template make_buffer<std::byte>(n_words_ * detail::byte_word::bytes);
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
     if (packs) {
-      auto kernel = pack(at, false);
-      kernel.live = {live};
-      backend_.launch(at.n_tiles(), kernel);
+      backend_.launch(at.n_tiles(), pack(at, {live}, false));
       v_ = {};
     }
     frozen_ = true;
@@ -157,6 +155,7 @@ class adam_rule : public rule_defaults {
   /// Which elements will have variance after a refresh.
   template <class View, class At>
   void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
+    next_live_ = live;
     at.backend.launch(at.n_tiles(),
                       detail::waking_kernel<View>{frozen_variance(gradient, at), live});
   }
@@ -205,8 +204,8 @@ class adam_rule : public rule_defaults {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
   }
   template <class At>
-  [[nodiscard]] detail::pack_kernel pack(const At& at, bool dithers) {
-    return {v_.data(), at.tiles, at.live, packed_.data(), at.now, dithers};
+  [[nodiscard]] detail::pack_kernel pack(const At& at, live_mask live, bool dithers) {
+    return {v_.data(), at.tiles, live, packed_.data(), at.now, dithers};
   }
   void unpack(B& backend, const tile* tiles, std::size_t n_tiles) {
     backend.launch(n_tiles, detail::unpack_kernel{packed_.data(), tiles, v_.data()});
@@ -222,6 +221,7 @@ class adam_rule : public rule_defaults {
   float_buffer m_, v_;
   buffer_of<B, std::byte> packed_;  ///< v, after the freeze, in 8 bits
   buffer_of<B, double> variance_norm_;
+  const std::uint32_t* next_live_ = nullptr;  ///< of the step that refreshes: who wakes is in it
   std::size_t n_words_ = 0;
   bool frozen_ = false;
 };

@@ -147,7 +147,7 @@ struct waking_kernel {
 
 /// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m. 12
 /// bytes per element and a bit.
-template <class View, class P, class G, class Denominators = float_denominators>
+template <class View, class P, class G, class Denominators = flat_field>
 struct adam_update_kernel {
   View momentum;
   const tile* tiles;

@@ -11,25 +11,8 @@
 #include <onebit/tiled.hpp>
 #include <type_traits>
 
-/// How sqrt(v) + eps is stored once v is frozen: as floats, or in 8 bits.
+/// How sqrt(v) + eps is stored in 8 bits, once v is frozen.
 namespace onebit {
-
-/// A field of floats.
-struct float_denominators {
-  const float* values;
-
-  template <class L>
-  struct reader {
-    const float* first;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::load(first + 32 * k);
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {values + t.word * 32};
-  }
-};
 
 namespace detail {
 
@@ -86,14 +69,6 @@ struct pack_kernel {
       const auto d = live.template keep<L>(word, L::load(values + word * 32));
       byte_word::store<L>(words + word * byte_word::bytes, d, dither);
     }
-  }
-
- private:
-  /// The end of MurmurHash3: half of the bits change with any bit of x.
-  static ONEBIT_HD std::uint32_t mixed(std::uint32_t x) {
-    x = (x ^ x >> 16U) * 0x85EBCA6BU;
-    x = (x ^ x >> 13U) * 0xC2B2AE35U;
-    return x ^ x >> 16U;
   }
 };
 
