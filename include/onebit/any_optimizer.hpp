@@ -90,6 +90,11 @@ class any_optimizer {
   void regroup(T transport, brings what = brings::state) {
     at().regroup(as_wire(std::move(transport)), what);
   }
+  template <class P, class G>
+  void change_tensors(const std::vector<param_group<P, G>>& groups,
+                      const std::vector<std::size_t>& from) {
+    at().change_tensors(&groups, elements_of<P, G>, from);
+  }
   void verify_every(std::uint64_t steps) { at().verify_every(steps); }
   void check_messages(checked which) { at().check_messages(which); }
   void warn_with(void (*f)(const std::string& text)) { at().warn_with(f); }
@@ -172,6 +177,8 @@ class any_optimizer {
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
     virtual void join_shards(wire transport) = 0;
     virtual void regroup(wire transport, brings what) = 0;
+    virtual void change_tensors(const void* groups, int elements,
+                                const std::vector<std::size_t>& from) = 0;
     virtual void verify_every(std::uint64_t steps) = 0;
     virtual void check_messages(checked which) = 0;
     virtual void warn_with(void (*f)(const std::string& text)) = 0;
@@ -216,7 +223,7 @@ class any_optimizer {
       return o.rebind(*static_cast<const groups_type*>(groups));
     }
     void thaw([[maybe_unused]] std::uint64_t steps) override {
-      if constexpr (requires { o.thaw(steps); }) {
+      if constexpr (O::thaws) {
         o.thaw(steps);
       } else {
         refuse("thaw", "its schedule has no second warm-up");
@@ -224,7 +231,7 @@ class any_optimizer {
     }
     void start_from([[maybe_unused]] const std::vector<given_moments>& moments,
                     [[maybe_unused]] std::uint64_t steps) override {
-      if constexpr (requires { o.start_from(moments, steps); }) {
+      if constexpr (O::takes_moments) {
         o.start_from(moments, steps);
       } else {
         refuse("start_from", "its rule takes no moments over");
@@ -236,6 +243,18 @@ class any_optimizer {
         o.regroup(std::move(transport), what);
       } else {
         refuse("regroup", "its rule cannot go on with other ranks");
+      }
+    }
+    void change_tensors([[maybe_unused]] const void* groups, int elements,
+                        [[maybe_unused]] const std::vector<std::size_t>& from) override {
+      using groups_type = typename groups_of_optimizer<O>::type;
+      if (elements != groups_of_optimizer<O>::elements) {
+        refuse("change_tensors", "of other element types");
+      }
+      if constexpr (O::resumes) {
+        o.change_tensors(*static_cast<const groups_type*>(groups), from);
+      } else {
+        refuse("change_tensors", "its rule cannot go on with other tensors");
       }
     }
     void verify_every(std::uint64_t steps) override { o.verify_every(steps); }

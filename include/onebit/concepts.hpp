@@ -157,8 +157,8 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 
 /// What a schedule need not say.
 struct schedule_defaults {
-  /// Never exchanging, it needs no memory for it.
-  static constexpr bool compresses = true;
+  static constexpr bool compresses = true;  ///< never exchanging, it needs no memory for it
+  static constexpr bool thaws = false;      ///< has thaw(step, n_steps): optimizer::thaw
   /// After each step that was done; `variance_norm`: ||v||_1, corrected, where the plan asked.
   void done(std::uint64_t, float, double) {}
   /// How still v was when it last looked, 0 to 1: for reports; 0: it did not look.
@@ -188,13 +188,13 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 struct rule_defaults {
   /// The carried buffer also gathers what is sent later.
   static constexpr bool accumulates = false;
-  /// Whether there are steps without communication.
-  static constexpr bool local_steps = false;
+  static constexpr bool local_steps = false;  ///< steps without communication
   /// Whether v is refreshed after the freeze, in steps that average and exchange.
   static constexpr bool refreshes = false;
   /// Whether each rank keeps a momentum of its own: messages start from that, not from what was
   /// agreed, and `apply`, which alone changes it, reads gradients too.
   static constexpr bool own_momentum = false;
+  static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
   [[nodiscard]] moments own_moments() const { return {}; }

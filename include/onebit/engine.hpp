@@ -246,6 +246,8 @@ struct engine {
     if (scratch_gradients || !compressed.needs_undo() || undo.size() > 0) return;
     undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
+  /// All elements, from here on: padding must not be carried.
+  [[gnu::cold]] void all_take_part() { all_take_part(make_mask()); }
   [[gnu::cold]] void adopt() {
     if (live.size() > 0) compressed.count_live(mask());
     average.release();
@@ -314,11 +316,14 @@ struct engine {
     allocate_undo();
     auto elements = carries && live.size() == 0 ? make_mask() : decltype(make_mask()){};
     compressed.start(compressed.allocate(keeps_agreed, true), {});
+    all_take_part(std::move(elements));
+    ++generation;
+  }
+  [[gnu::cold]] void all_take_part(buffer_of<B, std::uint32_t>&& elements) {
     const auto axis = at_average();
     backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
                      all_live_kernel{axis.tiles, elements.data()});
     take_part(std::move(elements));
-    ++generation;
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");

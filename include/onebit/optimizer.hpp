@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <istream>
 #include <memory>
+#include <onebit/change_tensors.hpp>
 #include <onebit/checkpoint.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/concepts.hpp>
@@ -20,7 +21,7 @@
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
 #include <onebit/roll_call.hpp>
-#include <onebit/step_in_progress.hpp>
+#include <onebit/running.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
 #include <optional>
@@ -47,8 +48,13 @@ class optimizer {
                 "onebit: parameters must be float, bf16 or fp16, gradients the same or const");
   using engine_type = engine<R, S, C, P, G>;
   using B = typename R::backend_type;
+  using parts = running<engine_type>;
 
  public:
+  /// Whether it can warm up anew, take moments over, and go on with other ranks or tensors.
+  static constexpr bool thaws = S::thaws, takes_moments = R::takes_moments,
+                        resumes = ResumingRule<R> || R::local_steps;
+
   /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
   /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws
   /// invalid_input, rank_mismatch.
@@ -95,7 +101,7 @@ class optimizer {
     } else {
       begin(lr, inverse_loss_scale);
     }
-    const close_after closing{*parts_};
+    const typename parts::close_after closing{*parts_};
     return parts_->open->run(std::forward<Run>(run));
   }
 
@@ -119,7 +125,7 @@ class optimizer {
       throw invalid_input(
           detail::message("optimizer: ready(", tensor, ") without begin()", where()));
     }
-    const close_after closing{*parts_};
+    const typename parts::close_after closing{*parts_};
     parts_->open->ready(tensor);
   }
 
@@ -138,55 +144,43 @@ class optimizer {
   /// Steps skipped since the optimizer was built. Waits.
   [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
 
+  // What follows throws invalid_input between begin() and step().
+
   /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
   /// discriminative rates, frozen layers. All ranks must do the same, and again after a load.
-  /// Throws invalid_input as the constructor, for another eps, and between begin() and step().
+  /// Throws invalid_input as the constructor, and for another eps.
   void set_group(std::size_t group, const group_options& options) {
-    if (parts_->open) throw invalid_input(has_begun());
-    parts_->lasting.tensors.set_group(group, options, rule(), where());
+    between_steps().tensors.set_group(group, options, rule(), where());
   }
   void set_group(std::size_t group, float lr_factor, float weight_decay) {
-    if (parts_->open) throw invalid_input(has_begun());
-    parts_->lasting.tensors.set_group(group, lr_factor, weight_decay, rule(), where());
+    between_steps().tensors.set_group(group, lr_factor, weight_decay, rule(), where());
   }
   /// A tensor, in the order of the groups, has no gradient in the next step (torch's None), or in
   /// the next attempt, where that is skipped or fails: what lies there is not read, but it may be
   /// scratch from begin() on. Parameters, m, v and corrections stay, but for what compression owes,
   /// m in the first compressed step (a gradient of 0), and 0/1 Adam's earlier local steps. All
-  /// ranks say so, or throw rank_mismatch. Throws invalid_input between begin() and step().
-  void rest(std::size_t tensor) {
-    if (parts_->open) throw invalid_input(has_begun());
-    parts_->lasting.tensors.rest(tensor, where());
-  }
+  /// ranks say so, or throw rank_mismatch.
+  void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, where()); }
   /// Memory that moved, with the same values, is where `groups` says from the next step on, on this
   /// rank (rebind.hpp). How many tensors have; 0 costs next to nothing. Throws invalid_input for
-  /// other sizes, and between begin() and step().
+  /// other sizes.
   std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
-    if (parts_->open) throw invalid_input(has_begun());
-    return detail::rebind(parts_->lasting.tensors, groups, where());
+    return detail::rebind(between_steps().tensors, groups, where());
   }
   /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
   /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on, elements that
   /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
   /// step has succeeded since). Collective in its effect: all ranks call it at the same step.
-  /// Throws invalid_input between begin() and step(), and where 0 cannot be.
-  void thaw(std::uint64_t warm_up_steps = 0) requires requires(S& s, std::uint64_t n) {
-    s.thaw(n, n);
-  }
-  {
-    if (parts_->open) throw invalid_input(has_begun());
-    engine_type& e = parts_->lasting;
+  /// Throws invalid_input where 0 cannot be.
+  void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) {
+    engine_type& e = between_steps();
     e.schedule.thaw(e.step, warm_up_steps);
   }
   /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
   /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
-  /// Not collective, but all ranks must give the same: throws invalid_input after a step, and where
-  /// sizes differ.
+  /// All ranks must give the same. Throws invalid_input after a step, and where sizes differ.
   [[gnu::cold]] void start_from(const std::vector<given_moments>& moments,
-                                std::uint64_t steps) requires requires(R& r) {
-    r.take(static_cast<const float*>(nullptr), nullptr);
-  }
-  {
+                                std::uint64_t steps) requires(takes_moments) {
     const detail::standard_arithmetic arithmetic;
     take_moments(parts_->lasting, moments, steps, parts_->open.has_value());
   }
@@ -200,11 +194,10 @@ class optimizer {
   /// All shards must make the same steps: the same schedule, no automatic freeze, more than one
   /// rank each or one each; else all throw rank_mismatch. Not collective. Costs an all_gather of 20
   /// bytes over `transport` in each step that averages or exchanges, a second in those that do
-  /// both, or that clip without an average. Throws invalid_input between begin() and step().
+  /// both, or that clip without an average.
   template <class T>
   [[gnu::cold]] void join_shards(T transport) {
-    if (parts_->open) throw invalid_input(has_begun());
-    engine_type& e = parts_->lasting;
+    engine_type& e = between_steps();
     e.others = shards<B>(detail::wire_of<C>(std::move(transport)), e.backend());
     ++e.generation;
   }
@@ -221,22 +214,19 @@ class optimizer {
   /// more (never with dense_sum::transport). A rank that a damaged one reaches takes the step back
   /// and throws transport_error; the others skip it where an average was yet to be sent, else all
   /// throw rank_mismatch in the next step. All ranks must do the same, between steps.
-  void check_messages(checked which) {
-    if (parts_->open) throw invalid_input(has_begun());
-    parts_->lasting.check_slots(which);
-  }
+  void check_messages(checked which) { between_steps().check_slots(which); }
 
   /// Where warnings go (null: nowhere); at first to stderr on rank 0.
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
-  /// collective. Throws checkpoint_error; invalid_input between begin() and step().
+  /// collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
-    if (parts_->open) throw invalid_input(has_begun());
-    const detail::checkpoint_card card = detail::own_card(name_, parts_->lasting);
+    engine_type& e = between_steps();
+    const detail::checkpoint_card card = detail::own_card(name_, e);
     detail::write_checkpoint(out, [&](detail::payload_writer& a) {
       a.local(card);
-      parts_->lasting.archive(a);
+      e.archive(a);
     });
   }
   /// Reads what `save` wrote on this rank. Between building the optimizer and this, restore the
@@ -247,22 +237,20 @@ class optimizer {
     const detail::standard_arithmetic arithmetic;
     load_checkpoint(
         parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
-        parts_->open ? has_begun() : "");
+        parts_->refusal());
   }
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
   /// parameters it restores before; what the old ranks had still to send is kept on average. One
   /// rank alone warms up anew; that, or a thaw, before a step has been made drops m. Collective;
   /// throws as load. Costs reading all files on each rank; memory: the state three times.
-  static constexpr bool resumes = ResumingRule<R>;
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
-                                  resume_with with = resume_with::same_options) requires
-      ResumingRule<R> || R::local_steps {
+                                  resume_with with = resume_with::same_options) requires resumes {
     const detail::standard_arithmetic arithmetic;
     onebit::load_old_job(
         parts_->lasting, n_ranks, open, [&] { return detail::own_card(name_, parts_->lasting); },
-        with, parts_->open ? has_begun() : "");
+        with, parts_->refusal());
   }
 
   /// Goes on over another transport with other ranks, in the same process: those that were in a job
@@ -270,18 +258,34 @@ class optimizer {
   /// node, or a rank that took the last step back alone) bring nothing, and get parameters too. As
   /// load_old_job; what lost ranks had still to send is lost. Tensors, options and settings must be
   /// the same. Collective over the new transport: throws on all ranks when one fails; then this one
-  /// is what it was (parameters may have come). Costs sending each state to all; memory: the state
-  /// four times. The old transport is let go.
+  /// is what it was (parameters may have come). Costs sending each state to all; memory: four times
+  /// the state. The old transport is let go.
   template <class T>
-  [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires
-      ResumingRule<R> || R::local_steps {
+  [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires resumes {
     const detail::standard_arithmetic arithmetic;
     engine_type& e = parts_->lasting;
-    auto fresh = std::make_unique<parts>(
-        detail::groups_of(e.tensors), detail::wire_of<C>(std::move(transport)),
-        R(e.rule.options(), e.backend()), e.schedule, e.policy, e.average.mode());
-    regroup_engines(fresh->lasting, e, what, parts_->open ? has_begun() : "",
+    auto fresh = renewed(detail::groups_of(e.tensors), detail::wire_of<C>(std::move(transport)));
+    regroup_engines(fresh->lasting, e, what, parts_->refusal(),
                     [&](engine_type& of) { return detail::own_card(name_, of); });
+    parts_ = std::move(fresh);
+  }
+  /// Other tensors from the next step on: layers that come, go, or change groups. `from[t]` is the
+  /// place that the t-th of `groups` had, or new_tensor. Those that stay keep moments and
+  /// corrections; what ranks owe of them is kept on average. New ones have no moments, and stand
+  /// still where v is frozen, until it is refreshed or thaws. Options are those of `groups`.
+  /// Collective: throws invalid_input or rank_mismatch on all ranks when one fails; then nothing
+  /// has changed. Costs 4 bytes per parameter from each rank to all, where something is owed.
+  [[gnu::cold]] void change_tensors(const std::vector<param_group<P, G>>& groups,
+                                    const std::vector<std::size_t>& from) requires resumes {
+    const detail::standard_arithmetic arithmetic;
+    engine_type& e = parts_->lasting;
+    detail::attend(e.comm, [&] {
+      (void)between_steps();
+      detail::check_moves(detail::sizes_of(groups), e.tensors.sizes, from, where());
+    });
+    auto fresh = renewed(groups, e.comm);
+    change_tensors_of(fresh->lasting, e, from,
+                      [&](engine_type& of) { return detail::own_card(name_, of); });
     parts_ = std::move(fresh);
   }
 
@@ -317,33 +321,22 @@ class optimizer {
   }
 
  private:
-  /// On the heap, where they stay when the optimizer moves. The step goes first: it is taken back.
-  struct parts {
-    parts(const std::vector<param_group<P, G>>& groups, wire w, R rule, S schedule,
-          const C& collective, dense_sum sum)
-        : lasting(groups, std::move(w), std::move(rule), std::move(schedule), collective, sum) {}
-    engine_type lasting;
-    std::optional<step_in_progress<engine_type>> open;
-  };
-  /// Closes a step that is over, however it ended.
-  struct close_after {
-    parts& p;
-    ~close_after() {
-      if (p.open->over()) p.open.reset();
-    }
-  };
-
+  /// For other tensors, or another transport.
+  [[nodiscard, gnu::cold]] std::unique_ptr<parts> renewed(
+      const std::vector<param_group<P, G>>& groups, wire w) {
+    engine_type& e = parts_->lasting;
+    return std::make_unique<parts>(groups, std::move(w), R(e.rule.options(), e.backend()),
+                                   e.schedule, e.policy, e.average.mode());
+  }
   [[nodiscard]] step_scalars now() {
     step_scalars s;
     parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);
     return s;
   }
   [[nodiscard]] std::string where() const { return parts_->lasting.comm.where(); }
-  [[nodiscard]] std::string has_begun() const {
-    return detail::message("optimizer: step ", steps(),
-                           " has begun; call this before begin() or after step()", where());
-  }
-  std::unique_ptr<parts> parts_;
+  [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
+
+  std::unique_ptr<parts> parts_;  ///< on the heap, where they stay when the optimizer moves
   std::string name_;
 };
 

@@ -199,6 +199,7 @@ template <class E, class Card>
   fresh.others = std::move(old.others);
   fresh.warn = old.warn;
   fresh.verify_every = old.verify_every;
+  fresh.generation += old.generation + 1;  // what was recorded of its steps is not of these
   step_scalars now, was;
   fresh.backend().copy_out(&now, fresh.now(), 1);
   old.backend().copy_out(&was, old.now(), 1);

@@ -11,11 +11,10 @@
 #include <numeric>
 #include <onebit/checkpoint.hpp>
 #include <onebit/collective/dense.hpp>
-#include <onebit/collective/passes.hpp>
-#include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/now.hpp>
+#include <onebit/owed.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
@@ -103,47 +102,7 @@ template <class C>
   return policy;
 }
 
-/// part += weight * field, on the flat axis.
-template <class Field>
-struct add_field_kernel {
-  static constexpr bool rare = true;
-  Field field;
-  const tile* tiles;
-  flat_part part;
-  float weight;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto value = field.template at<L>(t, i);
-    float* const first = part.at(t);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      float* const at = first + k * 32;
-      L::store(at, L::fma(value(k), L::set(weight), L::load(at)));
-    }
-  }
-};
-
-/// A server's residual, where the chunk's tiles lie on the flat axis.
-struct served_field {
-  const float* residual;
-  slot_format format;
-
-  template <class L>
-  ONEBIT_HD flat_field::reader<L> at(const tile& t, std::size_t) const {
-    return {residual + format.served_word(t) * 32};
-  }
-};
-
 }  // namespace detail
-
-/// The ranks of a job that was: those whose state there is, and the one whose place this rank
-/// takes.
-struct old_ranks {
-  std::size_t n;
-  std::vector<std::size_t> present;
-  std::size_t source;
-};
 
 /// The state of a job of other ranks, rank by rank, for an engine E of this one.
 ///
@@ -205,7 +164,7 @@ class old_job {
     payload.keep();
     old->adopt();
     old->tensors.take_terms(old->backend());
-    add(*old, r);
+    detail::add_owed(*old, r, ranks_, node_, owed_.data());
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
     if (r == ranks_.source) source_ = std::move(old);
@@ -252,13 +211,7 @@ class old_job {
     e.tensors.take_terms(e.backend());
     if (starts) {
       e.compressed.start(std::move(space_), std::move(given_));
-      auto& s = e.compressed.sender();
-      if constexpr (std::remove_reference_t<decltype(s)>::carries) {
-        const tile_range own = e.compressed.carried_tiles();
-        s.backend().launch(own.end - own.begin,
-                           detail::add_field_kernel<flat_field>{
-                               {owed_.data()}, s.tiles() + own.begin, s.carried(), 1.0F});
-      }
+      detail::carry_on(e, owed_.data());
     } else if (e.compressed.started()) {
       e.compressed.start({}, {});
     }
@@ -279,27 +232,6 @@ class old_job {
                                            " of the old job tell other states, of steps ", step_,
                                            " and ", step));
   }
-  [[gnu::cold]] void add(E& old, std::size_t r) {
-    auto& x = old.compressed;
-    if (!x.started()) return;
-    std::size_t holders = 0;  // of this part of the axis
-    for (const std::size_t other : ranks_.present) holders += other % node_ == r % node_ ? 1 : 0;
-    x.visit_owed(
-        [&](auto& s, tile_range tiles, bool every_rank) {
-          const std::size_t n = every_rank ? ranks_.present.size() : holders;
-          add(s, tiles, s.residual(old.mask()), 1.0F / static_cast<float>(n));
-        },
-        [&](auto& s, tile_range tiles, const float* residual, const slot_format& f) {
-          add(s, tiles, detail::served_field{residual, f}, 1.0F);
-        });
-  }
-  template <class Sender, class Field>
-  [[gnu::cold]] void add(Sender& s, tile_range tiles, const Field& field, float weight) {
-    s.backend().launch(
-        tiles.end - tiles.begin,
-        detail::add_field_kernel<Field>{field, s.tiles() + tiles.begin, {owed_.data(), 0}, weight});
-  }
-
   E* e_;
   old_ranks ranks_;
   std::size_t n_read_ = 0, node_ = 1;

@@ -210,6 +210,10 @@ struct any_archive {
   void buffer(Buffer&, B&) {}
   template <class Buffer, class B>
   void buffer(Buffer&, B&, std::size_t) {}
+  template <class Buffer, class B, class... Fresh>
+  void by_word(Buffer&, B&, std::size_t, const Fresh&...) {}
+  template <class Buffer, class B>
+  void by_tensor(Buffer&, B&) {}
   template <class T>
   void put_aside(T&) {}
 };

@@ -38,7 +38,7 @@ std::vector<second_phase> train_twice(int n_ranks, const Make& make, std::uint64
     auto o = make(data.groups(), transport);
     second_phase result;
     while (o.steps() < n_steps) {
-      if constexpr (requires { o.thaw(); }) {
+      if constexpr (o.thaws) {
         if (o.steps() == thaw_at) o.thaw(freeze_again - thaw_at);
       }
       if (o.steps() == reload) {

@@ -55,7 +55,7 @@ class adam_rule : public rule_defaults {
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
-  static constexpr bool refreshes = true;
+  static constexpr bool refreshes = true, takes_moments = true;
 
   adam_rule(adam_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);
@@ -189,12 +189,12 @@ class adam_rule : public rule_defaults {
   void archive(Archive& a) {
     a.scalar(frozen_);
     const std::size_t n = n_words_ * word_elements;
-    a.buffer(m_, backend_, frozen_ ? 0 : n);
+    a.by_word(m_, backend_, frozen_ ? 0 : n);
     if (packs && frozen_) {
-      a.buffer(packed_, backend_, n_words_ * detail::byte_word::bytes);
+      a.by_word(packed_, backend_, n_words_ * detail::byte_word::bytes, detail::byte_word::idle);
       if constexpr (Archive::reading) a.put_aside(v_);
     } else {
-      a.buffer(v_, backend_, n);
+      a.by_word(v_, backend_, n, frozen_ ? 1.0F : 0.0F);
       if constexpr (Archive::reading) a.put_aside(packed_);
     }
   }

@@ -21,6 +21,8 @@ namespace detail {
 /// largest of the word, 6% to 7% for one of a 200th of it, 23% to 28% for one of a 50,000th.
 struct byte_word {
   static constexpr std::size_t bytes = 33;
+  /// Of words of nothing but this: denominators that are positive, and divide 0.
+  static constexpr std::byte idle{65};
 
   template <class L>
   static ONEBIT_HD typename L::value load(const std::byte* in) {

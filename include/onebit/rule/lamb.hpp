@@ -83,6 +83,7 @@ class lamb_rule : public rule_defaults {
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
+  static constexpr bool takes_moments = true;
 
   lamb_rule(lamb_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);
@@ -243,11 +244,11 @@ class lamb_rule : public rule_defaults {
     bool has_m = m_.size() > 0;
     a.scalar(frozen_);
     a.local(has_m);
-    a.buffer(m_, backend_, has_m || !frozen_ ? n : 0);
-    a.buffer(v_, backend_);
-    a.buffer(fresh_, backend_, frozen_ ? n : 0);
-    a.buffer(layers_, backend_);
-    a.buffer(factors_, backend_);
+    a.by_word(m_, backend_, has_m || !frozen_ ? n : 0, 0.0F);
+    a.by_word(v_, backend_, n, frozen_ ? 1.0F : 0.0F);
+    a.by_word(fresh_, backend_, frozen_ ? n : 0);
+    a.by_tensor(layers_, backend_);
+    a.by_tensor(factors_, backend_);
     if constexpr (Archive::reading) {
       for (auto* s : {&sums_a_, &sums_b_}) a.put_aside(*s);
     }

@@ -175,7 +175,7 @@ class lion_rule : public rule_defaults {
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes(); }
   template <class Archive>
   void archive(Archive& a) {
-    a.buffer(m_, backend_);
+    a.by_word(m_, backend_, m_.size());
   }
 
  protected:

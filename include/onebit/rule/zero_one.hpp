@@ -192,6 +192,7 @@ class zero_one_rule : public rule_defaults {
   using backend_type = B;
   static constexpr bool accumulates = true;
   static constexpr bool local_steps = true;
+  static constexpr bool takes_moments = true;
 
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
@@ -312,10 +313,8 @@ class zero_one_rule : public rule_defaults {
   void archive(Archive& a) {
     a.scalar(started_);
     a.scalar(moved_);
-    a.buffer(lr_sum_, backend_);
-    a.buffer(m_, backend_);
-    a.buffer(v_, backend_);
-    a.buffer(anchor_, backend_);
+    a.by_tensor(lr_sum_, backend_);
+    for (auto* b : {&m_, &v_, &anchor_}) a.by_word(*b, backend_, b->size());
   }
 
  private:

@@ -185,9 +185,9 @@ class zero_one_lion_rule : public lion_rule<B, M> {
   void archive(Archive& a) {
     a.scalar(started_);
     a.scalar(moved_);
-    a.buffer(lr_sum_, backend());
+    a.by_tensor(lr_sum_, backend());
     base::archive(a);
-    a.buffer(anchor_, backend());
+    a.by_word(anchor_, backend(), anchor_.size());
   }
 
  private:
