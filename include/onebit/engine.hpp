@@ -54,6 +54,9 @@ struct engine {
   static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;  ///< for messages
   static constexpr bool carries =
       std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>::carries;
+  /// Whether what elements carry while they sleep is this rank's gradient: see WakingMessage.
+  static constexpr bool remembers =
+      S::compresses && carries && WakingRule<R> && exchange_type::own_messages;
   using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
 
   /// Collective: all ranks throw when one rejects its input.
@@ -181,7 +184,6 @@ struct engine {
       refuse("averages gradients after the warm-up has ended, and this rule has no way back");
     }
   }
-  /// A step was done.
   void advance(const step_plan& plan, float lr) {
     told = plan.local() ? terms(lr, 1, plan) : 0;  // its loss scale is a rank's own
     if (lr > 0) last_lr = lr;
@@ -194,26 +196,36 @@ struct engine {
     ++generation;
   }
 
+  /// What is averaged.
+  [[nodiscard]] auto mean_message() {
+    const auto own = rule.gradient(at_average());
+    if constexpr (remembers) {
+      const flat_part carried = compressed.sender().carried();
+      const live_mask awake = carried.values != nullptr ? mask() : live_mask{};
+      const float seldom = 1 / std::sqrt(32 * static_cast<float>(comm.size()));
+      return waking_message<P, G>{own, carried, awake, seldom};
+    } else {
+      return own;
+    }
+  }
   /// A field of the exchange's axis, on the flat axis.
   template <class Field>
   [[nodiscard, gnu::cold]] buffer_of<B, float> flatten(const Field& field) {
     auto& s = compressed.sender();
     auto flat = backend().template make_buffer<float>(s.flat_elements());
+    auto* const slots = reinterpret_cast<std::byte*>(flat.data());
     s.backend().launch(s.axis().tiles().size(),
-                       store_field_kernel<Field>{field, s.tiles(), flat_format(s.axis()),
-                                                 reinterpret_cast<std::byte*>(flat.data())});
+                       store_field_kernel<Field>{field, s.tiles(), flat_format(s.axis()), slots});
     return flat;
   }
   /// Of it, one tensor's elements, copied out.
   template <class Field>
   [[nodiscard, gnu::cold]] std::vector<float> copy(const Field& field, std::size_t tensor) {
     const auto flat = flatten(field);
-    std::size_t first = 0;
-    for (std::size_t i = 0; i < tensor; ++i) {
-      first += (tensors.sizes[i] + word_elements - 1) / word_elements * word_elements;
-    }
+    std::size_t words = 0;  // before it
+    for (std::size_t i = 0; i < tensor; ++i) words += (tensors.sizes[i] + 31) / word_elements;
     std::vector<float> values(tensors.sizes[tensor]);
-    backend().copy_out(values.data(), flat.data() + first, values.size());
+    backend().copy_out(values.data(), flat.data() + words * word_elements, values.size());
     return values;
   }
   /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
@@ -234,10 +246,8 @@ struct engine {
       const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
                         : FreezingRule<R> ? compressed.started() == rule.frozen()
                                           : true;
-      if (S::compresses && !fits) {
-        throw checkpoint_error(
-            detail::message("checkpoint: its rule and its exchange are in different phases"));
-      }
+      constexpr const char* what = "checkpoint: its rule and its exchange are in different phases";
+      if (S::compresses && !fits) throw checkpoint_error(detail::message(what));
       if (compressed.started()) allocate_undo();
     }
   }
@@ -270,8 +280,7 @@ struct engine {
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   checked checks = B::deferred ? checked::nothing : checked::compressed;
-  std::uint64_t step = 0;
-  std::uint64_t verify_every = 0, verified = 0;  ///< steps, 0: never; after which step it was
+  std::uint64_t step = 0, verify_every = 0, verified = 0;  ///< 0: never; after which step it was
   std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke
   float last_lr = 1;             ///< the last one that was not 0
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before

@@ -108,7 +108,7 @@ class step_in_progress {
   [[gnu::cold]] void straight() {
     E& e = *e_;
     if (plan_.average_gradient) {
-      e.average.agree(e.rule.gradient(e.at_average()), e.now(), e.rule.max_grad_norm());
+      e.average.agree(e.mean_message(), e.now(), e.rule.max_grad_norm());
       meet(true);
     }
     if (previews()) preview_live();
@@ -287,7 +287,7 @@ class step_in_progress {
     E& e = *e_;
     if (plan_.average_gradient) {
       for (; is_known(e.average); sent_early_ = true) {
-        e.average.send_next(e.rule.gradient(e.at_average()), e.now());
+        e.average.send_next(e.mean_message(), e.now());
       }
     } else if constexpr (compresses) {
       // to clip, the norm of all gradients must be known

@@ -13,8 +13,9 @@
 /// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
 namespace onebit {
 
-/// One bit per element: clear in padding and in elements that never had variance. Those send 0,
-/// carry 0, receive 0 and count in no scale. Null pointer: all set.
+/// One bit per element: clear in padding and in elements that never had variance, which sleep. They
+/// send 0, receive 0 and count in no scale; they carry nothing that is sent: 0, or the last
+/// gradient that they had, until v is refreshed. Null pointer: all set.
 struct live_mask {
   const std::uint32_t* words = nullptr;
 
@@ -35,6 +36,16 @@ struct live_mask {
     if (words == nullptr) return v;
     if (all_of<L>(words + word)) return v;
     return L::keep(L::load_bits(words + word), v);
+  }
+  /// v where elements live, and where they sleep their gradient, or what they had if that is 0.
+  template <class L, class Gradient>
+  ONEBIT_HD typename L::value or_gradient(std::size_t word, const typename L::value& v,
+                                          const Gradient& gradient, std::uint32_t k,
+                                          const typename L::value& had) const {
+    if (words == nullptr) return v;
+    if (all_of<L>(words + word)) return v;
+    const auto g = gradient.load(k);
+    return L::select(L::load_bits(words + word), v, L::select(L::positive(L::mul(g, g)), g, had));
   }
 
  private:
@@ -125,6 +136,55 @@ struct flat_part {
   std::size_t first = 0;
 
   [[nodiscard]] ONEBIT_HD float* at(const tile& t) const { return values + (t.word - first) * 32; }
+};
+
+/// The local gradient as a message: base + g.
+template <class P, class G>
+struct gradient_message {
+  const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    gradients_of<L, G> gradient;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, gradient.load(k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
+  }
+};
+
+/// The same, and of elements that sleep and have no gradient the last one that an exchange carries:
+/// as much of it as makes v what one occurrence in 32 steps would.
+template <class P, class G>
+struct waking_message {
+  gradient_message<P, G> own;
+  flat_part carried;
+  live_mask live;  ///< null: none sleep
+  float seldom;    ///< 1 / sqrt(32 W): W ranks remember one each
+
+  template <class L>
+  struct reader {
+    typename gradient_message<P, G>::template reader<L> own;
+    const float* carried;
+    live_mask live;
+    std::size_t word;
+    float seldom;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      if (live.words == nullptr) return own(k, base);
+      const auto had = L::mul(L::load(carried + 32 * k), L::set(seldom));
+      return L::add(
+          base, live.template or_gradient<L>(word + k, own.gradient.load(k), own.gradient, k, had));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {own.template at<L>(t, index), live.words != nullptr ? carried.at(t) : nullptr, live,
+            t.word, seldom};
+  }
 };
 
 /// A buffer on the flat axis, read as a field.

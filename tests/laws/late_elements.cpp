@@ -196,10 +196,10 @@ TEST_CASE("late elements: an embedding of which 30% of the rows occur late learn
     if (n_ranks == 4) {
       CHECK(noise + refreshed < 1.05 * (noise + adam));
       CHECK(noise + zero_one < 1.05 * (noise + adam));
-    } else {  // a row that does not occur in a step that refreshes sleeps on: with few samples some
-              // do
-      CHECK(noise + refreshed < 1.3 * (noise + adam));
-      CHECK(noise + zero_one < 1.3 * (noise + adam));
+    } else {  // with few samples a row sleeps on for long: until it has occurred, and v is
+              // refreshed
+      CHECK(noise + refreshed < 1.12 * (noise + adam));
+      CHECK(noise + zero_one < 1.15 * (noise + adam));
     }
   }
 }

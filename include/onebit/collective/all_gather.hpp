@@ -32,6 +32,7 @@ class all_gather_exchange {
   using byte_buffer = buffer_of<B, std::byte>;
   using view = mean_view<C>;
   static constexpr bool carries = sender_type::carries;
+  static constexpr bool own_messages = true;
 
   all_gather_exchange(C codec, wire w, B backend, std::span<const std::size_t> sizes)
       : wire_(std::move(w)),

@@ -37,6 +37,7 @@ class gather_scatter_exchange {
   using byte_buffer = buffer_of<B, std::byte>;
   using view = gathered_view<C>;
   static constexpr bool carries = sender_type::carries;
+  static constexpr bool own_messages = true;  ///< what it encodes, all of it, is this rank's own
 
   gather_scatter_exchange(C codec, wire w, B backend, std::span<const std::size_t> sizes,
                           int n_buckets = 1)

@@ -69,6 +69,7 @@ class hierarchical_exchange {
   using float_buffer = buffer_of<B, float>;
   using byte_buffer = buffer_of<B, std::byte>;
   using view = gathered_view<C>;
+  static constexpr bool own_messages = false;
 
   hierarchical_exchange(C codec, const wire& w, B backend, std::span<const std::size_t> sizes,
                         int n_local)
@@ -102,8 +103,7 @@ class hierarchical_exchange {
     s.residual = server<C, B>::make_residual(sender_.backend(), axis().words_of_chunk(own_chunk()));
     if (!flat()) {
       const std::size_t exact = bucket_bytes(exact_.format()) * shares();
-      s.exact_sent = make(exact);
-      s.exact_received = make(exact);
+      for (auto* sent : {&s.exact_sent, &s.exact_received}) *sent = make(exact);
       s.sent = make(all);
       s.share = make(bucket);
       if (Accumulates && from_nothing) s.sums = floats(axis().n_words());

@@ -134,6 +134,24 @@ concept NarrowMessage = requires {
   requires Produce::narrow;
 };
 
+/// A message that says `static constexpr bool wakes = true`: v is refreshed while it is exchanged,
+/// and elements that sleep carry the last gradient, which readers have as `gradient`: who occurs
+/// rarely need not occur in a step that refreshes.
+template <class Produce>
+concept WakingMessage = requires {
+  requires Produce::wakes;
+};
+/// What is carried of word k: y, or where elements sleep the gradient, if any, else `old`.
+template <class L, class Produce, class Message, class V = typename L::value>
+ONEBIT_HD V carried_of(const live_mask& live, std::size_t word, const V& y, const Message& message,
+                       std::uint32_t k, const V& old) {
+  if constexpr (WakingMessage<Produce>) {
+    return live.template or_gradient<L>(word, y, message.gradient, k, old);
+  } else {
+    return y;
+  }
+}
+
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and for
 /// a worker the value (or, for a tile compressor, the new residual) into the carried buffer.
 template <class C, class Produce, class Carry>
@@ -173,7 +191,7 @@ struct encode_kernel {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
         const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
-        state.store(k, old, y);
+        state.store(k, old, carried_of<L, Produce>(live, t.word + k, y, message, k, old));
         detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
       }
     } else {
@@ -211,12 +229,10 @@ struct take_back_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     if (saved[i] == 0) return;
-    if (now->skip != 0) {
-      const tile& t = tiles[i];
-      const auto before = undo.template at<L>(t);
-      float* first = flat.at(t);
-      for (std::uint32_t k = 0; k < t.n_words(); ++k) L::store(first + k * 32, before.load(k));
-    }
+    const tile& t = tiles[i];
+    const auto before = undo.template at<L>(t);
+    const std::uint32_t n_words = now->skip != 0 ? t.n_words() : 0;
+    for (std::uint32_t k = 0; k < n_words; ++k) L::store(flat.at(t) + k * 32, before.load(k));
     L::store_scalar(saved + i, std::uint32_t{0});
   }
 };
@@ -237,8 +253,9 @@ struct accumulate_kernel {
     const auto message = produce.template at<L>(t, i);
     const auto old = residual.template at<L>(t, i);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      float* const first = flat + (t.word + k) * 32;
       const auto y = live.template keep<L>(t.word + k, message(k, old(k)));
-      L::store(flat + (t.word + k) * 32, y);
+      L::store(first, carried_of<L, Produce>(live, t.word + k, y, message, k, L::load(first)));
     }
   }
 };

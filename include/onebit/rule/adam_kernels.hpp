@@ -20,6 +20,7 @@ namespace onebit {
 template <class View, class P, class G>
 struct momentum_message {
   static constexpr bool narrow = requires { View::n_slots; };  // the mean of many slots
+  static constexpr bool wakes = true;
   View momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;

@@ -41,25 +41,6 @@ inline void validate_moments(const char* options, const moments& of, double max_
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
 }
 
-/// The local gradient as a message: base + g.
-template <class P, class G>
-struct gradient_message {
-  const tensor_entry<P, G>* tensors;
-  const step_scalars* now;
-
-  template <class L>
-  struct reader {
-    gradients_of<L, G> gradient;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, gradient.load(k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
-  }
-};
-
 /// This rank's gradients, as a field.
 template <class P, class G>
 struct own_gradient {

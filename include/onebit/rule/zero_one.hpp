@@ -52,6 +52,7 @@ namespace detail {
 /// is exchanged.
 template <class P, class G>
 struct zero_one_message {
+  static constexpr bool wakes = true;
   const float* momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
