@@ -75,13 +75,14 @@ row lamb_with(const char* name, lamb_options o) {
             return quiet(one_bit_lamb(g, t, {.lamb = o, .freeze = {.after = 2 * s.freeze_after}}));
           }};
 }
-row zero_one(const char* name, intervals_options when, granularity scales, double bound = 10) {
+template <class C = sign<>>
+row zero_one(const char* name, intervals_options when, C codec = {}, double bound = 10) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) mutable {
             when.warmup_steps = s.freeze_after;
             when.also_every = s.meet_every;
             return quiet(zero_one_adam(
                 g, t, {.adam = {.beta2 = s.adam.beta2, .max_step = bound}, .schedule = when},
-                gather_scatter{sign<>{scales}}));
+                gather_scatter{codec}));
           }};
 }
 
@@ -95,6 +96,7 @@ std::vector<row> all_rows() {
       one_bit("  v frozen for good (the paper's)", 0, gather_scatter<sign<>>{}, 0),
       one_bit("  v frozen for good, no compression", 0, gather_scatter<identity>{}),
       one_bit("  no error feedback", 16, all_gather{forgetful_sign<>{}}),
+      one_bit("  tensors below 1024 elements exact", 16, gather_scatter{exact_below{1024}}),
       one_bit("  L1 scale per layer", 16, gather_scatter{sign<l1_scale>{layer}}),
       one_bit("  L2 scale per block of 128", 16, gather_scatter{sign<l2_scale>{block}}),
       one_bit("  L1 scale per block of 128", 16, gather_scatter{sign<l1_scale>{block}}),
@@ -107,10 +109,11 @@ std::vector<row> all_rows() {
        }},
       naive("naive: gradients compressed, v live", gather_scatter<sign<>>{}),
       naive("  no error feedback", all_gather{forgetful_sign<>{}}),
-      zero_one("0/1 Adam", {}, layer),
-      zero_one("  no local steps", {.max_interval = 1}, layer),
-      zero_one("  no bound on steps (the paper's)", {}, layer, 0),
-      zero_one("  L2 scale per block of 128", {}, block),
+      zero_one("0/1 Adam", {}),
+      zero_one("  no local steps", {.max_interval = 1}),
+      zero_one("  no bound on steps (the paper's)", {}, sign<>{}, 0),
+      zero_one("  tensors below 1024 elements exact", {}, exact_below{1024}),
+      zero_one("  L2 scale per block of 128", {}, sign<>{block}),
       {"lamb", lambs_rate,
        [](const groups& g, threads t, const settings& s) {
          return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));

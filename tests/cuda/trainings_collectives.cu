@@ -52,6 +52,9 @@ TEST_CASE("cuda trainings: other scales, and none") {
   check_same_bits<cuda_device>(
       "l1 by block", 2,
       one_bit_adam_with(onebit::gather_scatter{l1{onebit::granularity::block(1024)}}));
+  check_same_bits<cuda_device>(
+      "small tensors exact", 2,
+      one_bit_adam_with(onebit::gather_scatter{onebit::exact_below<>{100}}));
   check_same_bits<cuda_device>("identity", 2,
                                one_bit_adam_with(onebit::gather_scatter<onebit::identity>{}));
 }

@@ -68,6 +68,7 @@ TEST_CASE("law 4: scalar, AVX2, AVX-512, one to three threads: the same bits") {
       check_hosts(p, onebit::all_gather{onebit::sign<onebit::l1_scale>{g}});
     }
     check_hosts(p, onebit::gather_scatter<onebit::identity>{});
+    check_hosts(p, onebit::gather_scatter{onebit::exact_below<>{40}});
     check_hosts(p, onebit::gather_scatter<ternary>{});
     check_hosts(p, onebit::all_gather<int8_tile>{});
   }

@@ -90,8 +90,8 @@ struct worker_carry {
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t, std::size_t index) const {
-    return {codec,  flat.at(t), scales[t.group], saved + index, undo.template at<L>(t),
-            before, t.word};
+    return {detail::of_tile(codec, index), flat.at(t), scales[t.group], saved + index,
+            undo.template at<L>(t),        before,     t.word};
   }
 };
 
@@ -120,8 +120,8 @@ struct residual_field {
     }
   };
   template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {codec, flat.at(t), scales[t.group], before, t.word};
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {detail::of_tile(codec, index), flat.at(t), scales[t.group], before, t.word};
   }
 };
 
@@ -183,7 +183,7 @@ struct encode_kernel {
     const std::uint32_t n_words = t.n_words();
     auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
-      const C own = codec;  // which nothing that is stored can change
+      const C own = detail::of_tile(codec, index);  // which nothing that is stored can change
       state.begin();
       constexpr bool several = L::words > 1;  // then the next ones come while these are computed
       auto ahead = state.load(0);

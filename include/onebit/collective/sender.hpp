@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/marks.hpp>
+#include <onebit/collective/mixed.hpp>
 #include <onebit/collective/passes.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
@@ -207,9 +208,9 @@ class sender {
 
   [[nodiscard]] std::size_t state_bytes() const { return carried_.bytes() + scales_.bytes(); }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
-           groups_.bytes() + segments_.bytes() + offsets_.bytes() + counts_.bytes() +
-           saved_.bytes() + block_sums_.bytes() + n_ended_.bytes();
+    return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + kinds_.bytes() +
+           tensor_tiles_.bytes() + groups_.bytes() + segments_.bytes() + offsets_.bytes() +
+           counts_.bytes() + saved_.bytes() + block_sums_.bytes() + n_ended_.bytes();
   }
   /// What `archive` and `carry` replace, for a reader.
   template <class Archive>
@@ -256,6 +257,7 @@ class sender {
   slot_format format_;
   buffer<std::uint64_t> offsets_;
   buffer<tile> tiles_;
+  buffer<std::uint32_t> kinds_;  ///< by tile: of a MixedCompressor
   buffer<tile_range> tensor_tiles_;
   buffer<float> sums_;            ///< by tile
   buffer<std::uint32_t> counts_;  ///< by tile: live elements
@@ -275,7 +277,13 @@ template <Compressor C, class B>
       backend_(std::move(backend)),
       axis_(sizes, n_chunks, granularity_of(codec_), n_buckets) {
   std::vector<std::uint64_t> offsets;
-  format_ = make_slot_format(codec_, axis_, offsets);
+  std::vector<std::uint32_t> kinds;
+  if constexpr (MixedCompressor<C>) {
+    kinds = codec_.kinds(axis_, sizes);
+    kinds_ = to_buffer(backend_, kinds);
+    codec_.tile_kinds = kinds_.data();
+  }
+  format_ = make_slot_format(codec_, axis_, offsets, kinds);
   offsets_ = to_buffer(backend_, offsets);
   format_.tile_offsets = offsets_.data();
   const std::size_t n_tiles = axis_.tiles().size();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/collective/mixed.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
@@ -37,9 +38,9 @@ struct slot_format {
   std::size_t slot_bytes = 0;
   std::size_t chunk_words = 0;
   std::uint32_t chunks_per_bucket = 1;
-  std::size_t word_bytes = 0;  ///< of a WordCompressor, else 0
-  const std::uint64_t* tile_offsets =
-      nullptr;           ///< of a TileCompressor: by tile, within the payload
+  std::size_t word_bytes = 0;  ///< 0: see tile_offsets
+  /// Of compressors whose words have not all one size: by tile, within the payload.
+  const std::uint64_t* tile_offsets = nullptr;
   bool checked = false;  ///< a status has a checksum of its slot
 
   static constexpr std::size_t block_words = 1024;
@@ -75,28 +76,37 @@ template <Compressor C>
   }
 }
 
-/// The slot of a layout, and (for tile compressors) the offsets of its tiles.
+/// The slot of a layout, and the offsets of its tiles where they must be told; `kinds`: of a
+/// MixedCompressor.
 template <Compressor C>
 [[nodiscard]] slot_format make_slot_format(const C& codec, const layout& axis,
-                                           std::vector<std::uint64_t>& tile_offsets) {
+                                           std::vector<std::uint64_t>& tile_offsets,
+                                           const std::vector<std::uint32_t>& kinds = {}) {
   slot_format f;
   f.chunk_words = axis.chunk_words();
   f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
-  if constexpr (WordCompressor<C>) {
+  if constexpr (WordCompressor<C> && !MixedCompressor<C>) {
     f.word_bytes = codec.word_bytes;
     f.scales_at = (axis.chunk_words() * codec.word_bytes + 3) / 4 * 4;
-    f.status_at = f.scales_at + (C::scaled ? axis.slot_segments() * sizeof(float) : 0);
   } else {
     tile_offsets.resize(axis.tiles().size());
     for (int j = 0; j < axis.n_slots(); ++j) {
       std::size_t offset = 0;
       for (auto i = axis.chunk_tiles(j).begin; i < axis.chunk_tiles(j).end; ++i) {
         tile_offsets[i] = offset;
-        offset += tile_payload_bytes(codec, axis.tiles()[i]);
+        const tile& t = axis.tiles()[i];
+        if constexpr (MixedCompressor<C>) {
+          offset += tile_payload_bytes(codec.of(kinds[i]), t);
+        } else {
+          offset += tile_payload_bytes(codec, t);
+        }
       }
       if (offset > f.scales_at) f.scales_at = offset;
     }
-    f.status_at = f.scales_at;
+  }
+  f.status_at = f.scales_at;
+  if constexpr (WordCompressor<C>) {
+    if (C::scaled) f.status_at += axis.slot_segments() * sizeof(float);
   }
   f.slot_bytes = f.status_at + sizeof(slot_status);
   return f;
@@ -176,7 +186,7 @@ struct tile_reader {
 
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
                         std::size_t index)
-      : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
+      : codec(of_tile(c, index)), words(slot + f.payload_at(t, index)), scale(0) {
     if constexpr (C::scaled) {
       scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
     }
@@ -209,7 +219,7 @@ struct tile_sum {
 
   ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
                      const tile& t, std::size_t index)
-      : codec(c),
+      : codec(of_tile(c, index)),
         words(slots + f.payload_at(t, index)),
         scales(slots + f.scales_at + t.segment * sizeof(float)),
         stride(f.slot_bytes),
