@@ -75,6 +75,7 @@ row lamb_with(const char* name, lamb_options o) {
             return quiet(one_bit_lamb(g, t, {.lamb = o, .freeze = {.after = 2 * s.freeze_after}}));
           }};
 }
+
 template <class C = sign<>>
 row zero_one(const char* name, intervals_options when, C codec = {}, double bound = 10) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) mutable {

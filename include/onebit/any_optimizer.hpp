@@ -95,6 +95,7 @@ class any_optimizer {
                       const std::vector<std::size_t>& from) {
     at().change_tensors(&groups, elements_of<P, G>, from);
   }
+  [[nodiscard]] std::optional<compression_state> inspect() { return at().inspect(); }
   void verify_every(std::uint64_t steps) { at().verify_every(steps); }
   void check_messages(checked which) { at().check_messages(which); }
   void warn_with(void (*f)(const std::string& text)) { at().warn_with(f); }
@@ -179,6 +180,7 @@ class any_optimizer {
     virtual void regroup(wire transport, brings what) = 0;
     virtual void change_tensors(const void* groups, int elements,
                                 const std::vector<std::size_t>& from) = 0;
+    [[nodiscard]] virtual std::optional<compression_state> inspect() = 0;
     virtual void verify_every(std::uint64_t steps) = 0;
     virtual void check_messages(checked which) = 0;
     virtual void warn_with(void (*f)(const std::string& text)) = 0;
@@ -257,6 +259,7 @@ class any_optimizer {
         refuse("change_tensors", "its rule cannot go on with other tensors");
       }
     }
+    [[nodiscard]] std::optional<compression_state> inspect() override { return o.inspect(); }
     void verify_every(std::uint64_t steps) override { o.verify_every(steps); }
     void check_messages(checked which) override { o.check_messages(which); }
     void warn_with(void (*f)(const std::string& text)) override { o.warn_with(f); }

@@ -14,6 +14,7 @@
 #include <onebit/engine.hpp>
 #include <onebit/error.hpp>
 #include <onebit/given_moments.hpp>
+#include <onebit/inspect.hpp>
 #include <onebit/own_card.hpp>
 #include <onebit/policy_checks.hpp>
 #include <onebit/rebind.hpp>
@@ -215,6 +216,11 @@ class optimizer {
   /// and throws transport_error; the others skip it where an average was yet to be sent, else all
   /// throw rank_mismatch in the next step. All ranks must do the same, between steps.
   void check_messages(checked which) { between_steps().check_slots(which); }
+
+  /// What compression does to this run, on this rank: inspect.hpp. Not collective; waits.
+  [[nodiscard]] std::optional<compression_state> inspect() {
+    return onebit::inspect(between_steps());
+  }
 
   /// Where warnings go (null: nowhere); at first to stderr on rank 0.
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }

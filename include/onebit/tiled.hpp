@@ -45,7 +45,8 @@ struct live_mask {
     if (words == nullptr) return v;
     if (all_of<L>(words + word)) return v;
     const auto g = gradient.load(k);
-    return L::select(L::load_bits(words + word), v, L::select(L::positive(L::mul(g, g)), g, had));
+    const auto last = L::select(L::positive(L::mul(g, g)), g, had);
+    return L::select(L::load_bits(words + word), v, L::fma(g, L::set(0.0F), last));  // NaN stays
   }
 
  private:

@@ -52,9 +52,10 @@ set(may_include_change_tensors ${may_include_restore} digest moving_state restor
 set(may_include_rebind error element tensor)
 set(may_include_own_card checkpoint roll_call verify)
 set(may_include_step_in_progress ${core} report verify)
+set(may_include_inspect ${core})
 set(may_include_running error step_in_progress)
 set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
-                          change_tensors given_moments own_card rebind regroup running)
+                          change_tensors given_moments inspect own_card rebind regroup running)
 set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
 set(may_include_onebit ${may_include_algorithms} transport algorithms)
 

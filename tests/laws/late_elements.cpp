@@ -203,3 +203,22 @@ TEST_CASE("late elements: an embedding of which 30% of the rows occur late learn
     }
   }
 }
+
+TEST_CASE("late elements: a bad gradient of one that sleeps is seen, in any step") {
+  for (const float bad : {NAN, INFINITY, -1e30F}) {
+    on_ranks(2, [&](onebit::threads transport) {
+      training<> data({96});
+      data.params[0].assign(96, 0.0F);
+      auto o =
+          onebit::one_bit_adam(data.groups(), transport, {.freeze = {.after = 4}, .refreshes = 4});
+      for (int attempts = 0; attempts < 30; ++attempts) {
+        for (std::size_t i = 0; i < 96; ++i) data.grads[0][i] = i < 32 ? 1.0F : 0.0F;
+        const bool poisoned = attempts % 2 == 1;
+        if (poisoned && transport.rank() == 1) data.grads[0][50] = bad;
+        CHECK(o.step(lr).skipped == poisoned);
+      }
+      for (std::size_t i = 32; i < 96; ++i) CHECK(data.params[0][i] == 0);
+      return 0;
+    });
+  }
+}
