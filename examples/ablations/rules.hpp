@@ -150,8 +150,8 @@ class compressed_updates : public moments {
   }
   onebit::handover<floats> freeze(std::uint32_t* live, const tiled& at) {
     const std::size_t n_words = v_.size() / onebit::word_elements;
-    backend_.launch(at.n_tiles(),
-                    onebit::detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
+    backend_.launch(at.n_tiles(), onebit::detail::freeze_kernel{at.tiles, at.numbers, m_.data(),
+                                                                v_.data(), live});
     backend_.launch(n_words, divide_kernel{m_.data(), v_.data()});
     return {std::move(m_), nullptr, at.numbers};
   }

@@ -188,6 +188,14 @@ struct waking_message {
   }
 };
 
+/// A message of which elements that sleep carry nothing, where nobody would look for it.
+template <class Message>
+struct forgetful : Message {
+  static constexpr bool wakes = false;
+};
+template <class Message>
+forgetful(Message) -> forgetful<Message>;
+
 /// A buffer on the flat axis, read as a field.
 struct flat_field {
   const float* flat;

@@ -158,7 +158,7 @@ class hierarchical_exchange {
     std::byte* const sent = flat() ? held_.gathered.next() : held_.sent.data();
     std::byte* const share = flat() ? held_.gathered.next() : held_.share.data();
     if (flat()) {
-      sender_.encode(produce, t, sent, 0);
+      sender_.encode(forgetful{produce}, t, sent, 0);
     } else {
       sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
     }
@@ -189,9 +189,9 @@ class hierarchical_exchange {
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
     if constexpr (Accumulates) {
-      if (!flat()) return exact_.accumulate(produce, t);
+      if (!flat()) return exact_.accumulate(forgetful{produce}, t);
     }
-    sender_.accumulate(produce, t);
+    sender_.accumulate(forgetful{produce}, t);
   }
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
@@ -255,7 +255,7 @@ class hierarchical_exchange {
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
     for (int b = local_.size() - 1; b >= 0; --b)
-      exact_.encode(produce, t, held_.exact_sent.data(), b);
+      exact_.encode(forgetful{produce}, t, held_.exact_sent.data(), b);
     local_.all_to_all(held_.exact_sent.data(), held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(across_.rank());
     exact_.check({.now = t.now,

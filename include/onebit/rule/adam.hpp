@@ -123,7 +123,8 @@ class adam_rule : public rule_defaults {
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
     if (packs)
       packed_ = backend_.template make_buffer<std::byte>(n_words_ * detail::byte_word::bytes);
-    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
+    backend_.launch(at.n_tiles(),
+                    detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
     if (packs) {
       backend_.launch(at.n_tiles(), pack(at, {live}, false));
       v_ = {};

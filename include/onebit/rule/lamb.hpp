@@ -157,7 +157,8 @@ class lamb_rule : public rule_defaults {
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(keep_m.launches(), keep_m);
-    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, v_.data(), live});
+    backend_.launch(at.n_tiles(),
+                    detail::freeze_kernel{at.tiles, at.numbers, copy.data(), v_.data(), live});
     fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;

@@ -113,12 +113,12 @@ struct preview_live_kernel {
 namespace detail {
 
 /// v to its constant denominator sqrt(v c) + eps, and the bits of the elements with v > 0. Elements
-/// without variance get denominator 1: their momentum is 0 from here on.
+/// without variance get denominator 1, and their momentum is 0 from here on.
 struct freeze_kernel {
   static constexpr bool rare = true;
   const tile* tiles;
   const tensor_numbers* numbers;
-  float* v;
+  float *m, *v;
   std::uint32_t* live;
 
   template <class L>
@@ -133,6 +133,8 @@ struct freeze_kernel {
       const auto d = of.c.template denominator<L>(variance, corrected);
       L::store(p, L::select(alive, d, L::set(1.0F)));
       L::store_bits(live + t.word + k, alive);
+      float* const m_word = m + (t.word + k) * 32;
+      L::store(m_word, L::keep(alive, L::load(m_word)));
     }
   }
 };
