@@ -189,12 +189,12 @@ struct rule_defaults {
   /// The carried buffer also gathers what is sent later.
   static constexpr bool accumulates = false;
   static constexpr bool local_steps = false;  ///< steps without communication
-  /// Whether v is refreshed after the freeze, in steps that average and exchange.
-  static constexpr bool refreshes = false;
+  static constexpr bool refreshes = false;    ///< v, after the freeze, in steps that do both
   /// Whether each rank keeps a momentum of its own: messages start from that, not from what was
   /// agreed, and `apply`, which alone changes it, reads gradients too.
   static constexpr bool own_momentum = false;
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
+  static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
   [[nodiscard]] moments own_moments() const { return {}; }

@@ -52,12 +52,16 @@ struct engine {
   /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
   static constexpr bool scratch_gradients = std::is_same_v<G, float> && !R::own_momentum;
   static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;  ///< for messages
-  static constexpr bool carries =
-      std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>::carries;
+  using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
+  static constexpr bool carries = sender_type::carries;
   /// Whether what elements carry while they sleep is this rank's gradient: see WakingMessage.
   static constexpr bool remembers =
       S::compresses && carries && WakingRule<R> && exchange_type::own_messages;
-  using undo_type = std::conditional_t<scratch_gradients, undo_in_gradients<P, G>, undo_in_buffer>;
+  static constexpr bool repeats =
+      !scratch_gradients && sender_type::by_word && R::message_lasts && exchange_type::own_messages;
+  using undo_type =
+      std::conditional_t<scratch_gradients, undo_in_gradients<P, G>,
+                         std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>>;
 
   /// Collective: all ranks throw when one rejects its input.
   [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, wire w, R own_rule,
@@ -139,11 +143,7 @@ struct engine {
     return compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
   [[nodiscard]] undo_type undo_space() {
-    if constexpr (scratch_gradients) {
-      return {tensors.table.data()};
-    } else {
-      return {undo.data()};
-    }
+    return undo_type::from(tensors.table.data(), undo.data());
   }
   /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
@@ -253,7 +253,7 @@ struct engine {
   }
   /// What an encode pass needs, where the gradients cannot hold it.
   void allocate_undo() {
-    if (scratch_gradients || !compressed.needs_undo() || undo.size() > 0) return;
+    if (scratch_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
     undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
   /// All elements, from here on: padding must not be carried.

@@ -132,9 +132,7 @@ class step_in_progress {
   [[gnu::cold]] void finish() {
     E& e = *e_;
     if (plan_.average_gradient) e.average.finish(e.now());
-    if constexpr (compresses) {
-      if (plan_.exchange) e.compressed.finish(turn());
-    }
+    if (plan_.exchange) end_exchange();
     if (previews()) {
       e.live.keep(e.backend(), e.now());
       if (e.compressed.travels()) e.compressed.count_live(e.mask());
@@ -226,9 +224,11 @@ class step_in_progress {
     return e_->now()->odd_rank != 0 && e_->now()->odd_in != odd::bytes;
   }
   void exchange() {
-    if constexpr (compresses) {
-      e_->compressed.agree(e_->rule.message(e_->compressed.agreed(e_->mask()), at()), turn());
-    }
+    if constexpr (compresses) e_->compressed.agree(message(), turn());
+  }
+  void end_exchange() {
+    if constexpr (E::repeats) e_->compressed.repeat(message(), turn());
+    if constexpr (compresses) e_->compressed.finish(turn());
   }
   void refresh() {
     E& e = *e_;
@@ -239,9 +239,8 @@ class step_in_progress {
     e.rule.refresh(e.average.heard(e.now()), e.at_average(e.mask()));
   }
   void apply() {
-    if constexpr (compresses) {
+    if constexpr (compresses)
       e_->rule.apply(e_->compressed.heard(live()), e_->compressed.agreed(e_->mask()), at());
-    }
   }
   void preview_live() {
     if constexpr (WakingRule<R>) {
@@ -254,17 +253,14 @@ class step_in_progress {
   void require_finite() {
     if constexpr (LocalRule<R>) {
       using message = decltype(e_->rule.gradient(at()));
-      e_->backend().launch(at().n_tiles(),
-                           finite_kernel<message>{e_->rule.gradient(at()), at().tiles, e_->now()});
+      const finite_kernel<message> check{e_->rule.gradient(at()), at().tiles, e_->now()};
+      e_->backend().launch(at().n_tiles(), check);
     }
   }
   void local_step() {
     if constexpr (LocalRule<R>) {
       if (!e_->compressed.travels()) return;  // the step was dense
-      if constexpr (R::accumulates) {
-        e_->compressed.accumulate(e_->rule.message(e_->compressed.agreed(e_->mask()), at()),
-                                  turn());
-      }
+      if constexpr (R::accumulates) e_->compressed.accumulate(message(), turn());
       e_->rule.local_step(plan_, at());
     }
   }
@@ -293,7 +289,7 @@ class step_in_progress {
       // to clip, the norm of all gradients must be known
       const bool may_send = plan_.exchange && !clips();
       for (; may_send && is_known(e.compressed); sent_early_ = true) {
-        e.compressed.send_next(e.rule.message(e.compressed.agreed(e.mask()), at()), turn());
+        e.compressed.send_next(message(), turn());
       }
     }
   }
@@ -334,6 +330,10 @@ class step_in_progress {
     return previews() ? live_mask{e_->live.next()} : e_->mask();
   }
   [[nodiscard]] auto at() const { return e_->at(live()); }
+  /// What is exchanged.
+  [[nodiscard]] auto message() const {
+    return e_->rule.message(e_->compressed.agreed(e_->mask()), at());
+  }
   [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
     return {e_->now(), live(), e_->undo_space(), previews() ? e_->mask() : live_mask{}};
   }

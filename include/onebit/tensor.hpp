@@ -22,9 +22,9 @@ namespace onebit {
 /// One tensor of the trainer: views of its memory, never a copy.
 ///
 /// The gradients are consumed: a compressed step may use their memory as scratch, so what they hold
-/// afterwards is unspecified. With `G = const float` they stay untouched and the optimizer pays
-/// 4 bytes per parameter for its own scratch instead; the same with 2-byte gradients, which cannot
-/// hold what has to be saved.
+/// afterwards is unspecified. With `G = const float`, 2-byte types and any_element they are only
+/// read: 1-bit Adam and 1-bit LAMB then make their message twice instead, which takes no memory;
+/// 0/1 Adam, Lion with local steps and `hierarchical` pay 4 bytes per parameter.
 ///
 /// `P` and `G` are float, bf16 or fp16 (element.hpp), or both any_element: any of them, in each
 /// tensor another. With 2-byte parameters `master` may hold them

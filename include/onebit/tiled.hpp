@@ -217,7 +217,10 @@ struct flat_field {
 /// the values are produced, word by word.
 template <class P, class G>
 struct undo_in_gradients {
+  static constexpr bool repeats = false;
   const tensor_entry<P, G>* tensors = nullptr;
+
+  static undo_in_gradients from(const tensor_entry<P, G>* t, float*) { return {t}; }
 
   template <class L>
   struct writer {
@@ -238,8 +241,14 @@ struct undo_in_gradients {
 
 /// Saves them in a buffer of the optimizer's own, for gradients that must not be written.
 struct undo_in_buffer {
+  static constexpr bool repeats = false;
   float* values = nullptr;
   std::size_t first_word = 0;  ///< of the flat axis
+
+  template <class Entry>
+  static undo_in_buffer from(const Entry*, float* buffer) {
+    return {buffer};
+  }
 
   template <class L>
   struct writer {
@@ -252,6 +261,23 @@ struct undo_in_buffer {
   template <class L>
   ONEBIT_HD writer<L> at(const tile& t) const {
     return {flat_part{values, first_word}.at(t)};
+  }
+};
+
+/// Saves nothing: the encode pass leaves the carried values alone, and the end of a step that is
+/// kept makes the message once more, of gradients that nobody has written.
+struct undo_by_repeating {
+  static constexpr bool repeats = true;
+
+  template <class Entry>
+  static undo_by_repeating from(const Entry*, float*) {
+    return {};
+  }
+  template <class L>
+  struct writer {};
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile&) const {
+    return {};
   }
 };
 

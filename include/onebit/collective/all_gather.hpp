@@ -104,6 +104,11 @@ class all_gather_exchange {
                      finite_kernel<view>{heard(t.live), sender_.tiles(), t.now});
     }
   }
+  /// Before `finish`, with undo_by_repeating: carries what was sent, if the step is kept.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
+    sender_.repeat(produce, t);
+  }
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
     sender_.accumulate(produce, t);

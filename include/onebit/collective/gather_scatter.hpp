@@ -161,6 +161,11 @@ class gather_scatter_exchange {
     for (std::size_t i = 0; i < buckets(); ++i) gathering_.wait(i);
     sender_.check(check(gathered_.next(), buckets(), travels() ? slot_place::served : 0, t.now));
   }
+  /// Before `finish`, with undo_by_repeating: carries what was sent, if the step is kept.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
+    sender_.repeat(produce, t);
+  }
   /// Adds a message to what is sent later. One pass.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {

@@ -52,8 +52,8 @@ struct read_carry {
   }
 };
 
-/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo`. Which
-/// tiles were reached is marked, so that a pass that ended early can be taken back.
+/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo` (but
+/// for undo_by_repeating). Tiles that were reached are marked: a pass may end early.
 template <class C, class Undo>
 struct worker_carry {
   C codec;
@@ -81,11 +81,13 @@ struct worker_carry {
       }
     }
     /// From here on the tile's values are overwritten.
-    ONEBIT_HD void begin() const { L::store_scalar(saved, std::uint32_t{1}); }
+    ONEBIT_HD void begin() const {
+      if constexpr (!Undo::repeats) L::store_scalar(saved, std::uint32_t{1});
+    }
     ONEBIT_HD void store(std::uint32_t k, const typename L::value& old,
                          const typename L::value& now) const {
-      undo.save(k, old);
-      L::store(first + 32 * k, now);
+      if constexpr (!Undo::repeats) undo.save(k, old);
+      if constexpr (!Undo::repeats) L::store(first + 32 * k, now);
     }
   };
   template <class L>
@@ -286,8 +288,6 @@ struct server_residual_kernel {
     }
   }
 };
-
-// -- fields --------------------------------------------------------------------------------------
 
 /// Stores a field (index -> value) into slots as the identity compressor has them, or, with
 /// flat_format, on the flat axis.

@@ -48,6 +48,7 @@ class sender {
     if constexpr (WordCompressor<C>) return bool{C::carries};
     return true;
   }();
+  static constexpr bool by_word = carries && WordCompressor<C>;
   static constexpr bool scaled = [] {
     if constexpr (WordCompressor<C>) return bool{C::scaled};
     return false;
@@ -151,12 +152,18 @@ class sender {
   }
   /// For launches that end with one call.
   [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }
-  /// carried = produce(residual), without an exchange. 16 bytes per element.
+  /// carried = produce(residual), unless the step is called off: what `encode` did not do, with
+  /// undo_by_repeating. 12 bytes per element, and gradients.
   template <class Produce, class Undo>
-  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
+  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
     launch_commit(backend_, t.now, axis_.tiles().size(),
                   accumulate_kernel<C, Produce>{residual(t.before), produce, t.live, tiles_.data(),
                                                 carried_.data()});
+  }
+  /// The same without an exchange.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
+    repeat(produce, t);
     const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
     launch_commit(backend_, t.now, zero.launches(), zero);
   }
@@ -170,7 +177,9 @@ class sender {
   template <class Undo, class... Kernels>
   [[gnu::cold]] void finish_with(const turn<Undo>& t, const calls<Kernels>&... others) {
     if constexpr (!B::deferred) *n_ended() = 0;  // a codec may have thrown half-way
-    if constexpr (carries) {
+    if constexpr (carries && Undo::repeats) {
+      launch_abreast(backend_, others..., scales_.keeping(t.now));
+    } else if constexpr (carries) {
       const take_back_kernel<Undo> back{t.undo, tiles_.data(), carried(), saved_.data(), t.now};
       launch_abreast(backend_, others..., calls{back, axis_.tiles().size()},
                      scales_.keeping(t.now));

@@ -55,7 +55,7 @@ class adam_rule : public rule_defaults {
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
-  static constexpr bool refreshes = true, takes_moments = true;
+  static constexpr bool refreshes = true, takes_moments = true, message_lasts = true;
 
   adam_rule(adam_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);

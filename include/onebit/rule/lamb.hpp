@@ -83,7 +83,7 @@ class lamb_rule : public rule_defaults {
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
-  static constexpr bool takes_moments = true;
+  static constexpr bool takes_moments = true, message_lasts = true;
 
   lamb_rule(lamb_options options, B backend) : options_(options), backend_(std::move(backend)) {
     validate(options);
