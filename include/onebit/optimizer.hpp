@@ -192,10 +192,10 @@ class optimizer {
   /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several shards hold
   /// counts as often). Local steps of 0/1 Adam are each rank's own as ever.
   ///
-  /// All shards must make the same steps: the same schedule, no automatic freeze, more than one
-  /// rank each or one each; else all throw rank_mismatch. Not collective. Costs an all_gather of 20
-  /// bytes over `transport` in each step that averages or exchanges, a second in those that do
-  /// both, or that clip without an average.
+  /// All shards must make the same steps: the same schedule (an automatic freeze looks at v of the
+  /// whole), more than one rank each or one each; else all throw rank_mismatch. Not collective.
+  /// Costs an all_gather of 20 bytes over `transport` in each step that averages or exchanges, a
+  /// second in those that do both, or that clip without an average, or where v is looked at.
   template <class T>
   [[gnu::cold]] void join_shards(T transport) {
     engine_type& e = between_steps();

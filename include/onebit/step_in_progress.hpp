@@ -180,12 +180,12 @@ class step_in_progress {
     return r;
   }
 
-  /// ||v||_1, corrected as v is.
+  /// ||v||_1 of the whole model, corrected as v is.
   [[nodiscard]] double variance_norm() {
     step_scalars now;
     e_->backend().copy_out(&now, e_->now(), 1);
-    return e_->rule.variance_norm(e_->at_average()) *
-           static_cast<double>(detail::correction(now.bias.v));
+    return e_->others.sum(e_->rule.variance_norm(e_->at_average()) *
+                          static_cast<double>(detail::correction(now.bias.v)));
   }
   /// What the schedule has to say, once.
   [[gnu::cold]] void tell() const {
@@ -214,8 +214,8 @@ class step_in_progress {
   /// The other shards of the model, if there are any: they skip together, and, where this step has
   /// just learned them, `norms` become those of the whole.
   void meet(bool norms) {
-    const std::uint32_t plan =
-        (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) | (clips() ? 4U : 0U);
+    const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
+                               (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U);
     e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
@@ -330,7 +330,6 @@ class step_in_progress {
     return previews() ? live_mask{e_->live.next()} : e_->mask();
   }
   [[nodiscard]] auto at() const { return e_->at(live()); }
-  /// What is exchanged.
   [[nodiscard]] auto message() const {
     return e_->rule.message(e_->compressed.agreed(e_->mask()), at());
   }
