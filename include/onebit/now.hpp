@@ -212,10 +212,10 @@ namespace detail {
   const auto rank = s.odd_rank - 1;
   switch (s.odd_in) {
     case odd::shard:
-      throw rank_mismatch(message(
-          "shards: shard ", rank, " does something else than this one in step ", s.number,
-          "; all must average, exchange and clip in the same steps (options that ",
-          "differ, an automatic freeze, or a shard with one rank, which never compresses)", where));
+      throw rank_mismatch(
+          message("shards: shard ", rank, " does something else than this one in step ", s.number,
+                  "; all must average, exchange and clip in the same steps (options that ",
+                  "differ, or a shard with one rank, which never compresses)", where));
     case odd::place:
       throw rank_mismatch(message(
           "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_place(s.odd_word),

@@ -201,7 +201,8 @@ TEST_CASE("shards: other plans are found in the step in which they part") {
     while (text.empty() && o.steps() < 6) {
       const auto before = data.params;
       try {
-        CHECK_FALSE(train(o, data).skipped);
+        const bool skipped = train(o, data).skipped;
+        CHECK_FALSE(skipped);
       } catch (const onebit::rank_mismatch& e) {
         text = e.what();
         CHECK(data.params == before);
