@@ -25,6 +25,8 @@
 # --bench PROGRAM       a bench_network_mpi that is built already, and
 # --trainer PROGRAM     a language_model, and
 # --advisor PROGRAM     an advisor: with one of these, nothing is built or installed
+# --run PROGRAM ARG...  runs this MPI program in that network, instead of all the above; all that
+#                       follows is its own
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
 # ONEBIT_BUILD_DIR    where to build, instead of build/network
@@ -52,7 +54,7 @@ absolute() { [[ "$1" == /* ]] && echo "$1" || echo "$here/$1"; }
 
 rate="" ranks="" per_node=1 burst=256kb buckets=18,20,22 advisor=""
 sizes="" seconds=20 only="" steps=40 text="" out="" timeout=900
-bench="" trainer=""
+bench="" trainer="" program=()
 while (($#)); do
   case "$1" in
     -h | --help) usage && exit ;;
@@ -70,6 +72,7 @@ while (($#)); do
     --bench) bench="$(absolute "$2")" && shift ;;
     --advisor) advisor="$2" && shift ;;
     --trainer) trainer="$(absolute "$2")" && shift ;;
+    --run) program=("$(absolute "$2")" "${@:3}") && break ;;
     -*) fail "unknown option $1; see --help" ;;
     *)
       if [[ -z "$rate" ]]; then rate="$1"; elif [[ -z "$ranks" ]]; then ranks="$1"; else
@@ -122,7 +125,7 @@ build_programs() {
 }
 
 ((EUID == 0)) || cannot "network namespaces need root; try: sudo bench/network.sh $rate $ranks"
-if [[ -z "$bench$trainer$advisor" ]]; then
+if [[ -z "$bench$trainer$advisor${program[*]}" ]]; then
   install_packages
   build_programs
 fi
@@ -132,8 +135,8 @@ done
 mpi_version="$(mpirun --version 2>/dev/null | head -n 1)"
 [[ "$mpi_version" == *"Open MPI"*" 4."* ]] || cannot "needs Open MPI 4, not: $mpi_version"
 
-out="${out:-$(realpath "${ONEBIT_BUILD_DIR:-build/network}")/results/$rate-${nodes}x$per_node}"
-mkdir -p "$(dirname "$out")"
+out="${out:-$(realpath -m "${ONEBIT_BUILD_DIR:-build/network}")/results/$rate-${nodes}x$per_node}"
+((${#program[@]})) || mkdir -p "$(dirname "$out")"
 
 # -- the network. All names carry this script's process id; nothing is made outside of the
 # namespaces, so that deleting them deletes all, and no firewall of the machine sees the traffic.
@@ -245,6 +248,13 @@ mpi() { # file for a copy of the output, program and its arguments
 }
 
 # -- measuring
+
+if ((${#program[@]})); then
+  # dense and compressed by rings, as large vectors are
+  mpi "$work/log" env OMPI_MCA_coll_tuned_allgather_algorithm=4 \
+    OMPI_MCA_coll_tuned_allreduce_algorithm=4 "${program[@]}" || fail "$(basename "${program[0]}") failed"
+  exit
+fi
 
 if [[ -z "$sizes" ]]; then # where the ring takes less than 10 s, and memory suffices
   memory="$(awk '/^MemAvailable/ { print $2 * 1024 }' /proc/meminfo)"

@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 #
-#   ./examples/run.sh [language_model | image_classifier | ablations] [arguments]
+#   ./examples/run.sh [language_model | image_classifier | fine_tuning | ablations] [arguments]
 #
 # Builds the program, the language model unless said otherwise, in build/examples, after installing
 # what is missing for it, and trains with every optimizer; with a GPU and a CUDA toolkit, and no
@@ -11,7 +11,7 @@
 set -euo pipefail
 
 program=language_model
-if [[ ${1-} == language_model || ${1-} == image_classifier || ${1-} == ablations ]]; then
+if [[ ${1-} =~ ^(language_model|image_classifier|fine_tuning|ablations)$ ]]; then
   program=$1
   shift
 fi
@@ -32,7 +32,7 @@ needed=(
 )
 if [[ $program == language_model ]]; then
   needed+=("bible-kjv bible" "gnuplot-nox gnuplot")
-elif [[ $program == ablations ]]; then
+elif [[ $program == ablations || $program == fine_tuning ]]; then
   needed+=("bible-kjv bible")
 else
   needed+=("dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")

@@ -339,3 +339,64 @@ TEST_CASE("cost model: nonsense is refused, with the number") {
           (void)cost::predict(net, w, algorithm::one_bit_adam, exchange::ring);
         }).find("one_bit_adam does not exchange by ring") != std::string::npos);
 }
+
+TEST_CASE("cost model: what the backward pass has made travels while it goes on") {
+  const cost::network net = cluster(16, 1, 10);
+  cost::workload w = papers_run();
+  const double compute = w.forward_backward_seconds, ring = seconds(net, exchange::ring);
+  CHECK(cost::seconds_to_ring(w, ring) == doctest::Approx(compute + ring));
+  double last = infinity;
+  for (const double share : {0.1, 0.5, 1.0}) {
+    w.backward_share = share;
+    const double now = cost::seconds_to_ring(w, ring);
+    CHECK(now < last);
+    CHECK(now > std::max(compute, ring));
+    CHECK(now >= compute * (1 - share) + ring);
+    last = now;
+  }
+  // a long one hides all but the last bucket, and then nothing can gain by sending less
+  w.backward_share = 0.67;
+  w.forward_backward_seconds = 100;
+  const double bucket = w.dense_bucket_bytes / (w.parameters * w.dense_element_bytes);
+  CHECK(cost::seconds_to_ring(w, ring) <= 100 + ring * bucket * 1.000001);
+  const cost::advice a = cost::advise(net, w);
+  CHECK_FALSE(a.pays);
+  for (const cost::prediction& p : a.all) CHECK(p.speed_up < 1.01);
+}
+
+TEST_CASE("cost model: buckets hide behind the backward pass, but their encoding does not") {
+  const cost::network net = cluster(16, 1, 2.7);
+  cost::workload w = papers_run();
+  w.backward_share = 0.67;
+  const auto step = [&](exchange e) {
+    return cost::predict(net, w, algorithm::one_bit_adam, e).step_seconds;
+  };
+  const double passes = cost::pass_seconds(net, w, exchange::in_buckets);
+  CHECK(step(exchange::in_buckets) > step(exchange::gather_scatter));  // 320 times the latency
+  w.bucket_elements = 1 << 24;
+  CHECK(step(exchange::in_buckets) < step(exchange::gather_scatter));
+  CHECK(step(exchange::in_buckets) > w.forward_backward_seconds + passes);
+  w.forward_backward_seconds = 0;  // the network alone: what buckets cost is latency
+  CHECK(step(exchange::in_buckets) > seconds(net, exchange::gather_scatter));
+  w.bucket_elements = w.parameters;
+  CHECK(step(exchange::in_buckets) == doctest::Approx(step(exchange::gather_scatter)));
+}
+
+TEST_CASE(
+    "cost model: behind a hidden ring the warm-up costs what the library's own averages cost") {
+  const cost::network net = cluster(16, 1, 10);
+  cost::workload w = papers_run();
+  w.backward_share = 0.67;
+  w.one_bit_adam = advisor::step_counts::freeze_after(8, 8);
+  w.one_bit_lion = {0, 8, 0, 0};
+  const cost::prediction adam = cost::predict(net, w, algorithm::adam, exchange::ring);
+  const cost::prediction own =
+      cost::predict(net, w, algorithm::adam, exchange::dense_gather_scatter);
+  const cost::prediction warm_up =
+      cost::predict(net, w, algorithm::one_bit_adam, exchange::gather_scatter);
+  CHECK(own.step_seconds > adam.step_seconds);
+  CHECK(warm_up.seconds == doctest::Approx(8 * own.step_seconds));
+  const cost::prediction lion =
+      cost::predict(net, w, algorithm::one_bit_lion, exchange::gather_scatter);
+  CHECK(lion.seconds == doctest::Approx(8 * lion.step_seconds));
+}

@@ -15,7 +15,7 @@
 #include "exchange_seconds.hpp"
 
 /// What a run will take, predicted from a few numbers: does compression pay, and which kind?
-/// Communication and computation do not overlap, as in the papers.
+/// Communication and computation overlap only where the workload says so; in the papers they do not.
 namespace advisor::cost {
 
 /// Passes over memory, in ns per parameter of the model. What they cost depends on the rank's
@@ -36,13 +36,28 @@ struct workload {
   double dense_update_seconds = 0;      ///< of the optimizer's arithmetic in a dense step
   passes compression;                   ///< the same for the steps that are not dense
   std::uint64_t steps = 1;              ///< of the uncompressed run: Adam, LAMB
-  step_counts one_bit_adam, one_bit_lamb, zero_one_adam;
+  step_counts one_bit_adam, one_bit_lamb, zero_one_adam, one_bit_lion;
+
+  /// Of forward_backward_seconds, at their end: where gradients come one after the other, and what
+  /// has come travels. Then adam's ring is torch's DistributedDataParallel, and exchange::in_buckets
+  /// an optimizer that is told by `ready`; the dense steps of the algorithms that compress are
+  /// summed by the library, after the backward pass. 0: nothing travels before its end.
+  double backward_share = 0;
+  double dense_bucket_bytes = 25 << 20;  ///< of the ring's buckets; the first has 1 MiB
+  double bucket_elements = 1 << 20;      ///< of in_buckets: default_bucket_elements
 };
 
-enum class algorithm : std::uint8_t { adam, one_bit_adam, one_bit_lamb, zero_one_adam };
+enum class algorithm : std::uint8_t {
+  adam,
+  one_bit_adam,
+  one_bit_lamb,
+  zero_one_adam,
+  one_bit_lion
+};
 
 [[nodiscard]] inline const char* name_of(algorithm a) {
-  constexpr const char* names[] = {"adam", "one_bit_adam", "one_bit_lamb", "zero_one_adam"};
+  constexpr const char* names[] = {"adam", "one_bit_adam", "one_bit_lamb", "zero_one_adam",
+                                   "one_bit_lion"};
   return names[static_cast<std::size_t>(a)];
 }
 
@@ -62,6 +77,12 @@ inline void check(const workload& work) {
   at_least(0, work.compression.update_ns, "compression.update_ns");
   at_least(0, work.compression.sum_ns, "compression.sum_ns");
   at_least(1, static_cast<double>(work.steps), "steps");
+  at_least(0, work.backward_share, "backward_share");
+  at_least(1, work.dense_bucket_bytes, "dense_bucket_bytes");
+  at_least(32, work.bucket_elements, "bucket_elements");
+  if (work.backward_share > 1) {
+    refuse("cost::workload: backward_share is ", work.backward_share, ", must be at most 1");
+  }
 }
 
 /// Seconds of arithmetic in a step after that exchange. hierarchical encodes and serves n / L.
@@ -74,6 +95,7 @@ inline void check(const workload& work) {
     case exchange::dense_gather_scatter:
       return work.dense_update_seconds + n * p.sum_ns;
     case exchange::gather_scatter:
+    case exchange::in_buckets:
       return n * (p.encode_ns + p.serve_ns + p.update_ns);
     case exchange::all_gather:
       return n * (p.encode_ns + w * p.serve_ns + p.update_ns);
@@ -81,6 +103,33 @@ inline void check(const workload& work) {
       break;
   }
   return n * (p.sum_ns + (p.encode_ns + p.serve_ns) / l + p.update_ns);
+}
+
+/// Seconds of forward, backward and a ring that takes `ring_seconds` in all: what the backward pass
+/// has made travels in the order in which it comes.
+[[nodiscard]] inline double seconds_to_ring(const workload& work, double ring_seconds) {
+  const double compute = work.forward_backward_seconds, backward = compute * work.backward_share;
+  const double bytes = work.parameters * work.dense_element_bytes;
+  double come = 0, end = 0;
+  for (double bucket = std::min(1048576.0, work.dense_bucket_bytes); come < bytes;
+       bucket = work.dense_bucket_bytes) {
+    const double part = std::min(bucket, bytes - come);
+    come += part;
+    end = std::max(end, compute - backward * (1 - come / bytes)) + ring_seconds * part / bytes;
+  }
+  return end;
+}
+
+/// Seconds of forward, backward, encoding and the exchange in buckets, each of which is encoded when
+/// the backward pass has made it, by the ranks that compute, and travels while they go on.
+[[nodiscard]] inline double seconds_to_buckets(const network& net, const workload& work) {
+  const double n = std::max(1.0, std::floor(work.parameters / work.bucket_elements));
+  const double passes =
+      work.parameters * 1e-9 * (work.compression.encode_ns + work.compression.serve_ns);
+  const double compute = work.forward_backward_seconds + passes;
+  const double making = work.forward_backward_seconds * work.backward_share + passes;
+  const double part = exchange_seconds(net, exchange::in_buckets, work.parameters / n, 4);
+  return std::max(compute - making * (1 - 1 / n) + n * part, compute + part);
 }
 
 /// One way to train.
@@ -97,12 +146,14 @@ struct prediction {
 [[nodiscard]] inline const step_counts& steps_of(const workload& work, algorithm by) {
   return by == algorithm::one_bit_adam   ? work.one_bit_adam
          : by == algorithm::one_bit_lamb ? work.one_bit_lamb
+         : by == algorithm::one_bit_lion ? work.one_bit_lion
                                          : work.zero_one_adam;
 }
 
 /// From the seconds that the exchanges take, wherever they are from. Adam takes `work.steps` dense
-/// steps by `with`; the others the steps that are counted for them, the dense ones by a ring.
-/// Throws invalid_input.
+/// steps by `with`; the others the steps that are counted for them, the dense ones by a ring (where
+/// a ring hides behind the backward pass, by dense_gather_scatter, which does not). Throws
+/// invalid_input.
 [[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
                                         exchange with, double ring_seconds, double with_seconds) {
   check(net);
@@ -112,12 +163,15 @@ struct prediction {
     refuse("cost::predict: ", name_of(by), " does not exchange by ", name_of(with));
   }
   const double forward_backward = work.forward_backward_seconds;
-  const double dense_step = forward_backward + ring_seconds + work.dense_update_seconds;
+  const double dense_step = seconds_to_ring(work, ring_seconds) + work.dense_update_seconds;
   // One rank has nobody to exchange with: its steps are dense.
   const bool alone = net.ranks == 1;
-  const double step = compresses && alone
-                          ? dense_step
-                          : forward_backward + with_seconds + pass_seconds(net, work, with);
+  const double step =
+      (compresses && alone) || with == exchange::ring
+          ? dense_step
+      : with == exchange::in_buckets
+          ? seconds_to_buckets(net, work) + work.parameters * work.compression.update_ns * 1e-9
+          : forward_backward + with_seconds + pass_seconds(net, work, with);
   prediction p{by, with, with_seconds, step, 0, 1};
   if (!compresses) {
     p.seconds = static_cast<double>(work.steps) * step;
@@ -128,8 +182,15 @@ struct prediction {
   if (n.steps() == 0) refuse("cost::predict: the workload has no steps of ", name_of(by));
   const double local =
       alone ? dense_step : forward_backward + work.parameters * work.compression.update_ns * 1e-9;
-  p.seconds = static_cast<double>(n.dense) * dense_step + static_cast<double>(n.compressed) * step +
-              static_cast<double>(n.both) * (step + ring_seconds) +
+  double own_dense_step = dense_step, average = ring_seconds;
+  if (work.backward_share > 0 && !alone) {
+    constexpr auto by_library = exchange::dense_gather_scatter;
+    average = exchange_seconds(net, by_library, work.parameters, work.dense_element_bytes);
+    own_dense_step = forward_backward + average + pass_seconds(net, work, by_library);
+  }
+  p.seconds = static_cast<double>(n.dense) * own_dense_step +
+              static_cast<double>(n.compressed) * step +
+              static_cast<double>(n.both) * (step + average) +
               static_cast<double>(n.local) * local;
   p.speed_up = p.seconds > 0 ? static_cast<double>(n.steps()) * dense_step / p.seconds : 1;
   return p;
@@ -152,7 +213,8 @@ struct advice {
 
 /// All predictions, sorted by speed-up, and what to do. A speed-up below `worthwhile` is none: the
 /// model is not better than that. Every compressed algorithm of the workload is considered, with
-/// hierarchical only where there are nodes of several ranks. Throws invalid_input.
+/// hierarchical only where there are nodes of several ranks, in buckets only where communication
+/// overlaps. Throws invalid_input.
 [[nodiscard]] inline advice advise(const network& net, const workload& work,
                                    bool with_hierarchical = true, double worthwhile = 1.1) {
   advice a;
@@ -163,11 +225,14 @@ struct advice {
   add(algorithm::adam, exchange::dense_gather_scatter);
   const double adam = std::max(a.all[0].speed_up, a.all[1].speed_up);
   const bool has_levels = net.ranks_per_node > 1 && net.ranks > net.ranks_per_node;
-  for (const algorithm by :
-       {algorithm::one_bit_adam, algorithm::one_bit_lamb, algorithm::zero_one_adam}) {
+  for (const algorithm by : {algorithm::one_bit_adam, algorithm::one_bit_lamb,
+                             algorithm::zero_one_adam, algorithm::one_bit_lion}) {
     if (steps_of(work, by).steps() == 0) continue;
     add(by, exchange::gather_scatter);
     add(by, exchange::all_gather);
+    if (work.backward_share > 0 && work.parameters >= 2 * work.bucket_elements) {
+      add(by, exchange::in_buckets);
+    }
     if (with_hierarchical && has_levels) add(by, exchange::hierarchical);
   }
   std::stable_sort(a.all.begin(), a.all.end(), [](const prediction& x, const prediction& y) {

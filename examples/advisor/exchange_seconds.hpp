@@ -15,8 +15,8 @@
 /// An alpha-beta model: a message of b bytes takes latency + b / bandwidth. Every exchange is a
 /// number of turns in which each rank sends one message and receives one, and a turn takes as long
 /// as its slowest message. The ranks of a node share one network card, full duplex; inside a node
-/// each rank has a link of its own. It knows no buckets. Checked against simulated clusters
-/// (bench/cluster) and bench/network.sh.
+/// each rank has a link of its own. Checked against simulated clusters (bench/cluster) and
+/// bench/network.sh.
 namespace advisor::cost {
 
 /// What a program gets of a link, in each direction; not what is printed on it.
@@ -38,12 +38,13 @@ enum class exchange : std::uint8_t {
   dense_gather_scatter,  ///< dense: all_to_all, sum in rank order, all_gather
   gather_scatter,        ///< compressed: all_to_all, average, all_gather, among all ranks
   all_gather,            ///< compressed: everything to everyone
-  hierarchical           ///< in full inside a node, compressed between nodes
+  hierarchical,          ///< in full inside a node, compressed between nodes
+  in_buckets             ///< gather_scatter, of which one bucket travels while the next is encoded
 };
 
 [[nodiscard]] inline const char* name_of(exchange e) {
   constexpr const char* names[] = {"ring", "dense_gather_scatter", "gather_scatter", "all_gather",
-                                   "hierarchical"};
+                                   "hierarchical", "in_buckets"};
   return names[static_cast<std::size_t>(e)];
 }
 
@@ -137,6 +138,7 @@ inline constexpr double status_bytes = 12;  ///< in a slot that is not compresse
     case exchange::dense_gather_scatter:
       return gather_scatter(dense / w + status_bytes);
     case exchange::gather_scatter:
+    case exchange::in_buckets:
       return gather_scatter(packed / w + sealed);
     case exchange::all_gather:
       return ring(net, packed + sealed);

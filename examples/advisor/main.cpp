@@ -35,7 +35,7 @@ struct settings {
   double parameters = 336226108;
   double dense_bytes = 4;
   double allreduce_factor = 1;
-  double compute = 96.52e-3;
+  double compute = 96.52e-3, backward_share = 0;
   // BERT-Large's on a V100: bytes of the passes at 675 GB/s, and the papers' step of 75.59 ms.
   double dense_update_ns = 0.225;
   cost::passes compression{0.0243, 0.0002, 0.225, 0.012};
@@ -50,6 +50,7 @@ cost::workload workload_of(const settings& s) {
   w.dense_element_bytes = s.dense_bytes;
   w.allreduce_factor = s.allreduce_factor;
   w.forward_backward_seconds = s.compute;
+  w.backward_share = s.backward_share;
   w.dense_update_seconds = s.parameters * s.dense_update_ns * 1e-9;
   w.compression = s.compression;
   w.steps = s.steps;
@@ -164,6 +165,10 @@ int run_program(int argc, char** argv) {
                  "how much slower than a ring the real allreduce is")
       ->capture_default_str();
   time("--compute", s.compute, "forward and backward of one step");
+  app.add_option("--backward-share", s.backward_share,
+                 "of that, in which gradients travel already, as torch's DDP lets them: 0.67")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--dense-update-ns", s.dense_update_ns, "Adam's arithmetic, ns per parameter")
       ->capture_default_str();
   app.add_option("--encode-ns", s.compression.encode_ns, "encoding pass, ns per parameter")

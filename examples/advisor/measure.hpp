@@ -12,7 +12,7 @@ struct measurement {
   cost::network network;            // a link that no ranks use stays empty
   cost::passes compression;         // of the host backend
   double dense_update_ns = 0;       // Adam's, per parameter
-  double allreduce_seconds = 0;     // of as many floats, by the transport's own allreduce ...
+  double allreduce_seconds = 0;     // of as many floats, by MPI_Allreduce ...
   double allreduce_parameters = 0;  // ... and how many they were
 };
 

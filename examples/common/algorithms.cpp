@@ -62,6 +62,9 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
     options["schedule.warmup_steps"] = describe(settings.freeze_after);
     options["schedule.also_every"] = describe(settings.meet_every);
   }
+  if (settings.bucket_elements > 0 && algorithm.find('_') != std::string::npos) {
+    options["bucket_elements"] = describe(settings.bucket_elements);
+  }
   return onebit::make_optimizer(algorithm, options, groups, comm);
 }
 

@@ -35,6 +35,7 @@ struct optimizer_settings {
   double max_grad_norm = 0;  // gradients are clipped to it; 0: not at all
   // What averages travel in: automatic (fp32 here), in_bf16 or in_int8.
   std::string averages = "automatic";
+  std::size_t bucket_elements = 0;  // of the compressed exchange; 0: one bucket
   // After every so-manieth step the ranks of those two have the same parameters.
   std::uint64_t meet_every;
 };

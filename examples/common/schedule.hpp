@@ -11,10 +11,12 @@
 
 namespace common {
 
-// Warm-up over a tenth of the run, then a cosine down to a twentieth of the peak.
-inline float learning_rate(double peak, std::int64_t step, std::int64_t steps) {
+// Warm-up over a tenth of the run, or another share of it, then a cosine down to a twentieth of the
+// peak.
+inline float learning_rate(double peak, std::int64_t step, std::int64_t steps,
+                           double warm_up = 0.1) {
   const auto s = static_cast<double>(step), n = static_cast<double>(steps);
-  const double warm = std::max(1.0, std::ceil(0.1 * n));
+  const double warm = std::max(1.0, std::ceil(warm_up * n));
   if (s < warm) return static_cast<float>(peak * (s + 1) / warm);
   const double done = (s - warm) / std::max(1.0, n - warm);
   const double cosine = 0.5 + 0.5 * std::cos(3.141592653589793 * done);

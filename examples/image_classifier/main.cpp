@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trains a small perceptron to tell clothes apart (Fashion-MNIST) with several optimizers, each
-// from the same initial parameters and on the same batches, and compares how well they learn and
-// how much they send.
+// Trains a small perceptron, or a convolutional network, to tell clothes apart (Fashion-MNIST) with
+// several optimizers, each from the same initial parameters and on the same batches, and compares
+// how well they learn and how much they send.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -25,13 +25,16 @@ struct options {
   std::vector<std::string> algorithms = common::usual_algorithms();
   std::string data_directory = "/usr/share/datasets/fashion-mnist";
   std::string json_file;
-  training_options training{.steps = 2000};
+  training_options training{.model = "perceptron", .steps = 2000};
 };
 
 void declare(CLI::App& app, options& o) {
   app.add_option("--algorithm", o.algorithms,
                  "Optimizer to train with; may be repeated (all but Lion's)")
       ->check(CLI::IsMember(common::available_algorithms()));
+  app.add_option("--model", o.training.model,
+                 "What learns: perceptron or convolutional (perceptron)")
+      ->check(CLI::IsMember({"perceptron", "convolutional"}));
   app.add_option("--ranks", o.ranks, "Ranks that train together, as threads (4)")
       ->check(CLI::Range(1, 64));
   app.add_option("--steps", o.training.steps, "Steps of training (2000)")

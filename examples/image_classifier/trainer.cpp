@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 
@@ -33,7 +34,7 @@ struct score {
 };
 
 // Of images begin to end. The ranks share the work.
-score evaluate(const common::rank_link& link, perceptron& model, const image_set& images,
+score evaluate(const common::rank_link& link, classifier& model, const image_set& images,
                std::size_t begin, std::size_t end) {
   score mine;
   batch at_once;
@@ -66,7 +67,8 @@ data_set::data_set(const std::string& directory)
 
 training_result train(common::rank_link& link, const data_set& data, const std::string& algorithm,
                       const training_options& options) {
-  perceptron model(options.seed);
+  const std::unique_ptr<classifier> owned = make_model(options.model, options.seed);
+  classifier& model = *owned;
   std::vector<common::parameter> parameters;
   std::uint64_t count = 0;
   for (auto& t : model.tensors()) {

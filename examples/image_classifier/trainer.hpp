@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trains the perceptron with one algorithm, as one rank of several.
+// Trains a model with one algorithm, as one rank of several.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,7 @@ struct data_set {
 };
 
 struct training_options {
+  std::string model = "perceptron";  // or convolutional
   std::int64_t steps = 0;
   std::uint64_t seed = 1;
   double learning_rate = 0;

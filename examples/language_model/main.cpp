@@ -55,6 +55,14 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--max-grad-norm", t.max_grad_norm,
                  "Clips gradients by their global norm (0: does not)")
       ->check(CLI::Range(0.0, 1e30));
+  app.add_option("--beta2", t.beta2, "How long the variance remembers (0.99); not Lion's")
+      ->check(CLI::Range(0.0, 0.99999));
+  app.add_option("--rate-warm-up", t.rate_warm_up,
+                 "Share of the steps in which the rate rises (0.1)")
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--bucket-elements", t.bucket_elements,
+                 "Of the compressed exchange's buckets (0: one bucket)")
+      ->check(CLI::Range(0, 1 << 30));
   app.add_option("--averages", t.averages,
                  "What averages of gradients travel in (automatic: here fp32); not Lion's")
       ->check(CLI::IsMember({"automatic", "in_bf16", "in_int8"}));

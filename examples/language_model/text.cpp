@@ -72,6 +72,14 @@ text::text(const std::string& bytes) : hash_(common::fnv1a(bytes)) {
   for (const char c : bytes) tokens_.push_back(token[static_cast<unsigned char>(c)]);
 }
 
+std::pair<text, text> text::split() const {
+  const auto cut = tokens_.end() - static_cast<std::ptrdiff_t>(tokens_.size() / 5);
+  std::pair<text, text> parts(*this, *this);
+  parts.first.tokens_.assign(tokens_.begin(), cut);
+  parts.second.tokens_.assign(cut, tokens_.end());
+  return parts;
+}
+
 void text::copy_window(batch& to, std::size_t at, std::size_t begin, int context) const {
   for (std::size_t i = 0; i < static_cast<std::size_t>(context); ++i) {
     to.input[at + i] = tokens_[begin + i];

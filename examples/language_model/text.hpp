@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace language_model {
@@ -20,6 +21,9 @@ class text {
  public:
   // An empty path means the King James Bible as the program `bible` prints it.
   static text load(const std::string& path);
+
+  // All but the last fifth of it, and that: two texts with the same tokens.
+  std::pair<text, text> split() const;
 
   // A multiple of 16, so that the rows of every matrix of the model are aligned; tokens beyond the
   // ones that occur are never seen.

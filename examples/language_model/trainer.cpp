@@ -23,9 +23,7 @@ using common::rank_link;
 
 namespace {
 
-// An average over about a hundred steps: in a run this short the variance must have settled when it
-// is frozen, and 0.999 would still remember the first steps.
-constexpr double beta2 = 0.99, eps = 1e-8;
+constexpr double eps = 1e-8;
 constexpr int validation_batches = 32, validation_sequences = 8;
 
 double now() {
@@ -58,11 +56,12 @@ class training {
     for (auto& t : model_.tensors()) parameters_.push_back({t.value, t.gradient, t.decay});
     optimizer_ =
         link.make_optimizer(algorithm, parameters_,
-                            {.beta2 = beta2,
+                            {.beta2 = options.beta2,
                              .eps = eps,
                              .freeze_after = static_cast<std::uint64_t>(options.freeze_after),
                              .max_grad_norm = options.max_grad_norm,
                              .averages = options.averages,
+                             .bucket_elements = options.bucket_elements,
                              .meet_every = static_cast<std::uint64_t>(validation_interval_)});
     if (!options.checkpoint_directory.empty()) {
       files_.emplace(options.checkpoint_directory, algorithm, link.rank);
@@ -102,7 +101,8 @@ class training {
     const double loss = model_.loss_and_gradients(batch_.input, batch_.target);
     total_.compute_seconds += now() - begin;
 
-    const float rate = common::learning_rate(options_.learning_rate, step_, options_.steps);
+    const float rate =
+        common::learning_rate(options_.learning_rate, step_, options_.steps, options_.rate_warm_up);
     const onebit::report costs = optimizer_.step(rate);
     if (link_.after_step) link_.after_step(rate);
     total_.add(costs);
@@ -174,17 +174,22 @@ class training {
   }
 
   fingerprint identity() const {
-    std::ostringstream rate, norm;
-    rate << options_.learning_rate;
-    norm << options_.max_grad_norm;
+    const auto text = [](double x) {
+      std::ostringstream out;
+      out << x;
+      return out.str();
+    };
     return {{"algorithm", algorithm_},
             {"ranks", std::to_string(link_.size)},
             {"steps", std::to_string(options_.steps)},
             {"seed", std::to_string(options_.seed)},
             {"batch", std::to_string(options_.batch)},
             {"freeze_after", std::to_string(options_.freeze_after)},
-            {"learning_rate", rate.str()},
-            {"max_grad_norm", norm.str()},
+            {"learning_rate", text(options_.learning_rate)},
+            {"max_grad_norm", text(options_.max_grad_norm)},
+            {"beta2", text(options_.beta2)},
+            {"rate_warm_up", text(options_.rate_warm_up)},
+            {"bucket_elements", std::to_string(options_.bucket_elements)},
             {"averages", options_.averages},
             {"parameters", std::to_string(model_.parameter_count())},
             {"text_hash", std::to_string(source_.hash())}};

@@ -19,6 +19,11 @@ struct training_options {
   int batch = 0;  // sequences per rank and step
   double learning_rate = 0;
   double max_grad_norm = 0;
+  // An average over about a hundred steps: in a run this short the variance must have settled when
+  // it is frozen, and 0.999 would still remember the first steps.
+  double beta2 = 0.99;
+  double rate_warm_up = 0.1;        // share of the steps
+  std::size_t bucket_elements = 0;  // of the compressed exchange; 0: one bucket
   std::string averages = "automatic";
   std::int64_t freeze_after = 0;
   std::string checkpoint_directory;  // empty: no checkpoints

@@ -43,6 +43,8 @@ consteval void check_policies() {
 
 }  // namespace detail
 
+/// @{
+/// In words, for names of optimizers.
 template <class P, class G>
 [[nodiscard, gnu::cold]] std::string describe(const std::vector<param_group<P, G>>& groups) {
   std::string text;
@@ -86,17 +88,18 @@ template <class P, class G>
                   o.stop_refreshing, " doubling_steps ", o.doubling_steps, " max_interval ",
                   o.max_interval, " also_every ", o.also_every);
 }
+/// @}
 
 /// Options of an algorithm that compresses: its rule's, when it compresses, and how the ranks add
 /// up where they average.
 struct one_bit_adam_options {
-  adam_options adam{};
-  freeze_options freeze{};
+  adam_options adam{};      ///< of each step
+  freeze_options freeze{};  ///< when the warm-up ends
   /// After the freeze v still sees an exact average of the gradients now and then: from a step t of
   /// the training to the next such step it is t / refreshes, at least 1, so that 0.7 times as many
   /// come until t has doubled. 0: v is constant from the freeze on, as in the paper.
   std::uint64_t refreshes = 16;
-  dense_sum warm_up_sum = dense_sum::automatic;
+  dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };
 
 /// Adam with exact averages: the uncompressed baseline. Collective over the transport.
@@ -160,10 +163,11 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
+/// As one_bit_adam_options; v is not refreshed.
 struct one_bit_lamb_options {
-  lamb_options lamb{};
-  freeze_options freeze{};
-  dense_sum warm_up_sum = dense_sum::automatic;
+  lamb_options lamb{};                           ///< of each step
+  freeze_options freeze{};                       ///< when the warm-up ends
+  dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };
 
 /// 1-bit LAMB: LAMB until v is stable; then layer-wise rates from the warm-up's coefficients and
@@ -191,10 +195,11 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                    options.warm_up_sum);
 }
 
+/// As one_bit_adam_options, with 0/1 Adam's schedule.
 struct zero_one_adam_options {
-  zero_one_options adam{};
-  intervals_options schedule{};
-  dense_sum refresh_sum = dense_sum::automatic;
+  zero_one_options adam{};                       ///< of each step
+  intervals_options schedule{};                  ///< when ranks average and exchange
+  dense_sum refresh_sum = dense_sum::automatic;  ///< how averages travel
 };
 
 /// 0/1 Adam: ever rarer refreshes of v, ever rarer one-bit exchanges, local steps between them.
@@ -279,8 +284,9 @@ template <Element M = float, class P, class G, class T, class B = host,
                    groups, comm, std::move(rule), always_compressed{}, collective);
 }
 
+/// As zero_one_adam_options, for Lion, which has no averages.
 struct zero_one_lion_options {
-  lion_options lion{};
+  lion_options lion{};           ///< of each step
   intervals_options schedule{};  ///< without what it says of refreshes
 };
 

@@ -46,11 +46,14 @@ class any_optimizer {
   any_optimizer(optimizer<R, S, C, P, G> owned, float lr = 1e-3F)
       : face_(std::make_unique<face_of<optimizer<R, S, C, P, G>>>(std::move(owned))), lr_(lr) {}
 
+  /// Whether it owns an optimizer.
   [[nodiscard]] bool has_value() const { return face_ != nullptr; }
   /// The learning rate that the options named, or 1e-3: what a trainer's schedule starts from. Only
   /// the number given to step() counts.
   [[nodiscard]] float lr() const { return lr_; }
 
+  /// @{
+  /// As optimizer's.
   report step(float lr, float inverse_loss_scale = 1.0F) {
     return at().step(lr, inverse_loss_scale);
   }
@@ -109,6 +112,7 @@ class any_optimizer {
     at().load_old_job(
         n_ranks, [&open](std::size_t r) -> std::unique_ptr<std::istream> { return open(r); }, with);
   }
+  /// @}
 
   /// As optimizer::tell_all; a collective for every 64 bytes.
   template <class T>
@@ -126,12 +130,15 @@ class any_optimizer {
     }
     return all;
   }
+  /// @{
+  /// As optimizer's.
   [[nodiscard]] int rank() const { return at().rank(); }
   [[nodiscard]] int size() const { return at().size(); }
   [[nodiscard]] std::uint64_t steps() const { return at().steps(); }
   [[nodiscard]] std::size_t n_parameters() const { return at().n_parameters(); }
   [[nodiscard]] std::size_t state_bytes() const { return at().state_bytes(); }
   [[nodiscard]] std::size_t work_bytes() const { return at().work_bytes(); }
+  /// @}
   /// The algorithm, all its options and groups as they were when it was built: what ranks and
   /// checkpoints compare.
   [[nodiscard]] const std::string& description() const { return at().description(); }

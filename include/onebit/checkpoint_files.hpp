@@ -19,10 +19,12 @@
 
 /// A job's checkpoints on disk, complete or absent: whatever is killed, whenever.
 ///
+/// @verbatim
 ///   <root>/step-<n>/rank-<r>     one file per rank: 8 bytes, the length of the trainer's part; the
 ///                                trainer's part; the optimizer's
 ///   <root>/step-<n>/manifest     text: for each rank's file its bytes and their CRC-32C; written
 ///                                last, and sealed by a CRC-32C of its own lines
+/// @endverbatim
 ///
 /// A directory is written as step-<n>.part, every file of it flushed to the device, and renamed.
 /// The root must be one directory for all ranks. POSIX.

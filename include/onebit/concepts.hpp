@@ -197,8 +197,8 @@ struct rule_defaults {
   static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
-  [[nodiscard]] moments own_moments() const { return {}; }
-  [[nodiscard]] moments_seen seen(const step_plan&) const { return {}; }
+  [[nodiscard]] moments own_moments() const { return {}; }                ///< those
+  [[nodiscard]] moments_seen seen(const step_plan&) const { return {}; }  ///< of such a step
   /// What gradients are clipped to, by their global norm; 0: they are not.
   [[nodiscard]] double max_grad_norm() const { return 0; }
   /// Before anything of a step: may make the plan smaller, or throw.

@@ -17,13 +17,13 @@ namespace onebit {
 /// The upper half of a float. Bit-compatible with __nv_bfloat16, at::BFloat16, std::bfloat16_t: the
 /// memory of any of these may be viewed as this type (see as_bf16).
 struct [[gnu::may_alias]] bf16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;                                  ///< as they lie in memory
   friend constexpr bool operator==(bf16, bf16) = default;  ///< same bits: NaN equals itself
 };
 
 /// IEEE binary16. Bit-compatible with __half, at::Half, _Float16.
 struct [[gnu::may_alias]] fp16 {
-  std::uint16_t bits = 0;
+  std::uint16_t bits = 0;                                  ///< as they lie in memory
   friend constexpr bool operator==(fp16, fp16) = default;  ///< same bits: NaN equals itself
 };
 
@@ -34,6 +34,7 @@ static_assert(sizeof(fp16) == 2 && alignof(fp16) == 2 && std::is_trivially_copya
 template <class T>
 concept Element = std::same_as<T, float> || std::same_as<T, bf16> || std::same_as<T, fp16>;
 
+/// x.
 ONEBIT_HD constexpr float to_float(float x) { return x; }
 
 /// Exact; NaN keeps its payload.
@@ -97,8 +98,9 @@ ONEBIT_HD constexpr float power_of_two(std::uint32_t biased) {
 
 /// Whole numbers of a message, from -127 to 127.
 struct [[gnu::may_alias]] int8 {
-  std::int8_t value = 0;
+  std::int8_t value = 0;  ///< the number
 };
+/// Exact.
 ONEBIT_HD constexpr float to_float(int8 x) { return static_cast<float>(x.value); }
 /// Rounds to nearest, ties to even; of what is outside the lowest bits.
 ONEBIT_HD constexpr int8 to_int8(float x) {
@@ -130,7 +132,9 @@ ONEBIT_HD constexpr T from_float(float x) {
 /// optimizer. Its gradients are only read.
 struct any_element;
 
+/// Which element type memory has.
 enum class element_type : std::uint8_t { of_float, of_bf16, of_fp16 };
+/// That of T.
 template <Element T>
 inline constexpr element_type type_of = std::same_as<T, bf16>   ? element_type::of_bf16
                                         : std::same_as<T, fp16> ? element_type::of_fp16
@@ -157,6 +161,7 @@ struct any_pointer {
 #if defined(__CUDACC__)
 #pragma nv_exec_check_disable
 #endif
+/// The same for a pointer that says its type.
 template <class F>
 decltype(auto) with_type(const any_pointer& a, const F& f) {
   if (a.type == element_type::of_bf16) return f(static_cast<bf16*>(a.p));
@@ -168,14 +173,16 @@ decltype(auto) with_type(const any_pointer& a, const F& f) {
 class any_span {
  public:
   any_span() = default;
+  /// Views what the span views.
   template <Element T>
   explicit(false) any_span(std::span<T> values)
       : data_{values.data(), type_of<T>}, size_(values.size()) {}
+  /// n elements from there on.
   any_span(any_pointer data, std::size_t n) : data_(data), size_(n) {}
 
-  [[nodiscard]] any_pointer data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
-  [[nodiscard]] bool empty() const { return size_ == 0; }
+  [[nodiscard]] any_pointer data() const { return data_; }  ///< the first element
+  [[nodiscard]] std::size_t size() const { return size_; }  ///< elements
+  [[nodiscard]] bool empty() const { return size_ == 0; }   ///< whether there are none
 
  private:
   any_pointer data_{};
@@ -194,8 +201,10 @@ struct memory_of<T> {
   using pointer = any_pointer;
   using span = any_span;
 };
+/// A pointer to such elements.
 template <class T>
 using pointer_to = typename memory_of<T>::pointer;
+/// A view of such elements: a std::span, or an any_span.
 template <class T>
 using span_of = typename memory_of<T>::span;
 

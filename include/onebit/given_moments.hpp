@@ -19,7 +19,10 @@ namespace onebit {
 
 /// The moments of one tensor, from elsewhere: as many of each as it has parameters.
 struct given_moments {
+  /// @{
+  /// The averages of gradients, and of their squares.
   std::span<const float> m, v;
+  /// @}
 };
 
 namespace detail {

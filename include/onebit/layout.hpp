@@ -20,17 +20,22 @@ namespace onebit {
 /// unit, in the server phase over the unit's part in one chunk.
 enum class scale_per : std::uint8_t { vector, layer, chunk, block };
 
+/// How many elements share a scale: one of all, of a tensor, of a rank's chunk, of n elements.
 struct granularity {
-  scale_per unit = scale_per::layer;
-  std::size_t block_elements = 0;  ///< of scale_per::block: a multiple of 32
+  scale_per unit = scale_per::layer;  ///< which of them
+  std::size_t block_elements = 0;     ///< of scale_per::block: a multiple of 32
 
+  /// @{
+  /// Such a one.
   [[nodiscard]] static constexpr granularity vector() { return {scale_per::vector, 0}; }
   [[nodiscard]] static constexpr granularity layer() { return {scale_per::layer, 0}; }
   [[nodiscard]] static constexpr granularity chunk() { return {scale_per::chunk, 0}; }
   [[nodiscard]] static constexpr granularity block(std::size_t n) { return {scale_per::block, n}; }
+  /// @}
   friend constexpr bool operator==(const granularity&, const granularity&) = default;
 };
 
+/// In words, for names of optimizers.
 [[nodiscard, gnu::cold]] inline std::string to_string(granularity g) {
   switch (g.unit) {
     case scale_per::vector:

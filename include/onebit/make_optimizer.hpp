@@ -32,7 +32,9 @@ enum class algorithm : std::uint8_t {
 
 /// What a name and its options ask for. Of the structs, that of `which` counts.
 struct named_optimizer {
-  algorithm which = algorithm::adam;
+  algorithm which = algorithm::adam;  ///< the one that is made
+  /// @{
+  /// Options of that name's algorithm.
   adam_options adam{};
   lamb_options lamb{};
   one_bit_adam_options one_bit_adam{};
@@ -40,6 +42,7 @@ struct named_optimizer {
   zero_one_adam_options zero_one_adam{};
   lion_options lion{};  ///< also of one_bit_lion
   zero_one_lion_options zero_one_lion{};
+  /// @}
   dense_sum sum = dense_sum::automatic;  ///< of adam, lamb and lion
   std::uint64_t v_bits = 32;             ///< of one_bit_adam, once v is frozen: 32 or 8
   std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket

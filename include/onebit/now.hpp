@@ -245,6 +245,7 @@ namespace detail {
 
 }  // namespace detail
 
+/// What became of the step that has these numbers.
 [[nodiscard]] inline outcome outcome_of(const step_scalars& now) {
   return now.skip != 0 ? outcome::skipped : outcome::agreed;
 }

@@ -153,7 +153,7 @@ class optimizer {
   void set_group(std::size_t group, const group_options& options) {
     between_steps().tensors.set_group(group, options, rule(), where());
   }
-  void set_group(std::size_t group, float lr_factor, float weight_decay) {
+  void set_group(std::size_t group, float lr_factor, float weight_decay) {  ///< the same, of these
     between_steps().tensors.set_group(group, lr_factor, weight_decay, rule(), where());
   }
   /// A tensor, in the order of the groups, has no gradient in the next step (torch's None), or in
@@ -304,25 +304,25 @@ class optimizer {
     return all;
   }
 
-  [[nodiscard]] int rank() const { return parts_->lasting.comm.rank(); }
-  [[nodiscard]] int size() const { return parts_->lasting.comm.size(); }
+  [[nodiscard]] int rank() const { return parts_->lasting.comm.rank(); }  ///< of this optimizer
+  [[nodiscard]] int size() const { return parts_->lasting.comm.size(); }  ///< ranks that train
   /// Steps done, without the skipped ones (on a deferred backend, and in local steps, these count).
   [[nodiscard]] std::uint64_t steps() const { return parts_->lasting.step; }
-  [[nodiscard]] std::size_t n_parameters() const {
+  [[nodiscard]] std::size_t n_parameters() const {  ///< of all tensors
     return parts_->lasting.average.axis().n_elements();
   }
   /// Bytes that live from step to step in this phase.
   [[nodiscard]] std::size_t state_bytes() const { return parts_->lasting.state_bytes(); }
-  [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }
+  [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }  ///< in one
 
   /// For inspection: the algorithm and its options, the parts, the elements that are exchanged.
   [[nodiscard]] const std::string& description() const { return name_; }
-  [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }
-  [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }
-  [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }
-  [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }
+  [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }          ///< a part
+  [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }  ///< a part
+  [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }         ///< what sends
+  [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }  ///< what is exchanged
   template <class Field>
-  [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
+  [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {  ///< of a tensor
     return parts_->lasting.copy(field, tensor);
   }
 

@@ -18,20 +18,22 @@
 /// What one step did.
 namespace onebit {
 
+/// What travels in a step.
 enum class phase : std::uint8_t {
   dense,       ///< exact averages: a baseline, a warm-up, or only v between 0/1 Adam's exchanges
   compressed,  ///< compressed exchange
   local        ///< nothing travels: 0/1 Adam between two exchanges
 };
 
+/// "dense", "compressed" or "local".
 [[nodiscard]] constexpr std::string_view to_string(phase p) {
   return p == phase::dense ? "dense" : p == phase::local ? "local" : "compressed";
 }
 
 /// What one step did, on this rank.
 struct report {
-  std::uint64_t step = 0;  ///< its number, from 0; one that all skipped gives it back
-  onebit::phase phase = phase::dense;
+  std::uint64_t step = 0;              ///< its number, from 0; one that all skipped gives it back
+  onebit::phase phase = phase::dense;  ///< what travelled
   /// A rank saw a non-finite gradient and no rank changed anything; in a local step: this rank did,
   /// and left its gradient out, while the others went on.
   bool skipped = false;
@@ -45,12 +47,12 @@ struct report {
   /// In warm-up steps that looked (all of an automatic freeze, the last of another): how still v
   /// is, from 0 to 1, as freeze_options::ratio is compared with.
   std::optional<float> variance_ratio{};
-  std::uint64_t bytes_sent = 0;
+  std::uint64_t bytes_sent = 0;           ///< by this rank, in all collectives of the step
   std::uint64_t bytes_between_nodes = 0;  ///< of these, by a hierarchical exchange
-  std::uint32_t collectives = 0;
-  double encode_seconds = 0;
-  double communicate_seconds = 0;  ///< includes the wait for slower ranks
-  double update_seconds = 0;
+  std::uint32_t collectives = 0;          ///< those, counted
+  double encode_seconds = 0;              ///< passes before and between the collectives
+  double communicate_seconds = 0;         ///< includes the wait for slower ranks
+  double update_seconds = 0;              ///< passes after them
 };
 
 namespace detail {

@@ -18,12 +18,14 @@ inline constexpr std::uint64_t long_gap = 16;
 
 /// Never compresses: the schedule of the baselines.
 struct always_dense : schedule_defaults {
-  static constexpr bool compresses = false;
+  static constexpr bool compresses = false;  ///< see Schedule
+  /// See Schedule.
   [[nodiscard]] step_plan plan(std::uint64_t, float) const { return {}; }
 };
 
 /// Compresses from the first step on: for rules that need no average.
 struct always_compressed : schedule_defaults {
+  /// See Schedule.
   [[nodiscard]] step_plan plan(std::uint64_t, float) const {
     return {.average_gradient = false, .exchange = true};
   }
@@ -33,7 +35,9 @@ struct always_compressed : schedule_defaults {
 template <class F>
 class custom_schedule : public schedule_defaults {
  public:
+  /// plan(step, lr) says what the step does.
   explicit custom_schedule(F plan) : plan_(std::move(plan)) {}
+  /// See Schedule.
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const { return plan_(step, lr); }
 
  private:
@@ -75,6 +79,7 @@ class freeze : public schedule_defaults {
   [[nodiscard]] bool frozen(std::uint64_t step) const {
     return automatic() ? stable_ : step >= end_;
   }
+  /// See Schedule.
   [[nodiscard]] step_plan plan(std::uint64_t step, float) const {
     if (frozen(step)) {
       const bool refresh = refreshes_ > 0 && step >= next_refresh_ && next_refresh_ > 0;
@@ -88,6 +93,7 @@ class freeze : public schedule_defaults {
             .may_end_warm_up = automatic() || last,
             .last_average = last};
   }
+  /// See Schedule.
   void done(std::uint64_t step, float lr, double variance_norm) {
     if (lr > lr_) last_rise_ = step;
     lr_ = lr;
@@ -125,6 +131,7 @@ class freeze : public schedule_defaults {
     ratio_ = 0;
     next_refresh_ = 0;
   }
+  /// See Schedule.
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(begin_);
@@ -203,6 +210,7 @@ class freeze : public schedule_defaults {
   norms_.resize(n_norms(end_));
 }
 
+/// Options of `intervals`.
 struct intervals_options {
   /// T_v: the variance is refreshed at step 0 and then in gaps of 2^floor(j / kappa) steps, j
   /// counting the refreshes.
@@ -236,6 +244,7 @@ class intervals : public schedule_defaults {
     }
   }
 
+  /// See Schedule.
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
     const std::uint64_t s = step - begin_;
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
@@ -245,6 +254,7 @@ class intervals : public schedule_defaults {
             .exchange = extra || s % interval(s, lr) == 0,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
+  /// See Schedule.
   void done(std::uint64_t step, float lr, double) {
     const std::uint64_t s = step - begin_;
     if (s == next_refresh_) {
@@ -265,6 +275,7 @@ class intervals : public schedule_defaults {
     next_refresh_ = refreshes_ = 0;
     peak_ = 0;
   }
+  /// See Schedule.
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(begin_);
@@ -306,6 +317,7 @@ class intervals : public schedule_defaults {
 /// The same exchanges without averages: for rules that have no v. A warm-up of one step will do.
 struct exchange_intervals : intervals {
   using intervals::intervals;
+  /// See Schedule.
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
     return {.average_gradient = false, .exchange = intervals::plan(step, lr).exchange};
   }

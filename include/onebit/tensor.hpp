@@ -31,31 +31,35 @@ namespace onebit {
 /// in float: steps then act on it, and `params` receives its rounding. Without, each step rounds.
 template <class P = float, class G = P>
 struct tensor {
-  span_of<P> params;
-  span_of<G> grads;
-  std::span<float> master{};
+  span_of<P> params;          ///< changed by each step
+  span_of<G> grads;           ///< of this rank, read by each step
+  std::span<float> master{};  ///< empty, or params in float
 };
 
 /// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is
 /// decoupled (x -= lr * weight_decay * x), in every phase. Betas and eps are the rule's, where the
 /// group has none of its own. A group that rests stands still: see optimizer::rest.
 struct group_options {
-  float lr_factor = 1.0F;
-  float weight_decay = 0.0F;
-  group_moments own{};
-  bool rests = false;
+  float lr_factor = 1.0F;     ///< 0: parameters stay, m and v go on
+  float weight_decay = 0.0F;  ///< decoupled
+  group_moments own{};        ///< betas and eps, where they are not the rule's
+  bool rests = false;         ///< stands still
   friend bool operator==(const group_options&, const group_options&) = default;
 };
 
 /// Tensors that share hyperparameters: see group_options.
 template <class P = float, class G = P>
 struct param_group {
-  std::vector<tensor<P, G>> tensors{};
+  std::vector<tensor<P, G>> tensors{};  ///< in an order that is the same on all ranks
+  /// @{
+  /// See group_options.
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
   group_moments own{};
   bool rests = false;
+  /// @}
 
+  /// All but the tensors.
   [[nodiscard]] group_options options() const { return {lr_factor, weight_decay, own, rests}; }
 };
 

@@ -38,9 +38,9 @@
 
 namespace onebit {
 
-inline constexpr std::size_t word_elements = 32;
-inline constexpr std::size_t tile_elements = 4096;
-inline constexpr std::size_t tile_words = tile_elements / word_elements;
+inline constexpr std::size_t word_elements = 32;    ///< elements whose bits are sent together
+inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit of work and of sums
+inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< the same in words
 
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
@@ -88,6 +88,7 @@ enum class checked : std::uint8_t {
 ONEBIT_HD constexpr std::uint32_t checksum_weight(std::size_t place) {
   return static_cast<std::uint32_t>(2 * place + 1) * 0x9E3779B1U;
 }
+/// What a word adds to a checksum.
 ONEBIT_HD constexpr std::uint64_t weighted(std::uint32_t word, std::size_t place) {
   return std::uint64_t{word} * checksum_weight(place);
 }
@@ -101,22 +102,35 @@ ONEBIT_HD constexpr std::uint32_t mixed(std::uint32_t x) {
 
 /// Adam's numbers, of a group or of all.
 struct moments {
+  /// @{
+  /// As adam_options has them.
   double beta1 = 0, beta2 = 0, eps = 1;
+  /// @}
 };
 /// Those that a group has of its own.
 struct group_moments {
+  /// @{
+  /// Empty: the rule's.
   std::optional<double> beta1{}, beta2{}, eps{};
+  /// @}
+  /// Whether one of them is its own.
   [[nodiscard]] bool any() const { return beta1 || beta2 || eps; }
   friend bool operator==(const group_moments&, const group_moments&) = default;
 };
 
 /// Of moments that are averages from 0, what they are multiplied by too little is 1 minus this.
 struct bias_decay {
+  /// @{
+  /// Beta to the power of the gradients taken in.
   double m = 0, v = 0;
+  /// @}
 };
 /// Whether a step corrects the bias of m and v; and which of them take a gradient in.
 struct moments_seen {
+  /// @{
+  /// In this order.
   bool corrected = false, m = false, v = false;
+  /// @}
 };
 
 /// Types that only exist in concepts: they stand for what a policy will be given.

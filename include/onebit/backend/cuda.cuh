@@ -193,6 +193,8 @@ class cuda_buffer {
       throw;
     }
   }
+  /// @{
+  /// See Buffer.
   [[nodiscard]] T* data() { return data_; }
   [[nodiscard]] const T* data() const { return data_; }
   [[nodiscard]] std::size_t size() const { return size_; }
@@ -207,6 +209,7 @@ class cuda_buffer {
     return *this;
   }
   ~cuda_buffer() { release(); }
+  /// @}
 
  private:
   void take(cuda_buffer& other) noexcept {
@@ -243,8 +246,10 @@ class cuda {
   cuda(cudaStream_t stream, cuda_memory_resource& resource)
       : stream_(stream), resource_(&resource) {}
 
+  /// The one that everything is enqueued on.
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
 
+  /// n zeros.
   template <class T>
   [[nodiscard]] cuda_buffer<T> make_buffer(std::size_t n) const {
     return cuda_buffer<T>(n, stream_, *resource_);

@@ -93,6 +93,7 @@ class cuda_memory {
   /// The host cannot read or write what the backend's pointers point to.
   static constexpr bool host_can_touch = false;
 
+  /// In the order of that stream.
   explicit cuda_memory(cudaStream_t stream = nullptr) : stream_(stream) {}
 
   /// Enqueues a copy between any two places. Does not wait: neither place may change before `wait`.
@@ -110,6 +111,7 @@ class cuda_memory {
     if (bytes > 0) detail::check_cuda(cudaMallocHost(&p, bytes), "cudaMallocHost");
     return p;
   }
+  /// What allocate_host gave.
   void free_host(void* p) const noexcept {
     if (p != nullptr && cudaFreeHost(p) != cudaSuccess) (void)cudaGetLastError();
   }
@@ -149,12 +151,15 @@ class cuda_graph {
     return cuda_graph(stream, std::forward<F>(f));
   }
 
+  /// @{
+  /// The other is empty then, or has what this one had.
   cuda_graph(cuda_graph&& other) noexcept
       : executable_(std::exchange(other.executable_, nullptr)) {}
   cuda_graph& operator=(cuda_graph&& other) noexcept {
     std::swap(executable_, other.executable_);
     return *this;
   }
+  /// @}
   ~cuda_graph() {
     if (executable_ != nullptr && cudaGraphExecDestroy(executable_) != cudaSuccess) {
       (void)cudaGetLastError();
@@ -184,6 +189,7 @@ class cuda_graphs {
   /// Not the default stream, which cannot be captured.
   explicit cuda_graphs(cudaStream_t stream) : stream_(stream) {}
 
+  /// What optimizer::step_with calls.
   template <class F>
   void operator()(std::uint64_t key, const F& enqueue) {
     entry& e = entries_[key];

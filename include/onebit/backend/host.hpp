@@ -32,6 +32,7 @@ namespace onebit {
 /// The instruction sets of the host backend. All give the same bits.
 enum class isa : std::uint8_t { scalar, avx2, avx512 };
 
+/// Its name.
 [[nodiscard]] constexpr std::string_view to_string(isa i) {
   return i == isa::avx512 ? "avx512" : i == isa::avx2 ? "avx2" : "scalar";
 }
@@ -75,11 +76,14 @@ class host_buffer {
 
  public:
   host_buffer() = default;
+  /// @{
+  /// See Buffer.
   explicit host_buffer(std::size_t n) : block_(n * sizeof(T)) {}
   [[nodiscard]] T* data() { return static_cast<T*>(block_.data()); }
   [[nodiscard]] const T* data() const { return static_cast<const T*>(block_.data()); }
   [[nodiscard]] std::size_t size() const { return block_.bytes() / sizeof(T); }
   [[nodiscard]] std::size_t bytes() const { return block_.bytes(); }
+  /// @}
 
  private:
   detail::host_block block_;
@@ -126,9 +130,10 @@ class host {
     if (threads > 1) team_ = std::make_shared<detail::thread_team>(threads);
   }
 
-  [[nodiscard]] isa instruction_set() const { return isa_; }
-  [[nodiscard]] int threads() const { return team_ ? team_->size() : 1; }
+  [[nodiscard]] isa instruction_set() const { return isa_; }               ///< that it runs
+  [[nodiscard]] int threads() const { return team_ ? team_->size() : 1; }  ///< with the caller
 
+  /// n zeros.
   template <class T>
   [[nodiscard]] host_buffer<T> make_buffer(std::size_t n) const {
     return host_buffer<T>(n);
@@ -139,6 +144,7 @@ class host {
   void copy_in(T* to, const T* from, std::size_t n) const {
     if (n > 0) std::memcpy(to, from, n * sizeof(T));
   }
+  /// See copy_in.
   template <class T>
   void copy_out(T* to, const T* from, std::size_t n) const {
     if (n > 0) std::memcpy(to, from, n * sizeof(T));

@@ -158,9 +158,11 @@ class all_gather_exchange {
 template <class C>
 struct all_gather : collective_defaults {
   static_assert((check_compressor<C>(), true));
-  C codec{};
+  C codec{};  ///< the compressor
 
   all_gather() = default;
+  /// @{
+  /// See Collective.
   explicit(false) all_gather(C c) : codec(std::move(c)) {}
 
   [[nodiscard, gnu::cold]] std::string name() const {
@@ -173,6 +175,7 @@ struct all_gather : collective_defaults {
                                                          std::span<const std::size_t> sizes) const {
     return {for_rule<Accumulates>(codec), w, backend, sizes};
   }
+  /// @}
 };
 
 static_assert(Collective<all_gather<identity>>);

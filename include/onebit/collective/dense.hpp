@@ -37,6 +37,7 @@ enum class dense_sum : std::uint8_t {
          : mode == dense_sum::in_int8 ? ", averages in int8"
                                       : "";
 }
+/// What `automatic` is for gradients of this type.
 template <class G>
 [[nodiscard]] dense_sum resolved(dense_sum mode) {
   if (mode != dense_sum::automatic) return mode;

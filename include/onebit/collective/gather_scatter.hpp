@@ -307,10 +307,12 @@ inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
 template <class C>
 struct gather_scatter : collective_defaults {
   static_assert((check_compressor<C>(), true));
-  C codec{};
-  std::size_t bucket_elements = 0;
+  C codec{};                        ///< the compressor
+  std::size_t bucket_elements = 0;  ///< 0: one bucket
 
   gather_scatter() = default;
+  /// @{
+  /// See Collective.
   explicit(false) gather_scatter(C c, std::size_t elements = 0)
       : codec(std::move(c)), bucket_elements(elements) {}
 
@@ -325,6 +327,7 @@ struct gather_scatter : collective_defaults {
                                                          std::span<const std::size_t> sizes) const {
     return {for_rule<Accumulates>(codec), w, backend, sizes, n_buckets(sizes, bucket_elements)};
   }
+  /// @}
 };
 
 static_assert(Collective<gather_scatter<identity>>);

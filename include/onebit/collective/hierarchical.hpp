@@ -316,22 +316,22 @@ template <class C>
 struct hierarchical : collective_defaults {
   static_assert((check_compressor<C>(), true));
   static_assert(WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
-  static constexpr bool splits = true;
-  C codec{};
-  int ranks_per_node = 0;
+  static constexpr bool splits = true;  ///< see Collective
+  C codec{};                            ///< the compressor
+  int ranks_per_node = 0;               ///< 0: as the transport says
 
   hierarchical() = default;
-  hierarchical(C c, int n) : codec(std::move(c)), ranks_per_node(n) {}
+  hierarchical(C c, int n) : codec(std::move(c)), ranks_per_node(n) {}  ///< of n ranks per node
 
-  [[nodiscard, gnu::cold]] std::string name() const {
+  [[nodiscard, gnu::cold]] std::string name() const {  ///< see Collective
     return "hierarchical of " + policy_name(codec);
   }
-  [[nodiscard]] std::string terms() const {
+  [[nodiscard]] std::string terms() const {  ///< what of the name may differ from job to job
     return std::to_string(ranks_per_node) + " ranks per node";
   }
-  /// Collective. Throws invalid_input when the ranks do not divide into such nodes.
-  template <class B, bool Accumulates>
+  template <class B, bool Accumulates>  ///< what it binds
   using exchange = hierarchical_exchange<codec_for<Accumulates, C>, Accumulates, B>;
+  /// Collective. Throws invalid_input when the ranks do not divide into such nodes.
   template <class B, bool Accumulates>
   [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const wire& w, const B& backend,
                                                          std::span<const std::size_t> sizes) const {

@@ -18,6 +18,8 @@ namespace onebit {
 /// exchanges.
 template <bool Carries>
 struct basic_identity {
+  /// @{
+  /// See WordCompressor.
   static constexpr std::size_t word_bytes = 128;
   static constexpr bool scaled = false;
   static constexpr bool carries = Carries;
@@ -46,13 +48,16 @@ struct basic_identity {
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return s == 0.0F ? y : L::set(0.0F);
   }
+  /// @}
 };
 
+/// The compressor that does not compress.
 using identity = basic_identity<false>;
 
 /// The compressor as a rule needs it: rules that accumulate want even `identity` to carry.
 template <bool Accumulates, class C>
 using codec_for = std::conditional_t<std::is_same_v<C, identity>, basic_identity<Accumulates>, C>;
+/// The same, of a compressor that there is.
 template <bool Accumulates, class C>
 [[nodiscard]] codec_for<Accumulates, C> for_rule(const C& codec) {
   if constexpr (std::is_same_v<C, identity>) {

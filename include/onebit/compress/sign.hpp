@@ -15,6 +15,8 @@ namespace onebit {
 /// s = ||y||_2 / sqrt(d): what the authors' implementation uses. C(y) = s sign(y) keeps the norm.
 /// Squares are summed in float: values above 1.8e19 overflow, and the step is skipped.
 struct l2_scale {
+  /// @{
+  /// What sign asks of a scale: its name, a word into the sum, the scale of d values.
   static constexpr const char* name = "l2";
   template <class L>
   static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
@@ -24,10 +26,13 @@ struct l2_scale {
   static ONEBIT_HD float scale(double sum, std::uint64_t d) {
     return d == 0 ? 0.0F : static_cast<float>(sqrt(sum / static_cast<double>(d)));
   }
+  /// @}
 };
 
 /// s = ||y||_1 / d: minimises ||y - C(y)||_2.
 struct l1_scale {
+  /// @{
+  /// As l2_scale's.
   static constexpr const char* name = "l1";
   template <class L>
   static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
@@ -37,6 +42,7 @@ struct l1_scale {
   static ONEBIT_HD float scale(double sum, std::uint64_t d) {
     return d == 0 ? 0.0F : static_cast<float>(sum / static_cast<double>(d));
   }
+  /// @}
 };
 
 /// C(y) = s sign(y), sign(+0) = sign(-0) = +1.
@@ -57,11 +63,13 @@ struct sign {
   /// Has a residual to carry.
   static constexpr bool carries = true;
 
-  granularity scales = granularity::layer();
+  granularity scales = granularity::layer();  ///< how many elements share a scale
 
+  /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
     return std::string("sign ") + Scale::name + " per " + to_string(scales);
   }
+  /// See WordCompressor.
   [[nodiscard]] constexpr granularity scale_granularity() const { return scales; }
 
   /// The scale of d values from the fixed-order sum of what `accumulate` gathered.

@@ -59,6 +59,8 @@ struct coin {
 /// wire per word of 32 elements, and no memory. Source: Distributed Lion (arXiv 2404.00438),
 /// algorithm 1, MaVo and Avg; the coin is ours.
 struct unit_sign {
+  /// @{
+  /// See WordCompressor.
   static constexpr std::size_t word_bytes = 4;
   static constexpr bool scaled = false;
   static constexpr bool carries = false;
@@ -91,6 +93,7 @@ struct unit_sign {
   ONEBIT_HD typename L::value residual(const typename L::value& y, float) const {
     return L::sub(y, L::with_sign_of(y, L::set(1.0F)));
   }
+  /// @}
 };
 
 static_assert(WordCompressor<unit_sign>);

@@ -18,10 +18,11 @@
 /// Adam's arithmetic: what is sent, and what is done with what was agreed.
 namespace onebit {
 
+/// Options of a step of Adam or 1-bit Adam.
 struct adam_options {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;  ///< added to the root
+  double beta1 = 0.9;    ///< of the average of gradients, m
+  double beta2 = 0.999;  ///< of the average of their squares, v
+  double eps = 1e-8;     ///< added to the root
   /// Divide m by 1 - beta1^t and v by 1 - beta2^t, as Adam does; after a freeze v's stays as it was
   /// at it, like v. false: the form of the 1-bit Adam paper and its authors' code.
   bool bias_correction = true;

@@ -20,15 +20,16 @@
 /// gradients nobody has.
 namespace onebit {
 
+/// Options of a step of LAMB or 1-bit LAMB.
 struct lamb_options {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double min_coeff = 0.01;  ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
-  double max_coeff = 10;
-  double coeff_beta = 0.9;  ///< of the coefficient's average over the warm-up
-  double factor_min = 0.5;  ///< clips the factor of the compressed phase
-  double factor_max = 4;
+  double beta1 = 0.9;             ///< of the average of gradients, m
+  double beta2 = 0.999;           ///< of the average of their squares, v
+  double eps = 1e-8;              ///< added to the root
+  double min_coeff = 0.01;        ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
+  double max_coeff = 10;          ///< the same, from above
+  double coeff_beta = 0.9;        ///< of the coefficient's average over the warm-up
+  double factor_min = 0.5;        ///< clips the factor of the compressed phase
+  double factor_max = 4;          ///< the same, from above
   double factor_threshold = 0.1;  ///< the factor's largest relative change per step
   /// Bring all layers' momentum to one RMS before compression (of a layer that had no gradients for
   /// a while, what its v says).

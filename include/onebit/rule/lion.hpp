@@ -17,6 +17,7 @@
 /// Lion's arithmetic: a vote from a momentum and a gradient, and a step from what was voted.
 namespace onebit {
 
+/// Options of a step of Lion.
 struct lion_options {
   double beta1 = 0.9;   ///< of the momentum, in the vote
   double beta2 = 0.99;  ///< of the momentum, from step to step

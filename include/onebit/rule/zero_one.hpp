@@ -17,10 +17,11 @@
 /// exchange.
 namespace onebit {
 
+/// Options of a step of 0/1 Adam.
 struct zero_one_options {
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;  ///< added to the root
+  double beta1 = 0.9;    ///< of the average of gradients, m
+  double beta2 = 0.999;  ///< of the average of their squares, v
+  double eps = 1e-8;     ///< added to the root
   /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that it has seen: every step is
   /// Adam's, from the first. false: the paper's form, which needs a small and warmed up rate.
   bool bias_correction = true;

@@ -16,6 +16,8 @@ namespace onebit {
 
 /// Plain memory: memcpy, never waits.
 struct host_memory {
+  /// @{
+  /// See Memory.
   static constexpr bool host_can_touch = true;
 
   void copy(void* to, const void* from, std::size_t bytes) const {
@@ -26,6 +28,7 @@ struct host_memory {
     return ::operator new (bytes, std::align_val_t{64});
   }
   void free_host(void* p) const { ::operator delete (p, std::align_val_t{64}); }
+  /// @}
 };
 
 static_assert(Memory<host_memory>);

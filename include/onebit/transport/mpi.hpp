@@ -27,6 +27,8 @@ class mpi_request {
  public:
   /// Done already.
   explicit mpi_request(detail::mpi_group group) : group_(std::move(group)), slot_(group_, 0) {}
+  /// @{
+  /// Of the transport's own making; moved from, it is done.
   mpi_request(detail::mpi_group group, detail::mpi_slot slot, MPI_Request request, const char* call)
       : group_(std::move(group)), slot_(std::move(slot)), request_(request), call_(call) {}
   mpi_request(mpi_request&& other) noexcept
@@ -44,6 +46,7 @@ class mpi_request {
     return *this;
   }
   ~mpi_request() { finish(); }
+  /// @}
 
   /// Waits until it is done. Throws transport_error, once.
   void wait() {
@@ -104,6 +107,8 @@ class mpi {
   explicit mpi(MPI_Comm communicator, std::chrono::milliseconds timeout = std::chrono::minutes(10))
       : group_(checked(communicator, timeout), timeout) {}
 
+  /// @{
+  /// See Transport.
   [[nodiscard]] int rank() const { return group_.rank(); }
   [[nodiscard]] int size() const { return group_.size(); }
 
@@ -113,6 +118,7 @@ class mpi {
   void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     start_all_gather(send, receive, slot_bytes).wait();
   }
+  /// @}
   /// By MPI_Iallreduce. Without a timeout, or where memory may be a device's, which that need not
   /// take, by MPI_Allreduce, which took half as long in Open MPI 4: all ranks meet before, in time
   /// or not, but one that is lost inside of it leaves the others waiting.

@@ -21,6 +21,8 @@ class nccl_request {
  public:
   /// Done already.
   nccl_request() = default;
+  /// @{
+  /// Of the transport's own making; moved from, it is done.
   nccl_request(std::shared_ptr<detail::nccl_member> member, cudaEvent_t done)
       : member_(std::move(member)), done_(done) {}
   nccl_request(nccl_request&& other) noexcept
@@ -33,6 +35,7 @@ class nccl_request {
     return *this;
   }
   ~nccl_request() { finish(); }
+  /// @}
 
   /// Makes the transport's stream wait until it is done. Throws transport_error.
   void wait() {
@@ -86,6 +89,8 @@ class nccl {
   nccl(ncclComm_t communicator, cudaStream_t stream, nccl_options options = {})
       : nccl(make_family(communicator, stream, options), communicator, false) {}
 
+  /// @{
+  /// See Transport.
   [[nodiscard]] int rank() const { return member_->rank; }
   [[nodiscard]] int size() const { return member_->size; }
 
@@ -104,6 +109,7 @@ class nccl {
         ncclAllReduce(data, data, n, ncclFloat, ncclSum, member_->comm, family().stream()),
         "ncclAllReduce");
   }
+  /// @}
 
   /// Collective, does not wait: on a second stream, behind what the first one has at this moment.
   /// All ranks start all their collectives in the same order.

@@ -17,6 +17,7 @@
 /// brings the CUDA runtime with it; needs no nvcc. NCCL 2.18 or later.
 namespace onebit {
 
+/// Options of `nccl`.
 struct nccl_options {
   /// How long a wait of the host may take before the ranks are given up.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

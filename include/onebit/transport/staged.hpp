@@ -22,11 +22,14 @@ namespace onebit {
 template <Transport T, Memory M>
 class staged {
  public:
+  /// Over `inner`, for the memory that `memory` reaches.
   staged(T inner, M memory)
       : inner_(std::move(inner)),
         memory_(std::move(memory)),
         staging_(std::make_shared<detail::host_staging<M>>(memory_)) {}
 
+  /// @{
+  /// See Transport.
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int size() const { return inner_.size(); }
 
@@ -51,6 +54,7 @@ class staged {
     inner_.all_reduce_sum(host, n);
     memory_.copy(data, host, bytes);
   }
+  /// @}
 
   /// Collective, waits: all_gather on host memory, for small messages between the ranks' hosts.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
@@ -66,6 +70,7 @@ class staged {
     return inner_.ranks_per_node();
   }
 
+  /// The transport below.
   [[nodiscard]] T& inner() { return inner_; }
 
  private:

@@ -29,6 +29,7 @@ namespace onebit {
 template <Memory M>
 class basic_threads {
  public:
+  /// One rank of a hub that `ranks` of run_threads share.
   basic_threads(std::shared_ptr<detail::thread_hub> hub, int rank, M memory = {})
       : hub_(std::move(hub)), rank_(rank), memory_(std::move(memory)) {
     if constexpr (!M::host_can_touch) {
@@ -36,6 +37,8 @@ class basic_threads {
     }
   }
 
+  /// @{
+  /// See Transport.
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return hub_->size(); }
 
@@ -52,6 +55,7 @@ class basic_threads {
     });
   }
 
+  /// @}
   /// Sums in rank order. On a device's memory the sums may still be on their way back when it
   /// returns: that copy is ordered before all later work of M.
   void all_reduce_sum(float* data, std::size_t n) {

