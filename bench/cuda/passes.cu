@@ -236,7 +236,7 @@ void run_pass(benchmark::State& state, std::size_t n) {
 
 template <class Pass>
 void add(const char* what) {
-  for (const std::size_t n : powers(20, quick() ? 24 : 28, quick() ? 4 : 2)) {
+  for (const std::size_t n : device_sizes(quick() ? 4 : 2)) {
     const std::string name = std::string("cuda/") + what + "/n:" + std::to_string(n);
     benchmark::RegisterBenchmark(name.c_str(), run_pass<Pass>, n)
         ->UseManualTime()

@@ -13,7 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <onebit/backend/cuda.cuh>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -115,6 +117,21 @@ class plain_adam {
   cudaStream_t stream_;
   onebit::cuda_buffer<float> x_, g_, m_, v_;
 };
+
+/// Throws unless the ranks' buffers, a pointer to each, have the same bits.
+inline void expect_same(const std::vector<const onebit::cuda_buffer<float>*>& of_ranks) {
+  std::vector<float> first(of_ranks[0]->size()), other(first.size());
+  const auto fetch = [](std::vector<float>& to, const onebit::cuda_buffer<float>& from) {
+    check_cuda(cudaMemcpy(to.data(), from.data(), from.bytes(), cudaMemcpyDefault), "cudaMemcpy");
+  };
+  fetch(first, *of_ranks[0]);
+  for (const auto* buffer : of_ranks) {
+    fetch(other, *buffer);
+    if (std::memcmp(first.data(), other.data(), first.size() * sizeof(float)) != 0) {
+      throw std::runtime_error("bench: the ranks do not have the same bits");
+    }
+  }
+}
 
 /// Runs the benchmarks that `add()` registers.
 template <class F>
