@@ -9,6 +9,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/memory_view.hpp>
 #include <onebit/now.hpp>
 #include <span>
 #include <string>
@@ -31,9 +32,9 @@ namespace onebit {
 /// in float: steps then act on it, and `params` receives its rounding. Without, each step rounds.
 template <class P = float, class G = P>
 struct tensor {
-  span_of<P> params;
-  span_of<G> grads;
-  std::span<float> master{};
+  typename detail::view_of_elements<P>::type params;
+  typename detail::view_of_elements<G>::type grads;
+  memory_view<float> master{};
 };
 
 /// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is
