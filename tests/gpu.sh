@@ -144,8 +144,10 @@ build_all() {
 }
 run_tests() {
   [[ "$with_tests" == ON ]] || return 77
+  local tests='cuda|nccl|nccl_trainings|examples\.language_model_cuda.*'
+  [[ -n "$cpu_device" ]] || tests+='|cuda\.(spills|fast_math_fails)' # of the compiler alone
   ctest --test-dir "$build" --no-tests=error --output-on-failure --timeout "$test_seconds" \
-    -R '^(cuda|nccl|nccl_trainings|examples\.language_model_cuda.*|cuda\.(spills|fast_math_fails))$'
+    -R "^($tests)\$"
 }
 # Slow, so not every training: the backend's own tests, graphs, and the bad gradients.
 memcheck() {

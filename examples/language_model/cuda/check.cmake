@@ -21,11 +21,13 @@ function(run what)
   endforeach()
 endfunction()
 
-# n processes; the first one's output goes into the second, which does not read it.
+# n processes; each one's output goes into the next, which does not read it: rank 0, which alone prints,
+# comes last.
 function(train name n)
   set(commands "")
   math(EXPR last "${n} - 1")
-  foreach(rank RANGE ${last})
+  foreach(place RANGE ${last})
+    math(EXPR rank "${last} - ${place}")
     list(APPEND commands COMMAND "${CMAKE_COMMAND}" -E env RANK=${rank} WORLD_SIZE=${n} "${program}"
          ${options} --matmul own --out "${out}/${name}" --json "${out}/${name}.json" --id-file
          "${out}/${name}.id" ${ARGN})
