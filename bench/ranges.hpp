@@ -19,6 +19,12 @@ inline bool quick() {
   return value != nullptr && *value != '\0' && *value != '0';
 }
 
+/// Set by `run.sh --tiny`: sizes that say whether a benchmark works, and no more.
+inline bool tiny() {
+  const char* value = std::getenv("ONEBIT_BENCH_TINY");
+  return value != nullptr && *value != '\0' && *value != '0';
+}
+
 /// 2^first, 2^(first + step), ... up to 2^last.
 inline std::vector<std::size_t> powers(unsigned first, unsigned last, unsigned step) {
   std::vector<std::size_t> sizes;
@@ -34,6 +40,12 @@ inline const std::vector<int> pass_threads{1, 2};
 inline constexpr std::size_t pass_headline = std::size_t{1} << 26;
 /// Chunks that the message of a pass is cut into.
 inline constexpr int pass_chunks = 4;
+
+// -- on CUDA devices
+
+inline std::vector<std::size_t> device_sizes(unsigned step) {
+  return tiny() ? powers(14, 14, 1) : powers(20, quick() ? 24 : 28, step);
+}
 
 // -- exchanges
 

@@ -6,7 +6,7 @@
 #
 # Builds the program, the language model unless said otherwise, in build/examples, after installing
 # what is missing for it, and trains with every optimizer; with a GPU and a CUDA toolkit, and no
-# arguments, also examples/nccl_trainer.cu on the GPU. All further arguments go to the program:
+# arguments, also the language model on the GPU. All further arguments go to the program:
 # see ./examples/run.sh --help
 set -euo pipefail
 
@@ -98,12 +98,12 @@ if [[ $program == language_model && $# -eq 0 ]] && command -v nvcc >/dev/null &&
     cmake -S "$source_dir" -B "$build_dir" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_EXAMPLES=ON \
       -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=ON \
       -DCMAKE_CUDA_ARCHITECTURES=native &&
-      cmake --build "$build_dir" --target nccl_trainer --parallel
+      cmake --build "$build_dir" --target language_model_cuda --parallel
   } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "run.sh: the build for the GPU failed (is NCCL installed?); this was the end of $log" >&2
     exit 1
   fi
-  echo "1-bit Adam on the GPU:"
-  "$build_dir/examples/nccl_trainer"
+  echo "Adam and 1-bit Adam on the GPU:"
+  "$build_dir/examples/language_model/language_model_cuda" --out "$build_dir"
 fi

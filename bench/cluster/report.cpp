@@ -107,9 +107,10 @@ class results {
   double latency_ = 0;
 };
 
-/// The papers' runs. Passes over memory are estimated, not measured: the bytes of README, "What it
-/// costs", at three quarters of a V100's 900 GB/s; the update of a compressed step is taken to cost
-/// as much as the papers' dense one, so that nothing seems to be gained there.
+/// The papers' runs. Passes over memory are estimated, not measured: their bytes, which
+/// bench/cuda/counts.sh counts, at three quarters of a V100's 900 GB/s; the update of a compressed
+/// step is taken to cost as much as the papers' dense one, so that nothing seems to be gained
+/// there.
 cost::workload bert_large(int accumulated) {
   const double ns_per_byte = 1 / (0.75 * 900);
   cost::workload w;

@@ -79,6 +79,8 @@ class contender {
     exchange_->finish(turn);
     wire_->wait();
   }
+  /// What compressed() left.
+  [[nodiscard]] const onebit::cuda_buffer<float>& decoded() const { return grads_; }
   void allreduce() {
     wire_->all_reduce_sum(grads_.data(), n_);
     wire_->wait();
@@ -133,6 +135,9 @@ void run(benchmark::State& state, int size, std::size_t n) {
     state.counters["speed_up"] = median(ratios);
     state.counters["allreduce_us"] = median(dense) * 1e6;
     state.counters["exchange_us"] = median(compressed) * 1e6;
+    std::vector<const onebit::cuda_buffer<float>*> decoded;
+    for (const auto& rank : ranks) decoded.push_back(&rank->decoded());
+    expect_same(decoded);
     team.time([&](int r) { ranks[at(r)].reset(); });
   });
 }
@@ -146,7 +151,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   return cuda_main(argc, argv, [n_devices] {
-    for (const std::size_t n : powers(20, quick() ? 24 : 28, 4)) {
+    for (const std::size_t n : device_sizes(4)) {
       const std::string name =
           "cuda/exchange/ranks:" + std::to_string(n_devices) + "/n:" + std::to_string(n);
       benchmark::RegisterBenchmark(name.c_str(), run, n_devices, n)

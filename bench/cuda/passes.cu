@@ -14,8 +14,21 @@
 //   serve_commit   8.5    residual read and written, signs of both and of the average, live mask in
 //   update        12.25   parameters read and written, denominators, agreed signs and live mask in
 //   adam          28      parameters, m and v read and written, gradients in
+//
+// Beside them what CUB makes of the simplest passes: what a device gives to code that does nothing
+// else.
+//
+//   cub_transform 12      y = a x + y
+//   cub_reduce     4      the sum of a vector, in no order that is told: it may depend on the
+//   device
+//
+// The passes have loops of their own where CUB has none: one pass reads up to five streams, writes
+// three, and gathers a sum for each tile whose order, and so whose bits, are the host's on every
+// device. Nor does cub::DeviceTransform write more than one vector, or know of a warp's ballot.
 
 #include <cstring>
+#include <cub/device/device_reduce.cuh>
+#include <cub/device/device_transform.cuh>
 #include <onebit/collective/sender.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/layout.hpp>
@@ -194,6 +207,62 @@ class adam_pass : public plain_adam {
   adam_pass(cudaStream_t stream, std::size_t n) : plain_adam(onebit::cuda(stream), n) {}
 };
 
+struct axpy {
+  __device__ float operator()(float x, float y) const { return fmaf(1e-7F, x, y); }
+};
+
+class cub_transform_pass {
+ public:
+  static constexpr double bytes = 12;
+
+  cub_transform_pass(cudaStream_t stream, std::size_t n)
+      : n_(n),
+        backend_(stream),
+        x_(random_buffer(backend_, n, 1)),
+        y_(random_buffer(backend_, n, 2)) {}
+  void run() {
+    const float *x = x_.data(), *y = y_.data();
+    check_cuda(cub::DeviceTransform::Transform(cuda::std::make_tuple(x, y), y_.data(), n_, axpy{},
+                                               backend_.stream()),
+               "cub::DeviceTransform");
+  }
+
+ private:
+  std::size_t n_;
+  onebit::cuda backend_;
+  onebit::cuda_buffer<float> x_, y_;
+};
+
+class cub_reduce_pass {
+ public:
+  static constexpr double bytes = 4;
+
+  cub_reduce_pass(cudaStream_t stream, std::size_t n)
+      : n_(n),
+        backend_(stream),
+        x_(random_buffer(backend_, n, 1)),
+        sum_(backend_.make_buffer<float>(1)) {
+    std::size_t room = 0;
+    reduce(nullptr, room);
+    scratch_ = backend_.make_buffer<std::byte>(room);
+  }
+  void run() {
+    std::size_t room = scratch_.size();
+    reduce(scratch_.data(), room);
+  }
+
+ private:
+  void reduce(void* scratch, std::size_t& room) {
+    const float* x = x_.data();
+    check_cuda(cub::DeviceReduce::Sum(scratch, room, x, sum_.data(), n_, backend_.stream()),
+               "cub::DeviceReduce");
+  }
+  std::size_t n_;
+  onebit::cuda backend_;
+  onebit::cuda_buffer<float> x_, sum_;
+  onebit::cuda_buffer<std::byte> scratch_;
+};
+
 template <class Pass>
 void run_pass(benchmark::State& state, std::size_t n) {
   where_it_fits(state, [&] {
@@ -236,7 +305,7 @@ void run_pass(benchmark::State& state, std::size_t n) {
 
 template <class Pass>
 void add(const char* what) {
-  for (const std::size_t n : powers(20, quick() ? 24 : 28, quick() ? 4 : 2)) {
+  for (const std::size_t n : device_sizes(quick() ? 4 : 2)) {
     const std::string name = std::string("cuda/") + what + "/n:" + std::to_string(n);
     benchmark::RegisterBenchmark(name.c_str(), run_pass<Pass>, n)
         ->UseManualTime()
@@ -253,5 +322,8 @@ int main(int argc, char** argv) {
     add<serve_commit_pass>("serve_commit");
     add<update_pass>("update");
     add<adam_pass>("adam");
+    if (tiny()) return;  // a device made of the CPU does not know the instructions of CUB's
+    add<cub_transform_pass>("cub_transform");
+    add<cub_reduce_pass>("cub_reduce");
   });
 }

@@ -5,9 +5,10 @@
 # Builds the benchmarks for CUDA devices and runs all of them; ends with a table of the figures that
 # matter. Installs nothing. Without a device it says so, and exits with 77.
 #
-#   bench/cuda/run.sh [--quick] [--json FILE] [Google Benchmark argument...]
+#   bench/cuda/run.sh [--quick | --tiny] [--json FILE] [Google Benchmark argument...]
 #
 # --quick        leaves the large sizes out, where memory is the limit
+# --tiny         small sizes once: does everything run? Fails where something was not measured
 # --json FILE    all results in one JSON file, in Google Benchmark's form
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
@@ -22,9 +23,11 @@ source bench/common.sh
 
 json=""
 arguments=()
+tiny="" seconds=0.05
 while (($#)); do
   case "$1" in
     --quick) export ONEBIT_BENCH_QUICK=1 ;;
+    --tiny) export ONEBIT_BENCH_TINY=1 && tiny=1 seconds=0 ;;
     --json) json="$2" && shift ;;
     --json=*) json="${1#--json=}" ;;
     -h | --help) sed -n '/^# Builds/,/^$/s/^# \{0,1\}//p' bench/cuda/run.sh && exit ;;
@@ -59,11 +62,12 @@ for name in passes steps exchange; do
     continue
   fi
   status=0
-  "$program" --benchmark_min_time=0.05 --benchmark_out="$results/$name.json" \
+  "$program" --benchmark_min_time="$seconds" --benchmark_out="$results/$name.json" \
     --benchmark_out_format=json "${arguments[@]}" || status=$?
   ((status == 0 || status == 77)) || exit "$status"
   ((status == 77)) || n_run=$((n_run + 1))
 done
 ((n_run > 0)) || exit 77
+if [[ -n "$tiny" ]] && grep -h '"error_message"' "$results"/*.json; then exit 1; fi
 
 summarise "$results" "$json" bench/cuda/summary.awk

@@ -13,13 +13,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <onebit/backend/cuda.cuh>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../ranges.hpp"
 #include "../support.hpp"
+#include "plain_adam.cuh"
 
 namespace onebit_bench {
 
@@ -89,28 +92,6 @@ inline onebit::cuda_buffer<float> random_buffer(const onebit::cuda& backend, std
   return b;
 }
 
-/// Adam as one writes it by hand, for one tensor: every byte once, 16 at a time. 28 bytes per
-/// element.
-static __global__ void plain_adam_kernel(float4* x, const float4* g, float4* m, float4* v,
-                                         std::size_t n, float lr) {
-  const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
-  for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) {
-    float4 a = x[i], b = g[i], c = m[i], d = v[i];
-    const auto one = [lr](float& p, float grad, float& m1, float& m2) {
-      m1 = 0.9F * m1 + 0.1F * grad;
-      m2 = 0.999F * m2 + 0.001F * grad * grad;
-      p -= lr * (m1 / (sqrtf(m2) + 1e-8F) + 0.01F * p);
-    };
-    one(a.x, b.x, c.x, d.x);
-    one(a.y, b.y, c.y, d.y);
-    one(a.z, b.z, c.z, d.z);
-    one(a.w, b.w, c.w, d.w);
-    x[i] = a;
-    m[i] = c;
-    v[i] = d;
-  }
-}
-
 /// It, on n elements (a multiple of 4) of its own.
 class plain_adam {
  public:
@@ -136,6 +117,21 @@ class plain_adam {
   cudaStream_t stream_;
   onebit::cuda_buffer<float> x_, g_, m_, v_;
 };
+
+/// Throws unless the ranks' buffers, a pointer to each, have the same bits.
+inline void expect_same(const std::vector<const onebit::cuda_buffer<float>*>& of_ranks) {
+  std::vector<float> first(of_ranks[0]->size()), other(first.size());
+  const auto fetch = [](std::vector<float>& to, const onebit::cuda_buffer<float>& from) {
+    check_cuda(cudaMemcpy(to.data(), from.data(), from.bytes(), cudaMemcpyDefault), "cudaMemcpy");
+  };
+  fetch(first, *of_ranks[0]);
+  for (const auto* buffer : of_ranks) {
+    fetch(other, *buffer);
+    if (std::memcmp(first.data(), other.data(), first.size() * sizeof(float)) != 0) {
+      throw std::runtime_error("bench: the ranks do not have the same bits");
+    }
+  }
+}
 
 /// Runs the benchmarks that `add()` registers.
 template <class F>

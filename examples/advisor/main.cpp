@@ -7,6 +7,7 @@
 //
 //   advisor --parameters 336e6 --ranks 64 --ranks-per-node 4 --bandwidth 4.8Gbit --latency 30us
 //           --compute 96ms --steps 152000 --warmup 23000
+//   advisor --device H100 --parameters 7e9 --compute 400ms ...   the passes estimated from counts
 //   mpirun -np 8 advisor --measure --parameters 336e6 --compute 96ms
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,9 @@
 #ifdef ADVISOR_WITH_MPI
 #include "measure.hpp"
 #endif
+#ifdef ADVISOR_COUNTS
+#include "roofline.hpp"
+#endif
 
 namespace {
 
@@ -42,6 +46,7 @@ struct settings {
   std::uint64_t steps = 152000, warmup = 23000, lr_warmup = 12500, doubling = 32678;
   double worthwhile = 1.1;
   bool hierarchical = true;
+  std::string device;  ///< whose passes are estimated from counts; empty: see above
 };
 
 cost::workload workload_of(const settings& s) {
@@ -71,9 +76,10 @@ void print_table(const settings& s, const cost::advice& a) {
   if (s.network.ranks_per_node > 1) print_link("inside", s.network.inside);
   std::printf(
       "\n%.0f parameters, %g bytes each on the wire; %.3g ms forward and backward; passes, ns per "
-      "parameter: dense update %.3g, encode %.3g, serve %.3g, update %.3g\n\n",
-      s.parameters, s.dense_bytes, s.compute * 1e3, s.dense_update_ns, s.compression.encode_ns,
-      s.compression.serve_ns, s.compression.update_ns);
+      "parameter%s: dense update %.3g, encode %.3g, serve %.3g, update %.3g\n\n",
+      s.parameters, s.dense_bytes, s.compute * 1e3,
+      s.device.empty() ? "" : (" on a " + s.device + " (estimated from counts)").c_str(),
+      s.dense_update_ns, s.compression.encode_ns, s.compression.serve_ns, s.compression.update_ns);
   std::printf("%-14s %-21s %12s %12s %12s %9s\n", "algorithm", "exchange", "exchange, ms",
               "step, ms", "run, hours", "speed-up");
   for (const cost::prediction& p : a.all) {
@@ -97,6 +103,24 @@ void print_json(const settings& s, const cost::advice& a) {
   }
   std::printf("  ]\n}\n");
 }
+
+#ifdef ADVISOR_COUNTS
+/// Puts what the counts say of the passes on a device in place of what was not said on the command
+/// line.
+void estimate_into(settings& s, const CLI::App& app) {
+  const auto put = [&](const char* option, double& to, double value) {
+    if (app.get_option(option)->count() == 0) to = value;
+  };
+  namespace roofline = advisor::roofline;
+  const roofline::estimate e =
+      roofline::passes_on(roofline::device_named(s.device), roofline::read_counts(ADVISOR_COUNTS));
+  put("--dense-update-ns", s.dense_update_ns, e.dense_update_ns);
+  put("--encode-ns", s.compression.encode_ns, e.compression.encode_ns);
+  put("--serve-ns", s.compression.serve_ns, e.compression.serve_ns);
+  put("--update-ns", s.compression.update_ns, e.compression.update_ns);
+  put("--sum-ns", s.compression.sum_ns, e.compression.sum_ns);
+}
+#endif
 
 #ifdef ADVISOR_WITH_MPI
 /// Puts what was measured in place of what was not said on the command line.
@@ -179,6 +203,11 @@ int run_program(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--sum-ns", s.compression.sum_ns, "adding what one rank sent uncompressed")
       ->capture_default_str();
+#ifdef ADVISOR_COUNTS
+  app.add_option("--device", s.device,
+                 "A100, H100, H200 or B200: the passes above as estimated from counts, what a GPU "
+                 "will take at least");
+#endif
   app.add_option("--steps", s.steps, "steps of the run")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -201,6 +230,9 @@ int run_program(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   bool prints = true;
+#ifdef ADVISOR_COUNTS
+  if (!s.device.empty()) estimate_into(s, app);
+#endif
 #ifdef ADVISOR_WITH_MPI
   std::unique_ptr<advisor::mpi_session> session;
   if (measure) {

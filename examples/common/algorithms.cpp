@@ -22,45 +22,16 @@
 namespace common {
 namespace {
 
-// Matrices decay; biases and gains do not.
-std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters) {
-  std::vector<onebit::param_group<>> groups(2);
-  groups[0].weight_decay = 0.01f;
-  groups[1].weight_decay = 0.0f;
-  for (const parameter& p : parameters) {
-    groups[p.decay ? 0 : 1].tensors.push_back({p.value, p.gradient});
-  }
-  return groups;
-}
-
 template <class Transport>
 onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                                      std::span<const parameter> parameters,
                                      const optimizer_settings& settings) {
   auto groups = make_groups(parameters);
-  using onebit::describe;
-  onebit::option_map options{{"max_grad_norm", describe(settings.max_grad_norm)}};
-  if (algorithm.ends_with("lion")) {
-    // Its betas are its own; decays act with rates a tenth of Adam's, and are ten times as large.
-    for (auto& g : groups) g.weight_decay *= 10;
-    if (algorithm == "lion") options["sum"] = settings.averages;  // votes have no averages
-    if (algorithm == "mean_lion") {
-      return onebit::one_bit_lion(groups, comm,
-                                  onebit::lion_options{.max_grad_norm = settings.max_grad_norm},
-                                  onebit::all_gather<onebit::unit_sign>{});
-    }
-  } else {
-    options["beta2"] = describe(settings.beta2);
-    options["eps"] = describe(settings.eps);
-    if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
-    const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
-                        : algorithm == "zero_one_adam"   ? "refresh_sum"
-                                                         : "sum";
-    options[where] = settings.averages;
-  }
-  if (algorithm.starts_with("zero_one")) {
-    options["schedule.warmup_steps"] = describe(settings.freeze_after);
-    options["schedule.also_every"] = describe(settings.meet_every);
+  const onebit::option_map options = options_of(algorithm, settings, groups);
+  if (algorithm == "mean_lion") {
+    return onebit::one_bit_lion(groups, comm,
+                                onebit::lion_options{.max_grad_norm = settings.max_grad_norm},
+                                onebit::all_gather<onebit::unit_sign>{});
   }
   if (settings.bucket_elements > 0 && algorithm.find('_') != std::string::npos) {
     options["bucket_elements"] = describe(settings.bucket_elements);
@@ -105,6 +76,40 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
 #endif
 
 }  // namespace
+
+std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters) {
+  std::vector<onebit::param_group<>> groups(2);
+  groups[0].weight_decay = 0.01f;
+  groups[1].weight_decay = 0.0f;
+  for (const parameter& p : parameters) {
+    groups[p.decay ? 0 : 1].tensors.push_back({p.value, p.gradient});
+  }
+  return groups;
+}
+
+onebit::option_map options_of(const std::string& algorithm, const optimizer_settings& settings,
+                              std::vector<onebit::param_group<>>& groups) {
+  using onebit::describe;
+  onebit::option_map options{{"max_grad_norm", describe(settings.max_grad_norm)}};
+  if (algorithm.ends_with("lion")) {
+    // Its betas are its own; decays act with rates a tenth of Adam's, and are ten times as large.
+    for (auto& g : groups) g.weight_decay *= 10;
+    if (algorithm == "lion") options["sum"] = settings.averages;  // votes have no averages
+  } else {
+    options["beta2"] = describe(settings.beta2);
+    options["eps"] = describe(settings.eps);
+    if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
+    const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
+                        : algorithm == "zero_one_adam"   ? "refresh_sum"
+                                                         : "sum";
+    options[where] = settings.averages;
+  }
+  if (algorithm.starts_with("zero_one")) {
+    options["schedule.warmup_steps"] = describe(settings.freeze_after);
+    options["schedule.also_every"] = describe(settings.meet_every);
+  }
+  return options;
+}
 
 std::vector<std::string> usual_algorithms() {
   return {"adam", "one_bit_adam", "lamb", "one_bit_lamb", "zero_one_adam"};

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <onebit/any_optimizer.hpp>
+#include <onebit/named_options.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,15 +50,26 @@ struct rank_link {
                                       const optimizer_settings&)>
       make_optimizer;
   std::function<void(float learning_rate)> after_step{};  // if it is there
+  // How a step is taken, where it is not optimizer.step(learning_rate).
+  std::function<onebit::report(onebit::any_optimizer&, float learning_rate)> step{};
+  // Steps only enqueue: their time is that between two waits.
+  bool is_deferred = false;
 
   // Every rank's value, in the order of the ranks.
   template <class T>
   std::vector<T> gather(const T& mine) const {
     const auto all = std::make_unique<T[]>(static_cast<std::size_t>(size));  // T may be bool
     all_gather(&mine, all.get(), sizeof(T));
-    return {all.get(), all.get() + size};
+    return std::vector<T>(all.get(), all.get() + size);
   }
 };
+
+// Matrices decay; biases and gains do not.
+std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters);
+
+// What an algorithm is told; may change the decay of the groups.
+onebit::option_map options_of(const std::string& algorithm, const optimizer_settings& settings,
+                              std::vector<onebit::param_group<>>& groups);
 
 // Runs f on every rank: on `ranks` threads, or on the calling process as one of mpirun's, whose
 // number is checked against `ranks` unless that is 0.

@@ -103,6 +103,11 @@ std::uint64_t common_hash(const rank_link& link, std::span<const parameter> para
   for (const parameter& p : parameters) {
     hash = fnv1a({reinterpret_cast<const char*>(p.value.data()), p.value.size_bytes()}, hash);
   }
+  return common_hash(link, hash, may_differ, when);
+}
+
+std::uint64_t common_hash(const rank_link& link, std::uint64_t hash, bool may_differ,
+                          const std::string& when) {
   const std::vector<std::uint64_t> all = link.gather(hash);
   for (std::size_t r = 1; r < all.size(); ++r) {
     if (all[r] == all[0]) continue;

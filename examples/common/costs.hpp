@@ -61,6 +61,8 @@ void write_json(const nlohmann::ordered_json& runs, const std::string& path);
 // The hash of this rank's parameters, after a comparison with the others'. Where they may differ,
 // since zero_one_adam's ranks meet only now and then, it is a hash of all ranks' hashes if they do;
 // elsewhere that is an error. Collective.
+std::uint64_t common_hash(const rank_link& link, std::uint64_t own_hash, bool may_differ,
+                          const std::string& when);
 std::uint64_t common_hash(const rank_link& link, std::span<const parameter> parameters,
                           bool may_differ, const std::string& when);
 

@@ -22,13 +22,17 @@ class progress {
         last_(last),
         terminal_(isatty(STDERR_FILENO) == 1) {}
 
+  // Would show(step, ...) show anything?
+  bool is_due(std::int64_t step) const {
+    return step == last_ || (terminal_ ? clock::now() - shown_ > std::chrono::milliseconds(100)
+                                       : step * 10 / last_ > tenth_);
+  }
+
   void show(std::int64_t step, double loss, std::string_view phase) {
+    if (!is_due(step)) return;
     const auto now = clock::now();
-    const std::int64_t tenth = step * 10 / last_;
-    const bool due = terminal_ ? now - shown_ > std::chrono::milliseconds(100) : tenth > tenth_;
-    if (!due && step != last_) return;
     shown_ = now;
-    tenth_ = tenth;
+    tenth_ = step * 10 / last_;
     const double elapsed = std::chrono::duration<double>(now - start_).count();
     const auto left = static_cast<int>(elapsed * static_cast<double>(last_ - step) /
                                        static_cast<double>(step - first_));

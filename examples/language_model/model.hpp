@@ -15,16 +15,9 @@
 
 #include "common/random.hpp"
 #include "layers.hpp"
+#include "shape.hpp"
 
 namespace language_model {
-
-struct model_shape {
-  int vocabulary = 64;
-  int context = 64;
-  int width = 128;
-  int heads = 4;
-  int layers = 2;
-};
 
 template <class Real>
 struct block {

@@ -6,16 +6,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <istream>
 #include <limits>
+#include <onebit/checkpoint_files.hpp>
 #include <optional>
+#include <ostream>
 #include <sstream>
 #include <stdexcept>
-#include <string_view>
+#include <utility>
 
-#include "checkpoint.hpp"
 #include "common/progress.hpp"
+#include "common/random.hpp"
 #include "common/schedule.hpp"
-#include "model.hpp"
 
 namespace language_model {
 
@@ -32,30 +35,33 @@ double now() {
 }
 
 template <class T>
-void put(std::string& to, const T* values, std::size_t count) {
-  to.append(reinterpret_cast<const char*>(values), count * sizeof(T));
+void put(std::ostream& to, const T* values, std::size_t count) {
+  to.write(reinterpret_cast<const char*>(values), static_cast<std::streamsize>(count * sizeof(T)));
 }
 
 template <class T>
-void get(std::string_view& from, T* values, std::size_t count) {
-  if (from.size() < count * sizeof(T)) throw std::runtime_error("a checkpoint is too short");
-  from.copy(reinterpret_cast<char*>(values), count * sizeof(T));
-  from.remove_prefix(count * sizeof(T));
+void get(std::istream& from, T* values, std::size_t count) {
+  from.read(reinterpret_cast<char*>(values), static_cast<std::streamsize>(count * sizeof(T)));
+  if (!from) throw std::runtime_error("a checkpoint is too short");
+}
+
+model_shape with_vocabulary(model_shape shape, const text& source) {
+  shape.vocabulary = source.vocabulary();
+  return shape;
 }
 
 class training {
  public:
   training(rank_link& link, const text& source, const std::string& algorithm,
-           const training_options& options)
+           const training_options& options, const make_learner& make)
       : link_(link),
         source_(source),
         algorithm_(algorithm),
         options_(options),
-        model_({.vocabulary = source.vocabulary()}, options.seed),
+        model_(make(with_vocabulary(options.shape, source), options.seed)),
         validation_interval_(common::validation_interval(options.steps)) {
-    for (auto& t : model_.tensors()) parameters_.push_back({t.value, t.gradient, t.decay});
     optimizer_ =
-        link.make_optimizer(algorithm, parameters_,
+        link.make_optimizer(algorithm, model_->parameters(),
                             {.beta2 = options.beta2,
                              .eps = eps,
                              .freeze_after = static_cast<std::uint64_t>(options.freeze_after),
@@ -64,7 +70,7 @@ class training {
                              .bucket_elements = options.bucket_elements,
                              .meet_every = static_cast<std::uint64_t>(validation_interval_)});
     if (!options.checkpoint_directory.empty()) {
-      files_.emplace(options.checkpoint_directory, algorithm, link.rank);
+      checkpoints_ = std::filesystem::path(options.checkpoint_directory) / algorithm;
       start_from_checkpoint();
     }
   }
@@ -75,13 +81,14 @@ class training {
     std::optional<common::progress> bar;
     if (link_.rank == 0) bar.emplace(algorithm_, step_, options_.steps);
     started_ = now() - total_.seconds;
+    enqueued_from_ = now();
     while (step_ < last) {
-      const auto [loss, phase] = one_step();
-      if (bar) bar->show(step_, loss, phase);
+      const onebit::phase phase = one_step();
+      if (bar && bar->is_due(step_)) bar->show(step_, newest_loss(), to_string(phase));
       if (step_ % validation_interval_ == 0) validate();
       total_.seconds = now() - started_;
       const bool due = options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0;
-      if (files_ && (due || step_ == last)) save();
+      if (!checkpoints_.empty() && (due || step_ == last)) save();
     }
     share_losses();
     if (history_.empty() || std::isnan(history_.back().validation_loss)) validate();
@@ -94,30 +101,46 @@ class training {
     std::uint64_t bytes_sent;
   };
 
-  std::pair<double, std::string_view> one_step() {
+  onebit::phase one_step() {
     const double begin = now();
-    source_.draw(batch_, options_.batch, model_.shape().context, options_.seed,
+    source_.draw(batch_, options_.batch, model_->shape().context, options_.seed,
                  static_cast<std::uint64_t>(step_), link_.rank);
-    const double loss = model_.loss_and_gradients(batch_.input, batch_.target);
-    total_.compute_seconds += now() - begin;
+    model_->learn(batch_);
+    if (!link_.is_deferred) total_.compute_seconds += now() - begin;
 
     const float rate =
         common::learning_rate(options_.learning_rate, step_, options_.steps, options_.rate_warm_up);
-    const onebit::report costs = optimizer_.step(rate);
+    const onebit::report costs = link_.step ? link_.step(optimizer_, rate) : optimizer_.step(rate);
     if (link_.after_step) link_.after_step(rate);
     total_.add(costs);
-    unshared_.push_back({loss, total_.bytes_sent});
+    bytes_sent_.push_back(total_.bytes_sent);
     ++step_;
-    return {loss, to_string(costs.phase)};
+    return costs.phase;
+  }
+
+  // Takes the losses of the steps so far. On a device that waits: what the steps have taken since
+  // the last wait is then known, in one figure.
+  void take_losses() {
+    const std::vector<double> more = model_->losses();
+    losses_.insert(losses_.end(), more.begin(), more.end());
+    if (!link_.is_deferred) return;
+    total_.compute_seconds += now() - enqueued_from_;
+    enqueued_from_ = now();
+  }
+  double newest_loss() {
+    take_losses();
+    return losses_.back();
   }
 
   // Ranks exchange their losses now and then only, so that the steps between are timed without it.
   void share_losses() {
-    const std::size_t count = unshared_.size();
+    take_losses();
+    const std::size_t count = losses_.size();
     if (count == 0) return;
     const auto ranks = static_cast<std::size_t>(link_.size);
-    std::vector<unshared> all(count * ranks);
-    link_.all_gather(unshared_.data(), all.data(), count * sizeof(unshared));
+    std::vector<unshared> mine(count), all(count * ranks);
+    for (std::size_t i = 0; i < count; ++i) mine[i] = {losses_[i], bytes_sent_[i]};
+    link_.all_gather(mine.data(), all.data(), count * sizeof(unshared));
     for (std::size_t i = 0; i < count; ++i) {
       history_entry entry{.step = step_ - static_cast<std::int64_t>(count - i) + 1,
                           .train_loss = 0,
@@ -129,7 +152,8 @@ class training {
       }
       history_.push_back(entry);
     }
-    unshared_.clear();
+    losses_.clear();
+    bytes_sent_.clear();
   }
 
   // The ranks evaluate a share of the batches each. The losses are added up in the order of the
@@ -139,9 +163,9 @@ class training {
     const int share = (validation_batches + link_.size - 1) / link_.size;
     std::vector<double> mine(static_cast<std::size_t>(share));
     for (int i = 0; i < share && i * link_.size + link_.rank < validation_batches; ++i) {
-      source_.held_out(batch_, validation_sequences, model_.shape().context,
+      source_.held_out(batch_, validation_sequences, model_->shape().context,
                        i * link_.size + link_.rank, validation_batches);
-      mine[static_cast<std::size_t>(i)] = model_.loss(batch_.input, batch_.target);
+      mine[static_cast<std::size_t>(i)] = model_->loss(batch_);
     }
     std::vector<double> all(mine.size() * static_cast<std::size_t>(link_.size));
     link_.all_gather(mine.data(), all.data(), mine.size() * sizeof(double));
@@ -156,132 +180,123 @@ class training {
           " is not finite; try a --learning-rate below " + std::to_string(options_.learning_rate));
     }
     if (!history_.empty()) history_.back().validation_loss = validation_loss_;
+    enqueued_from_ = now();
   }
 
   training_result result() {
     // A run that is left off between two exchanges of zero_one_adam leaves the ranks apart.
     const bool may_differ = step_ % validation_interval_ != 0;
     const std::string when = "after step " + std::to_string(step_) + " of " + algorithm_;
+    if (link_.is_deferred) total_.skipped = optimizer_.n_skipped();
+    const std::vector<float> values = model_->values();
+    const std::uint64_t hash = common::fnv1a(
+        {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
     return {.costs = {.algorithm = algorithm_,
                       .ranks = link_.size,
                       .steps = step_,
                       .seed = options_.seed,
-                      .parameters = model_.parameter_count(),
-                      .parameters_hash = common::common_hash(link_, parameters_, may_differ, when),
+                      .parameters = values.size(),
+                      .parameters_hash = common::common_hash(link_, hash, may_differ, when),
                       .total = common::combine(link_, total_)},
             .validation_loss = validation_loss_,
             .history = history_};
   }
 
-  fingerprint identity() const {
-    const auto text = [](double x) {
-      std::ostringstream out;
-      out << x;
-      return out.str();
-    };
-    return {{"algorithm", algorithm_},
-            {"ranks", std::to_string(link_.size)},
-            {"steps", std::to_string(options_.steps)},
-            {"seed", std::to_string(options_.seed)},
-            {"batch", std::to_string(options_.batch)},
-            {"freeze_after", std::to_string(options_.freeze_after)},
-            {"learning_rate", text(options_.learning_rate)},
-            {"max_grad_norm", text(options_.max_grad_norm)},
-            {"beta2", text(options_.beta2)},
-            {"rate_warm_up", text(options_.rate_warm_up)},
-            {"bucket_elements", std::to_string(options_.bucket_elements)},
-            {"averages", options_.averages},
-            {"parameters", std::to_string(model_.parameter_count())},
-            {"text_hash", std::to_string(source_.hash())}};
+  // Everything that must be the same for a resumed run to be the same run; the number of ranks need
+  // not.
+  std::string identity() const {
+    const model_shape& m = model_->shape();
+    std::ostringstream text;
+    text << "language model, algorithm " << algorithm_ << ", steps " << options_.steps << ", seed "
+         << options_.seed << ", batch " << options_.batch << ", freeze_after "
+         << options_.freeze_after << ", learning_rate " << options_.learning_rate
+         << ", max_grad_norm " << options_.max_grad_norm << ", averages " << options_.averages
+         << ", width " << m.width << ", heads " << m.heads << ", layers " << m.layers
+         << ", context " << m.context << ", text " << source_.hash();
+    return text.str();
   }
 
   void save() {
     share_losses();
-    std::string content;
-    const std::uint64_t entries = history_.size();
-    put(content, &step_, 1);
-    put(content, &total_, 1);
-    put(content, &validation_loss_, 1);
-    put(content, &entries, 1);
-    put(content, history_.data(), history_.size());
-    for (const auto& t : model_.tensors()) put(content, t.value.data(), t.value.size());
-    std::ostringstream state;
-    optimizer_.save(state);
-    files_->write(step_, identity(), content + state.str());
-    link_.gather(step_);  // waits for all, so that no rank drops its old file too early
-    files_->remove_before(step_);
+    onebit::save_all(optimizer_, checkpoints_, [&](std::ostream& out) {
+      const std::uint64_t entries = history_.size();
+      out << identity() << '\n';
+      put(out, &step_, 1);
+      put(out, &total_, 1);
+      put(out, &validation_loss_, 1);
+      put(out, &entries, 1);
+      put(out, history_.data(), history_.size());
+      const std::vector<float> values = model_->values();
+      put(out, values.data(), values.size());
+    });
+    enqueued_from_ = now();
   }
 
-  void load(std::int64_t step) {
-    const std::string content = files_->read(step, identity());
-    std::string_view from = content;
+  void load(std::istream& in) {
+    std::string written;
+    std::getline(in, written);
+    if (written != identity()) {
+      throw std::runtime_error("cannot resume: the checkpoint is of\n  " + written +
+                               "\nbut this run is\n  " + identity());
+    }
     std::uint64_t entries = 0;
-    get(from, &step_, 1);
-    get(from, &total_, 1);
-    get(from, &validation_loss_, 1);
-    get(from, &entries, 1);
-    history_.resize(std::min<std::size_t>(entries, from.size() / sizeof(history_entry)));
-    get(from, history_.data(), history_.size());
-    for (auto& t : model_.tensors()) get(from, t.value.data(), t.value.size());
-    std::istringstream state{std::string(from)};
-    optimizer_.load(state);
+    get(in, &step_, 1);
+    get(in, &total_, 1);
+    get(in, &validation_loss_, 1);
+    get(in, &entries, 1);
+    if (entries > static_cast<std::uint64_t>(options_.steps)) {
+      throw std::runtime_error("a checkpoint has more steps than the run");
+    }
+    history_.resize(entries);
+    get(in, history_.data(), history_.size());
+    std::vector<float> values = model_->values();
+    get(in, values.data(), values.size());
+    model_->set_values(values);
   }
 
-  // Every rank sees what all have, so that all decide, or fail, alike.
+  // Every rank sees what rank 0 sees, so that all fail alike.
   void start_from_checkpoint() {
-    struct newest {
-      std::int64_t last, before;
-    };
-    const std::vector<std::int64_t> mine = files_->steps();
-    const std::size_t n = mine.size();
-    const auto all = link_.gather(newest{n > 0 ? mine[n - 1] : -1, n > 1 ? mine[n - 2] : -1});
-    const bool none = std::all_of(all.begin(), all.end(), [](newest f) { return f.last < 0; });
-    if (none) {
-      if (options_.resume && link_.rank == 0) {
-        std::fprintf(stderr, "'%s' has no checkpoint of %s: starting at step 0\n",
-                     options_.checkpoint_directory.c_str(), algorithm_.c_str());
-      }
-      return;
+    namespace fs = std::filesystem;
+    const bool there = link_.gather(fs::exists(checkpoints_) && !fs::is_empty(checkpoints_))[0];
+    if (there && !options_.resume) {
+      throw std::runtime_error("'" + checkpoints_.string() +
+                               "' holds checkpoints already: give --resume to go on from the last, "
+                               "or another directory");
     }
-    if (!options_.resume) {
-      throw std::runtime_error("'" + options_.checkpoint_directory + "' holds a checkpoint of " +
-                               algorithm_ + " already, at step " + std::to_string(all[0].last) +
-                               ": give --resume to go on from it, or another directory");
+    if (!options_.resume) return;
+    const auto step =
+        onebit::load_latest(optimizer_, checkpoints_, [this](std::istream& in) { load(in); });
+    if (!step && link_.rank == 0) {
+      std::fprintf(stderr, "'%s' has no checkpoint that is whole: starting at step 0\n",
+                   checkpoints_.c_str());
     }
-    for (const std::int64_t step : {all[0].last, all[0].before}) {
-      const auto has = [step](newest f) { return f.last == step || f.before == step; };
-      if (step >= 0 && std::all_of(all.begin(), all.end(), has)) return load(step);
-    }
-    throw std::runtime_error("'" + options_.checkpoint_directory + "' has no checkpoint of " +
-                             algorithm_ + " that all " + std::to_string(link_.size) +
-                             " ranks share; were they written with fewer ranks?");
   }
 
   rank_link& link_;
   const text& source_;
   std::string algorithm_;
   training_options options_;
-  transformer<float> model_;
+  std::unique_ptr<learner> model_;
   std::int64_t validation_interval_;
-  std::vector<common::parameter> parameters_;
   onebit::any_optimizer optimizer_;
-  std::optional<checkpoint_files> files_;
+  std::filesystem::path checkpoints_;  // empty: none
   batch batch_;
-  double started_ = 0;
+  double started_ = 0, enqueued_from_ = 0;
 
   // What a checkpoint holds, beside the parameters and the optimizer's state.
   std::int64_t step_ = 0;
   common::totals total_;
   double validation_loss_ = 0;
   std::vector<history_entry> history_;
-  std::vector<unshared> unshared_;
+  std::vector<double> losses_;             // not shared yet
+  std::vector<std::uint64_t> bytes_sent_;  // after the steps since the losses were shared
 };
 
 }  // namespace
 
 training_result train(rank_link& link, const text& source, const std::string& algorithm,
-                      const training_options& options) {
-  return training(link, source, algorithm, options).run();
+                      const training_options& options, const make_learner& make) {
+  return training(link, source, algorithm, options, make).run();
 }
 
 }  // namespace language_model

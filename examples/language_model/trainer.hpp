@@ -5,18 +5,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/costs.hpp"
-#include "text.hpp"
+#include "learner.hpp"
 
 namespace language_model {
 
 struct training_options {
   std::int64_t steps = 0;
   std::uint64_t seed = 1;
-  int batch = 0;  // sequences per rank and step
+  int batch = 0;        // sequences per rank and step
+  model_shape shape{};  // the vocabulary is the text's
   double learning_rate = 0;
   double max_grad_norm = 0;
   // An average over about a hundred steps: in a run this short the variance must have settled when
@@ -45,8 +48,11 @@ struct training_result {
   std::vector<history_entry> history;
 };
 
+using make_learner =
+    std::function<std::unique_ptr<learner>(const model_shape&, std::uint64_t seed)>;
+
 // Collective. Only rank 0 shows progress; every rank returns the same result.
 training_result train(common::rank_link& link, const text& source, const std::string& algorithm,
-                      const training_options& options);
+                      const training_options& options, const make_learner& make = learner_on_host);
 
 }  // namespace language_model

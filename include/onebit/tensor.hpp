@@ -9,6 +9,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/memory_view.hpp>
 #include <onebit/now.hpp>
 #include <span>
 #include <string>
@@ -31,9 +32,9 @@ namespace onebit {
 /// in float: steps then act on it, and `params` receives its rounding. Without, each step rounds.
 template <class P = float, class G = P>
 struct tensor {
-  span_of<P> params;          ///< changed by each step
-  span_of<G> grads;           ///< of this rank, read by each step
-  std::span<float> master{};  ///< empty, or params in float
+  typename detail::view_of_elements<P>::type params;  ///< changed by each step
+  typename detail::view_of_elements<G>::type grads;   ///< of this rank, read by each step
+  memory_view<float> master{};                        ///< empty, or params in float
 };
 
 /// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is

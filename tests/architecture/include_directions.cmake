@@ -14,7 +14,8 @@ cmake_minimum_required(VERSION 3.25)
 # A unit may include the units named here; a unit that is not named here may not exist.
 
 # The core: each may include those before it.
-set(core error vocabulary concepts element layout wide_lanes launches now numbers tensor tiled clip)
+set(core error vocabulary concepts element layout wide_lanes launches memory_view now numbers tensor tiled
+    clip)
 set(before "")
 foreach(unit IN LISTS core)
   set(may_include_${unit} ${unit} ${before})
@@ -49,7 +50,7 @@ set(may_include_verify error digest checkpoint)
 set(may_include_regroup ${may_include_restore} digest restore)
 set(may_include_moving_state ${core} checkpoint)
 set(may_include_change_tensors ${may_include_restore} digest moving_state restore)
-set(may_include_rebind error element tensor)
+set(may_include_rebind error element memory_view tensor)
 set(may_include_own_card checkpoint roll_call verify)
 set(may_include_step_in_progress ${core} report verify)
 set(may_include_inspect ${core})

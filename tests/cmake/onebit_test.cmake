@@ -82,11 +82,18 @@ function(onebit_test name)
 endfunction()
 
 # onebit_run_on_device(TEST target [argument...])
+# onebit_run_on_device(TEST target COMMAND command...)     another command, that runs `target`
 #
 # Programs for CUDA devices take long to compile, so that one is built only where it can run: the
 # test TEST builds and runs `target` where there is a CUDA device, and is reported as skipped
 # elsewhere.
 function(onebit_run_on_device test target)
+  if(ARGV2 STREQUAL "COMMAND")
+    list(REMOVE_AT ARGN 0)
+    set(command ${ARGN})
+  else()
+    set(command "$<TARGET_FILE:${target}>" ${ARGN})
+  endif()
   if(NOT TARGET onebit_device_probe)
     file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/device_probe.cpp"
          CONTENT "#include <cuda_runtime.h>
@@ -104,7 +111,7 @@ int main() {
     COMMAND
       "${CMAKE_COMMAND}" "-DPROBE=$<TARGET_FILE:onebit_device_probe>"
       "-DBUILD_DIR=${PROJECT_BINARY_DIR}" -DTARGET=${target} -P
-      "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_on_device.cmake" -- "$<TARGET_FILE:${target}>" ${ARGN})
+      "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_on_device.cmake" -- ${command})
   set_tests_properties(
     ${test} PROPERTIES TIMEOUT 1200 PROCESSORS 2
                        SKIP_REGULAR_EXPRESSION "skipped: there is no CUDA device")

@@ -63,6 +63,10 @@ const char* cudaGetErrorString(cudaError_t) { return "the device has come off th
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { return make(s, here().streams); }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return drop(s, here().streams); }
 cudaError_t cudaStreamQuery(cudaStream_t) { return here().stuck ? cudaErrorNotReady : here().cuda; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = here().capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t, unsigned) {
   note("wait", s);
   return cudaSuccess;

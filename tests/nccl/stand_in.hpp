@@ -27,8 +27,9 @@ struct stand_in {
 
   ncclResult_t next = ncclSuccess;        ///< what the next call answers instead of doing anything
   ncclResult_t on_the_way = ncclSuccess;  ///< what ncclCommGetAsyncError tells
-  int in_progress = 0;  ///< not 0: calls answer ncclInProgress, and so many questions as well
-  bool stuck = false;   ///< the streams never finish
+  int in_progress = 0;     ///< not 0: calls answer ncclInProgress, and so many questions as well
+  bool stuck = false;      ///< the streams never finish
+  bool capturing = false;  ///< the user's stream is
   cudaError_t cuda = cudaSuccess;  ///< what the streams tell
 
   int questions_left = 0;

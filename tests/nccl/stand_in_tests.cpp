@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <onebit/transport/nccl.hpp>
 #include <onebit/transport/wire.hpp>
@@ -105,6 +106,17 @@ TEST_CASE("what is called on which stream") {
       CHECK(tested.test());
     }
     CHECK(record.calls.back() == "record side");
+
+    record.calls.clear();  // an event of a capture that was thrown away is none to wait for
+    {
+      record.capturing = true;
+      auto captured = transport.start_all_gather(a.data(), b.data(), 8);
+      auto unfinished = transport.start_all_gather(a.data(), b.data(), 8);
+      captured.wait();
+      CHECK(record.calls.back() == "wait user");
+      record.capturing = false;
+    }
+    CHECK(std::count(record.calls.begin(), record.calls.end(), "wait user") == 1);
 
     std::vector<onebit::nccl_request> many;
     for (int i = 0; i < 9; ++i) many.push_back(transport.start_all_gather(a.data(), b.data(), 8));

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The kill matrix's jobs over NCCL's transport and its stand-in: every collective of a job, from
-// building the optimizer to the last save, fails in turn on one rank. The job ends in time, and the
-// one that goes on from its checkpoints ends with the bits of one that nothing struck.
+// building the optimizer to the last save, fails in turn on one rank: it answers with an error, or
+// meets one on its way, or never ends. The job ends in time, and the one that goes on from its
+// checkpoints ends with the bits of one that nothing struck.
 
 #include <doctest/doctest.h>
 
@@ -24,9 +25,12 @@ namespace {
 
 using digests = std::vector<std::uint64_t>;
 
-/// Rank 1's collective `at` (from 0) is answered with an error, where there is such a one.
+enum class how { answers, errs_on_the_way, never_ends };
+
+/// Rank 1's collective `at` (from 0) fails, where there is such a one.
 struct plan {
   int at = -1;
+  how fails = how::answers;
   std::atomic<bool> has_failed{false};
 };
 
@@ -65,7 +69,10 @@ class told {
  private:
   void count() const {
     if ((*left_)-- != 0) return;
-    stand_in::of_this_rank().next = ncclRemoteError;
+    stand_in& record = stand_in::of_this_rank();
+    if (plan_->fails == how::answers) record.next = ncclRemoteError;
+    if (plan_->fails == how::errs_on_the_way) record.on_the_way = ncclRemoteError;
+    if (plan_->fails == how::never_ends) record.stuck = true;
     plan_->has_failed = true;
   }
 
@@ -74,6 +81,8 @@ class told {
   std::shared_ptr<int> left_;
 };
 
+constexpr std::chrono::milliseconds patience(30);
+
 digests run(kill::kind k, int n, const std::filesystem::path& root, plan& p) {
   return on_ranks(
       n,
@@ -81,9 +90,14 @@ digests run(kill::kind k, int n, const std::filesystem::path& root, plan& p) {
         stand_in::of_this_rank() = {};
         ncclComm comm{t};
         const bool is_victim = t.rank() == 1;
-        const told transport(onebit::nccl(&comm, user_stream()), &p,
+        const told transport(onebit::nccl(&comm, user_stream(), {.timeout = patience}), &p,
                              std::make_shared<int>(is_victim ? p.at : -1));
-        return kill::run(k, transport, root, {});
+        const auto digest = kill::run(k, transport, root, {});
+        if (is_victim && p.has_failed && p.fails != how::answers) {
+          // it was the last one: nobody has asked for its end
+          onebit::nccl(&comm, user_stream(), {.timeout = patience}).wait();
+        }
+        return digest;
       },
       std::chrono::seconds(20));
 }
@@ -101,22 +115,26 @@ TEST_CASE("each collective of a job fails in turn on one rank") {
     CHECK(expected == on_ranks(n, [&](onebit::threads t) {
             return kill::run(static_cast<kill::kind>(k), t, over_threads.path, {});
           }));
-    int at = 0;
-    for (;; ++at) {
-      CAPTURE(at);
-      const scratch root;
-      plan p;
-      p.at = at;
-      bool has_ended = false;
-      try {
-        (void)run(static_cast<kill::kind>(k), n, root.path, p);
-      } catch (const onebit::error&) {
-        has_ended = true;
+    for (const how fails : {how::answers, how::errs_on_the_way, how::never_ends}) {
+      CAPTURE(static_cast<int>(fails));
+      int at = 0;
+      for (;; at += fails == how::answers ? 1 : 6) {
+        CAPTURE(at);
+        const scratch root;
+        plan p;
+        p.at = at;
+        p.fails = fails;
+        bool has_ended = false;
+        try {
+          (void)run(static_cast<kill::kind>(k), n, root.path, p);
+        } catch (const onebit::error&) {
+          has_ended = true;
+        }
+        REQUIRE(has_ended == p.has_failed);
+        if (!p.has_failed) break;
+        CHECK(run(static_cast<kill::kind>(k), n, root.path, none) == expected);
       }
-      REQUIRE(has_ended == p.has_failed);
-      if (!p.has_failed) break;
-      CHECK(run(static_cast<kill::kind>(k), n, root.path, none) == expected);
+      CHECK(at > 20);
     }
-    CHECK(at > 20);
   }
 }

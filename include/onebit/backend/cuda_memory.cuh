@@ -44,6 +44,26 @@ class cuda_memory_resource {
   virtual void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept = 0;
 };
 
+/// A stream-ordered resource as CCCL has them (cuda::mr::async_resource: RMM's, a framework's) as a
+/// backend's: keeps a copy of it. The backend's own interface stays the two functions above: CCCL's
+/// are called experimental in CUDA 13, must be switched on by a macro in every file, and have
+/// changed their names since.
+template <class Resource>
+class cuda_resource_of final : public cuda_memory_resource {
+ public:
+  explicit cuda_resource_of(Resource resource) : resource_(std::move(resource)) {}
+  void* allocate(std::size_t bytes, cudaStream_t stream) override {
+    return resource_.allocate_async(bytes, alignment, stream);
+  }
+  void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept override {
+    resource_.deallocate_async(p, bytes, alignment, stream);
+  }
+
+ private:
+  static constexpr std::size_t alignment = 256;
+  Resource resource_;
+};
+
 namespace detail {
 
 class cuda_pool final : public cuda_memory_resource {

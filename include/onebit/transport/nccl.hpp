@@ -24,25 +24,28 @@ class nccl_request {
   /// @{
   /// Of the transport's own making; moved from, it is done.
   nccl_request(std::shared_ptr<detail::nccl_member> member, cudaEvent_t done)
-      : member_(std::move(member)), done_(done) {}
+      : member_(std::move(member)), done_(done), captured_(member_->family->is_capturing()) {}
   nccl_request(nccl_request&& other) noexcept
-      : member_(std::move(other.member_)), done_(other.done_) {}
+      : member_(std::move(other.member_)), done_(other.done_), captured_(other.captured_) {}
   nccl_request& operator=(nccl_request&& other) noexcept {
     if (this == &other) return *this;
     finish();
     member_ = std::move(other.member_);
     done_ = other.done_;
+    captured_ = other.captured_;
     return *this;
   }
   ~nccl_request() { finish(); }
   /// @}
 
-  /// Makes the transport's stream wait until it is done. Throws transport_error.
+  /// Makes the transport's stream wait until it is done. Nothing where it was captured, and the
+  /// capture has ended since: it was thrown away, and nothing runs. Throws transport_error.
   void wait() {
     if (!member_) return;
     const auto member = std::move(member_);
     member->family->give(done_);
     member->family->check_alive(member->suffix());
+    if (captured_ && !member->family->is_capturing()) return;
     member->check(cudaStreamWaitEvent(member->family->stream(), done_, 0), "cudaStreamWaitEvent");
   }
 
@@ -72,6 +75,7 @@ class nccl_request {
 
   std::shared_ptr<detail::nccl_member> member_;
   cudaEvent_t done_ = nullptr;
+  bool captured_ = false;
 };
 
 /// The transport of an NCCL communicator, carrying device memory: a handle, cheap to copy. Its

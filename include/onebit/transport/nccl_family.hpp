@@ -68,6 +68,16 @@ class nccl_family {
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
   [[nodiscard]] cudaStream_t side() const { return side_; }
 
+  /// Is what the stream is given recorded, instead of done?
+  [[nodiscard]] bool is_capturing() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream_, &status) == cudaSuccess) {
+      return status != cudaStreamCaptureStatusNone;
+    }
+    (void)cudaGetLastError();  // the default stream, while another one captures
+    return false;
+  }
+
   /// An event that no request uses. Allocates only when more than ever are in use.
   [[nodiscard]] cudaEvent_t take() {
     if (spare_.empty()) return new_event();

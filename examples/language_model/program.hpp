@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the program on the host and the one on GPUs share: options, and trainings one after the
+// other.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "common/algorithms.hpp"
+#include "report.hpp"
+#include "trainer.hpp"
+
+namespace language_model {
+
+struct program_options {
+  std::vector<std::string> algorithms = common::usual_algorithms();
+  std::string text_file;
+  std::string json_file;
+  std::string out_directory = "language_model_out";
+  training_options training{.steps = 1600,
+                            .batch = 2,
+                            .learning_rate = 0,
+                            .freeze_after = -1,
+                            .checkpoint_directory = {},
+                            .checkpoint_every = -1};
+};
+
+void declare(CLI::App& app, program_options& o, const std::vector<std::string>& algorithms);
+
+// Replaces what was not said by what follows from the rest. Throws where that does not fit
+// together.
+void complete(program_options& o);
+
+// Trains with one algorithm after the other; rank 0 writes what came of it. Collective.
+void train_all(common::rank_link& link, const text& source, const std::string& transport,
+               const program_options& o, const make_learner& make = learner_on_host);
+
+}  // namespace language_model

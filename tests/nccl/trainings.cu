@@ -1,0 +1,259 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// Whole trainings over NCCL, one thread for each device of this machine, up to four: every
+// algorithm and exchange has the bits of the host over threads, step by step, from graphs, and with
+// gradients announced one by one; bad gradients change nothing; so does a transport that fails.
+
+#include <nccl.h>
+
+#include <atomic>
+#include <memory>
+#include <onebit/collective/hierarchical.hpp>
+#include <onebit/transport/nccl.hpp>
+#include <stdexcept>
+#include <vector>
+
+#include "cuda/device.cuh"
+#include "cuda/trainings.hpp"
+
+using namespace onebit_test;
+
+namespace {
+
+enum class way { plain, graphs, announced };
+constexpr way ways[] = {way::plain, way::graphs, way::announced};
+
+/// What f(transport, device) returns on n ranks, each with a device of its own.
+template <class F>
+auto on_devices(int n, const F& f) {
+  ncclUniqueId id;
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  using result = decltype(f(std::declval<onebit::nccl>(), std::declval<cuda_device&>()));
+  std::vector<result> results(static_cast<std::size_t>(n));
+  onebit::run_threads(n, [&](onebit::threads t) {
+    onebit::detail::check_cuda(cudaSetDevice(t.rank()), "cudaSetDevice");
+    cuda_device device;
+    ncclComm_t comm = nullptr;
+    if (ncclCommInitRank(&comm, n, id, t.rank()) != ncclSuccess) {
+      throw std::runtime_error(ncclGetLastError(nullptr));
+    }
+    results[static_cast<std::size_t>(t.rank())] = f(onebit::nccl(comm, device.handle()), device);
+    (void)ncclCommDestroy(comm);
+  });
+  return results;
+}
+
+/// The last tensors are announced before the step, from the end; the first two are not.
+template <class Optimizer>
+void announce(Optimizer& o, std::size_t n_tensors, float lr) {
+  o.begin(lr);
+  for (std::size_t t = n_tensors; t-- > 2;) o.ready(t);
+}
+
+template <class Optimizer, class Model>
+trajectory steps_by(way w, Optimizer& o, Model& data, cudaStream_t stream) {
+  if (w == way::plain) return steps(o, data);
+  const script& s = data.plan();
+  onebit::cuda_graphs graphs(stream);
+  for (std::uint64_t call = 0; call < s.calls; ++call) {
+    data.load(call);
+    const float lr = script::lr(call);
+    if (w == way::announced) announce(o, s.sizes.size(), lr);
+    (void)(w == way::graphs ? o.step_with(graphs, lr) : o.step(lr));
+    data.keep(call);
+  }
+  CHECK(o.settle() != onebit::outcome::pending);
+  if (w == way::graphs) CHECK(graphs.size() > 0);
+  return data.digests(0, s.calls);
+}
+
+/// Every way on n devices, and the host's ranks. On a deferred backend a skipped step counts for
+/// some schedules, and not on the host: then the ways are compared with each other.
+template <class Make>
+void check_ways(const char* name, int n, const Make& make, const script& s = {},
+                bool as_on_the_host = true) {
+  INFO(std::string(name));
+  CAPTURE(n);
+  std::vector<trajectory> expected;
+  if (as_on_the_host) {
+    expected = on<host_device>(n, [&](auto transport, host_device& device) {
+      model<host_device> data(device, transport.rank(), transport.size(), s);
+      auto o = make(data.groups(), transport, device.backend());
+      return steps(o, data);
+    });
+  }
+  for (const way w : ways) {
+    CAPTURE(static_cast<int>(w));
+    const auto got = on_devices(n, [&](onebit::nccl transport, cuda_device& device) {
+      model<cuda_device> data(device, transport.rank(), transport.size(), s);
+      auto o = make(data.groups(), transport, device.backend());
+      const trajectory t = steps_by(w, o, data, device.handle());
+      CHECK(o.n_skipped() == s.bad.size());
+      return t;
+    });
+    if (expected.empty()) expected = got;
+    CHECK(difference(got, expected) == "none");
+    for (const std::uint64_t call : s.bad) {
+      if (call > 0) CHECK(got[0][call] == got[0][call - 1]);
+    }
+  }
+}
+
+/// Calls f(name, make) for the algorithms that compress, with an exchange.
+template <class C, class F>
+void each_compressed(const C& c, const F& f) {
+  f("one_bit_adam", one_bit_adam_with(c));
+  f("one_bit_lamb", one_bit_lamb_with(c));
+  f("zero_one_adam", zero_one_adam_with(c));
+  f("zero_one_lion", [c](const auto& g, auto t, auto b) {
+    return onebit::zero_one_lion(
+        g, t,
+        onebit::zero_one_lion_options{
+            .schedule = {.warmup_steps = 6, .doubling_steps = 8, .max_interval = 4}},
+        c, b);
+  });
+}
+template <class F>
+void each_dense(const F& f) {
+  f("adam", [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
+  f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
+  f("lion", [](const auto& g, auto t, auto b) { return onebit::lion(g, t, {}, b); });
+  f("one_bit_lion",
+    [](const auto& g, auto t, auto b) { return onebit::one_bit_lion(g, t, {}, {}, b); });
+}
+
+int n_devices() { return std::min(onebit::cuda_device_count(), 4); }
+std::vector<int> numbers_of_devices() {
+  return n_devices() > 2 ? std::vector<int>{2, n_devices()} : std::vector<int>{n_devices()};
+}
+
+/// Every kind of step, in three buckets.
+const std::vector<std::size_t> few = {33, 0, 700, 1, 4200, 64};
+const script brief{.calls = 24, .sizes = few};
+
+/// NCCL's transport, whose collectives throw on every rank when there is nothing left of a number,
+/// as they do when a communicator was aborted.
+class breaking : public onebit::nccl {
+ public:
+  struct broken {};
+  breaking(onebit::nccl inner, std::shared_ptr<int> left)
+      : onebit::nccl(std::move(inner)), left_(std::move(left)) {}
+  void all_to_all(const void* send, void* receive, std::size_t n) {
+    count();
+    onebit::nccl::all_to_all(send, receive, n);
+  }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    count();
+    onebit::nccl::all_gather(send, receive, n);
+  }
+  [[nodiscard]] auto start_all_to_all(const void* send, void* receive, std::size_t n) {
+    count();
+    return onebit::nccl::start_all_to_all(send, receive, n);
+  }
+  [[nodiscard]] auto start_all_gather(const void* send, void* receive, std::size_t n) {
+    count();
+    return onebit::nccl::start_all_gather(send, receive, n);
+  }
+
+ private:
+  void count() {
+    if ((*left_)-- == 0) throw broken{};
+  }
+  std::shared_ptr<int> left_;
+};
+
+}  // namespace
+
+TEST_CASE("nccl trainings: averages, and votes") {
+  for (const int n : numbers_of_devices()) {
+    each_dense([n](const char* name, const auto& make) { check_ways(name, n, make, brief); });
+  }
+}
+
+TEST_CASE("nccl trainings: gather_scatter, whole and in buckets") {
+  for (const int n : {1, 2, n_devices()}) {
+    for (const std::size_t bucket : {std::size_t{0}, std::size_t{3000}}) {
+      if (n > n_devices() || (n == 1 && bucket > 0)) continue;
+      CAPTURE(bucket);
+      onebit::gather_scatter<onebit::sign<>> c;
+      if (bucket > 0) c.bucket_elements = bucket;
+      each_compressed(
+          c, [n](const char* name, const auto& make) { check_ways(name, n, make, brief); });
+    }
+  }
+}
+
+TEST_CASE("nccl trainings: all_gather") {
+  each_compressed(onebit::all_gather<onebit::sign<>>{}, [](const char* name, const auto& make) {
+    check_ways(name, n_devices(), make, brief);
+  });
+}
+
+TEST_CASE("nccl trainings: hierarchical") {
+  if (n_devices() % 2 != 0) return;
+  each_compressed(
+      onebit::hierarchical{onebit::sign<>{}, 2},
+      [](const char* name, const auto& make) { check_ways(name, n_devices(), make, brief); });
+}
+
+TEST_CASE("nccl trainings: bad gradients change nothing, on any rank, in any way") {
+  const script late{.calls = 24, .bad = {14, 20, 21}, .sizes = few},
+      early{.calls = 24, .bad = {2, 5, 13, 20}, .sizes = few};
+  const onebit::gather_scatter<onebit::sign<>> c;
+  const int n = n_devices();
+  check_ways("one_bit_adam", n, one_bit_adam_with(c, 0), late);
+  check_ways("one_bit_lamb", n, one_bit_lamb_with(c), late);
+  each_dense([&](const char* name, const auto& make) { check_ways(name, n, make, early, false); });
+  check_ways("one_bit_adam", n, one_bit_adam_with(c, 0), early, false);
+  check_ways("one_bit_lamb", n, one_bit_lamb_with(c), early, false);
+}
+
+TEST_CASE("nccl trainings: a collective that fails, and the step again") {
+  const auto check = [](const char* name, const auto& make) {
+    INFO(std::string(name));
+    const script s{.calls = 17, .sizes = few};
+    const int n = std::min(2, n_devices());
+    const auto train = [&](int at, way w, std::atomic<bool>& has_failed) {
+      return on_devices(n, [&](onebit::nccl inner, cuda_device& device) {
+        const auto left = std::make_shared<int>(-1);
+        model<cuda_device> data(device, inner.rank(), inner.size(), s);
+        auto o = make(data.groups(), breaking(inner, left), device.backend());
+        *left = at;
+        onebit::cuda_graphs graphs(device.handle());
+        for (std::uint64_t call = 0; call < s.calls;) {
+          data.load(call);
+          try {
+            const float lr = script::lr(call);
+            if (w == way::announced) announce(o, s.sizes.size(), lr);
+            (void)(w == way::graphs ? o.step_with(graphs, lr) : o.step(lr));
+          } catch (const breaking::broken&) {
+            has_failed = true;  // of both ranks the same
+            continue;
+          }
+          data.keep(call++);
+        }
+        CHECK(o.settle() == onebit::outcome::agreed);
+        return data.digests(0, s.calls);
+      });
+    };
+    std::atomic<bool> failed{false};
+    const auto expected = train(-1, way::plain, failed);
+    REQUIRE(!failed);
+    for (const way w : ways) {
+      for (int at = 1;; at += 11) {
+        CAPTURE(static_cast<int>(w));
+        CAPTURE(at);
+        failed = false;
+        const auto got = train(at, w, failed);
+        CHECK(difference(got, expected) == "none");
+        if (!failed) break;
+      }
+    }
+  };
+  onebit::gather_scatter<onebit::sign<>> buckets;
+  buckets.bucket_elements = 2000;
+  check("one_bit_adam", one_bit_adam_with(buckets));
+  check("one_bit_lamb", one_bit_lamb_with(buckets));
+  check("zero_one_adam", zero_one_adam_with(buckets));
+}
