@@ -413,11 +413,13 @@ TEST_CASE("memory that moves changes no bit, and what cannot be followed is an e
       for (at::Tensor& p : b->parameters()) {
         old.push_back(p.data());
         old.push_back(p.grad());
-        p.set_data(p.data().clone());
+        const at::Tensor rows = p.data().clone();
+        p.set_data(p.dim() == 2 && step % 3 == 0 ? rows.t().contiguous().t() : rows);
         p.mutable_grad() = p.grad().clone();
       }
       still.step();
       moved.step();
+      for (at::Tensor& p : b->parameters()) p.set_data(p.data().contiguous());
     }
     CHECK(same(values(a), values(b)));
 

@@ -7,6 +7,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/serialize/archive.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,7 +19,6 @@
 #include <onebit/report.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
-#include <span>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -98,7 +98,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     if (is_open_) {
       follow_groups();
       tensors_.complete();
-      (void)take_rates();  // others than begin() was told are refused
+      take_rates();  // others than begin() was told are refused
     } else {
       prepare(false);
     }
@@ -253,19 +253,18 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     build();
   }
   /// The groups' rates and options, if they have changed.
-  [[nodiscard]] float take_rates() {
+  void take_rates() {
     lr_ = tensors_.share_rates(param_groups_);
     for (std::size_t g = 0; g < told_.size(); ++g) {
       if (told_[g] == tensors_.shares()[g]) continue;
       core_.set_group(g, tensors_.shares()[g]);
       told_[g] = tensors_.shares()[g];
     }
-    return lr_;
   }
   /// All that comes before a step, or, where backward passes announce, before begin().
   void prepare(bool announced) {
     follow_groups();
-    (void)take_rates();
+    take_rates();
     tensors_.follow_parameters();
     const std::vector<std::size_t>& resting = tensors_.follow_gradients(announced);
     if (tensors_.tell()) rebind_();

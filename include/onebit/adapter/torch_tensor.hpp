@@ -16,6 +16,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 /// A parameter of torch as an optimizer sees it: dense memory that may be another one in each step.
 namespace onebit::detail {
@@ -45,11 +46,12 @@ namespace onebit::detail {
   }
 }
 
-/// Whether their elements lie in the same order; dimensions of 1 have no stride that matters.
-[[nodiscard]] inline bool same_order(const at::Tensor& a, const at::Tensor& b) {
-  if (a.sizes() != b.sizes()) return false;
-  for (std::int64_t d = 0; d < a.dim(); ++d) {
-    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+/// Whether its elements fill their memory in the order of these strides; dimensions of 1 have no
+/// stride that matters.
+[[nodiscard]] inline bool lies_in_order(const at::Tensor& x, at::IntArrayRef strides) {
+  if (!x.is_non_overlapping_and_dense()) return false;
+  for (std::int64_t d = 0; d < x.dim(); ++d) {
+    if (x.size(d) > 1 && x.stride(d) != strides[static_cast<std::size_t>(d)]) return false;
   }
   return true;
 }
@@ -74,10 +76,11 @@ class torch_tensor {
                                   "the tensor that was expanded"));
     }
     const at::NoGradGuard no_grad;
-    if (!param_.is_non_overlapping_and_dense()) held_ = param_.contiguous().clone();
-    if (masters && type_ != element_type::of_float) {
-      master_ = dense().detach().to(at::kFloat, false, true);
-    }
+    const bool dense_already = param_.is_non_overlapping_and_dense();
+    if (!dense_already) held_ = param_.contiguous().clone();
+    sizes_ = param_.sizes().vec();
+    order_ = dense().strides().vec();
+    if (masters && type_ != element_type::of_float) master_ = in_order(at::kFloat).copy_(dense());
     remember();
   }
 
@@ -92,35 +95,26 @@ class torch_tensor {
 
   // -- before a step -----------------------------------------------------------------------------
 
-  /// What the trainer did to the parameter: moved it (torch::load, set_data), wrote to it. What it
-  /// wrote wins over a master. True: the memory is another one. Throws invalid_input when it is of
-  /// another type, size or device.
-  bool follow_param(at::Device device) {
+  /// What the trainer did to the parameter: moved it (torch::load, set_data), laid it out
+  /// otherwise, wrote to it. What it wrote wins over a master. Throws invalid_input when it is of
+  /// another type, shape or device now.
+  void follow_param(at::Device device) {
     check_device(device);
     element_type type{};
-    if (!element_of(param_, type) || type != type_ ||
-        static_cast<std::size_t>(param_.numel()) != n_) {
-      throw invalid_input(message("torch: ", name_, " was of other elements (", n_, " of ",
-                                  bytes_of_element(), " bytes, now ", param_.numel(), " of ",
-                                  param_.element_size(),
-                                  "); build a new optimizer after to() and the like"));
+    if (!element_of(param_, type) || type != type_ || param_.sizes() != sizes_) {
+      throw invalid_input(message("torch: ", name_, " is ", shape_of(param_), " of ",
+                                  at::toString(param_.scalar_type()),
+                                  " now; build a new optimizer after to() and the like"));
     }
-    const bool in_place = param_.is_non_overlapping_and_dense();
-    if (in_place == held_.defined()) {  // another layout: it has gaps now, or none any more
-      held_ = in_place ? at::Tensor() : param_.contiguous().clone();
-      slot_.reset();
-    }
+    const bool in_place = lies_in_order(param_, order_);  // that of the optimizer's state
+    if (in_place == held_.defined()) held_ = in_place ? at::Tensor() : in_order(plain().dtype());
     const bool written =
         held_.defined() || param_.data_ptr() != seen_at_ || param_._version() != version_;
     if (written && held_.defined()) held_.copy_(param_);
     if (written && master_.defined()) {
-      if (!same_order(master_, dense())) master_ = ordered_as_dense(master_);
       const at::Tensor other = master_.to(param_.scalar_type()).ne(dense());
       master_.copy_(at::where(other, dense().to(at::kFloat), master_));
     }
-    if (!slot_.defined() || same_order(slot_, dense())) return dense().data_ptr() != told_param_;
-    slot_.reset();
-    return true;
   }
   /// The gradient's memory for this step: in place where it lies as the parameter does, else a copy
   /// in a buffer of our own, as it is where `always_copy`. False: there is none.
@@ -130,8 +124,8 @@ class torch_tensor {
     at::Tensor g = given.detach();
     if (g.is_sparse()) g = g.to_dense();
     const bool fits = g.scalar_type() == param_.scalar_type() && g.layout() == at::kStrided &&
-                      g.device() == param_.device() && g.is_non_overlapping_and_dense() &&
-                      same_order(g, dense());
+                      g.device() == param_.device() && g.sizes() == sizes_ &&
+                      lies_in_order(g, order_);
     if (fits && (!always_copy || (slot_.defined() && g.data_ptr() == slot_.data_ptr()))) {
       grad_ = g;
       return true;
@@ -151,7 +145,7 @@ class torch_tensor {
     grad_ = slot_;
   }
   at::Tensor& own_slot() {
-    if (!slot_.defined()) slot_ = at::empty_strided(dense().sizes(), dense().strides(), plain());
+    if (!slot_.defined()) slot_ = in_order(plain().dtype());
     return slot_;
   }
 
@@ -162,7 +156,7 @@ class torch_tensor {
   [[nodiscard]] tensor<P, P> spans(void* nothing) {
     void* const grads = grad_.defined() ? grad_.data_ptr() : nothing;
     tensor<P, P> t{span_to<P>(dense().data_ptr()), span_to<P>(grads)};
-    if (master_.defined()) t.master = {static_cast<float*>(master_.data_ptr()), n_};
+    if (master_.defined()) t.master = {static_cast<float*>(master_.data_ptr()), size()};
     return t;
   }
   /// Whether that is what the optimizer was told last; it is told it now.
@@ -200,7 +194,6 @@ class torch_tensor {
   void release_gradient() { grad_.reset(); }
   /// The parameter is as the last step left it.
   void remember() {
-    n_ = static_cast<std::size_t>(param_.numel());
     seen_at_ = param_.data_ptr();
     version_ = param_._version();
   }
@@ -243,16 +236,18 @@ class torch_tensor {
     return type_ == element_type::of_float ? 4 : 2;
   }
   [[nodiscard]] at::TensorOptions plain() const { return param_.options().requires_grad(false); }
-  [[nodiscard]] at::Tensor ordered_as_dense(const at::Tensor& x) const {
-    at::Tensor y = at::empty_strided(dense().sizes(), dense().strides(), x.options());
-    return y.copy_(x);
+  [[nodiscard]] at::Tensor in_order(caffe2::TypeMeta type) const {
+    return at::empty_strided(sizes_, order_, plain().dtype(type));
+  }
+  [[nodiscard]] at::Tensor in_order(at::ScalarType type) const {
+    return in_order(at::scalarTypeToTypeMeta(type));
   }
   template <class P>
   [[nodiscard]] span_of<P> span_to(void* p) const {
     if constexpr (std::is_same_v<P, any_element>) {
-      return any_span(any_pointer{p, type_}, n_);
+      return any_span(any_pointer{p, type_}, size());
     } else {
-      return {static_cast<P*>(p), n_};
+      return {static_cast<P*>(p), size()};
     }
   }
 
@@ -263,8 +258,8 @@ class torch_tensor {
   at::Tensor grad_;    ///< of this step: the trainer's, or the slot
   std::string name_;
   element_type type_ = element_type::of_float;
-  std::size_t n_ = 0;
-  const void* seen_at_ = nullptr;  ///< where the parameter was after the last step
+  std::vector<std::int64_t> sizes_, order_;  ///< shape, and strides of the optimizer's state
+  const void* seen_at_ = nullptr;            ///< where the parameter was after the last step
   std::uint64_t announced_ = 0;
   std::int64_t version_ = 0;  ///< and torch's count of the writes to it
   const void *told_param_ = nullptr, *told_grad_ = nullptr, *told_master_ = nullptr;

@@ -157,7 +157,7 @@ class torch_tensors {
   // -- a step ------------------------------------------------------------------------------------
 
   void follow_parameters() {
-    for (torch_tensor& t : all_) (void)t.follow_param(device());
+    for (torch_tensor& t : all_) t.follow_param(device());
   }
   /// Which tensors rest. Before the gradients are there (`announced`): those that get none.
   [[nodiscard]] const std::vector<std::size_t>& follow_gradients(bool announced) {
