@@ -171,11 +171,15 @@ result train_adamw(const settings& s, const language_model::text& text,
 
 result train_onebit(const settings& s, const language_model::text& text, const std::string& name,
                     const group_pointer& group, const store_pointer& store) {
+  transformer model = new_model(s, text);
   onebit::torch_options how;
   // [overlap]
-  if (s.overlap) how = {.undefined = onebit::undefined_gradient::zeros, .overlap = true};
+  if (s.overlap) {
+    how.overlap = true;
+    how.undefined = onebit::undefined_gradient::zeros;
+    how.order = model->parameters();  // the groups tell matrices from the rest: not their order
+  }
   // [/overlap]
-  transformer model = new_model(s, text);
   // [four_lines]
   onebit::c10d comm(group, store);  // Gloo, NCCL: what torch was built with
   onebit::torch_optimizer optimizer(

@@ -184,7 +184,7 @@ TEST_CASE("groups, schedules: rates and decays as torch's") {
   };
   torch::optim::AdamW adamw(groups(a), AdamWOptions());
   onebit::run_threads(1, [&](onebit::threads comm) {
-    torch_optimizer ours(groups(b), AdamWOptions(), comm, adam);
+    torch_optimizer ours(groups(b), AdamWOptions(), comm, adam, {.order = b->parameters()});
     torch::optim::StepLR of_adamw(adamw, 7, 0.5), of_ours(ours, 7, 0.5);
     for (int step = 0; step < 40; ++step) {
       train(a, adamw, 0, step, step + 1);
@@ -547,6 +547,9 @@ TEST_CASE("what would train wrongly is an error") {
     CHECK(thrown<onebit::invalid_input>([&] {
             const torch_optimizer optimizer(fine, adamw, comm, adam, {.overlap = true});
           }) == contains{"give undefined_gradient::zeros"});
+    CHECK(thrown<onebit::invalid_input>([&] {
+            const torch_optimizer optimizer(fine, adamw, comm, adam, {.order = {random({3}, 1)}});
+          }) == contains{"is not in torch_options::order"});
     const auto of_floats = [](const std::vector<onebit::param_group<float>>& g, onebit::threads c) {
       return onebit::adam(g, c);
     };

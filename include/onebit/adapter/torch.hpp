@@ -217,7 +217,8 @@ class torch_optimizer : public ::torch::optim::Optimizer {
       (void)tensors_.tell();
       core_ = make_();
     }
-    told_ = tensors_.shares();
+    told_.clear();
+    for (std::size_t g = 0; g < tensors_.n_groups(); ++g) told_.push_back(tensors_.share(g));
     if (!options().overlap) return;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const at::Tensor& x = tensors_[t].param();
@@ -256,9 +257,9 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   void take_rates() {
     lr_ = tensors_.share_rates(param_groups_);
     for (std::size_t g = 0; g < told_.size(); ++g) {
-      if (told_[g] == tensors_.shares()[g]) continue;
-      core_.set_group(g, tensors_.shares()[g]);
-      told_[g] = tensors_.shares()[g];
+      if (told_[g] == tensors_.share(g)) continue;
+      core_.set_group(g, tensors_.share(g));
+      told_[g] = tensors_.share(g);
     }
   }
   /// All that comes before a step, or, where backward passes announce, before begin().
@@ -292,7 +293,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   mutable any_optimizer core_;  // saving changes nothing
   std::function<any_optimizer()> make_;
   std::function<void()> rebind_;
-  std::vector<group_options> told_;  ///< by group: what the core was told
+  std::vector<group_options> told_;  ///< by group of the core: what it was told
   std::vector<at::Tensor> hooked_;
   std::mutex mutex_;  ///< hooks run on autograd's threads
   report last_;

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <c10/core/Stream.h>
-
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -17,42 +15,17 @@
 #include <onebit/error.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
-#include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 /// All parameters of a torch optimizer, and what a step needs to know of them.
 namespace onebit {
 
-/// Groups of tensors of any mix of element types.
-using torch_groups = std::vector<param_group<any_element>>;
-
-/// What a parameter without a gradient does in a step.
-enum class undefined_gradient : std::uint8_t {
-  rests,  ///< stands still, as in torch: all ranks must have the same ones, else rank_mismatch
-  zeros,  ///< has a gradient of zeros, as with DistributedDataParallel; frozen ones rest
-  agreed  ///< rests where no rank has one, else zeros: costs an all_gather of n_tensors / 8 bytes
-};
-
-struct torch_options {
-  undefined_gradient undefined = undefined_gradient::rests;
-  /// Gradients travel while the backward pass goes on, as autograd makes them final: in buckets, by
-  /// a transport that can start collectives. Each passes through a buffer, 4 bytes per parameter
-  /// that stay. Needs undefined_gradient::zeros and torch_groups. A second backward pass before a
-  /// step, and gradients that are written after theirs (clip_grad_norm_), are errors.
-  bool overlap = false;
-  /// Floats beside parameters of 2 bytes: steps act on those.
-  bool masters = true;
-  /// Parameters become those of rank 0 when the optimizer is built.
-  bool broadcast = true;
-  /// Of parameters on a device: the one that the backend was given.
-  std::optional<::c10::Stream> stream{};
-};
-
 namespace detail {
 
-/// The parameters in the order of the groups. `consumes`: gradients are scratch.
+/// The parameters in the optimizer's order. `consumes`: gradients are scratch.
 class torch_tensors {
  public:
   torch_tensors(wire comm, const torch_options& options, bool consumes)
@@ -74,19 +47,23 @@ class torch_tensors {
   [[nodiscard]] const torch_options& options() const { return options_; }
   [[nodiscard]] std::size_t size() const { return all_.size(); }
   [[nodiscard]] const torch_tensor& operator[](std::size_t t) const { return all_[t]; }
-  [[nodiscard]] const std::vector<group_options>& shares() const { return shares_; }
+  /// The optimizer's groups: what lies side by side in one of torch's.
+  [[nodiscard]] std::size_t n_groups() const { return stretches_.size(); }
+  [[nodiscard]] const group_options& share(std::size_t g) const {
+    return shares_[stretches_[g].group];
+  }
   [[nodiscard]] float share_rates(const std::vector<torch_group>& groups) {
     return detail::share_rates(groups, shares_);
   }
   /// Whether they are those of the groups still.
   [[nodiscard]] bool are_of(const std::vector<torch_group>& groups) const {
-    std::size_t t = 0;
+    std::size_t i = 0;
     if (groups.size() != ends_.size()) return false;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       for (const at::Tensor& p : groups[g].params()) {
-        if (t == all_.size() || !all_[t++].param().is_same(p)) return false;
+        if (i == place_.size() || !all_[place_[i++]].param().is_same(p)) return false;
       }
-      if (t != ends_[g]) return false;
+      if (i != ends_[g]) return false;
     }
     return true;
   }
@@ -98,14 +75,10 @@ class torch_tensors {
     std::array<std::uint64_t, 3> mine{};  // failed, tensors, a sum over their sizes
     all_.clear();
     ends_.clear();
+    stretches_.clear();
     offsets_.clear();
     try {
-      for (std::size_t g = 0; g < groups.size(); ++g) {
-        (void)read_terms(groups[g].options(), g);
-        for (std::size_t i = 0; i < groups[g].params().size(); ++i)
-          add(groups[g].params()[i], g, i);
-        ends_.push_back(all_.size());
-      }
+      add_all(groups);
       for (const torch_tensor& t : all_) mine[2] = mine[2] * 1000003 + t.bytes();
       mine[1] = all_.size();
       make_nothing();
@@ -139,10 +112,11 @@ class torch_tensors {
   template <class P>
   [[nodiscard]] std::vector<param_group<P>> groups() {
     std::vector<param_group<P>> out;
-    for (std::size_t g = 0, t = 0; g < ends_.size(); ++g) {
-      const group_options& o = shares_[g];
+    std::size_t t = 0;
+    for (const stretch& r : stretches_) {
+      const group_options& o = shares_[r.group];
       param_group<P> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
-      for (; t < ends_[g]; ++t) group.tensors.push_back(all_[t].template spans<P>(nothing_for(t)));
+      for (; t < r.end; ++t) group.tensors.push_back(all_[t].template spans<P>(nothing_for(t)));
       out.push_back(std::move(group));
     }
     return out;
@@ -246,6 +220,48 @@ class torch_tensors {
   [[nodiscard]] at::Device device() const {
     return options_.stream ? options_.stream->device() : at::Device(at::kCPU);
   }
+  struct listed {
+    at::Tensor x;
+    std::size_t group, i;  ///< the i-th of a group
+  };
+  struct stretch {
+    std::size_t group, end;
+  };
+  [[gnu::cold]] void add_all(const std::vector<torch_group>& groups) {
+    std::vector<listed> all;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      (void)read_terms(groups[g].options(), g);
+      for (const at::Tensor& x : groups[g].params()) {
+        all.push_back({x, g, all.size() - (g > 0 ? ends_[g - 1] : 0)});
+      }
+      ends_.push_back(all.size());
+    }
+    std::vector<std::size_t> by(all.size());
+    for (std::size_t i = 0; i < by.size(); ++i) by[i] = i;
+    if (!options_.order.empty()) {
+      std::unordered_map<const void*, std::size_t> rank;
+      for (const at::Tensor& x : options_.order) {
+        rank.emplace(x.unsafeGetTensorImpl(), rank.size());
+      }
+      for (const listed& l : all) {
+        if (rank.count(l.x.unsafeGetTensorImpl()) != 0) continue;
+        throw invalid_input(message("torch: parameter ", l.i, " of group ", l.group, ", ",
+                                    shape_of(l.x), ", is not in torch_options::order",
+                                    comm_.where()));
+      }
+      std::stable_sort(by.begin(), by.end(), [&](std::size_t a, std::size_t b) {
+        return rank.at(all[a].x.unsafeGetTensorImpl()) < rank.at(all[b].x.unsafeGetTensorImpl());
+      });
+    }
+    place_.resize(all.size());
+    for (const std::size_t i : by) {
+      place_[i] = all_.size();
+      add(all[i].x, all[i].group, all[i].i);
+      if (stretches_.empty() || stretches_.back().group != all[i].group)
+        stretches_.push_back({all[i].group, 0});
+      stretches_.back().end = all_.size();
+    }
+  }
   [[gnu::cold]] void add(const at::Tensor& x, std::size_t g, std::size_t i) {
     const std::string name = "parameter " + std::to_string(i) + " of group " + std::to_string(g) +
                              (x.defined() ? ", " + shape_of(x) + "," : "");
@@ -298,7 +314,9 @@ class torch_tensors {
   torch_options options_;
   bool consumes_;
   std::vector<torch_tensor> all_;
-  std::vector<std::size_t> ends_, offsets_;
+  std::vector<stretch> stretches_;
+  std::vector<std::size_t> ends_, place_;  ///< as torch's groups list them: by group, by parameter
+  std::vector<std::size_t> offsets_;
   std::vector<group_options> shares_;
   std::shared_ptr<void> nothing_;
   std::vector<std::size_t> resting_;

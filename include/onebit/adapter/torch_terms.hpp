@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/core/Stream.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/optimizer.h>
@@ -9,10 +10,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
+#include <optional>
 #include <tuple>
 #include <typeinfo>
 #include <unordered_map>
@@ -20,7 +24,38 @@
 #include <vector>
 
 /// The groups of a torch optimizer and their options, as ours.
-namespace onebit::detail {
+namespace onebit {
+
+/// Groups of tensors of any mix of element types.
+using torch_groups = std::vector<param_group<any_element>>;
+
+/// What a parameter without a gradient does in a step.
+enum class undefined_gradient : std::uint8_t {
+  rests,  ///< stands still, as in torch: all ranks must have the same ones, else rank_mismatch
+  zeros,  ///< has a gradient of zeros, as with DistributedDataParallel; frozen ones rest
+  agreed  ///< rests where no rank has one, else zeros: costs an all_gather of n_tensors / 8 bytes
+};
+
+struct torch_options {
+  undefined_gradient undefined = undefined_gradient::rests;
+  /// Gradients travel while the backward pass goes on, as autograd makes them final: in buckets, by
+  /// a transport that can start collectives. Each passes through a buffer, 4 bytes per parameter
+  /// that stay. Needs undefined_gradient::zeros and torch_groups. A second backward pass before a
+  /// step, and gradients that are written after theirs (clip_grad_norm_), are errors.
+  bool overlap = false;
+  /// All parameters in the order of the forward pass: model->parameters(). What travels during the
+  /// backward pass must be final in the reverse order, which that of the groups is not where they
+  /// tell matrices from biases. Empty: that of the groups.
+  std::vector<at::Tensor> order{};
+  /// Floats beside parameters of 2 bytes: steps act on those.
+  bool masters = true;
+  /// Parameters become those of rank 0 when the optimizer is built.
+  bool broadcast = true;
+  /// Of parameters on a device: the one that the backend was given.
+  std::optional<::c10::Stream> stream{};
+};
+
+namespace detail {
 
 using torch_group = ::torch::optim::OptimizerParamGroup;
 
@@ -133,4 +168,5 @@ struct torch_terms {
   }
 }
 
-}  // namespace onebit::detail
+}  // namespace detail
+}  // namespace onebit
