@@ -47,6 +47,9 @@ at::Tensor random(at::IntArrayRef shape, std::uint64_t seed) {
 }
 
 constexpr auto adam = [](const torch_groups& g, auto comm) { return onebit::adam(g, comm); };
+constexpr auto adam_of_floats = [](const std::vector<onebit::param_group<float>>& g, auto comm) {
+  return onebit::adam(g, comm);
+};
 /// All kinds of steps within 20: exact, frozen, refreshed.
 constexpr auto one_bit_adam = [](const torch_groups& g, auto comm) {
   onebit::one_bit_adam_options options;
@@ -246,14 +249,14 @@ TEST_CASE("every shape of gradient and of parameter is torch's AdamW") {
        [](int) {
          return torch::empty({0, 3});
        }}};
-  onebit::run_threads(1, [&](onebit::threads comm) {
+  const auto compare = [&](onebit::threads comm, const auto& make, bool consumes) {
     tensors a, b;
     for (const kind& k : kinds) {
       a.push_back(k.make().requires_grad_());
       b.push_back(k.make().requires_grad_());
     }
     torch::optim::AdamW adamw(a, AdamWOptions(1e-2));
-    torch_optimizer ours(b, AdamWOptions(1e-2), comm, adam);
+    torch_optimizer ours(b, AdamWOptions(1e-2), comm, make);
     for (int step = 0; step < 60; ++step) {
       for (std::size_t i = 0; i < kinds.size(); ++i) {
         at::Tensor gradient = kinds[i].gradient(step);
@@ -263,14 +266,21 @@ TEST_CASE("every shape of gradient and of parameter is torch's AdamW") {
       adamw.step();
       ours.step();
       for (std::size_t i = 0; i < kinds.size(); ++i) {
-        if (b[i].grad().defined() && !b[i].grad().is_sparse()) {  // only read
-          CHECK_MESSAGE(torch::equal(a[i].grad(), b[i].grad()), kinds[i].name);
+        const at::Tensor& left = b[i].grad();
+        if (consumes) {  // it was scratch
+          CHECK_MESSAGE(!left.defined(), kinds[i].name);
+        } else if (left.defined() && !left.is_sparse()) {  // it was only read
+          CHECK_MESSAGE(torch::equal(a[i].grad(), left), kinds[i].name);
         }
       }
     }
     for (std::size_t i = 0; i + 1 < kinds.size(); ++i) {
       CHECK_MESSAGE(farthest({a[i]}, {b[i]}) < rounding, kinds[i].name);
     }
+  };
+  onebit::run_threads(1, [&](onebit::threads comm) {
+    compare(comm, adam, false);
+    compare(comm, adam_of_floats, true);
   });
 }
 
@@ -376,7 +386,12 @@ TEST_CASE("all ranks start from rank 0's parameters") {
     const at::Tensor gaps = random({9}, static_cast<std::uint64_t>(comm.rank())).slice(0, 0, 9, 2);
     tensors all = m->parameters();
     all.push_back(gaps.requires_grad_());
-    const torch_optimizer optimizer(all, AdamWOptions(1e-2), comm, adam);
+    torch_optimizer optimizer(all, AdamWOptions(1e-2), comm, adam);
+    if (comm.rank() == 1) {  // and again, when it is asked for
+      const torch::NoGradGuard no_grad;
+      all[1].add_(1);
+    }
+    optimizer.broadcast_parameters();
     tensors now = values(m);
     now.push_back(gaps.detach().clone());
     return now;
@@ -428,6 +443,31 @@ TEST_CASE("memory that moves changes no bit, and what cannot be followed is an e
           contains{"build a new optimizer after to()"});
     b->to(at::kFloat);
     train(b, moved, 0, 0, 1);  // as it was
+  });
+}
+
+TEST_CASE("a scaled loss trains to the same bits") {
+  onebit::run_threads(1, [](onebit::threads comm) {
+    net a, b;
+    torch_optimizer plain(a->parameters(), AdamWOptions(1e-2), comm, adam);
+    torch_optimizer scaled(b->parameters(), AdamWOptions(1e-2), comm, adam);
+    scaled.set_loss_scale(1024);
+    for (std::uint64_t step = 0; step < 10; ++step) {
+      plain.zero_grad();
+      scaled.zero_grad();
+      a->loss(step).backward();
+      (1024 * b->loss(step)).backward();
+      plain.step();
+      scaled.step();
+      CHECK(scaled.last().step == step);
+      CHECK_FALSE(scaled.last().skipped);
+    }
+    CHECK(same(values(a), values(b)));
+    b->first->weight.mutable_grad().fill_(std::nanf(""));
+    const tensors before = values(b);
+    scaled.step();
+    CHECK(scaled.last().skipped);
+    CHECK(same(values(b), before));
   });
 }
 
@@ -550,16 +590,13 @@ TEST_CASE("what would train wrongly is an error") {
     CHECK(thrown<onebit::invalid_input>([&] {
             const torch_optimizer optimizer(fine, adamw, comm, adam, {.order = {random({3}, 1)}});
           }) == contains{"is not in torch_options::order"});
-    const auto of_floats = [](const std::vector<onebit::param_group<float>>& g, onebit::threads c) {
-      return onebit::adam(g, c);
-    };
     CHECK(thrown<onebit::invalid_input>([&] {
             const torch_optimizer optimizer(tensors{fine[0].detach().to(at::kHalf)}, adamw, comm,
-                                            of_floats);
+                                            adam_of_floats);
           }) == contains{"torch_groups"});
     CHECK(thrown<onebit::invalid_input>([&] {
             const torch_optimizer optimizer(
-                fine, adamw, comm, of_floats,
+                fine, adamw, comm, adam_of_floats,
                 {.undefined = onebit::undefined_gradient::zeros, .overlap = true});
           }) == contains{"torch_groups"});
   });
