@@ -44,10 +44,11 @@ if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
 endif()
 
 # Every header alone through nvcc, warnings being errors: a user's .cu file includes them too. The
-# MPI transport needs MPI's headers and is a host matter; NCCL's is compiled where NCCL was found.
+# MPI transport needs MPI's headers and is a host matter, and so are torch's; NCCL's is compiled where
+# NCCL was found.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
      "${PROJECT_SOURCE_DIR}/include/onebit/*.hpp" "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
-list(FILTER headers EXCLUDE REGEX "transport/mpi[a-z_]*\\.hpp$")
+list(FILTER headers EXCLUDE REGEX "(transport/(mpi|c10d)|adapter/torch)[a-z_]*\\.hpp$")
 if(NOT TARGET NCCL::nccl)
   list(FILTER headers EXCLUDE REGEX "transport/nccl[a-z_]*\\.hpp$")
 endif()

@@ -74,7 +74,7 @@ log="$build_dir/build.log"
 mkdir -p "$build_dir"
 if ! {
   cmake -S "$source_dir" -B "$build_dir" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_EXAMPLES=ON \
-    -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=OFF &&
+    -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=OFF -DONEBIT_TORCH=OFF &&
     cmake --build "$build_dir" --target "$program" --parallel
 } >"$log" 2>&1; then
   cat "$log" >&2

@@ -47,7 +47,7 @@ cores="$(nproc)"
 # a test trains long, else none, and no debug information.
 configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1
   -DONEBIT_BRIEF_OPTIONS=-O0
-  -DONEBIT_BUILD_TESTS=ON -DONEBIT_BUILD_EXAMPLES=ON -DONEBIT_BUILD_BENCH=OFF)
+  -DONEBIT_BUILD_TESTS=ON -DONEBIT_BUILD_EXAMPLES=ON -DONEBIT_BUILD_BENCH=OFF -DONEBIT_TORCH=OFF)
 if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then
   configure+=(-G Ninja)
 fi

@@ -68,11 +68,17 @@ set(may_include_onebit_h "")
 set(may_include_c_objects ${may_include_make_optimizer} make_optimizer onebit_h)
 set(may_include_onebit_c ${may_include_c_objects} c_objects checkpoint_files transport)
 
+# An adapter puts a face of another library on it.
+set(may_include_adapter ${core} wire report any_optimizer adapter)
+
 # The one unit in which a system header may appear; none of them is reached from the umbrella.
 set(system_headers mpi.h nccl.h cuda_runtime.h)
 set(home_of_mpi.h transport)
 set(home_of_nccl.h transport)
 set(home_of_cuda_runtime.h backend)
+# Those of torch begin with one of its folders.
+set(torch_headers "^(torch|ATen|c10)/")
+set(homes_of_torch adapter transport)
 set(umbrella onebit/onebit.hpp)
 
 set(max_lines 350)
@@ -140,6 +146,14 @@ foreach(header IN LISTS headers)
       continue()
     endif()
 
+    if(name MATCHES "${torch_headers}")
+      list(APPEND includes_of_${header} "torch.h")
+      if(NOT unit IN_LIST homes_of_torch)
+        breach("${header}: includes ${name}, but torch's headers belong in ${homes_of_torch}")
+      endif()
+      continue()
+    endif()
+
     # A quoted name is looked for beside the file first, as the compiler does.
     get_filename_component(folder "${header}" DIRECTORY)
     cmake_path(SET beside NORMALIZE "${folder}/${name}")
@@ -167,7 +181,7 @@ set(next "${umbrella}")
 while(next)
   list(POP_FRONT next header)
   list(APPEND reached "${header}")
-  if(header IN_LIST system_headers OR header MATCHES "\\.cuh$")
+  if(header IN_LIST system_headers OR header MATCHES "^torch\\.h$|\\.cuh$")
     breach("${umbrella}: reaches ${header}")
   endif()
   foreach(included IN LISTS includes_of_${header})

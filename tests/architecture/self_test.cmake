@@ -18,6 +18,7 @@ function(write_good_tree)
   file(WRITE "${WORK_DIR}/onebit/transport/threads.hpp" "#include \"onebit/error.hpp\"\n")
   file(WRITE "${WORK_DIR}/onebit/transport/wire.hpp" "#include <onebit/concepts.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/transport/mpi.hpp" "#include <mpi.h>\n")
+  file(WRITE "${WORK_DIR}/onebit/transport/c10d.hpp" "#include <torch/csrc/c10d.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/collective/dense.hpp" "#include <onebit/transport/wire.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/checkpoint.hpp" "#include <onebit/error.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/engine.hpp"
@@ -83,6 +84,10 @@ check_breach("MPI outside its folder" optimizer.hpp "#include <mpi.h>\n"
              "includes mpi.h, which belongs in transport/ alone")
 check_breach("CUDA outside its folder" transport/threads.hpp "#include <cuda_runtime.h>\n"
              "includes cuda_runtime.h, which belongs in backend/ alone")
+check_breach("torch outside its folders" engine.hpp "#include <ATen/ATen.h>\n"
+             "includes ATen/ATen.h, but torch's headers belong in")
+check_breach("the umbrella reaches torch" onebit.hpp "#include <onebit/transport/c10d.hpp>\n"
+             "onebit/onebit.hpp: reaches torch.h")
 check_breach("the umbrella reaches MPI" onebit.hpp "#include <onebit/transport/mpi.hpp>\n"
              "onebit/onebit.hpp: reaches mpi.h")
 check_breach("an unknown folder" detail/misc.hpp "\n" "no rule knows the unit 'detail'")
