@@ -37,8 +37,8 @@ struct settings {
   int ranks = 2, steps = 200, batch = 16, context = 64, layers = 2;
   std::int64_t channels = 64;
   std::uint64_t seed = 1, freeze = 0, warm_up = 40;
-  std::size_t bucket = 0;
-  double lr = 3e-3, gamma = 1, max_grad_norm = 0;
+  std::size_t bucket = 0, block = 0;
+  double lr = 3e-3, gamma = 1, max_grad_norm = 0, max_step = 10;
   bool overlap = false;
 };
 
@@ -84,19 +84,22 @@ void average(const group_pointer& group, const std::vector<torch::Tensor>& param
 /// An algorithm by its name.
 onebit::any_optimizer algorithm(const std::string& name, const onebit::torch_groups& groups,
                                 onebit::c10d comm, const settings& s) {
-  const onebit::gather_scatter in_buckets{onebit::sign<>{}, s.bucket};
+  const auto scales = s.block > 0 ? onebit::granularity::block(s.block) : onebit::granularity{};
+  const onebit::gather_scatter in_buckets{onebit::sign<>{scales}, s.bucket};
   if (name == "adam") {
     return onebit::adam(groups, comm, onebit::adam_options{.max_grad_norm = s.max_grad_norm});
   }
   if (name == "one_bit_adam") {
     onebit::one_bit_adam_options options;
     options.adam.max_grad_norm = s.max_grad_norm;
+    options.adam.max_step = s.max_step;
     options.freeze.after = s.freeze;
     return onebit::one_bit_adam(groups, comm, options, in_buckets);
   }
   if (name != "zero_one_adam") throw std::invalid_argument("no optimizer is called " + name);
   onebit::zero_one_adam_options options;
   options.adam.max_grad_norm = s.max_grad_norm;
+  options.adam.max_step = s.max_step;
   options.schedule.warmup_steps = s.warm_up;
   options.schedule.also_every = static_cast<std::uint64_t>(s.steps);  // ranks agree at the end
   return onebit::zero_one_adam(groups, comm, options, in_buckets);
@@ -240,6 +243,8 @@ int main(int argc, char** argv) {
   app.add_option("--freeze", s.freeze, "Warm-up of one_bit_adam; 0: by itself");
   app.add_option("--warm-up", s.warm_up, "Warm-up of zero_one_adam");
   app.add_option("--max-grad-norm", s.max_grad_norm, "Clip to this; 0: no clipping");
+  app.add_option("--max-step", s.max_step, "Bound of a step from compressed momenta; 0: none");
+  app.add_option("--block", s.block, "Elements with a scale of their own; 0: a scale for a tensor");
   app.add_option("--bucket", s.bucket, "Elements of a bucket; 0: one bucket");
   app.add_flag("--overlap", s.overlap, "Gradients travel during the backward pass");
   CLI11_PARSE(app, argc, argv);

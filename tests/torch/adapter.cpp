@@ -557,6 +557,8 @@ TEST_CASE("groups may be added before the first step") {
     const tensors extra{random({3}, 1).requires_grad_()};
     const std::string text = thrown<onebit::invalid_input>(
         [&] { optimizer.add_param_group(OptimizerParamGroup(extra)); });
+    train(m, optimizer, comm.rank(), 5, 6);  // it goes on with those that it has
+    train(whole, of_whole, comm.rank(), 5, 6);
     return std::pair(text, same(values(m), values(whole)));
   });
   for (const auto& [text, equal] : finals) {

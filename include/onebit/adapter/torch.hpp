@@ -32,7 +32,7 @@ namespace onebit {
 ///
 ///   onebit::torch_optimizer optimizer(
 ///       model->parameters(), torch::optim::AdamWOptions(3e-3), comm,
-///       [](const onebit::torch_groups& g, auto c) { return onebit::one_bit_adam(g, c); });
+///       [](const onebit::torch_groups& g, auto c) { return onebit::one_bit_adam(g, c, {}); });
 ///
 /// The trainer stays as it is, but for DistributedDataParallel or the all-reduce: onebit averages.
 /// Before each step it looks where parameters and gradients lie: zero_grad, torch::load and the
@@ -119,7 +119,12 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   void add_param_group(const group_type& group) {
     Optimizer::add_param_group(group);
     const std::lock_guard lock(mutex_);
-    follow_groups();
+    try {
+      follow_groups();
+    } catch (...) {
+      param_groups_.pop_back();
+      throw;
+    }
   }
   /// The parameters become those of rank 0, for trainers that changed them on one rank. Collective.
   void broadcast_parameters() {
