@@ -13,6 +13,7 @@
 #include <onebit/adapter/torch_tensor.hpp>
 #include <onebit/adapter/torch_terms.hpp>
 #include <onebit/error.hpp>
+#include <onebit/moving_state.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
 #include <string>
@@ -101,11 +102,29 @@ class torch_tensors {
                   "; they must be of the same sizes, in the same order", comm_.where()));
     }
   }
-  /// Collective.
-  [[gnu::cold]] void broadcast() {
+  /// The same in a job that runs: tensors that were there keep what they hold beside their
+  /// parameter. For each the place that it had, or new_tensor.
+  [[gnu::cold]] std::vector<std::size_t> take_over(const torch_tensors& old,
+                                                   const std::vector<torch_group>& groups) {
+    take(groups);
+    std::unordered_map<const void*, std::size_t> places;
+    for (const torch_tensor& t : old.all_) {
+      places.emplace(t.param().unsafeGetTensorImpl(), places.size());
+    }
+    std::vector<std::size_t> from;
     for (torch_tensor& t : all_) {
-      broadcast_from_0(comm_, t.dense());
-      t.take_dense();
+      const auto found = places.find(t.param().unsafeGetTensorImpl());
+      from.push_back(found == places.end() ? new_tensor : found->second);
+      if (found != places.end()) t = old.all_[found->second];
+    }
+    return from;
+  }
+  /// Collective. With `from`: those that are new.
+  [[gnu::cold]] void broadcast(const std::vector<std::size_t>& from = {}) {
+    for (std::size_t t = 0; t < all_.size(); ++t) {
+      if (!from.empty() && from[t] != new_tensor) continue;
+      broadcast_from_0(comm_, all_[t].dense());
+      all_[t].take_dense();
     }
   }
 
