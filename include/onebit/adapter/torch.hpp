@@ -43,7 +43,7 @@ namespace onebit {
 ///
 /// Gradients are only read if `make` takes torch_groups, of any mix of floats, bf16 and fp16. If it
 /// takes std::vector<param_group<float>>, all must be floats, gradients are scratch, which saves 4
-/// bytes per parameter, and undefined after the step.
+/// bytes per parameter in 0/1 Adam, and undefined after the step.
 ///
 /// Building it, step (but in local steps), load and add_param_group are collective. Errors are
 /// onebit's; those of one rank's own tensors leave the others waiting until their time-out.
