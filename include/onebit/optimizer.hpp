@@ -54,7 +54,7 @@ class optimizer {
  public:
   /// Whether it can warm up anew, take moments over, and go on with other ranks or tensors.
   static constexpr bool thaws = S::thaws, takes_moments = R::takes_moments,
-                        resumes = ResumingRule<R> || R::local_steps;
+                        resumes = ResumingRule<R>;
 
   /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
   /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws

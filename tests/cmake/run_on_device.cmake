@@ -5,6 +5,9 @@
 #
 #   cmake -DPROBE=... -DBUILD_DIR=... -DTARGET=... -P run_on_device.cmake -- <command...>
 
+if(NOT EXISTS "${PROBE}")
+  message(FATAL_ERROR "${PROBE} is not built: nobody knows whether there is a device")
+endif()
 execute_process(COMMAND "${PROBE}" RESULT_VARIABLE no_device)
 if(no_device)
   message("skipped: there is no CUDA device")
