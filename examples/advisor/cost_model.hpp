@@ -15,7 +15,8 @@
 #include "exchange_seconds.hpp"
 
 /// What a run will take, predicted from a few numbers: does compression pay, and which kind?
-/// Communication and computation overlap only where the workload says so; in the papers they do not.
+/// Communication and computation overlap only where the workload says so; in the papers they do
+/// not.
 namespace advisor::cost {
 
 /// Passes over memory, in ns per parameter of the model. What they cost depends on the rank's
@@ -39,9 +40,10 @@ struct workload {
   step_counts one_bit_adam, one_bit_lamb, zero_one_adam, one_bit_lion;
 
   /// Of forward_backward_seconds, at their end: where gradients come one after the other, and what
-  /// has come travels. Then adam's ring is torch's DistributedDataParallel, and exchange::in_buckets
-  /// an optimizer that is told by `ready`; the dense steps of the algorithms that compress are
-  /// summed by the library, after the backward pass. 0: nothing travels before its end.
+  /// has come travels. Then adam's ring is torch's DistributedDataParallel, and
+  /// exchange::in_buckets an optimizer that is told by `ready`; the dense steps of the algorithms
+  /// that compress are summed by the library, after the backward pass. 0: nothing travels before
+  /// its end.
   double backward_share = 0;
   double dense_bucket_bytes = 25 << 20;  ///< of the ring's buckets; the first has 1 MiB
   double bucket_elements = 1 << 20;      ///< of in_buckets: default_bucket_elements
@@ -120,8 +122,8 @@ inline void check(const workload& work) {
   return end;
 }
 
-/// Seconds of forward, backward, encoding and the exchange in buckets, each of which is encoded when
-/// the backward pass has made it, by the ranks that compute, and travels while they go on.
+/// Seconds of forward, backward, encoding and the exchange in buckets, each of which is encoded
+/// when the backward pass has made it, by the ranks that compute, and travels while they go on.
 [[nodiscard]] inline double seconds_to_buckets(const network& net, const workload& work) {
   const double n = std::max(1.0, std::floor(work.parameters / work.bucket_elements));
   const double passes =
@@ -167,8 +169,7 @@ struct prediction {
   // One rank has nobody to exchange with: its steps are dense.
   const bool alone = net.ranks == 1;
   const double step =
-      (compresses && alone) || with == exchange::ring
-          ? dense_step
+      (compresses && alone) || with == exchange::ring ? dense_step
       : with == exchange::in_buckets
           ? seconds_to_buckets(net, work) + work.parameters * work.compression.update_ns * 1e-9
           : forward_backward + with_seconds + pass_seconds(net, work, with);
@@ -190,8 +191,7 @@ struct prediction {
   }
   p.seconds = static_cast<double>(n.dense) * own_dense_step +
               static_cast<double>(n.compressed) * step +
-              static_cast<double>(n.both) * (step + average) +
-              static_cast<double>(n.local) * local;
+              static_cast<double>(n.both) * (step + average) + static_cast<double>(n.local) * local;
   p.speed_up = p.seconds > 0 ? static_cast<double>(n.steps()) * dense_step / p.seconds : 1;
   return p;
 }

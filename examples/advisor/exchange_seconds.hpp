@@ -43,8 +43,8 @@ enum class exchange : std::uint8_t {
 };
 
 [[nodiscard]] inline const char* name_of(exchange e) {
-  constexpr const char* names[] = {"ring", "dense_gather_scatter", "gather_scatter", "all_gather",
-                                   "hierarchical", "in_buckets"};
+  constexpr const char* names[] = {"ring",       "dense_gather_scatter", "gather_scatter",
+                                   "all_gather", "hierarchical",         "in_buckets"};
   return names[static_cast<std::size_t>(e)];
 }
 
