@@ -81,10 +81,14 @@ over() {
   gnuplot -e "$style; set output 'examples/guide/$figure.svg'; set xlabel '$label'; $room; plot $plots"
 }
 
-# train <figure> <option> <values...>: with all algorithms of the figure.
+# train <figure> <option> <values...>: with all algorithms of the figure. The first value is what the
+# trainer does by itself, trained once for all figures.
 train() {
-  local figure="$1" option="$2" algorithm value arguments=()
-  shift 2
+  local figure="$1" option="$2" algorithm value seed arguments=()
+  run default --algorithm adam --algorithm one_bit_adam --algorithm zero_one_adam \
+    --algorithm one_bit_lion
+  for seed in "${seeds[@]}"; do cp "$work/default.$seed" "$work/$figure-$3.$seed"; done
+  shift 3
   for algorithm in "${algorithms[@]}"; do arguments+=(--algorithm "$algorithm"); done
   for value in "$@"; do run "$figure-$value" "${arguments[@]}" "$option" "$value"; done
 }
@@ -92,42 +96,41 @@ train() {
 freeze() {
   local plots="" value
   algorithms=(one_bit_adam)
-  train freeze --freeze-after 10 20 40 80
-  run freeze-never --algorithm adam
+  train freeze --freeze-after 40 10 20 80
   for value in 10 20 40 80; do
-    curve "freeze-$value" one_bit_adam >"$work/freeze.$value.dat"
+    curve "freeze-$value" one_bit_adam | sed -n "0~2p" >"$work/freeze.$value.dat"
     plots+="'$work/freeze.$value.dat' using 1:2:3:4 with yerrorlines lw 2 pt 7 ps 0.4 \
       title 'freeze after $value', "
   done
-  curve freeze-never adam >"$work/freeze.never.dat"
+  curve freeze-40 adam >"$work/freeze.never.dat"
   gnuplot -e "$style; set output 'examples/guide/freeze.svg'; set xlabel 'step'; set xrange [0:410]; \
     plot $plots '$work/freeze.never.dat' using 1:2 with lines lw 2 lc rgb 'black' title 'adam'"
 }
 rate() {
   algorithms=(adam one_bit_adam zero_one_adam)
-  train rate --learning-rate 0.0005 0.001 0.002 0.004
-  over rate "learning rate" 0.0005 0.001 0.002 0.004
+  train rate --learning-rate 0.002 0.001 0.004
+  over rate "learning rate" 0.001 0.002 0.004
 }
 warm_up() {
-  algorithms=(adam one_bit_adam zero_one_adam)
-  train warm_up --rate-warm-up 0.0025 0.02 0.1 0.3
-  over warm_up "share of the steps in which the learning rate rises" 0.0025 0.02 0.1 0.3
+  algorithms=(one_bit_adam zero_one_adam)
+  train warm_up --rate-warm-up 0.1 0.0025 0.3
+  over warm_up "share of the steps in which the learning rate rises" 0.0025 0.1 0.3
 }
 beta2() {
-  algorithms=(adam one_bit_adam zero_one_adam)
-  train beta2 --beta2 0.9 0.97 0.99 0.999
+  algorithms=(adam one_bit_adam)
+  train beta2 --beta2 0.99 0.9 0.97 0.999
   over beta2 "beta2" 0.9 0.97 0.99 0.999
 }
 clip() {
-  algorithms=(adam one_bit_adam one_bit_lion)
-  train clip --max-grad-norm 0.3 1 3 0
-  over clip "max_grad_norm (0: not clipped)" 0.3 1 3 0
+  algorithms=(one_bit_adam one_bit_lion)
+  train clip --max-grad-norm 0 0.3 1
+  over clip "max_grad_norm (0: not clipped)" 0.3 1 0
 }
 # The loss, and what buckets are for: the exchange of 2^24 floats, as bench/network.sh measured it.
 buckets() {
   local rate
   algorithms=(one_bit_adam zero_one_adam)
-  train buckets --bucket-elements 8192 65536 0
+  train buckets --bucket-elements 0 8192 65536
   over buckets "bucket_elements (0: one bucket)" 8192 65536 0
   for rate in 1gbit 2.7gbit; do
     sed -n 's/.*"exchange": "\(gather_scatter\|bucketed_[0-9]*\)".*"n": 16777216,.*"ms": \([0-9.]*\), "ms_least": \([0-9.]*\), "ms_most": \([0-9.]*\),.*/\1 \2 \3 \4/p' \
