@@ -69,7 +69,7 @@ set(may_include_c_objects ${may_include_make_optimizer} make_optimizer onebit_h)
 set(may_include_onebit_c ${may_include_c_objects} c_objects checkpoint_files transport)
 
 # An adapter puts a face of another library on it.
-set(may_include_adapter ${core} wire report any_optimizer adapter)
+set(may_include_adapter ${core} wire report any_optimizer adapter moving_state)
 
 # The one unit in which a system header may appear; none of them is reached from the umbrella.
 set(system_headers mpi.h nccl.h cuda_runtime.h)
