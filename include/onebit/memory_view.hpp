@@ -34,10 +34,13 @@ concept lends_wrapped_pointer = requires(C& c) {
 template <class T>
 struct memory_view : std::span<T> {
   using std::span<T>::span;
+  /// Of a span.
   constexpr memory_view(std::span<T> s) noexcept : std::span<T>(s) {}
+  /// Of what owns memory behind a wrapped pointer: thrust::device_vector.
   template <class C>
     requires(!std::is_constructible_v<std::span<T>, C&> && detail::lends_wrapped_pointer<C, T>)
   constexpr memory_view(C& c) : std::span<T>(c.data().get(), c.size()) {}
+  /// Of another view: cuda::std::span.
   template <class C>
     requires(!std::is_constructible_v<std::span<T>, C> &&
              !detail::lends_wrapped_pointer<const C, T> && detail::lends_pointer<const C, T> &&

@@ -52,9 +52,9 @@ class optimizer {
   using parts = running<engine_type>;
 
  public:
-  /// Whether it can warm up anew, take moments over, and go on with other ranks or tensors.
-  static constexpr bool thaws = S::thaws, takes_moments = R::takes_moments,
-                        resumes = ResumingRule<R>;
+  static constexpr bool thaws = S::thaws;                  ///< it can warm up anew
+  static constexpr bool takes_moments = R::takes_moments;  ///< it has start_from
+  static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks or tensors
 
   /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
   /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws

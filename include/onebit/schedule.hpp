@@ -65,7 +65,7 @@ struct freeze_options {
 /// paper's from step 2 / (1 - beta2) on, but that a v that falls is not stable either.
 class freeze : public schedule_defaults {
  public:
-  static constexpr bool thaws = true;
+  static constexpr bool thaws = true;  ///< see optimizer::thaw
   /// The shortest automatic warm-up: an element's v is then an average of so many squares.
   static constexpr std::uint64_t least_warm_up = 16;
   /// The most steps that the automatic freeze looks back.
@@ -234,7 +234,7 @@ struct intervals_options {
 /// local_step_scaler.
 class intervals : public schedule_defaults {
  public:
-  static constexpr bool thaws = true;
+  static constexpr bool thaws = true;  ///< see optimizer::thaw
   /// Throws invalid_input when warmup_steps, kappa or max_interval is 0.
   explicit intervals(intervals_options o) : options_(o), warm_up_(o.warmup_steps) {
     if (o.kappa == 0 || o.max_interval == 0 || o.warmup_steps == 0) {

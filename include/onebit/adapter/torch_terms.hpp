@@ -36,8 +36,9 @@ enum class undefined_gradient : std::uint8_t {
   agreed  ///< rests where no rank has one, else zeros: costs an all_gather of n_tensors / 8 bytes
 };
 
+/// What an optimizer for torch does that no options of torch's tell.
 struct torch_options {
-  undefined_gradient undefined = undefined_gradient::rests;
+  undefined_gradient undefined = undefined_gradient::rests;  ///< of a parameter on this rank
   /// Gradients travel while the backward pass goes on, as autograd makes them final: in buckets, by
   /// a transport that can start collectives. Each passes through a buffer, 4 bytes per parameter
   /// that stay. Needs undefined_gradient::zeros and torch_groups. A second backward pass before a

@@ -51,6 +51,7 @@ class cuda_memory_resource {
 template <class Resource>
 class cuda_resource_of final : public cuda_memory_resource {
  public:
+  /// Over a copy of this resource.
   explicit cuda_resource_of(Resource resource) : resource_(std::move(resource)) {}
   void* allocate(std::size_t bytes, cudaStream_t stream) override {
     return resource_.allocate_async(bytes, alignment, stream);

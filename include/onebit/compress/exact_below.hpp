@@ -28,15 +28,16 @@ template <class C = sign<>>
 struct exact_below {
   static_assert(WordCompressor<C> && C::scaled && C::carries,
                 "onebit: exact_below needs a WordCompressor with scales and residuals, as sign");
-  static constexpr bool scaled = true;
-  static constexpr bool carries = true;
+  static constexpr bool scaled = true;   ///< as sign
+  static constexpr bool carries = true;  ///< as sign
 
-  std::size_t elements = 1024;
-  C codec{};
+  std::size_t elements = 1024;                ///< of the smallest tensor that is compressed
+  C codec{};                                  ///< that one's compressor
   std::size_t word_bytes = C::word_bytes;     ///< of the tile that it is for
   bool exact = false;                         ///< that is a small tensor's
   const std::uint32_t* tile_kinds = nullptr;  ///< by tile: 1 where it is
 
+  /// Throws invalid_input where small and large tensors would share scales.
   explicit exact_below(std::size_t n = 1024, C large = {}) : elements(n), codec(std::move(large)) {
     const scale_per unit = codec.scale_granularity().unit;
     if (unit == scale_per::layer || unit == scale_per::block) return;
@@ -45,9 +46,11 @@ struct exact_below {
                                         " is of large and small tensors; take layers or blocks"));
   }
 
+  /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
     return codec.name() + ", exact below " + std::to_string(elements);
   }
+  /// The large ones'.
   [[nodiscard]] granularity scale_granularity() const { return codec.scale_granularity(); }
 
   /// See MixedCompressor.
@@ -57,6 +60,7 @@ struct exact_below {
     for (const tile& t : axis.tiles()) result.push_back(sizes[t.tensor] < elements ? 1 : 0);
     return result;
   }
+  /// See MixedCompressor.
   [[nodiscard]] ONEBIT_HD exact_below of(std::uint32_t kind) const {
     exact_below there = *this;
     there.exact = kind != 0;
@@ -69,17 +73,20 @@ struct exact_below {
     const float s = codec.scale(sum, d);
     return s == 0 && sum > 0 ? 1.17549435e-38F : s;
   }
+  /// As WordCompressor says, here and below.
   template <class L>
   ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                          const typename L::value& y) const {
     if (exact) return L::add(sum, L::abs(y));
     return codec.template accumulate<L>(sum, y);
   }
+  /// 4 bytes, or 128.
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
     if (exact) return L::store(reinterpret_cast<float*>(out), y);
     codec.template encode<L>(out, y);
   }
+  /// What was encoded.
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float s) const {
     if (exact) return L::load(reinterpret_cast<const float*>(in));

@@ -39,8 +39,8 @@ class c10d {
   using group_type = detail::c10d_group;
 
  public:
-  using backend_pointer = group_type::backend_pointer;
-  using store_pointer = group_type::store_pointer;
+  using backend_pointer = group_type::backend_pointer;  ///< torch's
+  using store_pointer = group_type::store_pointer;      ///< torch's
 
   /// Collective over the group, waits. `store` is one that its ranks share, and that no other group
   /// was built on (else a PrefixStore of it). Throws invalid_input where the backend cannot be
@@ -85,15 +85,20 @@ class c10d {
     return c10d(std::move(two));
   }
 
+  /// Of this process in the group.
   [[nodiscard]] int rank() const { return group_->rank; }
+  /// Of the group.
   [[nodiscard]] int size() const { return group_->size; }
 
+  /// As the concept Transport says.
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     start_all_to_all(send, receive, slot_bytes).wait();
   }
+  /// As the concept Transport says.
   void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     start_all_gather(send, receive, slot_bytes).wait();
   }
+  /// As the concept Transport says.
   void all_reduce_sum(float* data, std::size_t n) {
     if (n == 0 || size() == 1) return;
     start("allreduce", [&] {
