@@ -25,15 +25,15 @@ class moved_words {
  public:
   [[gnu::cold]] moved_words(const std::vector<std::size_t>& sizes,
                             const std::vector<std::size_t>& old_sizes,
-                            const std::vector<std::size_t>& from)
-      : from(from), n_old_tensors(old_sizes.size()) {
+                            const std::vector<std::size_t>& places)
+      : from(places), n_old_tensors(old_sizes.size()) {
     std::vector<std::size_t> first;
     for (const std::size_t n : old_sizes) {
       first.push_back(n_old);
       n_old += words(n);
     }
     for (std::size_t t = 0; t < sizes.size(); ++t) {
-      if (from[t] != new_tensor) runs_.push_back({first[from[t]], n_new, words(sizes[t])});
+      if (places[t] != new_tensor) runs_.push_back({first[places[t]], n_new, words(sizes[t])});
       n_new += words(sizes[t]);
     }
   }

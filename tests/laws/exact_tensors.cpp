@@ -177,10 +177,10 @@ TEST_CASE("exact tensors: what they cost on the wire; all small is a dense excha
     })[0];
   };
   // words: 2, 0, 157, 1, 2, 22; chunks of 92 words, the small ones are in the first and in the last
-  const auto none = sent(0), small = sent(65), all = sent(10000);
-  CHECK(small > none);
-  CHECK(small <= none + 2 * 124 * 3);  // 3 words of 128 bytes in place of 4 in the fuller chunk
-  CHECK(all >= none + 2 * 124 * 91);
+  const auto bits = sent(0), small = sent(65), all = sent(10000);
+  CHECK(small > bits);
+  CHECK(small <= bits + 2 * 124 * 3);  // 3 words of 128 bytes in place of 4 in the fuller chunk
+  CHECK(all >= bits + 2 * 124 * 91);
 }
 
 TEST_CASE("exact tensors: scales that small and large ones would share are refused") {

@@ -191,7 +191,7 @@ TEST_CASE("gradients that must not be written cost 1-bit Adam and 1-bit LAMB no 
       for (int i = 0; i < 5; ++i) {
         for (std::size_t k = 0; k < n; ++k) {
           g[k] = noise(1, static_cast<std::uint64_t>(t.rank()), static_cast<std::uint64_t>(i), k);
-          g16[k] = onebit::bf16(g[k]);
+          g16[k] = onebit::to_bf16(g[k]);
         }
         CHECK_FALSE(o.step(0.01F).skipped);
       }
