@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-/// Tensors come and go in a job that runs.
+/// Tensors come and go in a job that runs. What elements that sleep remember is dropped.
 namespace onebit {
 
 namespace detail {
@@ -70,11 +70,14 @@ template <class P, class G>
 }
 
 /// n floats, the sum over all ranks in their order. Collective.
-[[gnu::cold]] inline void sum_on_hosts(wire& comm, std::vector<float>& values) {
-  constexpr std::size_t most = std::size_t{1} << 18U;
+/// `all`: sum_space(n, W) floats.
+[[nodiscard]] inline std::size_t sum_space(std::size_t n, int n_ranks) {
+  return std::min(n, std::size_t{1} << 18U) * static_cast<std::size_t>(n_ranks);
+}
+[[gnu::cold]] inline void sum_on_hosts(wire& comm, std::vector<float>& values,
+                                       std::vector<float>& all) {
   const auto ranks = static_cast<std::size_t>(comm.size());
-  const std::size_t piece = std::min(values.size(), most);
-  std::vector<float> all(piece * ranks);
+  const std::size_t piece = all.size() / ranks;
   for (std::size_t at = 0; at < values.size(); at += piece) {
     const std::size_t n = std::min(piece, values.size() - at);
     comm.host_all_gather(values.data() + at, all.data(), n * sizeof(float));
@@ -113,11 +116,10 @@ class tensor_change {
                               const std::vector<std::size_t>& from)
       : words(sizes, old.tensors.sizes, from), owed(old.average.axis().n_words() * word_elements) {
     old.rule.archive(rule);
+    live.resize(old.live.size());
+    old.backend().copy_out(live.data(), old.live.current(), live.size());
     if (!old.compressed.started()) return;
-    if (by_variance) {
-      live.resize(old.live.size());
-      old.backend().copy_out(live.data(), old.live.current(), live.size());
-    }
+    sums.resize(sum_space(owed.size(), old.comm.size()));
     if constexpr (E::keeps_agreed) agreed = floats_of(old, old.compressed.agreed(old.mask()));
     auto flat = old.backend().template make_buffer<float>(owed.size());
     const auto ranks = static_cast<std::size_t>(old.comm.size());
@@ -143,10 +145,16 @@ class tensor_change {
     e.backend().copy_in(e.tensors.numbers.data(), numbers.data(), numbers.size());
     e.tensors.changed = true;  // options are those of the new groups
     e.tensors.take_terms(e.backend());
-    if (!old.compressed.started()) return;
+    for (std::size_t t = 0; t < numbers.size(); ++t) {
+      if (words.from[t] != new_tensor) e.tensors.resting[t] = old.tensors.resting[words.from[t]];
+    }
+    const bool started = old.compressed.started();
     std::vector<std::uint32_t> bits(e.average.axis().n_words());
-    if (by_variance) words.move(live.data(), bits.data(), 1);
-    if (by_variance && !live.empty()) e.live.set_current(to_buffer(e.backend(), bits));
+    if (by_variance && !live.empty()) words.move(live.data(), bits.data(), 1);
+    if (by_variance ? started || !live.empty() : carries && started)
+      mask_ = to_buffer(e.backend(), bits);
+    if (by_variance && mask_.size() > 0) e.live.set_current(std::move(mask_));
+    if (!started) return;
     owed_now_ = moved(e, owed);
     if constexpr (!R::local_steps) {
       if constexpr (E::keeps_agreed) {
@@ -161,8 +169,6 @@ class tensor_change {
   [[gnu::cold]] void adopt(E& e, E& old) {
     e.step = old.step;
     e.last_lr = old.last_lr;
-    e.told = old.told;
-    e.others = std::move(old.others);
     e.warn = old.warn;
     e.verify_every = old.verify_every;
     e.generation += old.generation + 1;  // what was recorded of its steps is not of these
@@ -174,14 +180,17 @@ class tensor_change {
     e.backend().copy_in(e.now(), &was, 1);
     if (old.compressed.started()) {
       if (!R::local_steps) e.compressed.start(std::move(space_), std::move(given_));
-      if constexpr (carries && !by_variance) e.all_take_part();
+      if constexpr (carries && !by_variance) e.all_take_part(std::move(mask_));
       carry_on(e, owed_now_.data());
     }
     e.adopt();
+    e.told = old.told;
+    e.others = std::move(old.others);
   }
 
   moved_words words;
   std::vector<float> owed;  ///< by this rank; then by all, on average
+  std::vector<float> sums;  ///< space
 
  private:
   template <class Field>
@@ -201,11 +210,29 @@ class tensor_change {
   std::vector<float> agreed;
   std::vector<std::uint32_t> live;
   buffer_of<B, float> agreed_{}, owed_now_{};
+  buffer_of<B, std::uint32_t> mask_{};
   typename E::exchange_type::space space_{};
   handover<buffer_of<B, float>> given_{};
 };
 
 }  // namespace detail
+
+/// A digest of the tensors that are new: those all ranks must have alike.
+template <class E>
+[[nodiscard, gnu::cold]] std::uint64_t digest_of_new(E& e, const std::vector<std::size_t>& from) {
+  digest d;
+  const auto add = [&](const auto* p, std::size_t n) { d.add(p, n * sizeof *p); };
+  for (std::size_t t = 0; t < from.size(); ++t) {
+    if (from[t] != new_tensor) continue;
+    const auto& x = e.tensors.entries[t];
+    const std::size_t n = e.tensors.sizes[t];
+    with_type(x.params, [&](const auto* p) { detail::read_on_host(e.backend(), p, n, add); });
+    if (x.master != nullptr) {
+      detail::read_on_host(e.backend(), std::as_const(x.master), n, add);
+    }
+  }
+  return d.value();
+}
 
 /// `fresh`, of other tensors and which has done nothing yet, takes over what `old` has of those
 /// that were there: see optimizer::change_tensors. `card(engine)` is its card. Collective.
@@ -218,7 +245,7 @@ template <class E, class Card>
   for (const std::size_t t : from) places.add(static_cast<std::uint64_t>(t));
   mine.sizes_digest ^= places.value();
   if constexpr (decltype(E::rule)::local_steps) {
-    if (old.rule.moved()) mine.parameter_digest = 0;  // between two exchanges they differ
+    if (old.rule.moved()) mine.parameter_digest = digest_of_new(fresh, from);  // the others differ
   }
   mine.number = detail::next_number();
   fresh.checks = old.checks;
@@ -236,9 +263,17 @@ template <class E, class Card>
   };
   attempt([&] {
     fresh.prepare(number);
+    for (std::size_t t = 0; t < from.size(); ++t) {
+      if (from[t] == new_tensor) continue;
+      const double eps = fresh.tensors.terms[t].of.eps, was = old.tensors.terms[from[t]].of.eps;
+      if (eps == was) continue;
+      throw invalid_input(detail::message("change_tensors: tensor ", t, " gets eps ", eps,
+                                          ", but had ", was, ", which a frozen v holds",
+                                          comm.where()));
+    }
     change.emplace(old, fresh.tensors.sizes, from);
   });
-  if (old.compressed.started()) detail::sum_on_hosts(comm, change->owed);
+  if (old.compressed.started()) detail::sum_on_hosts(comm, change->owed, change->sums);
   attempt([&] { change->prepare(fresh, old); });
   change->adopt(fresh, old);
 }

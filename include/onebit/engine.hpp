@@ -201,7 +201,8 @@ struct engine {
     const auto own = rule.gradient(at_average());
     if constexpr (remembers) {
       const flat_part carried = compressed.sender().carried();
-      const live_mask awake = carried.values != nullptr ? mask() : live_mask{};
+      const bool has = carried.values != nullptr && !(rule.max_grad_norm() > 0);  // in no norm
+      const live_mask awake = has ? mask() : live_mask{};
       const float seldom = 1 / std::sqrt(32 * static_cast<float>(comm.size()));
       return waking_message<P, G>{own, carried, awake, seldom};
     } else {
@@ -256,8 +257,13 @@ struct engine {
     if (scratch_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
     undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
-  /// All elements, from here on: padding must not be carried.
-  [[gnu::cold]] void all_take_part() { all_take_part(make_mask()); }
+  /// All elements, from here on: padding must not be carried. Fills the mask; only launches.
+  [[gnu::cold]] void all_take_part(buffer_of<B, std::uint32_t>&& elements) {
+    const auto axis = at_average();
+    backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
+                     all_live_kernel{axis.tiles, elements.data()});
+    take_part(std::move(elements));
+  }
   [[gnu::cold]] void adopt() {
     if (live.size() > 0) compressed.count_live(mask());
     average.release();
@@ -327,12 +333,6 @@ struct engine {
     compressed.start(compressed.allocate(keeps_agreed, true), {});
     all_take_part(std::move(elements));
     ++generation;
-  }
-  [[gnu::cold]] void all_take_part(buffer_of<B, std::uint32_t>&& elements) {
-    const auto axis = at_average();
-    backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
-                     all_live_kernel{axis.tiles, elements.data()});
-    take_part(std::move(elements));
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");

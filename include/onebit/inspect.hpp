@@ -16,7 +16,8 @@
 /// What compression does to a run, for those who ask.
 namespace onebit {
 
-/// Of this rank, after the last exchange (of 0/1 Adam between two: with what has gathered since).
+/// Of this rank, after the last exchange (of 0/1 Adam between two: with what has gathered since;
+/// before the first since a freeze, or since ranks or tensors changed: of what it starts with).
 struct compression_state {
   double residual_norm = 0;  ///< L2, of what it has still to send
   /// L2, of what it meant to send: the message that was encoded. None of a TileCompressor.

@@ -24,19 +24,20 @@ struct old_ranks {
 
 namespace detail {
 
-/// part += weight * field, on the flat axis.
+/// part += weight * field, on the flat axis; index i is the i-th tile from `first_tile` on.
 template <class Field>
 struct add_field_kernel {
   static constexpr bool rare = true;
   Field field;
   const tile* tiles;
+  std::size_t first_tile;
   flat_part part;
   float weight;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto value = field.template at<L>(t, i);
+    const tile& t = tiles[first_tile + i];
+    const auto value = field.template at<L>(t, first_tile + i);
     float* const first = part.at(t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* const at = first + k * 32;
@@ -71,7 +72,7 @@ template <class E>
     using field_type = std::remove_cvref_t<decltype(field)>;
     s.backend().launch(
         tiles.end - tiles.begin,
-        add_field_kernel<field_type>{field, s.tiles() + tiles.begin, {flat, 0}, weight});
+        add_field_kernel<field_type>{field, s.tiles(), tiles.begin, {flat, 0}, weight});
   };
   x.visit_owed(
       [&](auto& s, tile_range tiles, bool every_rank) {
@@ -89,7 +90,7 @@ template <class E>
   if constexpr (std::remove_reference_t<decltype(s)>::carries) {
     const tile_range own = e.compressed.carried_tiles();
     s.backend().launch(own.end - own.begin, add_field_kernel<flat_field>{
-                                                {owed}, s.tiles() + own.begin, s.carried(), 1.0F});
+                                                {owed}, s.tiles(), own.begin, s.carried(), 1.0F});
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <onebit/clip.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/now.hpp>
@@ -90,6 +91,7 @@ class shards {
   [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
                           double largest_norm) {
     if (empty()) return;
+    if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
     backend.launch(1, tell_shards_kernel{now, own_.data(), plan});
     wire_->all_gather(own_.data(), all_.data(), sizeof(shard_word));
     backend.launch(
@@ -97,13 +99,18 @@ class shards {
                               norms, static_cast<float>(largest_norm)});
   }
 
-  /// The sum over the shards, the same bits on all. Collective over them: 1 all_gather of 8 bytes.
+  /// After a step: the sum over the shards, the same bits on all. Collective over them: 1
+  /// all_gather of 8 bytes. What goes wrong is thrown in the next step: this one was done.
   [[nodiscard, gnu::cold]] double sum(double mine) {
     if (empty()) return mine;
-    std::vector<double> all(static_cast<std::size_t>(wire_->size()));
-    wire_->host_all_gather(&mine, all.data(), sizeof mine);
     double total = 0;
-    for (const double x : all) total += x;
+    try {
+      std::vector<double> all(static_cast<std::size_t>(wire_->size()));
+      wire_->host_all_gather(&mine, all.data(), sizeof mine);
+      for (const double x : all) total += x;
+    } catch (...) {
+      lost_ = std::current_exception();
+    }
     return total;
   }
 
@@ -114,6 +121,7 @@ class shards {
  private:
   std::optional<wire> wire_;
   buffer_of<B, shard_word> own_, all_;
+  std::exception_ptr lost_;
 };
 
 }  // namespace onebit

@@ -183,7 +183,8 @@ struct waking_message {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {own.template at<L>(t, index), live.words != nullptr ? carried.at(t) : nullptr, live,
+    const live_mask asleep = own.tensors[t.tensor].rests ? live_mask{} : live;
+    return {own.template at<L>(t, index), live.words != nullptr ? carried.at(t) : nullptr, asleep,
             t.word, seldom};
   }
 };

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <onebit/any_optimizer.hpp>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/compress/exact_below.hpp>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -323,4 +324,89 @@ TEST_CASE("changing tensors: what cannot be is refused on all ranks, and nothing
   CHECK(errors[0].find("rank 1 rejected its input") != std::string::npos);
   CHECK(errors[0].find("other initial parameter values") != std::string::npos);
   CHECK(errors[0].find("in another order") != std::string::npos);
+}
+
+TEST_CASE("changing tensors: what a hostile reading found") {
+  SUBCASE("small tensors in full, on two levels: what is owed stays") {
+    on_ranks(4, [](onebit::threads t) {
+      layers data;
+      auto o = onebit::one_bit_adam(data.groups_of(before), t, frozen_after(3),
+                                    onebit::hierarchical{onebit::exact_below<>{65}, 2});
+      for (std::uint64_t step = 0; step < 8; ++step) data.train(o, step);
+      const auto sum_of = [&] {
+        by_element sum;
+        for (const std::size_t i : before) sum.emplace_back(data.params[i].size());
+        add_residuals(o, sum);
+        for (std::size_t k = 0; k < before.size(); ++k) {
+          const auto m = o.copy(o.exchange().agreed(o.live()), k);
+          for (std::size_t i = 0; i < m.size(); ++i) {
+            double all = 0;
+            for (const double one : o.tell_all(sum[k][i])) all += one;
+            sum[k][i] = 0.9 * static_cast<double>(m[i]) + all;
+          }
+        }
+        return sum;
+      };
+      const auto was = sum_of();
+      o.change_tensors(data.groups_of(before), {0, 1, 2, 3, 4});
+      const auto is = sum_of();
+      for (std::size_t k = 0; k < was.size(); ++k) {
+        for (std::size_t i = 0; i < was[k].size(); ++i) {
+          if (!(std::fabs(was[k][i] - is[k][i]) < 1e-6)) CHECK(was[k][i] == is[k][i]);
+        }
+      }
+      return 0;
+    });
+  }
+  SUBCASE("new tensors are the same on all ranks, also where the others are not") {
+    on_ranks(2, [](onebit::threads t) {
+      layers data;
+      as_data given{data.groups_of(before)};
+      auto o = skipping(given, t);
+      for (std::uint64_t step = 0; step < 40 && !o.rule().moved(); ++step) data.train(o, step);
+      REQUIRE(o.rule().moved());
+      if (t.rank() == 1) data.params[5][0] += 1;
+      CHECK_THROWS_AS(o.change_tensors(data.groups_of({0, 5}), {0, onebit::new_tensor}),
+                      onebit::rank_mismatch);
+      if (t.rank() == 1) data.params[5][0] -= 1;
+      o.change_tensors(data.groups_of({0, 5}), {0, onebit::new_tensor});
+      return 0;
+    });
+  }
+  SUBCASE("all go and others come while v is frozen: they stand still, and a checkpoint loads") {
+    on_ranks(2, [](onebit::threads t) {
+      layers data;
+      auto o = make_one_bit(data.groups_of({0}), t);
+      for (std::uint64_t step = 0; step < 6; ++step) data.train(o, step);
+      o.change_tensors({onebit::param_group<>{}}, {});
+      data.train(o, 6);
+      o.change_tensors(data.groups_of({5}), {onebit::new_tensor});
+      const auto there = data.params[5];
+      data.train(o, 7);
+      for (std::size_t i = 0; i < there.size(); ++i) {
+        CHECK(std::fabs(data.params[5][i] - there[i]) <= 0.0002F * std::fabs(there[i]));  // decay
+      }
+      std::istringstream in(saved(o));
+      o.load(in);
+      return 0;
+    });
+  }
+  SUBCASE("eps stays, and a rest is not forgotten") {
+    on_ranks(2, [](onebit::threads t) {
+      layers data;
+      auto o = onebit::adam(data.groups_of({0, 1}), t);
+      for (std::uint64_t step = 0; step < 3; ++step) data.train(o, step);
+      auto other = data.groups_of({0, 1});
+      other[0].own.eps = 1e-3;
+      CHECK_THROWS_AS(o.change_tensors(other, {0, 1}), onebit::error);
+      o.rest(1);
+      o.change_tensors(data.groups_of({1, 0}), {1, 0});
+      const auto there = data.params[1];
+      data.train(o, 3);
+      CHECK(data.params[1] == there);
+      data.train(o, 4);
+      CHECK(data.params[1] != there);
+      return 0;
+    });
+  }
 }

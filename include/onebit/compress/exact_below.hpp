@@ -22,8 +22,9 @@ namespace onebit {
 /// next to nothing of it, but one scale fits them badly.
 ///
 /// Cost: 128 bytes on the wire for 32 elements of the small tensors, beside the large ones' bits;
-/// no collective more; 4 bytes per tile. Scales must be by layer or by block. Given to a
-/// collective: `gather_scatter{exact_below{1024}}`.
+/// up to W times as much where small ones lie side by side, since messages to all ranks are as long
+/// as the longest. No collective more; 4 bytes per tile. Scales must be by layer or by block. Given
+/// to a collective: `gather_scatter{exact_below{1024}}`.
 template <class C = sign<>>
 struct exact_below {
   static_assert(WordCompressor<C> && C::scaled && C::carries,
