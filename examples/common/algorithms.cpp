@@ -17,6 +17,7 @@
 #include <exception>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace common {
@@ -27,14 +28,14 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
                                      std::span<const parameter> parameters,
                                      const optimizer_settings& settings) {
   auto groups = make_groups(parameters);
-  const onebit::option_map options = options_of(algorithm, settings, groups);
+  onebit::option_map options = options_of(algorithm, settings, groups);
   if (algorithm == "mean_lion") {
     return onebit::one_bit_lion(groups, comm,
                                 onebit::lion_options{.max_grad_norm = settings.max_grad_norm},
                                 onebit::all_gather<onebit::unit_sign>{});
   }
   if (settings.bucket_elements > 0 && algorithm.find('_') != std::string::npos) {
-    options["bucket_elements"] = describe(settings.bucket_elements);
+    options["bucket_elements"] = std::to_string(settings.bucket_elements);
   }
   return onebit::make_optimizer(algorithm, options, groups, comm);
 }
