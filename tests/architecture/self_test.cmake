@@ -24,8 +24,9 @@ function(write_good_tree)
   file(WRITE "${WORK_DIR}/onebit/engine.hpp"
        "#include <onebit/checkpoint.hpp>\n#include <onebit/collective/dense.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/step_in_progress.hpp" "#include <onebit/tiled.hpp>\n")
+  file(WRITE "${WORK_DIR}/onebit/running.hpp" "#include <onebit/step_in_progress.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/optimizer.hpp"
-       "#include <onebit/engine.hpp>\n#include <onebit/step_in_progress.hpp>\n")
+       "#include <onebit/engine.hpp>\n#include <onebit/running.hpp>\n")
   file(WRITE "${WORK_DIR}/onebit/onebit.hpp"
        "#include <onebit/optimizer.hpp>\n#include <onebit/rule/adam.hpp>\n")
 endfunction()
