@@ -326,7 +326,7 @@ TEST_CASE("changing tensors: what cannot be is refused on all ranks, and nothing
   CHECK(errors[0].find("in another order") != std::string::npos);
 }
 
-TEST_CASE("changing tensors: what a hostile reading found") {
+TEST_CASE("changing tensors: two levels, unequal new ones, none left, eps and rests") {
   SUBCASE("small tensors in full, on two levels: what is owed stays") {
     on_ranks(4, [](onebit::threads t) {
       layers data;
