@@ -169,9 +169,13 @@ class news {
     when = clock_type::now();
     ++struck_in[static_cast<std::size_t>(p)];
   }
-  /// Only by rank 0: a checkpoint of `step` has been loaded by so many ranks.
-  void loaded(std::uint64_t step, int size) {
-    while (!legs.empty() && legs.back().step >= step) legs.pop_back();
+  /// Only by rank 0: a checkpoint of `step` that `writers` ranks wrote has been loaded by so many.
+  /// Ranks may have changed, and saved, without a step in between: that is a leg too.
+  void loaded(std::uint64_t step, int writers, int size) {
+    const auto is_lost = [&](const leg& l) {
+      return l.step > step || (l.step == step && l.size != writers);
+    };
+    while (!legs.empty() && is_lost(legs.back())) legs.pop_back();
     if (legs.empty() || legs.back().size != size) legs.push_back({step, size});
   }
 
@@ -239,7 +243,11 @@ class rank_of_run {
     if (first > 0 && (!step || *step < first)) {
       told_->fail("what was saved at step " + std::to_string(first) + " was not found");
     }
-    if (t_.rank() == 0) told_->loaded(o_->steps(), t_.size());
+    if (t_.rank() == 0) {
+      const auto written = onebit::detail::files::manifest_at(*root_, o_->steps());
+      const int writers = step && written ? static_cast<int>(written->size()) : t_.size();
+      told_->loaded(o_->steps(), writers, t_.size());
+    }
     skipped_ = thawed_ = never;
   }
 
