@@ -41,10 +41,11 @@ namespace onebit {
 class any_optimizer {
  public:
   any_optimizer() = default;
-  /// `lr` is only remembered: see lr().
-  template <class R, class S, class C, class P, class G>
-  any_optimizer(optimizer<R, S, C, P, G> owned, float lr = 1e-3F)
-      : face_(std::make_unique<face_of<optimizer<R, S, C, P, G>>>(std::move(owned))), lr_(lr) {}
+  /// An `optimizer`, or one of its kind (`sharded`). `lr` is only remembered: see lr().
+  template <class O>
+    requires requires { typename O::groups_type; }
+  any_optimizer(O owned, float lr = 1e-3F)
+      : face_(std::make_unique<face_of<O>>(std::move(owned))), lr_(lr) {}
 
   /// Whether it owns an optimizer.
   [[nodiscard]] bool has_value() const { return face_ != nullptr; }
@@ -157,13 +158,10 @@ class any_optimizer {
   template <class P, class G>
   static constexpr int elements_of = 8 * element<P> + 2 * element<std::remove_const_t<G>> +
                                      (std::is_const_v<G> ? 1 : 0);
-  template <class O>
-  struct groups_of_optimizer;
-  template <class R, class S, class C, class P, class G>
-  struct groups_of_optimizer<optimizer<R, S, C, P, G>> {
-    using type = std::vector<param_group<P, G>>;
-    static constexpr int elements = elements_of<P, G>;
-  };
+  template <class P, class G>
+  static constexpr int elements_in(const std::vector<param_group<P, G>>*) {
+    return elements_of<P, G>;
+  }
 
   struct face {
     face() = default;
@@ -206,6 +204,9 @@ class any_optimizer {
 
   template <class O>
   struct face_of final : face {
+    using groups_type = typename O::groups_type;
+    static constexpr int own_elements = elements_in(static_cast<groups_type*>(nullptr));
+
     explicit face_of(O owned) : o(std::move(owned)) {}
 
     report step(float lr, float scale) override { return o.step(lr, scale); }
@@ -227,8 +228,7 @@ class any_optimizer {
     }
     void rest(std::size_t tensor) override { o.rest(tensor); }
     std::size_t rebind(const void* groups, int elements) override {
-      using groups_type = typename groups_of_optimizer<O>::type;
-      if (elements != groups_of_optimizer<O>::elements) refuse("rebind", "of other element types");
+      if (elements != own_elements) refuse("rebind", "of other element types");
       return o.rebind(*static_cast<const groups_type*>(groups));
     }
     void thaw([[maybe_unused]] std::uint64_t steps) override {
@@ -256,8 +256,7 @@ class any_optimizer {
     }
     void change_tensors([[maybe_unused]] const void* groups, int elements,
                         [[maybe_unused]] const std::vector<std::size_t>& from) override {
-      using groups_type = typename groups_of_optimizer<O>::type;
-      if (elements != groups_of_optimizer<O>::elements) {
+      if (elements != own_elements) {
         refuse("change_tensors", "of other element types");
       }
       if constexpr (O::resumes) {

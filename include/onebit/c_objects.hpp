@@ -116,19 +116,6 @@ class c_transport {
   onebit_transport t_;
 };
 
-/// One rank alone.
-struct c_alone {
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return 1; }
-  void all_to_all(const void* send, void* receive, std::size_t bytes) {
-    if (bytes > 0) std::memcpy(receive, send, bytes);
-  }
-  void all_gather(const void* send, void* receive, std::size_t bytes) {
-    all_to_all(send, receive, bytes);
-  }
-  void all_reduce_sum(float*, std::size_t) {}
-};
-
 /// Tensors by groups, and where each went.
 [[nodiscard, gnu::cold]] inline std::vector<param_group<>> c_groups(
     std::span<const onebit_tensor> tensors, std::span<const onebit_group> given,

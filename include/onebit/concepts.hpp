@@ -186,8 +186,7 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 
 /// What a rule need not say.
 struct rule_defaults {
-  /// The carried buffer also gathers what is sent later.
-  static constexpr bool accumulates = false;
+  static constexpr bool accumulates = false;  ///< the carried buffer gathers what is sent later
   static constexpr bool local_steps = false;  ///< steps without communication
   static constexpr bool refreshes = false;    ///< v, after the freeze, in steps that do both
   /// Whether each rank keeps a momentum of its own: messages start from that, not from what was
@@ -195,6 +194,7 @@ struct rule_defaults {
   static constexpr bool own_momentum = false;
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
   static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
+  static constexpr bool by_layer = false;       ///< an element's step hangs on its whole tensor
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
   [[nodiscard]] moments own_moments() const { return {}; }                ///< those

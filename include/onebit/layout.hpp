@@ -104,6 +104,14 @@ class layout {
   [[nodiscard]] const bucket& bucket_at(int b) const {
     return buckets_[static_cast<std::size_t>(b)];
   }
+  /// Whether all tensors that have elements in bucket b are marked in `known`, by tensor.
+  [[nodiscard]] bool bucket_is_known(int b, const std::vector<char>& known) const {
+    const tile_range part = bucket_at(b).tiles;
+    for (auto i = part.begin; i < part.end; i = tensors_[tiles_[i].tensor].end) {
+      if (known[tiles_[i].tensor] == 0) return false;
+    }
+    return true;
+  }
   /// Words of every chunk but the last, which may be shorter or empty.
   [[nodiscard]] std::size_t chunk_words() const { return chunk_words_; }
   /// Words of chunk j.

@@ -15,6 +15,7 @@
 #include <onebit/checkpoint_files.hpp>
 #include <onebit/make_optimizer.hpp>
 #include <onebit/roll_call.hpp>
+#include <onebit/transport/alone.hpp>
 #include <onebit/transport/threads.hpp>
 #include <ostream>
 #include <span>
@@ -43,7 +44,7 @@ ONEBIT_C onebit_status onebit_comm_self(onebit_comm** comm) {
   return onebit::detail::c_call([&] {
     onebit::detail::require(comm, "onebit_comm_self", "comm");
     *comm = nullptr;
-    *comm = new onebit_comm{onebit::wire(onebit::detail::c_alone{})};
+    *comm = new onebit_comm{onebit::wire(onebit::alone{})};
   });
 }
 ONEBIT_C onebit_status onebit_comm_callbacks(const onebit_transport* transport,

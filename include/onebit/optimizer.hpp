@@ -52,6 +52,8 @@ class optimizer {
   using parts = running<engine_type>;
 
  public:
+  using rule_type = R;                                     ///< its arithmetic
+  using groups_type = std::vector<param_group<P, G>>;      ///< what it trains
   static constexpr bool thaws = S::thaws;                  ///< it can warm up anew
   static constexpr bool takes_moments = R::takes_moments;  ///< it has start_from
   static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks or tensors
@@ -146,7 +148,6 @@ class optimizer {
   [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
 
   // What follows throws invalid_input between begin() and step().
-
   /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
   /// discriminative rates, frozen layers. All ranks must do the same, and again after a load.
   /// Throws invalid_input as the constructor, and for another eps.

@@ -270,14 +270,7 @@ class step_in_progress {
   [[nodiscard]] bool is_known(const X& x) const {
     const int b = x.n_unsent() - 1;
     if (b < 0) return false;
-    const layout& axis = x.axis();
-    const tile_range part = axis.bucket_at(b).tiles;
-    if (part.begin == part.end) return true;
-    const std::uint32_t last = axis.tiles()[part.end - 1].tensor;
-    for (std::uint32_t t = axis.tiles()[part.begin].tensor; t <= last; ++t) {
-      if (e_->announced[t] == 0 && e_->tensors.sizes[t] > 0) return false;
-    }
-    return true;
+    return x.axis().bucket_is_known(b, e_->announced);
   }
   [[gnu::cold]] void send_known() {
     E& e = *e_;

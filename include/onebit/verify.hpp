@@ -7,6 +7,7 @@
 #include <onebit/checkpoint.hpp>
 #include <onebit/digest.hpp>
 #include <onebit/error.hpp>
+#include <onebit/transport/wire.hpp>
 #include <ostream>
 #include <streambuf>
 #include <utility>
@@ -56,6 +57,32 @@ struct common_digests {
   friend bool operator==(const common_digests&, const common_digests&) = default;
 };
 
+/// Collective: all throw rank_mismatch when what one says after a step differs from what most say.
+[[gnu::cold]] inline void compare_digests(wire& comm, std::uint64_t step,
+                                          const common_digests& mine) {
+  std::vector<common_digests> all(static_cast<std::size_t>(comm.size()));
+  comm.host_all_gather(&mine, all.data(), sizeof mine);
+  const auto sharers = [&](std::size_t r) {
+    int n = 0;
+    for (const common_digests& other : all) n += other == all[r] ? 1 : 0;
+    return n;
+  };
+  std::size_t usual = 0;
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (sharers(r) > sharers(usual)) usual = r;
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r] == all[usual]) continue;
+    const char* what = all[r].parameters != all[usual].parameters ? "parameters"
+                       : all[r].state != all[usual].state         ? "moments"
+                                                                  : "agreed messages";
+    throw rank_mismatch(message(
+        "verify: after step ", step, " rank ", r, " has other ", what, " than rank ", usual, " (",
+        sharers(usual), " of ", all.size(), " ranks are alike): memory that failed, or a ",
+        "trainer that changed them on one rank; restart from a checkpoint before", comm.where()));
+  }
+}
+
 /// After a step that leaves all ranks alike, if it is time: see optimizer::verify_every.
 /// Collective: all throw rank_mismatch when one differs.
 template <class E>
@@ -76,27 +103,7 @@ template <class E>
                  [&](const float* p, std::size_t n) { agreed.add(p, n * sizeof *p); });
     mine.agreed = agreed.value();
   }
-  std::vector<common_digests> all(static_cast<std::size_t>(e.comm.size()));
-  e.comm.host_all_gather(&mine, all.data(), sizeof mine);
-  const auto sharers = [&](std::size_t r) {
-    int n = 0;
-    for (const common_digests& other : all) n += other == all[r] ? 1 : 0;
-    return n;
-  };
-  std::size_t usual = 0;
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    if (sharers(r) > sharers(usual)) usual = r;
-  }
-  for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r] == all[usual]) continue;
-    const char* what = all[r].parameters != all[usual].parameters ? "parameters"
-                       : all[r].state != all[usual].state         ? "moments"
-                                                                  : "agreed messages";
-    throw rank_mismatch(message(
-        "verify: after step ", e.step, " rank ", r, " has other ", what, " than rank ", usual, " (",
-        sharers(usual), " of ", all.size(), " ranks are alike): memory that failed, or a ",
-        "trainer that changed them on one rank; restart from a checkpoint before", e.comm.where()));
-  }
+  compare_digests(e.comm, e.step, mine);
 }
 
 }  // namespace onebit::detail

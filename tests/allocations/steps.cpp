@@ -12,6 +12,7 @@
 #include <new>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
+#include <onebit/sharded.hpp>
 #include <vector>
 
 #include "support/training.hpp"
@@ -140,6 +141,13 @@ TEST_CASE("steps do not allocate: Adam") {
   check_steps(any_number, [](auto& data, auto t, auto backend) {
     return onebit::adam(data.groups(), t, {}, backend, onebit::dense_sum::transport);
   });
+}
+TEST_CASE("steps do not allocate: Adam, its state shared out") {
+  for (const std::size_t bucket : {0, 900}) {
+    check_steps(any_number, [bucket](auto& data, auto t, auto backend) {
+      return onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = bucket}, backend);
+    });
+  }
 }
 TEST_CASE("steps do not allocate: 1-bit Adam, gather-scatter") {
   check_steps(1, [](auto& data, auto t, auto backend) {

@@ -16,6 +16,7 @@
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
+#include <onebit/sharded.hpp>
 #include <onebit/transport/staged.hpp>
 #include <optional>
 #include <set>
@@ -326,6 +327,20 @@ TEST_CASE("deferred: every algorithm has the bits of the host") {
   SUBCASE("buckets") { check_same_bits(3, onebit::gather_scatter{onebit::sign<>{}, 1500}); }
   SUBCASE("all_gather") { check_same_bits(2, onebit::all_gather<onebit::sign<>>{}); }
   SUBCASE("two levels") { check_same_bits(4, onebit::hierarchical{onebit::sign<>{}, 2}); }
+}
+
+TEST_CASE("deferred: state that is shared out has the bits of the host") {
+  for (const int n : {1, 2, 3}) {
+    for (const std::size_t bucket : {0, 900}) {
+      const auto train = [&](auto t, auto b) {
+        tensors<> data;
+        const auto o =
+            erase(onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = bucket}, b));
+        return steps(*o, data, 0, 11, {3, 4, 8});
+      };
+      CHECK(on_device(n, train) == on_host(n, train));
+    }
+  }
 }
 
 TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where the host looks") {

@@ -30,10 +30,10 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-const char* const all_names[] = {"adam",          "lamb",       "one_bit_adam", "one_bit_lamb",
-                                 "zero_one_adam", "lion",       "one_bit_lion", "zero_one_lion",
-                                 "Adam",          "AdamW",      "Lamb",         "Lion",
-                                 "OneBitAdam",    "OneBitLamb", "ZeroOneAdam"};
+const char* const all_names[] = {
+    "adam",         "lamb",          "one_bit_adam", "one_bit_lamb", "zero_one_adam", "lion",
+    "one_bit_lion", "zero_one_lion", "sharded_adam", "sharded_lion", "Adam",          "AdamW",
+    "Lamb",         "Lion",          "OneBitAdam",   "OneBitLamb",   "ZeroOneAdam"};
 bool is_lion(algorithm a) { return a >= algorithm::lion; }
 
 }  // namespace
@@ -51,6 +51,13 @@ TEST_CASE("names: ours, and DeepSpeed's in any case") {
   CHECK(read_options("Lion", {}).which == algorithm::lion);
   CHECK(read_options("one_bit_lion", {}).which == algorithm::one_bit_lion);
   CHECK(read_options("zero_one_lion", {}).which == algorithm::zero_one_lion);
+  CHECK(read_options("sharded_adam", {}).shares.bucket_elements == default_bucket_elements);
+  const named_optimizer shared = read_options(
+      "sharded_lion", {{"masters", "true"}, {"sum", "in_int8"}, {"bucket_elements", "0"}});
+  CHECK(shared.which == algorithm::sharded_lion);
+  CHECK(shared.shares.masters);
+  CHECK(shared.shares.sum == dense_sum::in_int8);
+  CHECK(shared.shares.bucket_elements == 0);
   CHECK(says(refusal("Muon", {}), "there is no algorithm 'Muon'; there are adam, lamb, lion"));
   CHECK(says(refusal("OneBitLion", {}), "there is no algorithm"));
   CHECK(says(refusal("One_Bit_Adam", {}), "there is no algorithm"));
@@ -127,9 +134,11 @@ TEST_CASE("what all algorithms have") {
       CHECK(rule.eps == 1e-6);
       CHECK_FALSE(rule.bias_correction);
     };
-    if (o.which == algorithm::lion || o.which == algorithm::one_bit_lion) momentum(o.lion);
+    if (o.which == algorithm::lion || o.which == algorithm::one_bit_lion ||
+        o.which == algorithm::sharded_lion)
+      momentum(o.lion);
     if (o.which == algorithm::zero_one_lion) momentum(o.zero_one_lion.lion);
-    if (o.which == algorithm::adam) moments(o.adam);
+    if (o.which == algorithm::adam || o.which == algorithm::sharded_adam) moments(o.adam);
     if (o.which == algorithm::lamb) moments(o.lamb);
     if (o.which == algorithm::one_bit_adam) moments(o.one_bit_adam.adam);
     if (o.which == algorithm::one_bit_lamb) moments(o.one_bit_lamb.lamb);
@@ -171,11 +180,13 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
   using enum algorithm;
   const std::set<algorithm> freezing{one_bit_adam, one_bit_lamb}, lambs{lamb, one_bit_lamb},
       compressing{one_bit_adam, one_bit_lamb, zero_one_adam}, local{zero_one_adam, zero_one_lion},
-      exchanging{one_bit_adam, one_bit_lamb, zero_one_adam, one_bit_lion, zero_one_lion};
+      exchanging{one_bit_adam,  one_bit_lamb, zero_one_adam, one_bit_lion,
+                 zero_one_lion, sharded_adam, sharded_lion};
   const key keys[] = {{"torch_adam", "false", {adam}},
                       {"adam_w_mode", "true", {adam}},
                       {"set_grad_none", "true", {adam, lion}},
-                      {"sum", "transport", {adam, lamb, lion}},
+                      {"sum", "rank_order", {adam, lamb, lion, sharded_adam, sharded_lion}},
+                      {"masters", "true", {sharded_adam, sharded_lion}},
                       {"max_coeff", "0.3", lambs},
                       {"min_coeff", "0.02", lambs},
                       {"freeze_step", "400", freezing},

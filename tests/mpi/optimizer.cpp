@@ -10,6 +10,7 @@
 #include <limits>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
+#include <onebit/sharded.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <sstream>
 #include <string>
@@ -123,6 +124,13 @@ TEST_CASE("the bits of threads: buckets that some ranks announce, or other ones,
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   check_same_as_threads(bucketed, rank % 2 == 0);
+}
+TEST_CASE("the bits of threads: state that is shared out, announced or not") {
+  const auto parts = [](auto& data, auto t) {
+    return onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = 1000});
+  };
+  check_same_as_threads(parts);
+  check_same_as_threads(parts, true);
 }
 TEST_CASE("the bits of threads: two levels") { check_same_as_threads(by_node); }
 

@@ -121,6 +121,9 @@ void each_dense(const F& f) {
   f("lion", [](const auto& g, auto t, auto b) { return onebit::lion(g, t, {}, b); });
   f("one_bit_lion",
     [](const auto& g, auto t, auto b) { return onebit::one_bit_lion(g, t, {}, {}, b); });
+  f("sharded_adam", [](const auto& g, auto t, auto b) {
+    return onebit::sharded_adam(g, t, {}, {.bucket_elements = 2000}, b);
+  });
 }
 
 int n_devices() { return std::min(onebit::cuda_device_count(), 4); }

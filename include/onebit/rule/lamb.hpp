@@ -112,7 +112,7 @@ class lamb_rule : public rule_defaults {
   [[nodiscard]] moments_seen seen(const step_plan&) const {
     return {options_.bias_correction, true, true};
   }
-  static constexpr bool has_moments = true;
+  static constexpr bool has_moments = true, by_layer = true;
   [[nodiscard]] moments own_moments() const {
     return {options_.beta1, options_.beta2, options_.eps};
   }

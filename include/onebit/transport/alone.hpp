@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+namespace onebit {
+
+/// One rank alone: for trainers without others, and for what a rank does by itself. Host memory,
+/// or whatever else it is given nothing of: with one rank optimizers send nothing.
+class alone {
+ public:
+  /// @{
+  /// See Transport.
+  [[nodiscard]] int rank() const { return 0; }
+  [[nodiscard]] int size() const { return 1; }
+  [[nodiscard]] alone split(int, int) const { return {}; }
+  void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
+    if (slot_bytes > 0) std::memcpy(receive, send, slot_bytes);
+  }
+  void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    all_to_all(send, receive, slot_bytes);
+  }
+  void all_reduce_sum(float*, std::size_t) {}
+  /// @}
+};
+
+}  // namespace onebit
