@@ -95,7 +95,8 @@ onebit::option_map options_of(const std::string& algorithm, const optimizer_sett
   if (algorithm.ends_with("lion")) {
     // Its betas are its own; decays act with rates a tenth of Adam's, and are ten times as large.
     for (auto& g : groups) g.weight_decay *= 10;
-    if (algorithm == "lion") options["sum"] = settings.averages;  // votes have no averages
+    const bool averages = algorithm == "lion" || algorithm == "sharded_lion";
+    if (averages) options["sum"] = settings.averages;  // votes have none
   } else {
     options["beta2"] = describe(settings.beta2);
     options["eps"] = describe(settings.eps);
@@ -117,7 +118,8 @@ std::vector<std::string> usual_algorithms() {
 }
 std::vector<std::string> available_algorithms() {
   auto all = usual_algorithms();
-  all.insert(all.end(), {"lion", "one_bit_lion", "mean_lion", "zero_one_lion"});
+  all.insert(all.end(), {"sharded_adam", "lion", "sharded_lion", "one_bit_lion", "mean_lion",
+                         "zero_one_lion"});
   return all;
 }
 

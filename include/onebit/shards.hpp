@@ -83,7 +83,8 @@ class shards {
   shards(wire w, B& backend)
       : wire_(std::move(w)),
         own_(backend.template make_buffer<shard_word>(1)),
-        all_(backend.template make_buffer<shard_word>(static_cast<std::size_t>(wire_->size()))) {}
+        all_(backend.template make_buffer<shard_word>(static_cast<std::size_t>(wire_->size()))),
+        terms_(static_cast<std::size_t>(wire_->size())) {}
 
   [[nodiscard]] bool empty() const { return !wire_ || wire_->size() < 2; }
   /// Collective over the shards, if there are any: 1 all_gather of 20 bytes. All learn who skips;
@@ -91,7 +92,6 @@ class shards {
   [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
                           double largest_norm) {
     if (empty()) return;
-    if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
     backend.launch(1, tell_shards_kernel{now, own_.data(), plan});
     wire_->all_gather(own_.data(), all_.data(), sizeof(shard_word));
     backend.launch(
@@ -100,18 +100,23 @@ class shards {
   }
 
   /// After a step: the sum over the shards, the same bits on all. Collective over them: 1
-  /// all_gather of 8 bytes. What goes wrong is thrown in the next step: this one was done.
+  /// all_gather of 8 bytes. What goes wrong is thrown by `require`: this step was done.
   [[nodiscard, gnu::cold]] double sum(double mine) {
     if (empty()) return mine;
     double total = 0;
     try {
-      std::vector<double> all(static_cast<std::size_t>(wire_->size()));
-      wire_->host_all_gather(&mine, all.data(), sizeof mine);
-      for (const double x : all) total += x;
+      wire_->host_all_gather(&mine, terms_.data(), sizeof mine);
+      for (const double x : terms_) total += x;
     } catch (...) {
       lost_ = std::current_exception();
     }
     return total;
+  }
+
+  /// Before anything of the next step: others that wait for this rank then name it, and not one
+  /// that waits in its turn.
+  void require() {
+    if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
   }
 
   void wait() {
@@ -121,6 +126,7 @@ class shards {
  private:
   std::optional<wire> wire_;
   buffer_of<B, shard_word> own_, all_;
+  std::vector<double> terms_;  ///< of `sum`, by rank
   std::exception_ptr lost_;
 };
 

@@ -294,6 +294,7 @@ class step_in_progress {
   }
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
+    e_->others.require();
     step_plan plan = e_->plan(usable_lr());
     const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);

@@ -223,3 +223,31 @@ TEST_CASE("state_bytes and work_bytes are what an optimizer holds on the heap") 
     });
   }
 }
+
+TEST_CASE("a shared optimizer holds a W-th on the heap, and messages of two buckets") {
+  const std::size_t n = std::size_t{1} << 20;
+  for (const int w : {2, 4}) {
+    onebit::run_threads(w, [&](onebit::threads t) {
+      std::vector<onebit::bf16> params(n), grads(n);
+      std::vector<onebit::param_group<onebit::bf16>> groups(1);
+      groups[0].tensors.push_back({params, grads});
+      wait_for_all(t);
+      const auto before = live_bytes.load();
+      wait_for_all(t);
+      const std::size_t bucket = 1 << 16;
+      auto optimizer =
+          onebit::sharded_adam(groups, t, {}, {.bucket_elements = bucket, .masters = true});
+      for (int i = 0; i < 3; ++i) (void)optimizer.step(0.01F);
+      wait_for_all(t);
+      const auto each = static_cast<std::size_t>(w);
+      const auto held = static_cast<std::size_t>(live_bytes.load() - before) / each;
+      const std::size_t told = optimizer.state_bytes() + optimizer.work_bytes();
+      CHECK(held >= told - told / 100);
+      CHECK(held <= told + n / 4096 * 400 + 20000);
+      // m, v, masters; the means, and the optimizer's own copy of them; bf16 messages both ways
+      CHECK(optimizer.state_bytes() <= 12 * n / each + 4096);
+      CHECK(optimizer.work_bytes() <= 8 * n / each + 4 * 2 * bucket + n / 20 + 20000);
+      wait_for_all(t);
+    });
+  }
+}
