@@ -25,6 +25,7 @@ namespace onebit {
 ///     transposition()(word)    bit l is bit lane() of lane l's word
 ///     with_sign(x, word)       x where the word's highest bit is set, -x elsewhere
 ///     sync()                   all 32 are here, and see what each other wrote
+///     tile(i)                  4096 floats that the 32 share; i below 3
 ///     arrive(count)            adds 1, once; what it was. Who comes later sees what was written
 ///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
 ///
@@ -41,6 +42,11 @@ struct warp_lanes {
   ONEBIT_HD static std::uint32_t first(std::uint32_t n) { return n >= 32 ? ~0U : (1U << n) - 1U; }
   ONEBIT_HD static bool first_lane() { return Warp::lane() == 0; }
   ONEBIT_HD static float abs_scalar(float x) { return abs(x); }
+  /// @{
+  /// See SharingLanes.
+  ONEBIT_HD static float* shared_tile(std::uint32_t room) { return Warp::tile(room); }
+  ONEBIT_HD static void sync() { Warp::sync(); }
+  /// @}
 
   /// By lane 0. What the other lanes still read there they get unchanged, and what they read
   /// afterwards is x: as where one thread does it all.

@@ -119,9 +119,13 @@ class gather_scatter_exchange {
   void check_slots(checked which) { sender_.check_slots(travels() ? which : checked::nothing); }
 
   /// What was agreed in the last exchange that was kept.
-  [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
+  [[nodiscard]] view agreed(live_mask live) {
+    return view_of(gathered_.current(), live, tile_room::agreed);
+  }
   /// What was agreed in this step.
-  [[nodiscard]] view heard(live_mask live) { return view_of(gathered_.next(), live); }
+  [[nodiscard]] view heard(live_mask live) {
+    return view_of(gathered_.next(), live, tile_room::heard);
+  }
   /// The slots behind it.
   [[nodiscard]] std::byte* heard_slots() { return gathered_.next(); }
 
@@ -228,8 +232,8 @@ class gather_scatter_exchange {
   [[nodiscard]] byte_buffer make(std::size_t n) {
     return sender_.backend().template make_buffer<std::byte>(n);
   }
-  [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
-    return {sender_.codec(), sender_.format(), slots, live};
+  [[nodiscard]] view view_of(const std::byte* slots, live_mask live, tile_room room) const {
+    return {sender_.codec(), sender_.format(), slots, live, room};
   }
   [[nodiscard]] mean_view<C> mean() const {
     return server<C, B>::mean(sender_.codec(), sender_.format(), received_.data(), wire_.size());

@@ -53,10 +53,6 @@ class sender {
     if constexpr (WordCompressor<C>) return bool{C::scaled};
     return false;
   }();
-  static_assert(
-      !B::deferred || WordCompressor<C>,
-      "onebit: a TileCompressor runs on the host only; on a device write the members of a "
-      "WordCompressor as in onebit/compress/sign.hpp");
 
   /// `n_heard`: slots that are read at a time, where these are more than those that are sent.
   sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1,
