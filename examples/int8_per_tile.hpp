@@ -5,11 +5,11 @@
 // A compressor: int8 with one scale per tile of at most 4096 values. What lies between the markers
 // is in the README.
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <onebit/vocabulary.hpp>
 #include <string>
 
 // [compressor]
@@ -18,19 +18,20 @@ struct int8_per_tile {
 
   std::size_t tile_bytes(std::size_t n) const { return sizeof(float) + n; }
 
-  void encode(const float* values, std::size_t n, std::byte* out) const {
+  // ONEBIT_HD: __host__ __device__, where there are devices.
+  ONEBIT_HD void encode(const float* values, std::size_t n, std::byte* out) const {
     float largest = 0;
-    for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, std::fabs(values[i]));
+    for (std::size_t i = 0; i < n; ++i) largest = std::fmax(largest, std::fabs(values[i]));
     const float scale = largest / 127;
     std::memcpy(out, &scale, sizeof scale);
     for (std::size_t i = 0; i < n; ++i) {
       const float steps = scale > 0 ? values[i] / scale : 0.0F;
-      const auto code = static_cast<std::int8_t>(std::lround(std::clamp(steps, -127.0F, 127.0F)));
+      const auto code = static_cast<std::int8_t>(std::lround(steps));
       out[sizeof scale + i] = static_cast<std::byte>(code);
     }
   }
 
-  void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
+  ONEBIT_HD void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
     float scale = 0;
     std::memcpy(&scale, in, sizeof scale);
     for (std::size_t i = 0; i < n; ++i) {

@@ -138,13 +138,13 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
   { c.template residual<detail::any_lanes>(v, 1.0F) } -> std::same_as<detail::any_lanes::value>;
 };
 
-/// The short way to write a compressor: a codec for one tile of at most 4096 floats. Its message
-/// has `tile_bytes(n)` bytes, whatever the values. The residual is kept for it (error feedback).
-/// `encode` may throw: the step is taken back. `decode` is noexcept: it runs in updates too.
+/// The short way to write a compressor: a codec for a tile of at most 4096 floats, whose residual
+/// is kept for it. `encode` may throw on the host: the step is taken back; `decode` is noexcept: it
+/// runs in updates too. On a device one lane of a warp calls them, where they are ONEBIT_HD.
 template <class C>
 concept TileCompressor = requires(const C c, const float* values, std::size_t n, std::byte* out,
                                   const std::byte* in, float* decoded) {
-  { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;
+  { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;  // whatever the values
   c.encode(values, n, out);
   { c.decode(in, n, decoded) }
   noexcept;

@@ -40,6 +40,8 @@ namespace onebit {
 
 inline constexpr std::size_t word_elements = 32;    ///< elements whose bits are sent together
 inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit of work and of sums
+/// Tiles of floats that a kernel call may hold in memory that its lanes share: 48 KiB of a device.
+inline constexpr std::uint32_t tile_rooms = 3;
 inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< the same in words
 
 struct tile;          // layout.hpp

@@ -39,6 +39,7 @@ void on_stand_ins(int n, const F& f) {
     CHECK(record.streams == 0);
     CHECK(record.events == 0);
     CHECK(record.allocations == 0);
+    CHECK(record.registrations == 0);
     CHECK(record.open_groups == 0);
     CHECK(record.aborts_outside_of_a_group == 0);
   });

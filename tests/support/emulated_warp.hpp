@@ -115,6 +115,7 @@ class warp_fibers {
 
   static warp_fibers& current() { return *current_; }
   std::uint32_t lane() const { return lane_; }
+  float* tile(std::uint32_t i) { return tiles_.data() + i * onebit::tile_elements; }
 
   /// Waits until every lane is at such a point; gives what they brought, by lane, valid until the
   /// next one.
@@ -230,6 +231,7 @@ class warp_fibers {
   static inline thread_local warp_fibers* current_ = nullptr;
 
   std::vector<fiber> lanes_;
+  std::vector<float> tiles_ = std::vector<float>(onebit::tile_rooms * onebit::tile_elements);
   stack_context caller_;
   std::uint32_t lane_ = 0;
   std::size_t turn_ = 0;
@@ -265,6 +267,7 @@ struct emulated_warp {
   };
   static float with_sign(float x, std::uint32_t word) { return word >> 31U != 0 ? x : -x; }
   static void sync() { warp_fibers::current().meet("sync", 0); }
+  static float* tile(std::uint32_t i) { return warp_fibers::current().tile(i); }
   static std::uint32_t ballot(bool mine) {
     const std::uint64_t* all = warp_fibers::current().meet("ballot", mine ? 1U : 0U);
     std::uint32_t word = 0;
@@ -300,6 +303,10 @@ struct emulated_warp {
     const auto before = static_cast<std::uint32_t>(all[0]);
     *count = before + 1;
     return before;
+  }
+  template <class T>
+  static T fresh(const T* p) {
+    return *p;
   }
   static void raise(std::uint32_t* flag) { *flag = 1; }
 };

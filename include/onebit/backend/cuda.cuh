@@ -48,6 +48,15 @@ struct cuda_warp {
     return r;
   }
   ONEBIT_HD static void sync() { ONEBIT_ON_DEVICE(__syncwarp(all)); }
+  /// Of the block: kernels that use it have blocks of one warp.
+  ONEBIT_HD static float* tile([[maybe_unused]] std::uint32_t i) {
+#if defined(__CUDA_ARCH__)
+    __shared__ float tiles[tile_rooms * tile_elements];
+    return tiles + i * tile_elements;
+#else
+    __builtin_trap();
+#endif
+  }
   ONEBIT_HD static std::uint32_t ballot([[maybe_unused]] bool mine) {
     ONEBIT_ON_DEVICE(__ballot_sync(all, mine));
   }
@@ -101,6 +110,10 @@ struct cuda_warp {
     __threadfence();
 #endif
     return before;
+  }
+  template <class T>
+  ONEBIT_HD static T fresh(const T* p) {
+    return *static_cast<const volatile T*>(p);
   }
   ONEBIT_HD static void raise(std::uint32_t* flag) {
     *static_cast<volatile std::uint32_t*>(flag) = 1;  // whoever raises it writes the same
@@ -162,15 +175,25 @@ __global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
 #endif
   // the shuffle tells the compiler that all of a warp have the same index
   const unsigned warp = __shfl_sync(cuda_warp::all, threadIdx.x / 32, 0);
-  const std::size_t stride = std::size_t{gridDim.x} * warps_per_block;
-  for (std::size_t i = std::size_t{blockIdx.x} * warps_per_block + warp; i < n; i += stride) {
+  const std::size_t warps = blockDim.x / 32, stride = gridDim.x * warps;
+  for (std::size_t i = blockIdx.x * warps + warp; i < n; i += stride) {
     run_wide<warp_lanes<cuda_warp>>(kernel, i);
   }
 }
 
+/// The warps of its blocks: one, where it has tiles in shared memory.
+template <class Kernel>
+[[nodiscard]] unsigned warps_of() {
+  cudaFuncAttributes what{};
+  check_cuda(cudaFuncGetAttributes(&what, reinterpret_cast<const void*>(&run_on_warps<Kernel>)),
+             "cudaFuncGetAttributes");
+  return what.sharedSizeBytes > 0 ? 1 : warps_per_block;
+}
+
 }  // namespace detail
 
-/// n zeroed objects of T in device memory, at least 256-byte aligned; movable. Freed through the
+/// n zeroed objects of T in device memory, at least 256-byte aligned; movable. Bytes are messages:
+/// of that kind of memory, where the resource has one. Freed through the
 /// resource it came from, in the order of its stream: what was launched there before may still use
 /// it. The stream must outlive it.
 template <class T>
@@ -182,7 +205,11 @@ class cuda_buffer {
   /// Throws backend_error when the memory is exhausted.
   cuda_buffer(std::size_t n, cudaStream_t stream, cuda_memory_resource& resource) {
     if (n == 0) return;
-    data_ = static_cast<T*>(resource.allocate(n * sizeof(T), stream));
+    if constexpr (std::is_same_v<T, std::byte>) {
+      data_ = static_cast<T*>(resource.allocate_message(n, stream));
+    } else {
+      data_ = static_cast<T*>(resource.allocate(n * sizeof(T), stream));
+    }
     size_ = n;
     stream_ = stream;
     resource_ = &resource;
@@ -262,13 +289,14 @@ class cuda {
     static_assert(std::is_trivially_copyable_v<Kernel>, "onebit: kernels travel as bytes");
     if (n == 0) return;
     constexpr std::size_t most_blocks = 0x7FFFFFFF;
-    const std::size_t blocks = (n + detail::warps_per_block - 1) / detail::warps_per_block;
+    static const unsigned warps = detail::warps_of<Kernel>();
+    const std::size_t blocks = (n + warps - 1) / warps;
     Kernel object = kernel;
     void* arguments[] = {&object, &n};
-    const cudaError_t code = cudaLaunchKernel(
-        reinterpret_cast<const void*>(&detail::run_on_warps<Kernel>),
-        dim3(static_cast<unsigned>(std::min(blocks, most_blocks))),
-        dim3(32 * detail::warps_per_block), static_cast<void**>(arguments), 0, stream_);
+    const cudaError_t code =
+        cudaLaunchKernel(reinterpret_cast<const void*>(&detail::run_on_warps<Kernel>),
+                         dim3(static_cast<unsigned>(std::min(blocks, most_blocks))),
+                         dim3(32 * warps), static_cast<void**>(arguments), 0, stream_);
     detail::check_cuda(code, "cudaLaunchKernel");
   }
 

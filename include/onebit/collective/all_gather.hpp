@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/slot.hpp>
+#include <onebit/collective/start.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/policy_checks.hpp>
@@ -79,8 +80,12 @@ class all_gather_exchange {
   void count_live(live_mask live) { sender_.count_live(live); }
   void check_slots(checked which) { sender_.check_slots(travels() ? which : checked::nothing); }
 
-  [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
-  [[nodiscard]] view heard(live_mask live) { return view_of(gathered_.next(), live); }
+  [[nodiscard]] view agreed(live_mask live) {
+    return view_of(gathered_.current(), live, tile_room::agreed);
+  }
+  [[nodiscard]] view heard(live_mask live) {
+    return view_of(gathered_.next(), live, tile_room::heard);
+  }
 
   /// All is one bucket here: it goes when all gradients are known.
   [[nodiscard]] int n_unsent() const { return 0; }
@@ -143,9 +148,9 @@ class all_gather_exchange {
   [[nodiscard]] byte_buffer make(std::size_t n) {
     return sender_.backend().template make_buffer<std::byte>(n);
   }
-  [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
+  [[nodiscard]] view view_of(const std::byte* slots, live_mask live, tile_room room) const {
     const int w = wire_.size();
-    return {sender_.codec(), sender_.format(), slots, w, 1.0F / static_cast<float>(w), live};
+    return {sender_.codec(), sender_.format(), slots, w, 1.0F / static_cast<float>(w), live, room};
   }
 
   wire wire_;

@@ -7,6 +7,7 @@
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/server.hpp>
 #include <onebit/collective/slot.hpp>
+#include <onebit/collective/start.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -119,9 +120,13 @@ class gather_scatter_exchange {
   void check_slots(checked which) { sender_.check_slots(travels() ? which : checked::nothing); }
 
   /// What was agreed in the last exchange that was kept.
-  [[nodiscard]] view agreed(live_mask live) { return view_of(gathered_.current(), live); }
+  [[nodiscard]] view agreed(live_mask live) {
+    return view_of(gathered_.current(), live, tile_room::agreed);
+  }
   /// What was agreed in this step.
-  [[nodiscard]] view heard(live_mask live) { return view_of(gathered_.next(), live); }
+  [[nodiscard]] view heard(live_mask live) {
+    return view_of(gathered_.next(), live, tile_room::heard);
+  }
   /// The slots behind it.
   [[nodiscard]] std::byte* heard_slots() { return gathered_.next(); }
 
@@ -228,8 +233,8 @@ class gather_scatter_exchange {
   [[nodiscard]] byte_buffer make(std::size_t n) {
     return sender_.backend().template make_buffer<std::byte>(n);
   }
-  [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
-    return {sender_.codec(), sender_.format(), slots, live};
+  [[nodiscard]] view view_of(const std::byte* slots, live_mask live, tile_room room) const {
+    return {sender_.codec(), sender_.format(), slots, live, room};
   }
   [[nodiscard]] mean_view<C> mean() const {
     return server<C, B>::mean(sender_.codec(), sender_.format(), received_.data(), wire_.size());
@@ -270,10 +275,11 @@ class gather_scatter_exchange {
     const auto part = static_cast<std::uint32_t>(b);
     std::byte* slot = served_.data() + static_cast<std::size_t>(b) * slot_bytes();
     // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
-    server_.serve(sender_, mean(), own_chunk(b), t, served_.data(), [&](const auto& scales) {
-      sender_.check_and_seal(scales, check(received_.data() + slots_of(b), 1, part, t.now),
-                             sender_.seal(slot, 1, slot_place::served + part, t.now));
-    });
+    const auto end = [&](const auto& encode, const auto& scales) {
+      sender_.launch_encode(encode, scales, check(received_.data() + slots_of(b), 1, part, t.now),
+                            sender_.seal(slot, 1, slot_place::served + part, t.now));
+    };
+    server_.serve(sender_, mean(), own_chunk(b), t, served_.data(), end);
     if (buckets() > 1) {
       gathering_.add(wire_.start_all_gather(slot, gathered_.next() + slots_of(b), slot_bytes()));
     } else {

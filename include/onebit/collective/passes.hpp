@@ -137,8 +137,7 @@ concept NarrowMessage = requires {
 };
 
 /// A message that says `static constexpr bool wakes = true`: v is refreshed while it is exchanged,
-/// and elements that sleep carry the last gradient, which readers have as `gradient`: who occurs
-/// rarely need not occur in a step that refreshes.
+/// and elements that sleep carry the last gradient, which readers have as `gradient`.
 template <class Produce>
 concept WakingMessage = requires {
   requires Produce::wakes;
@@ -154,8 +153,8 @@ ONEBIT_HD V carried_of(const live_mask& live, std::size_t word, const V& y, cons
   }
 }
 
-/// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and for
-/// a worker the value (or, for a tile compressor, the new residual) into the carried buffer.
+/// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
+/// worker's value (by a tile compressor, the new residual) into the carried buffer.
 template <class C, class Produce, class Carry>
 struct encode_kernel {
   C codec;
@@ -170,7 +169,7 @@ struct encode_kernel {
   float* sums;                    ///< by tile
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(!NarrowMessage<Produce>) {
+      requires(WordCompressor<C> && !NarrowMessage<Produce>) {
     return tiles[first_tile + i];
   }
   template <class L>
@@ -197,20 +196,21 @@ struct encode_kernel {
         detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
       }
     } else {
-      float values[tile_elements], decoded[tile_elements];
+      detail::tile_values<L> values(tile_room::work);
       for (std::uint32_t k = 0; k < n_words; ++k) {
-        const auto y =
-            live.template keep<L>(t.word + k, message(k, state.residual(k, state.load(k))), check);
-        L::store(values + 32 * k, y);
+        const auto said = message(k, state.residual(k, state.load(k)));
+        const auto y = live.template keep<L>(t.word + k, said, check);
+        L::store(values.data() + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
       }
-      detail::encode_tile(codec, values, t.n, out);  // may throw: nothing is overwritten yet
-      detail::decode_tile(codec, out, t.n, decoded);
-      for (std::uint32_t i2 = t.n; i2 < n_words * 32; ++i2) decoded[i2] = 0;
+      detail::encode_tile<L>(codec, values, t.n, out);  // may throw: nothing is overwritten yet
+      detail::decode_tile<L>(codec, out, t.n, values);
       state.begin();
-      for (std::uint32_t k = 0; k < n_words; ++k) {
-        const auto e = L::sub(L::load(values + 32 * k), L::load(decoded + 32 * k));
-        state.store(k, state.load(k), live.template keep<L>(t.word + k, e));
+      for (std::uint32_t k = 0; k < n_words; ++k) {  // the message once more, as it was
+        const auto old = state.load(k);
+        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)));
+        const auto lost = L::sub(y, L::load(values.data() + 32 * k));
+        state.store(k, old, live.template keep<L>(t.word + k, lost));
       }
     }
     L::store_scalar(sums + index, one::fold(one::add(sum, check)));

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/mixed.hpp>
+#include <onebit/collective/tile_codec.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
@@ -128,27 +129,6 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
   return *reinterpret_cast<const T*>(p);
 }
 
-#if defined(__CUDACC__)
-#define ONEBIT_OUT_OF_LINE __host__ __device__ __noinline__
-#else
-#define ONEBIT_OUT_OF_LINE __attribute__((noinline))
-#endif
-
-/// A tile codec is plain code of the user's: inlined into a runner, its a * b + c would be
-/// contracted where the instruction set has an fma and not elsewhere, and ranks would decode
-/// different values.
-template <class C>
-ONEBIT_OUT_OF_LINE void encode_tile(const C& codec, const float* values, std::size_t n,
-                                    std::byte* out) {
-  codec.encode(values, n, out);
-}
-template <class C>
-ONEBIT_OUT_OF_LINE void decode_tile(const C& codec, const std::byte* in, std::size_t n,
-                                    float* values) noexcept {
-  codec.decode(in, n, values);
-}
-#undef ONEBIT_OUT_OF_LINE
-
 // A word compressor knows lanes for one word.
 template <class L, class C>
 ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
@@ -185,7 +165,7 @@ struct tile_reader {
   float scale;
 
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index)
+                        std::size_t index, tile_room = {})
       : codec(of_tile(c, index)), words(slot + f.payload_at(t, index)), scale(0) {
     if constexpr (C::scaled) {
       scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
@@ -198,14 +178,16 @@ struct tile_reader {
 
 template <class L, class C>
 struct tile_reader<L, C, false> {
-  float values[tile_elements];
+  tile_values<L> values;
 
   ONEBIT_HD tile_reader(const C& codec, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index) {
-    decode_tile(codec, slot + f.payload_at(t, index), t.n, values);
-    for (std::uint32_t i = t.n; i < t.n_words() * 32; ++i) values[i] = 0;
+                        std::size_t index, tile_room room)
+      : values(room) {
+    decode_tile<L>(codec, slot + f.payload_at(t, index), t.n, values);
   }
-  ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return L::load(values + 32 * k); }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    return L::load(values.data() + 32 * k);
+  }
 };
 
 /// Sum over the slots of all ranks, in rank order, of the values of one tile.
@@ -218,7 +200,7 @@ struct tile_sum {
   int n;
 
   ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index)
+                     const tile& t, std::size_t index, tile_room = {})
       : codec(of_tile(c, index)),
         words(slots + f.payload_at(t, index)),
         scales(slots + f.scales_at + t.segment * sizeof(float)),
@@ -249,7 +231,7 @@ struct tile_sum<L, C, true> {
   typename one_word<L>::sum_of_four sum;
 
   ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index)
+                     const tile& t, std::size_t index, tile_room = {})
       : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
             f.slot_bytes, n_slots) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
@@ -261,20 +243,24 @@ struct tile_sum<L, C, true> {
 
 template <class L, class C>
 struct tile_sum<L, C, false> {
-  float values[tile_elements];
+  tile_values<L> values;
 
   ONEBIT_HD tile_sum(const C& codec, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index) {
-    for (std::uint32_t i = 0; i < t.n_words() * 32; ++i) values[i] = 0;
+                     const tile& t, std::size_t index, tile_room room)
+      : values(room) {
+    float* const sum = values.data();
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) L::store(sum + 32 * k, L::set(0.0F));
     for (int r = 0; r < n_slots; ++r) {
       const tile_reader<L, C> one(codec, f, slots + static_cast<std::size_t>(r) * f.slot_bytes, t,
-                                  index);
-      for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-        L::store(values + 32 * k, L::add(L::load(values + 32 * k), one(k)));
+                                  index, tile_room::work);
+      for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+        L::store(sum + 32 * k, L::add(L::load(sum + 32 * k), one(k)));
       }
     }
   }
-  ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return L::load(values + 32 * k); }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    return L::load(values.data() + 32 * k);
+  }
 };
 
 }  // namespace detail
@@ -286,6 +272,7 @@ struct gathered_view {
   slot_format format;
   const std::byte* slots = nullptr;
   live_mask live;
+  tile_room room = tile_room::agreed;
 
   template <class L>
   struct reader {
@@ -298,7 +285,8 @@ struct gathered_view {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index),
+    return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index,
+                                      room),
             live, t.word};
   }
 };
@@ -312,6 +300,7 @@ struct mean_view {
   int n_slots = 1;
   float inverse = 1;  ///< 1 / n_slots
   live_mask live;
+  tile_room room = tile_room::agreed;
 
   template <class L>
   struct reader {
@@ -330,9 +319,9 @@ struct mean_view {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const std::size_t first = format.bucket_of(t) * static_cast<std::size_t>(n_slots);
-    return {
-        detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t, index),
-        inverse, live, t.word};
+    return {detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t,
+                                   index, room),
+            inverse, live, t.word};
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include <nccl.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -21,6 +22,9 @@ namespace onebit {
 struct nccl_options {
   /// How long a wait of the host may take before the ranks are given up.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// After an error the communicators are not aborted but kept, so that `shrink` can go on without
+  /// the ranks that are lost; they are aborted when the last transport of the family goes.
+  bool keep_for_shrink = false;
 };
 
 namespace detail {
@@ -51,7 +55,7 @@ inline void check_cuda(cudaError_t code, const char* call, const std::string& su
 class nccl_family {
  public:
   nccl_family(int device, cudaStream_t stream, nccl_options options)
-      : device_(device), stream_(stream), timeout_(options.timeout) {
+      : device_(device), stream_(stream), options_(options) {
     const cuda_device_scope current(device_);
     check_cuda(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking),
                "cudaStreamCreateWithFlags", "");
@@ -60,6 +64,7 @@ class nccl_family {
   nccl_family(const nccl_family&) = delete;
   nccl_family& operator=(const nccl_family&) = delete;
   ~nccl_family() {
+    if (failed_) end();
     for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
     cudaStreamDestroy(side_);
   }
@@ -87,14 +92,23 @@ class nccl_family {
   }
   void give(cudaEvent_t event) { spare_.push_back(event); }
 
+  /// Its communicators; none once they were aborted.
+  [[nodiscard]] const std::vector<ncclComm_t>& comms() const { return comms_; }
+  [[nodiscard]] bool watches(ncclComm_t comm) const {
+    return std::find(comms_.begin(), comms_.end(), comm) != comms_.end();
+  }
+  [[nodiscard]] const nccl_options& options() const { return options_; }
+  [[nodiscard]] bool failed() const { return failed_; }
+
   void watch(ncclComm_t comm) { comms_.push_back(comm); }
   void forget(ncclComm_t comm) { std::erase(comms_, comm); }
-  [[nodiscard]] bool aborted() const { return aborted_; }
 
   /// Throws when the communicators are gone.
   void check_alive(const std::string& suffix) const {
-    if (!aborted_) return;
-    throw transport_error(message("nccl: the communicators were aborted: ", why_, suffix));
+    if (!failed_) return;
+    throw transport_error(
+        message("nccl: the communicators ",
+                options_.keep_for_shrink ? "have failed: " : "were aborted: ", why_, suffix));
   }
 
   /// Waits, as wait_until does, for the stream.
@@ -140,7 +154,14 @@ class nccl_family {
     }
   }
 
- private:
+  /// In one group, so that all kernels are told to end before one is waited for.
+  void end() noexcept {
+    ncclGroupStart();
+    for (const ncclComm_t comm : std::exchange(comms_, {})) ncclCommAbort(comm);
+    ncclGroupEnd();
+  }
+
+  /// What a call that failed is told by.
   static std::string failure(ncclComm_t comm, ncclResult_t code, const char* call) {
     const char* const last = ncclGetLastError(comm);
     return std::string(call) + " failed with code " + std::to_string(code) + ": " +
@@ -148,13 +169,14 @@ class nccl_family {
            (last != nullptr ? last : "");
   }
 
+ private:
   template <class Done>
   void wait_until(const Done& done, const char* what, const std::string& suffix) {
     using clock = std::chrono::steady_clock;
     const auto start = clock::now();
     for (int polls = 0; !done(); ++polls) {
-      if (clock::now() - start > timeout_) {
-        abort("waited " + std::to_string(timeout_.count()) + " ms for " + what, suffix);
+      if (clock::now() - start > options_.timeout) {
+        abort("waited " + std::to_string(options_.timeout.count()) + " ms for " + what, suffix);
       }
       if (polls < 1000) {
         std::this_thread::yield();
@@ -164,14 +186,14 @@ class nccl_family {
     }
   }
 
-  /// In one group, so that all kernels are told to end before one is waited for.
   [[noreturn]] void abort(const std::string& why, const std::string& suffix) {
     why_ = why;
-    aborted_ = true;
-    ncclGroupStart();
-    for (const ncclComm_t comm : std::exchange(comms_, {})) ncclCommAbort(comm);
-    ncclGroupEnd();
-    throw transport_error(message("nccl: ", why, "; the communicators were aborted", suffix));
+    failed_ = true;
+    if (!options_.keep_for_shrink) end();
+    throw transport_error(message("nccl: ", why,
+                                  options_.keep_for_shrink ? "; shrink() leaves lost ranks out"
+                                                           : "; the communicators were aborted",
+                                  suffix));
   }
 
   [[nodiscard]] cudaEvent_t new_event() const {
@@ -185,10 +207,10 @@ class nccl_family {
   int device_;
   cudaStream_t stream_;
   cudaStream_t side_ = nullptr;
-  std::chrono::milliseconds timeout_;
+  nccl_options options_;
   std::vector<cudaEvent_t> spare_;
   std::vector<ncclComm_t> comms_;
-  bool aborted_ = false;
+  bool failed_ = false;
   std::string why_;
 };
 
@@ -211,16 +233,14 @@ struct nccl_member {
   nccl_member(const nccl_member&) = delete;
   nccl_member& operator=(const nccl_member&) = delete;
   ~nccl_member() {
-    if (owned) {
-      try {  // with work left ncclCommDestroy would wait, for ever if a peer is gone
-        family->wait(suffix());
-        family->forget(comm);
-        ncclCommDestroy(comm);
-      } catch (...) {
-        family->forget(comm);
-      }
+    try {  // with work left ncclCommDestroy would wait, for ever if a peer is gone
+      if (owned) family->wait(suffix());
+    } catch (...) {  // aborted now, or with the family
     }
-    family->forget(comm);
+    if (!family->failed()) {
+      family->forget(comm);
+      if (owned) ncclCommDestroy(comm);
+    }
     if (control != nullptr) cudaFree(control);
   }
 
