@@ -46,6 +46,9 @@ struct named_optimizer {
   dense_sum sum = dense_sum::automatic;  ///< of adam, lamb and lion
   std::uint64_t v_bits = 32;             ///< of one_bit_adam, once v is frozen: 32 or 8
   std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
+  /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
+  /// of one_bit_lamb, whose tensors all share one.
+  std::size_t scale_elements = sign<>{}.scales.block_elements;
   double lr = 1e-3;                      ///< what any_optimizer::lr tells
   std::optional<double> weight_decay{};  ///< of groups that have none
 };
@@ -138,12 +141,12 @@ template <class Options>
 /// Names are those of algorithms.hpp (adam, lamb, lion, one_bit_adam, one_bit_lamb, one_bit_lion,
 /// zero_one_adam, zero_one_lion), which have its defaults, and DeepSpeed's, in upper or lower case:
 /// Adam, AdamW, Lamb and Lion, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the
-/// papers' forms as DeepSpeed computes them: no bias correction, no bound on steps, v constant once
-/// it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's configuration ("params")
-/// and the members of our structs, the same for both kinds of names; examples/guide/deepspeed.md
-/// has a table of all. Throws invalid_input for unknown names and options (with the nearest that
-/// there is), values that cannot be read, options that cannot be what they ask for, and two names
-/// of one option; ranges are checked by the algorithm.
+/// papers' forms as DeepSpeed computes them: no bias correction, no bound on steps, a scale per
+/// tensor, v constant once it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's
+/// configuration ("params") and the members of our structs, the same for both kinds of names;
+/// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
+/// options (with the nearest that there is), values that cannot be read, options that cannot be
+/// what they ask for, and two names of one option; ranges are checked by the algorithm.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
                                                              const option_map& options) {
   using detail::lower_case;
@@ -188,6 +191,12 @@ template <class Options>
     r.read({"bucket_elements"}, bucket);
     o.bucket_elements = static_cast<std::size_t>(bucket);
   };
+  const auto read_scales = [&] {
+    if (as_deepspeed) o.scale_elements = 0;
+    std::uint64_t elements = o.scale_elements;
+    r.read({"scale_elements"}, elements);
+    o.scale_elements = static_cast<std::size_t>(elements);
+  };
   const auto compressing = [&](auto& rule) {
     detail::read_moments(r, rule, as_deepspeed);
     r.read({"max_step"}, rule.max_step);
@@ -216,6 +225,7 @@ template <class Options>
     detail::read_sum(r, "sum", o.sum);
   } else if (o.which == algorithm::one_bit_adam) {
     compressing(o.one_bit_adam.adam);
+    read_scales();
     detail::read_freeze(r, o.one_bit_adam.freeze, as_deepspeed);
     if (as_deepspeed) o.one_bit_adam.refreshes = 0;
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
@@ -236,6 +246,7 @@ template <class Options>
     detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
   } else if (o.which == algorithm::zero_one_adam) {
     compressing(o.zero_one_adam.adam);
+    read_scales();
     detail::read_intervals(r, o.zero_one_adam.schedule, as_deepspeed);
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
   } else if (o.which == algorithm::lion) {
@@ -296,7 +307,9 @@ template <class P, class G, class T, class B = host>
     return std::pair(read, detail::with_decay(groups, read.weight_decay));
   });
   const auto lr = static_cast<float>(std::min(o.lr, 3e38));
-  using layers = gather_scatter<sign<l2_scale>>;
+  using signs = gather_scatter<sign<l2_scale>>;
+  const granularity scales =
+      o.scale_elements > 0 ? granularity::block(o.scale_elements) : granularity::layer();
   switch (o.which) {
     case algorithm::adam:
       return {adam(all, comm, o.adam, std::move(backend), o.sum), lr};
@@ -304,19 +317,19 @@ template <class P, class G, class T, class B = host>
       return {lamb(all, comm, o.lamb, std::move(backend), o.sum), lr};
     case algorithm::one_bit_adam:
       if (o.v_bits == 8) {
-        return {one_bit_adam<int8>(all, comm, o.one_bit_adam, layers{{}, o.bucket_elements},
+        return {one_bit_adam<int8>(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                                    std::move(backend)),
                 lr};
       }
-      return {one_bit_adam(all, comm, o.one_bit_adam, layers{{}, o.bucket_elements},
+      return {one_bit_adam(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                            std::move(backend)),
               lr};
     case algorithm::one_bit_lamb:
       return {one_bit_lamb(all, comm, o.one_bit_lamb,
-                           layers{{granularity::vector()}, o.bucket_elements}, std::move(backend)),
+                           signs{{granularity::vector()}, o.bucket_elements}, std::move(backend)),
               lr};
     case algorithm::zero_one_adam:
-      return {zero_one_adam(all, comm, o.zero_one_adam, layers{{}, o.bucket_elements},
+      return {zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
                             std::move(backend)),
               lr};
     case algorithm::lion:
@@ -326,8 +339,8 @@ template <class P, class G, class T, class B = host>
                            std::move(backend)),
               lr};
     case algorithm::zero_one_lion:
-      return {zero_one_lion(all, comm, o.zero_one_lion, layers{{}, o.bucket_elements},
-                            std::move(backend)),
+      return {zero_one_lion(all, comm, o.zero_one_lion,
+                            signs{{granularity::layer()}, o.bucket_elements}, std::move(backend)),
               lr};
   }
   throw invalid_input(detail::message("make_optimizer: no algorithm"));
