@@ -37,7 +37,7 @@ struct settings {
   int ranks = 2, steps = 200, batch = 16, context = 64, layers = 2;
   std::int64_t channels = 64;
   std::uint64_t seed = 1, freeze = 0, warm_up = 40;
-  std::size_t bucket = 0, block = 0;
+  std::size_t bucket = 0, block = onebit::tile_elements;
   double lr = 3e-3, gamma = 1, max_grad_norm = 0, max_step = 10;
   bool overlap = false;
 };
@@ -244,7 +244,7 @@ int main(int argc, char** argv) {
   app.add_option("--warm-up", s.warm_up, "Warm-up of zero_one_adam");
   app.add_option("--max-grad-norm", s.max_grad_norm, "Clip to this; 0: no clipping");
   app.add_option("--max-step", s.max_step, "Bound of a step from compressed momenta; 0: none");
-  app.add_option("--block", s.block, "Elements with a scale of their own; 0: a scale for a tensor");
+  app.add_option("--block", s.block, "Elements that share a scale (4096); 0: those of a tensor");
   app.add_option("--bucket", s.bucket, "Elements of a bucket; 0: one bucket");
   app.add_flag("--overlap", s.overlap, "Gradients travel during the backward pass");
   CLI11_PARSE(app, argc, argv);

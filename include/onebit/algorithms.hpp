@@ -126,7 +126,7 @@ template <class P, class G, class T, class B = host>
 /// refresh are not moved (with one rank nothing freezes); weight decay still acts on them. Source:
 /// 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes at growing gaps as 0/1 Adam's T_v.
 /// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with one that
-/// works word by word: sign<l2_scale> per layer unless said otherwise.
+/// works word by word: sign<l2_scale> unless said otherwise.
 ///
 /// `one_bit_adam<int8>` stores the frozen v in 8 bits: 5.3 + 4/W bytes per parameter (while
 /// refreshes follow each other closely as many as without).
@@ -298,12 +298,14 @@ struct zero_one_lion_options {
 /// `zero_one_lion<bf16>`. Between exchanges the ranks' parameters differ; a local step's gradient
 /// that is not finite is left out by its rank alone, as in zero_one_adam. An element that has no
 /// gradient on any rank is not moved by votes, but by what compression makes of them, until the
-/// residual has taken it back.
+/// residual has taken it back. `collective`: one scale per tensor unless said otherwise, since the
+/// elements of a sum of votes are of one size.
 template <Element M = float, class P, class G, class T, class B = host,
           class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_lion(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_lion_options options,
-                                            C collective = {}, B backend = B{}) {
+                                            C collective = {{granularity::layer()}},
+                                            B backend = B{}) {
   detail::check_policies<T, B>();
   check_split<C, T>();
   wire comm(std::move(transport));

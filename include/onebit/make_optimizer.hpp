@@ -58,7 +58,9 @@ template <class P, class G, class T, class B = host>
     return std::pair(read, detail::with_decay(groups, read.weight_decay));
   });
   const auto lr = static_cast<float>(std::min(o.lr, 3e38));
-  using layers = gather_scatter<sign<l2_scale>>;
+  using signs = gather_scatter<sign<l2_scale>>;
+  const granularity scales =
+      o.scale_elements > 0 ? granularity::block(o.scale_elements) : granularity::layer();
   switch (o.which) {
     case algorithm::adam:
       return {adam(all, comm, o.adam, std::move(backend), o.sum), lr};
@@ -66,19 +68,19 @@ template <class P, class G, class T, class B = host>
       return {lamb(all, comm, o.lamb, std::move(backend), o.sum), lr};
     case algorithm::one_bit_adam:
       if (o.v_bits == 8) {
-        return {one_bit_adam<int8>(all, comm, o.one_bit_adam, layers{{}, o.bucket_elements},
+        return {one_bit_adam<int8>(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                                    std::move(backend)),
                 lr};
       }
-      return {one_bit_adam(all, comm, o.one_bit_adam, layers{{}, o.bucket_elements},
+      return {one_bit_adam(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                            std::move(backend)),
               lr};
     case algorithm::one_bit_lamb:
       return {one_bit_lamb(all, comm, o.one_bit_lamb,
-                           layers{{granularity::vector()}, o.bucket_elements}, std::move(backend)),
+                           signs{{granularity::vector()}, o.bucket_elements}, std::move(backend)),
               lr};
     case algorithm::zero_one_adam:
-      return {zero_one_adam(all, comm, o.zero_one_adam, layers{{}, o.bucket_elements},
+      return {zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
                             std::move(backend)),
               lr};
     case algorithm::lion:
@@ -98,8 +100,8 @@ template <class P, class G, class T, class B = host>
         return {sharded_lion(all, comm, o.lion, o.shares, std::move(backend)), lr};
       }
     case algorithm::zero_one_lion:
-      return {zero_one_lion(all, comm, o.zero_one_lion, layers{{}, o.bucket_elements},
-                            std::move(backend)),
+      return {zero_one_lion(all, comm, o.zero_one_lion,
+                            signs{{granularity::layer()}, o.bucket_elements}, std::move(backend)),
               lr};
   }
   throw invalid_input(detail::message("make_optimizer: no algorithm"));

@@ -46,6 +46,9 @@ struct named_optimizer {
   std::uint64_t v_bits = 32;             ///< of one_bit_adam, once v is frozen: 32 or 8
   std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
   sharding shares{};                     ///< of sharded_adam and sharded_lion
+  /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
+  /// of one_bit_lamb, whose tensors all share one.
+  std::size_t scale_elements = sign<>{}.scales.block_elements;
   double lr = 1e-3;                      ///< what any_optimizer::lr tells
   std::optional<double> weight_decay{};  ///< of groups that have none
 };
@@ -139,12 +142,12 @@ template <class Options>
 /// zero_one_adam, zero_one_lion) and sharded.hpp (sharded_adam, sharded_lion), which have their
 /// defaults, and DeepSpeed's, in upper or lower case:
 /// Adam, AdamW, Lamb and Lion, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the
-/// papers' forms as DeepSpeed computes them: no bias correction, no bound on steps, v constant once
-/// it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's configuration ("params")
-/// and the members of our structs, the same for both kinds of names; examples/guide/deepspeed.md
-/// has a table of all. Throws invalid_input for unknown names and options (with the nearest that
-/// there is), values that cannot be read, options that cannot be what they ask for, and two names
-/// of one option; ranges are checked by the algorithm.
+/// papers' forms as DeepSpeed computes them: no bias correction, no bound on steps, a scale per
+/// tensor, v constant once it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's
+/// configuration ("params") and the members of our structs, the same for both kinds of names;
+/// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
+/// options (with the nearest that there is), values that cannot be read, options that cannot be
+/// what they ask for, and two names of one option; ranges are checked by the algorithm.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
                                                              const option_map& options) {
   using detail::lower_case;
@@ -192,6 +195,12 @@ template <class Options>
     r.read({"bucket_elements"}, bucket);
     o.bucket_elements = static_cast<std::size_t>(bucket);
   };
+  const auto read_scales = [&] {
+    if (as_deepspeed) o.scale_elements = 0;
+    std::uint64_t elements = o.scale_elements;
+    r.read({"scale_elements"}, elements);
+    o.scale_elements = static_cast<std::size_t>(elements);
+  };
   const auto compressing = [&](auto& rule) {
     detail::read_moments(r, rule, as_deepspeed);
     r.read({"max_step"}, rule.max_step);
@@ -233,6 +242,7 @@ template <class Options>
     detail::read_sum(r, "sum", o.sum);
   } else if (o.which == algorithm::one_bit_adam) {
     compressing(o.one_bit_adam.adam);
+    read_scales();
     detail::read_freeze(r, o.one_bit_adam.freeze, as_deepspeed);
     if (as_deepspeed) o.one_bit_adam.refreshes = 0;
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
@@ -253,6 +263,7 @@ template <class Options>
     detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
   } else if (o.which == algorithm::zero_one_adam) {
     compressing(o.zero_one_adam.adam);
+    read_scales();
     detail::read_intervals(r, o.zero_one_adam.schedule, as_deepspeed);
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
   } else if (o.which == algorithm::lion) {

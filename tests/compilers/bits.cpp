@@ -18,6 +18,8 @@ namespace {
 
 namespace bits = onebit_test::bits;
 
+const onebit::sign<> by_tensor{onebit::granularity::layer()};  // as when they were recorded
+
 /// What `make` trains on so many ranks, against what is recorded under that name.
 template <class Make>
 bool check(std::string_view name, int n_ranks, const Make& make) {
@@ -62,7 +64,7 @@ int main() {
                       .refreshes = 2,
                       .warm_up_sum = onebit::dense_sum::rank_order};
                   return onebit::one_bit_adam(groups, comm, options,
-                                              onebit::gather_scatter<onebit::sign<>>{}, backend);
+                                              onebit::gather_scatter{by_tensor}, backend);
                 });
   good &= check("one_bit_lamb, all_gather, float", 3,
                 [](const auto& groups, onebit::threads comm, onebit::host backend) {
@@ -70,8 +72,8 @@ int main() {
                       .lamb = {.bias_correction = false, .max_step = 0},
                       .freeze = {.after = 4},
                       .warm_up_sum = onebit::dense_sum::rank_order};
-                  return onebit::one_bit_lamb(groups, comm, options,
-                                              onebit::all_gather<onebit::sign<>>{}, backend);
+                  return onebit::one_bit_lamb(groups, comm, options, onebit::all_gather{by_tensor},
+                                              backend);
                 });
   good &= check("zero_one_adam, whole, float", 2,
                 [](const auto& groups, onebit::threads comm, onebit::host backend) {
@@ -84,7 +86,7 @@ int main() {
                                    .stop_refreshing = true},
                       .refresh_sum = onebit::dense_sum::rank_order};
                   return onebit::zero_one_adam(groups, comm, options,
-                                               onebit::gather_scatter<onebit::sign<>>{}, backend);
+                                               onebit::gather_scatter{by_tensor}, backend);
                 });
   good &= check("lion, none, float", 3,
                 [](const auto& groups, onebit::threads comm, onebit::host backend) {

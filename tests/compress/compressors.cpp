@@ -134,9 +134,10 @@ TEST_CASE("sign: the packing is bit i for element i, and both zeros count as +")
 }
 
 TEST_CASE("sign: names tell norm and granularity") {
-  CHECK(onebit::sign<>{}.name() == "sign l2 per layer");
+  CHECK(onebit::sign<>{}.name() == "sign l2 per block of 4096");
+  CHECK(onebit::sign<>{onebit::granularity::layer()}.name() == "sign l2 per layer");
   CHECK(onebit::sign<onebit::l1_scale>{onebit::granularity::block(96)}.name() ==
         "sign l1 per block of 96");
   CHECK(onebit::policy_name(onebit::gather_scatter<onebit::sign<>>{}) ==
-        "gather_scatter of sign l2 per layer");
+        "gather_scatter of sign l2 per block of 4096");
 }

@@ -69,6 +69,10 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(ours.adam.max_step == 10);
   CHECK(ours.freeze.after == 0);
   CHECK(ours.refreshes == 16);
+  CHECK(read_options("one_bit_adam", {}).scale_elements == onebit::tile_elements);
+  CHECK(read_options("zero_one_adam", {}).scale_elements == onebit::tile_elements);
+  CHECK(read_options("OneBitAdam", {}).scale_elements == 0);
+  CHECK(read_options("ZeroOneAdam", {}).scale_elements == 0);
   const auto theirs = read_options("OneBitAdam", {}).one_bit_adam;
   CHECK_FALSE(theirs.adam.bias_correction);
   CHECK(theirs.adam.max_step == 0);
@@ -201,6 +205,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"v_bits", "8", {one_bit_adam}},
                       {"max_step", "5", compressing},
                       {"bucket_elements", "1000", exchanging},
+                      {"scale_elements", "256", {one_bit_adam, zero_one_adam}},
                       {"coeff_beta", "0.8", {one_bit_lamb}},
                       {"factor_max", "3", {one_bit_lamb}},
                       {"factor_min", "0.4", {one_bit_lamb}},
@@ -259,6 +264,8 @@ TEST_CASE("each key sets what it means") {
   CHECK(one_bit({{"max_step", "5"}}).one_bit_adam.adam.max_step == 5);
   CHECK(one_bit({{"max_grad_norm", "5"}}).one_bit_adam.adam.max_grad_norm == 5);
   CHECK(one_bit({{"bucket_elements", "1000"}}).bucket_elements == 1000);
+  CHECK(one_bit({{"scale_elements", "256"}}).scale_elements == 256);
+  CHECK(read_options("zero_one_adam", {{"scale_elements", "0"}}).scale_elements == 0);
   CHECK(one_bit({{"warm_up_sum", "transport"}}).one_bit_adam.warm_up_sum == dense_sum::transport);
   CHECK(one_bit({{"warm_up_sum", "rank_order"}}).one_bit_adam.warm_up_sum == dense_sum::rank_order);
   CHECK(read_options("adam", {}).sum == dense_sum::automatic);

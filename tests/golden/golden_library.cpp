@@ -110,8 +110,8 @@ void check_allreduce(const golden::golden_case& c) {
     listening heard{transport, &scattered, &gathered};
     onebit::host backend;
     const std::vector<std::size_t> sizes = {n};
-    onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x({}, onebit::wire(heard),
-                                                                    backend, sizes);
+    onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x(
+        {onebit::granularity::layer()}, onebit::wire(heard), backend, sizes);
     const auto buffer = [&](const std::vector<float>& from, std::size_t first, std::size_t count) {
       auto b = backend.make_buffer<float>(count);
       std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(first), count, b.data());
@@ -273,7 +273,8 @@ void check_adam(const golden::golden_case& c) {
     of_tensor.push_back(on_ranks(w == 1 ? 2 : static_cast<int>(w), [&](onebit::threads transport) {
       if (c.tensors()[k].non_freeze) return run_never_frozen(c, k, transport);
       if (w == 1) return run_frozen(c, k, transport, onebit::gather_scatter<onebit::identity>{});
-      return run_frozen(c, k, transport, onebit::gather_scatter<onebit::sign<>>{});
+      return run_frozen(c, k, transport,
+                        onebit::gather_scatter{onebit::sign<>{onebit::granularity::layer()}});
     }));
     const auto& ranks = of_tensor.back();
     flat worker_error, server_error;

@@ -186,5 +186,5 @@ TEST_CASE("exact tensors: what they cost on the wire; all small is a dense excha
 TEST_CASE("exact tensors: scales that small and large ones would share are refused") {
   CHECK_THROWS_AS((exact_below<>{64, {onebit::granularity::vector()}}), onebit::invalid_input);
   CHECK_THROWS_AS((exact_below<>{64, {onebit::granularity::chunk()}}), onebit::invalid_input);
-  CHECK(below_65.name() == "sign l2 per layer, exact below 65");
+  CHECK(below_65.name() == "sign l2 per block of 4096, exact below 65");
 }

@@ -484,9 +484,11 @@ TEST_CASE("zero_one_lion: on the host and on warps the same bits, and ranks that
   onebit::run_threads(memories, [&](onebit::basic_threads<emulated_memory> t) {
     training<> data(odd);
     const auto r = static_cast<std::size_t>(t.rank());
-    warps[r] = run(onebit::zero_one_lion(data.groups(), t, {.schedule = when},
-                                         onebit::gather_scatter<onebit::sign<>>{}, backends[r]),
-                   data);
+    warps[r] =
+        run(onebit::zero_one_lion(
+                data.groups(), t, {.schedule = when},
+                onebit::gather_scatter{onebit::sign<>{onebit::granularity::layer()}}, backends[r]),
+            data);
   });
   CHECK(warps == host);
 }

@@ -130,15 +130,18 @@ TEST_CASE("max_step: small gradients that share a scale with large ones move by 
       return far;
     })[0];
   };
-  const auto one_bit = [](double bound) {
-    return [bound](const auto& g, auto t) {
-      return onebit::one_bit_adam(g, t, {.adam = {.max_step = bound}, .freeze = {.after = 20}});
+  const onebit::gather_scatter one_scale{onebit::sign<>{onebit::granularity::layer()}};
+  const auto one_bit = [&](double bound) {
+    return [&, bound](const auto& g, auto t) {
+      return onebit::one_bit_adam(g, t, {.adam = {.max_step = bound}, .freeze = {.after = 20}},
+                                  one_scale);
     };
   };
-  const auto zero_one = [](double bound) {
-    return [bound](const auto& g, auto t) {
+  const auto zero_one = [&](double bound) {
+    return [&, bound](const auto& g, auto t) {
       return onebit::zero_one_adam(
-          g, t, {.adam = {.max_step = bound}, .schedule = {.warmup_steps = 20, .max_interval = 1}});
+          g, t, {.adam = {.max_step = bound}, .schedule = {.warmup_steps = 20, .max_interval = 1}},
+          one_scale);
     };
   };
   CHECK(farthest([](const auto& g, auto t) { return onebit::adam(g, t); }) < 3);

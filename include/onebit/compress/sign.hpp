@@ -50,7 +50,14 @@ struct l1_scale {
 /// Cost: 4 bytes on the wire per word of 32 elements, plus 4 bytes per scale; one pass. The
 /// residual is lazy: the carried buffer holds y, and e = y - s sign(y) is rebuilt from y and the
 /// scalar s when it is next needed, bit-equal to an eager residual. Source: 1-bit Adam (arXiv
-/// 2102.02888), section 4; scales per layer as in DeepSpeed's fp32 mode.
+/// 2102.02888), section 4.
+///
+/// A scale fits elements whose values are of one size. A tensor's may not be: where queries, keys
+/// and values are rows of one matrix, the first two have gradients a tenth to a hundredth of the
+/// values' while attention has still to be learnt; under one scale they are sent the values' size,
+/// to and fro, and hardly learn. So a scale is by default that of a tile, the unit of work: a 128th
+/// of the message, and no more tiles. granularity::layer(), as in DeepSpeed's fp32 mode, is one per
+/// tensor.
 template <class Scale = l2_scale>
 struct sign {
   /// Bytes of one word in a message.
@@ -63,7 +70,7 @@ struct sign {
   /// Has a residual to carry.
   static constexpr bool carries = true;
 
-  granularity scales = granularity::layer();  ///< how many elements share a scale
+  granularity scales = granularity::block(tile_elements);  ///< how many elements share a scale
 
   /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
