@@ -49,7 +49,7 @@ constexpr double adams_rate = 0.002, lambs_rate = 0.007;  // LAMB's is relative 
 
 /// 1-bit Adam with any options and collective.
 template <class C = gather_scatter<sign<>>>
-row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 10) {
+row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 2) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) {
             return quiet(one_bit_adam(g, t,
                                       {.adam = {.beta2 = s.adam.beta2, .max_step = bound},
@@ -77,7 +77,7 @@ row lamb_with(const char* name, lamb_options o) {
 }
 
 template <class C = sign<>>
-row zero_one(const char* name, intervals_options when, C codec = {}, double bound = 10) {
+row zero_one(const char* name, intervals_options when, C codec = {}, double bound = 2) {
   return {name, adams_rate, [=](const groups& g, threads t, const settings& s) mutable {
             when.warmup_steps = s.freeze_after;
             when.also_every = s.meet_every;

@@ -30,10 +30,11 @@ struct adam_options {
   /// where the ranks average, else each rank its own (clip.hpp); 0: do not.
   double max_grad_norm = 0;
   /// Where the momentum came compressed, an element moves by at most so many learning rates in a
-  /// step (decay aside); 0: by whatever comes out. Adam's own steps stay below. An element whose
-  /// gradients are much smaller than those that it shares a scale with is sent that scale, back and
-  /// forth, and its small v makes of it steps that are thousands of times too large.
-  double max_step = 10;
+  /// step (decay aside); 0: by whatever comes out. Adam's own steps are seldom above 1, and at most
+  /// (1 - beta1) / sqrt(1 - beta2), 3.2. An element whose gradients are much smaller than those
+  /// that it shares a scale with is sent that scale, back and forth, and its small v makes of it
+  /// steps that are thousands of times too large.
+  double max_step = 2;
 };
 
 /// Throws invalid_input when an option is out of range.

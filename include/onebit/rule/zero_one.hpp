@@ -28,7 +28,7 @@ struct zero_one_options {
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
   /// As adam_options::max_step; at an exchange, of the learning rates summed since the last.
-  double max_step = 10;
+  double max_step = 2;
 };
 
 /// Adds this step's learning rate to the sums of the tensors that do not rest, or starts them anew.
