@@ -191,16 +191,16 @@ class optimizer {
   /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, in
   /// the same order on all replicas, each with an optimizer of its own. From now on a step that one
   /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several shards hold
-  /// counts as often). Local steps of 0/1 Adam are each rank's own as ever.
+  /// counts as often). Local steps of 0/1 Adam are each rank's own as ever. `whole`: see shards.
   ///
   /// All shards must make the same steps: the same schedule (an automatic freeze looks at v of the
   /// whole), more than one rank each or one each; else all throw rank_mismatch. Not collective.
   /// Costs an all_gather of 20 bytes over `transport` in each step that averages or exchanges, a
   /// second in those that do both, or that clip without an average, or where v is looked at.
   template <class T>
-  [[gnu::cold]] void join_shards(T transport) {
+  [[gnu::cold]] void join_shards(T transport, const step_scalars* whole = nullptr) {
     engine_type& e = between_steps();
-    e.others = shards<B>(detail::wire_of<C>(std::move(transport)), e.backend());
+    e.others = shards<B>(detail::wire_of<C>(std::move(transport)), e.backend(), whole);
     ++e.generation;
   }
 

@@ -144,6 +144,7 @@ class step_in_progress {
     try {
       e_->backend().launch(1, detail::call_off_kernel{e_->now()});
       finish();
+      if constexpr (!B::deferred) e_->now()->odd_rank = 0;  // the next step has not that rank
     } catch (...) {
     }
   }
