@@ -24,7 +24,6 @@
 #include <onebit/verify.hpp>
 #include <optional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -185,7 +184,7 @@ struct sharded_parts {
     report r = own_step();
     if (comm.size() > 1 && (r.pending || !r.skipped)) {
       torn = true;
-      exchange.publish(tensors.table.data());
+      exchange.publish(tensors.table.data(), now());
       torn = false;
     }
     guard.done = true;
@@ -219,15 +218,11 @@ struct sharded_parts {
     own.save(out);
   }
   [[gnu::cold]] void load(std::istream& in, resume_with with) {
-    const std::string refused = begun ? message("sharded: load() between begin() and step()") : "";
-    std::ostringstream before;
-    checkpoint_card found;
+    std::string failure = begun ? message("sharded: load() between begin() and step()") : "";
     std::optional<payload_reader> record;
-    std::string failure = refused;
-    bool loaded = false;
     try {
       if (failure.empty()) {
-        own.save(before);
+        checkpoint_card found;
         record.emplace(in);
         record->local(found);
         failure = found.difference(card(), with);
@@ -236,21 +231,15 @@ struct sharded_parts {
         record->buffer(part.masters, backend());
         record->finish();
         own.rebind(part.groups(tensors));
-        own.load(in, with);
-        loaded = true;
       }
     } catch (const std::exception& error) {
       failure = error.what();
     }
     try {
-      agree_on_checkpoint(comm, failure, found.step, record ? record->scalars() : 0);
+      own.load(in, with, {&comm, failure});
     } catch (...) {
       record.reset();  // puts the masters back
       own.rebind(part.groups(tensors));
-      if (loaded) {
-        std::istringstream as_it_was(std::move(before).str());
-        own.load(as_it_was, resume_with::other_options);
-      }
       throw;
     }
     record->keep();

@@ -178,8 +178,8 @@ class reduce_scatter {
     while (n_taken_ < n_sent_) take_next(now, to);
     clear();
   }
-  /// Collective: the parameters that each rank owns, to all.
-  [[gnu::cold]] void publish(const tensor_entry<P, G>* tensors) {
+  /// Collective: the parameters that each rank owns, to all; who calls the step off takes none.
+  [[gnu::cold]] void publish(const tensor_entry<P, G>* tensors, const step_scalars* now) {
     for (int b = 0; b < axis().n_buckets(); ++b) {
       const tile_range own = axis().chunk_tiles(own_chunk(b));
       backend().launch(
@@ -187,9 +187,9 @@ class reduce_scatter {
           detail::publish_kernel<P, G>{tensors, sender_.tiles(), own.begin, axis().chunk_words(),
                                        reinterpret_cast<P*>(place(sent_, b))});
       start(detail::collective_call::all_gather, b, slot_elements_ * sizeof(P));
-      if (b > 0) take_published(b - 1, tensors);
+      if (b > 0) take_published(b - 1, tensors, now);
     }
-    take_published(axis().n_buckets() - 1, tensors);
+    take_published(axis().n_buckets() - 1, tensors, now);
     clear();
   }
   /// Forgets what is under way, after it has ended.
@@ -250,15 +250,15 @@ class reduce_scatter {
     backend().launch(own.end - own.begin,
                      detail::own_mean_kernel<destination>{mean, to, sender_.tiles(), own.begin});
   }
-  [[gnu::cold]] void take_published(int b, const tensor_entry<P, G>* tensors) {
+  [[gnu::cold]] void take_published(int b, const tensor_entry<P, G>* tensors,
+                                    const step_scalars* now) {
     under_way_.wait(static_cast<std::size_t>(b));
     const tile_range part = axis().bucket_at(b).tiles;
-    backend().launch(
-        part.end - part.begin,
-        detail::take_published_kernel<P, G>{
-            tensors, sender_.tiles(), part.begin, axis().chunk_words(),
-            static_cast<std::size_t>(b) * ranks(), static_cast<std::size_t>(own_chunk(b)),
-            reinterpret_cast<const P*>(place(arrived(), b)), slot_elements_});
+    launch_commit(backend(), now, part.end - part.begin,
+                  detail::take_published_kernel<P, G>{
+                      tensors, sender_.tiles(), part.begin, axis().chunk_words(),
+                      static_cast<std::size_t>(b) * ranks(), static_cast<std::size_t>(own_chunk(b)),
+                      reinterpret_cast<const P*>(place(arrived(), b)), slot_elements_});
   }
 
   wire wire_;
