@@ -191,16 +191,16 @@ class optimizer {
   /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, in
   /// the same order on all replicas, each with an optimizer of its own. From now on a step that one
   /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several shards hold
-  /// counts as often). Local steps of 0/1 Adam are each rank's own as ever.
+  /// counts as often). Local steps of 0/1 Adam are each rank's own as ever. `whole`: see shards.
   ///
   /// All shards must make the same steps: the same schedule (an automatic freeze looks at v of the
   /// whole), more than one rank each or one each; else all throw rank_mismatch. Not collective.
   /// Costs an all_gather of 20 bytes over `transport` in each step that averages or exchanges, a
   /// second in those that do both, or that clip without an average, or where v is looked at.
   template <class T>
-  [[gnu::cold]] void join_shards(T transport) {
+  [[gnu::cold]] void join_shards(T transport, const step_scalars* whole = nullptr) {
     engine_type& e = between_steps();
-    e.others = shards<B>(detail::wire_of<C>(std::move(transport)), e.backend());
+    e.others = shards<B>(detail::wire_of<C>(std::move(transport)), e.backend(), whole);
     ++e.generation;
   }
 
@@ -240,11 +240,12 @@ class optimizer {
   /// parameters of this rank: their digest is compared. (Not before building: ranks start equal,
   /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
   /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
-  [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options) {
+  [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options,
+                          const larger_load& whole = {}) {
     const detail::standard_arithmetic arithmetic;
     load_checkpoint(
         parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
-        parts_->refusal());
+        parts_->refusal(), whole);
   }
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
@@ -316,8 +317,7 @@ class optimizer {
   [[nodiscard]] std::size_t state_bytes() const { return parts_->lasting.state_bytes(); }
   [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }  ///< in one
 
-  /// For inspection: the algorithm and its options, the parts, the elements that are exchanged.
-  [[nodiscard]] const std::string& description() const { return name_; }
+  [[nodiscard]] const std::string& description() const { return name_; }        ///< and its options
   [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }          ///< a part
   [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }  ///< a part
   [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }         ///< what sends

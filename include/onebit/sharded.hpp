@@ -26,8 +26,9 @@ namespace onebit {
 /// Built collectively by all ranks over the same tensors and options, with equal parameters, as an
 /// optimizer; which one makes the steps is O's business, as long as it works element by element:
 /// `sharded_adam` and `sharded_lion` make the usual ones. Steps have the bits of that optimizer
-/// unsharded with the same sum and buckets, but where the global norm clips (it is summed by
-/// owners). Holds views of the trainer's memory. Movable.
+/// unsharded, but where the global norm clips (it is summed by owners), and with sums in bf16 or
+/// int8 (of which that one rounds the mean once more). Holds views of the trainer's memory.
+/// Movable.
 ///
 /// Cost per step: 2 collectives a bucket and an all_gather of 20 bytes; (W-1)/W 4n bytes sent for
 /// the gradients (half in bf16, 33/128 in int8) and (W-1)/W times the parameters' own bytes. State:
@@ -36,7 +37,8 @@ namespace onebit {
 /// section 5.1.
 ///
 /// When the transport fails while parameters are taken over, some ranks have made the step and some
-/// have not: this rank's optimizer then throws in every further step, until a checkpoint is loaded.
+/// have not: this rank's optimizer then throws in every further step and save, until a checkpoint
+/// is loaded.
 template <class O, class P, class G>
 class sharded {
   static_assert(!O::rule_type::by_layer,
@@ -97,10 +99,7 @@ class sharded {
     parts_->set_group(group, options);
   }
   void set_group(std::size_t group, float lr_factor, float weight_decay) {
-    group_options o = parts_->between_steps().tensors.options.at(group);
-    o.lr_factor = lr_factor;
-    o.weight_decay = weight_decay;
-    parts_->set_group(group, o);
+    parts_->set_group(group, lr_factor, weight_decay);
   }
   void rest(std::size_t tensor) {
     parts_->between_steps().tensors.rest(tensor, parts_->comm.where());
@@ -115,10 +114,10 @@ class sharded {
   /// the owners say.
   void verify_every(std::uint64_t steps) { parts_->verify_every = steps; }
   /// As optimizer::join_shards; `transport` joins all ranks that hold a part of this replica: those
-  /// of this optimizer and of the other shards' alike.
+  /// of this optimizer and of the other shards' alike. Throws invalid_input for fewer.
   template <class T>
   [[gnu::cold]] void join_shards(T transport) {
-    parts_->between_steps().own.join_shards(std::move(transport));
+    parts_->join_shards(detail::wire_of<gather_scatter<identity>>(std::move(transport)));
   }
   /// Nothing is compressed.
   [[nodiscard]] std::optional<compression_state> inspect() { return std::nullopt; }

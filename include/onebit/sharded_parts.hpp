@@ -24,7 +24,6 @@
 #include <onebit/verify.hpp>
 #include <optional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -69,14 +68,16 @@ struct sharded_parts {
     tensors.built = true;
     const std::string& own_name = own.description();  // it counts the tensors of its part
     name = "sharded_" + own_name.substr(0, own_name.find(" [")) + to_string(resolved<G>(how.sum)) +
-           (how.masters ? ", masters" : "") + groups_text;
+           (how.masters ? ", masters" : "") + ", buckets " +
+           std::to_string(exchange.axis().n_buckets()) + groups_text;
     rank_card mine = card().ranks;
     mine.number = next_number();
     step_scalars s;
     s.optimizer = roll_call(comm, mine) % slot_place::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
     exchange.backend().copy_in(now(), &s, 1);
-    if (comm.size() > 1) own.join_shards(comm);
+    check_slots(checks);
+    own.join_shards(comm, now());
   }
 
   [[nodiscard]] B& backend() { return exchange.backend(); }
@@ -103,6 +104,19 @@ struct sharded_parts {
     tensors.set_group(g, o, own.rule(), comm.where());
     own.set_group(g, o);
   }
+  [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay) {
+    (void)between_steps();
+    tensors.set_group(g, lr_factor, weight_decay, own.rule(), comm.where());
+    own.set_group(g, lr_factor, weight_decay);
+  }
+  [[gnu::cold]] void join_shards(wire all) {
+    (void)between_steps();
+    if (all.size() < comm.size()) {
+      throw invalid_input(message("sharded: join_shards of ", all.size(), " ranks, but ",
+                                  comm.size(), " hold parts of this shard alone", comm.where()));
+    }
+    own.join_shards(std::move(all), now());
+  }
   [[gnu::cold]] std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
     (void)between_steps();
     const std::size_t n = detail::rebind(tensors, groups, comm.where());
@@ -114,15 +128,12 @@ struct sharded_parts {
 
   [[gnu::cold]] void begin(float lr, float inverse_loss_scale) {
     (void)between_steps();
-    if (torn) {
-      throw transport_error(message(
-          "sharded: the transport failed while parameters were taken over, after step ",
-          own.steps(), ": ranks may have other ones; load a checkpoint on all", comm.where()));
-    }
-    refusal = refuse_numbers(own.steps(), lr, tensors.largest_lr_factor(), inverse_loss_scale,
-                             comm.where());
-    const bool bad = !refusal.empty();
-    if (bad && comm.size() == 1) throw invalid_input(refusal);
+    if (torn) throw transport_error(torn_text());
+    lr += 0.0F;  // -0 is 0
+    std::string refused = refuse_numbers(own.steps(), lr, tensors.largest_lr_factor(),
+                                         inverse_loss_scale, comm.where());
+    const bool bad = !refused.empty();
+    if (bad && comm.size() == 1) throw invalid_input(refused);
     resting = tensors.resting;
     tensors.take_terms(backend());
     backend().launch(1, begin_step_kernel{now(),
@@ -133,11 +144,12 @@ struct sharded_parts {
                                           bad ? ~0U : terms(lr, inverse_loss_scale),
                                           bad});
     for (std::size_t t = 0; t < tensors.size(); ++t) announced[t] = tensors.entries[t].rests;
+    refusal = std::move(refused);
     begun.emplace(step_numbers{lr, inverse_loss_scale, comm.sent(), {}});
   }
   [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
     const auto same = [](float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN
-    if (same(lr, begun->lr) && same(inverse_loss_scale, begun->scale)) return;
+    if (same(lr + 0.0F, begun->lr) && same(inverse_loss_scale, begun->scale)) return;
     throw invalid_input(message("optimizer: step ", own.steps(), " with lr ", lr, " and scale ",
                                 inverse_loss_scale, ", but begin() was told ", begun->lr, " and ",
                                 begun->scale, comm.where()));
@@ -167,15 +179,12 @@ struct sharded_parts {
     // before it: afterwards all have what the owners say
     if (verify_every > 0 && own.steps() % verify_every == 0) verify_parameters();
     exchange.agree(gradient(), now(), destination());
-    if (!part.pieces.empty()) {  // what one rank sees all must skip: the owners tell each other
-      backend().launch(1, spoil_kernel{now(), part.mean_of(part.pieces.front(), tensors)});
-    }
     const auto agreed = clock::now();
     const double sending = (comm.sent() - begun->sent).seconds;
     report r = own_step();
     if (comm.size() > 1 && (r.pending || !r.skipped)) {
       torn = true;
-      exchange.publish(tensors.table.data());
+      exchange.publish(tensors.table.data(), now());
       torn = false;
     }
     guard.done = true;
@@ -201,6 +210,7 @@ struct sharded_parts {
 
   [[gnu::cold]] void save(std::ostream& out) {
     (void)between_steps();
+    if (torn) throw checkpoint_error(torn_text());
     write_checkpoint(out, [&](payload_writer& a) {
       a.local(card());
       a.buffer(part.masters, backend());
@@ -208,15 +218,11 @@ struct sharded_parts {
     own.save(out);
   }
   [[gnu::cold]] void load(std::istream& in, resume_with with) {
-    const std::string refused = begun ? message("sharded: load() between begin() and step()") : "";
-    std::ostringstream before;
-    checkpoint_card found;
+    std::string failure = begun ? message("sharded: load() between begin() and step()") : "";
     std::optional<payload_reader> record;
-    std::string failure = refused;
-    bool loaded = false;
     try {
       if (failure.empty()) {
-        own.save(before);
+        checkpoint_card found;
         record.emplace(in);
         record->local(found);
         failure = found.difference(card(), with);
@@ -225,21 +231,15 @@ struct sharded_parts {
         record->buffer(part.masters, backend());
         record->finish();
         own.rebind(part.groups(tensors));
-        own.load(in, with);
-        loaded = true;
       }
     } catch (const std::exception& error) {
       failure = error.what();
     }
     try {
-      agree_on_checkpoint(comm, failure, found.step, record ? record->scalars() : 0);
+      own.load(in, with, {&comm, failure});
     } catch (...) {
       record.reset();  // puts the masters back
       own.rebind(part.groups(tensors));
-      if (loaded) {
-        std::istringstream as_it_was(std::move(before).str());
-        own.load(as_it_was, resume_with::other_options);
-      }
       throw;
     }
     record->keep();
@@ -276,6 +276,8 @@ struct sharded_parts {
       if (done) return;
       p.exchange.clear();
       p.begun.reset();
+      p.refusal.clear();
+      if constexpr (!B::deferred) p.now()->odd_rank = 0;  // the next step has not that rank
     }
   };
 
@@ -292,6 +294,11 @@ struct sharded_parts {
             1,
             0,
             own.steps()};
+  }
+  [[nodiscard, gnu::cold]] std::string torn_text() const {
+    return message("sharded: the transport failed while parameters were taken over, after step ",
+                   own.steps(), ": ranks may have other ones; load a checkpoint on all",
+                   comm.where());
   }
   /// What the ranks must be told alike.
   [[nodiscard, gnu::cold]] std::uint32_t terms(float lr, float inverse_loss_scale) const {
@@ -311,9 +318,9 @@ struct sharded_parts {
   /// Throws what this rank was told, or rank_mismatch when another is out of step: all have skipped
   /// it.
   [[gnu::cold]] void tell() {
-    if (!refusal.empty()) {
+    if (!refusal.empty() && !begun) {
       (void)take_odd(backend(), now());
-      throw invalid_input(refusal);
+      throw invalid_input(std::exchange(refusal, {}));
     }
     (void)onebit::settle(backend(), now(), comm.rank(), comm.size());
   }

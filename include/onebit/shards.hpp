@@ -37,6 +37,17 @@ struct tell_shards_kernel {
   }
 };
 
+/// A step that is a part of another one, `whole`, is called off with it.
+struct hear_whole_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  const step_scalars* whole;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    if (whole->skip != 0) L::store_scalar(&now->skip, std::uint32_t{1});
+  }
+};
+
 /// Takes over what the shards say: one skips, all skip; norms are those of the whole model.
 struct hear_shards_kernel {
   static constexpr bool serial = true;
@@ -45,6 +56,7 @@ struct hear_shards_kernel {
   std::uint32_t n, plan;
   bool norms;     ///< else only skips: the norms are those of the whole already
   float largest;  ///< norm of the mean; 0: not clipped
+  const step_scalars* whole = nullptr;  ///< who is odd there is told by that step
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -57,7 +69,7 @@ struct hear_shards_kernel {
       own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
       if (w.number == now->number && w.plan == plan) continue;
       skip = 1;
-      if (now->odd_rank != 0) continue;
+      if (now->odd_rank != 0 || (whole != nullptr && whole->odd_rank != 0)) continue;
       L::store_scalar(&now->odd_rank, r + 1);
       L::store_scalar(&now->odd_in, w.number == now->number ? odd::shard : odd::step);
       L::store_scalar(&now->odd_word, w.number);
@@ -79,9 +91,11 @@ template <class B>
 class shards {
  public:
   shards() = default;
-  /// Not collective.
-  shards(wire w, B& backend)
-      : wire_(std::move(w)),
+  /// Not collective. `whole`, if it is given: of a step that this optimizer's steps are parts of,
+  /// which begins before them and ends after them.
+  shards(wire w, B& backend, const step_scalars* whole = nullptr)
+      : whole_(whole),
+        wire_(std::move(w)),
         own_(backend.template make_buffer<shard_word>(1)),
         all_(backend.template make_buffer<shard_word>(static_cast<std::size_t>(wire_->size()))),
         terms_(static_cast<std::size_t>(wire_->size())) {}
@@ -91,12 +105,13 @@ class shards {
   /// with `norms`, once in a step, also the norms of the whole.
   [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
                           double largest_norm) {
+    if (whole_ != nullptr) backend.launch(1, hear_whole_kernel{now, whole_});
     if (empty()) return;
     backend.launch(1, tell_shards_kernel{now, own_.data(), plan});
     wire_->all_gather(own_.data(), all_.data(), sizeof(shard_word));
     backend.launch(
         1, hear_shards_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()), plan,
-                              norms, static_cast<float>(largest_norm)});
+                              norms, static_cast<float>(largest_norm), whole_});
   }
 
   /// After a step: the sum over the shards, the same bits on all. Collective over them: 1
@@ -124,6 +139,7 @@ class shards {
   }
 
  private:
+  const step_scalars* whole_ = nullptr;
   std::optional<wire> wire_;
   buffer_of<B, shard_word> own_, all_;
   std::vector<double> terms_;  ///< of `sum`, by rank

@@ -144,6 +144,7 @@ class step_in_progress {
     try {
       e_->backend().launch(1, detail::call_off_kernel{e_->now()});
       finish();
+      if constexpr (!B::deferred) e_->now()->odd_rank = 0;  // the next step has not that rank
     } catch (...) {
     }
   }
@@ -151,14 +152,13 @@ class step_in_progress {
   /// the next step hangs on it; the rank's own local step was done, whatever its gradient was.
   [[nodiscard, gnu::cold]] report conclude() {
     E& e = *e_;
-    if (!refusal_.empty()) {
-      (void)take_odd(e.backend(), e.now());  // what the others were told is no matter here
-      throw invalid_input(refusal_);
-    }
-    const bool must_know = e.rule.must_know();
-    outcome o = outcome::pending;
+    const bool must_know = e.rule.must_know(), refused = !refusal_.empty();
+    const bool is_known = !B::deferred || must_know || plan_.may_end_warm_up;
+    outcome o = refused && is_known ? outcome::skipped : outcome::pending;
     float norm = -1;
-    if (!B::deferred || must_know || plan_.may_end_warm_up) {
+    if (refused) {
+      (void)take_odd(e.backend(), e.now());  // what the others were told is no matter here
+    } else if (is_known) {
       const step_scalars now = settle(e.backend(), e.now(), e.comm.rank(), e.comm.size());
       o = outcome_of(now);
       norm = gradient_norm_of(now);
@@ -166,13 +166,14 @@ class step_in_progress {
     if (o != outcome::skipped || plan_.local()) {
       const double size = plan_.needs_variance_norm ? variance_norm() : 0;
       if (must_know) ++e.generation;
-      e.rule.done(plan_, lr_);
-      e.schedule.done(e.step, lr_, size);
+      e.rule.done(plan_, usable_lr());
+      e.schedule.done(e.step, usable_lr(), size);
       if (plan_.last_average) e.rest();
-      e.advance(plan_, lr_);
+      e.advance(plan_, usable_lr());  // where others count the step, this rank does
       if (plan_.may_end_warm_up) tell();
       if (!R::local_steps || plan_.exchange || !e.compressed.travels()) detail::verify(e);
     }
+    if (refused) throw invalid_input(refusal_);
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
     const double ratio = e.schedule.variance_ratio();
     if (plan_.needs_variance_norm && ratio > 0 && !r.skipped)

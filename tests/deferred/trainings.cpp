@@ -584,3 +584,101 @@ TEST_CASE("16-bit elements: an overflow of the loss scale skips, wrong masters a
           contains{"only with 2-byte parameters"});
   });
 }
+
+TEST_CASE("deferred: a step that one rank refuses is counted by all or by none") {
+  const auto train = [](const auto& make) {
+    return on_device(3, [&](auto t, auto b) {
+      tensors<> data;
+      const auto o = make(data, t, b);
+      for (std::uint64_t call = 0; call < 12; ++call) {
+        const bool is_bad = call % 3 == 1, is_odd = t.rank() == 1;
+        const auto before = data.digest();
+        data.fill(t.rank(), call);
+        const auto step = [&] {
+          (void)o->step(is_bad && is_odd ? std::numeric_limits<float>::quiet_NaN() : 0.01F);
+          return o->settle();
+        };
+        if (!is_bad) {
+          CHECK(step() == onebit::outcome::agreed);
+        } else if (is_odd) {
+          CHECK(thrown<onebit::invalid_input>([&] { (void)step(); }) == contains("lr nan"));
+        } else {
+          CHECK(thrown<onebit::rank_mismatch>([&] { (void)step(); }) ==
+                contains("rank 1 was told other numbers"));
+        }
+        CHECK((data.digest() == before) == is_bad);
+      }
+      return data.digest();
+    });
+  };
+  const auto check = [&](const auto& make) {
+    const auto found = train(make);
+    CHECK(found[1] == found[0]);
+    CHECK(found[2] == found[0]);
+  };
+  check([](auto& d, auto t, auto b) { return erase(onebit::adam(d.groups(), t, {}, b)); });
+  check([](auto& d, auto t, auto b) {
+    return erase(onebit::one_bit_adam(d.groups(), t, onebit_test::frozen_after(4),
+                                      onebit::gather_scatter<onebit::sign<>>{}, b));
+  });
+  check([](auto& d, auto t, auto b) {
+    return erase(onebit::sharded_adam(d.groups(), t, {}, {.bucket_elements = 900}, b));
+  });
+}
+
+TEST_CASE("deferred: what is shared out stays where ranks call their optimizers in another order") {
+  (void)on_device(2, [](auto t, auto backend) {
+    tensors<> one, two;
+    auto a = onebit::sharded_adam(one.groups(), t, {}, {}, backend);
+    auto b = onebit::sharded_adam(two.groups(), t, {}, {}, backend);
+    one.fill(t.rank(), 0);
+    (void)a.step(0.01F);
+    CHECK(a.settle() == onebit::outcome::agreed);
+    const auto of_a = one.digest(), of_b = two.digest();
+    const auto swapped = [&](auto& o) {
+      (void)o.step(0.01F);
+      (void)o.settle();
+    };
+    const bool is_first = t.rank() == 0;
+    CHECK(thrown<onebit::rank_mismatch>([&] { is_first ? swapped(a) : swapped(b); }) ==
+          contains(is_first ? "rank 1 is at step 0" : "rank 0 is at step 1"));
+    CHECK(one.digest() == of_a);
+    CHECK(two.digest() == of_b);
+    return std::uint64_t{0};
+  });
+}
+
+TEST_CASE("deferred: a load of what is shared out that another rank fails needs no memory") {
+  for (std::uint64_t at = 0; at < 12; ++at) {
+    CAPTURE(at);
+    (void)on_device(2, [&](auto t, auto backend) {
+      tensors<> data;
+      auto o = onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = 900}, backend);
+      const auto step = [&] {
+        data.fill(t.rank(), o.steps());
+        (void)o.step(0.01F);
+        (void)o.settle();
+      };
+      step();
+      const auto params = data.params;
+      std::string state = onebit_test::saved(o);
+      step();
+      const auto later = data.params;
+      const std::string before = onebit_test::saved(o);
+      const auto restore = [&](const auto& from) {
+        for (std::size_t i = 0; i < from.size(); ++i) {
+          std::copy(from[i].begin(), from[i].end(), data.params[i].begin());
+        }
+      };
+      if (t.rank() == 1) state.resize(state.size() - 1);
+      restore(params);
+      std::istringstream in(state);
+      if (t.rank() == 0) backend.fail_allocation(at);
+      CHECK(thrown<onebit::checkpoint_error>([&] { o.load(in); }) == contains("[rank"));
+      backend.fail_no_allocation();
+      restore(later);
+      CHECK((onebit_test::saved(o) == before));
+      return std::uint64_t{0};
+    });
+  }
+}

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <onebit/any_optimizer.hpp>
@@ -64,6 +65,18 @@ struct halves {
     }
   }
   std::vector<std::vector<onebit::bf16>> params, grads;
+};
+
+/// One rank, whose slots lie where the host cannot see them.
+struct far_alone {
+  [[nodiscard]] int rank() const { return 0; }
+  [[nodiscard]] int size() const { return 1; }
+  void all_to_all(const void*, void*, std::size_t) { FAIL("one rank sends to itself"); }
+  void all_gather(const void*, void*, std::size_t) { FAIL("one rank sends to itself"); }
+  void host_all_gather(const void* send, void* receive, std::size_t n) {
+    std::memcpy(receive, send, n);
+  }
+  void all_reduce_sum(float*, std::size_t) { FAIL("one rank sends to itself"); }
 };
 
 }  // namespace
@@ -516,6 +529,151 @@ TEST_CASE("sharded: damaged messages and memory are found where that was asked f
       for (int i = 0; i < 2; ++i) (void)train(o, data);
     };
     CHECK(thrown<onebit::rank_mismatch>(verified) == contains("rank 1 has other parameters"));
+    return 0;
+  });
+}
+
+TEST_CASE("sharded: a step that is called off is one for those that own nothing, or what rests") {
+  const auto is_refused = [](auto& o, float lr) {
+    return thrown<onebit::error>([&] { (void)o.step(lr); });
+  };
+  for (const auto& sizes : {std::vector<std::size_t>{5000, 700}, {33}, {0, 0}}) {
+    (void)on_ranks(3, [&](onebit::threads t) {
+      training<> data(sizes);
+      auto o = onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = 1000});
+      (void)train(o, data);
+      const std::uint64_t before = data.digest();
+      o.rest(0);  // with what each rank owns first
+      const bool is_odd = t.rank() == 1;
+      const std::string what = is_refused(o, is_odd ? not_a_number : 0.01F);
+      CHECK(what == contains(is_odd ? "lr nan" : "rank 1 was told other numbers"));
+      CHECK(data.digest() == before);
+      CHECK(o.steps() == 1);
+      CHECK(o.n_skipped() == 1);
+      CHECK_FALSE(train(o, data).skipped);
+      return 0;
+    });
+  }
+  for (const int w : {1, 3}) {
+    (void)on_ranks(w, [&](onebit::threads t) {
+      training<> data({5000, 700});
+      auto o = onebit::sharded_adam(data.groups(), t, {},
+                                    {.sum = onebit::dense_sum::in_int8, .bucket_elements = 1000});
+      (void)train(o, data);
+      const std::uint64_t before = data.digest();
+      o.rest(0);
+      data.compute_gradients(t.rank(), o.steps());
+      if (t.rank() == 0) data.grads[1][3] = std::numeric_limits<float>::infinity();
+      CHECK(o.step(0.01F).skipped);
+      CHECK(data.digest() == before);
+      return 0;
+    });
+  }
+  (void)on_ranks(3, [&](onebit::threads t) {
+    training<> data({33});  // two words: the last rank has none
+    const auto told = std::make_shared<script>();
+    auto o = onebit::sharded_adam(data.groups(), scripted(t, told));
+    o.check_messages(onebit::checked::everything);
+    (void)train(o, data);
+    const std::uint64_t before = data.digest();
+    told->flip_at = t.rank() == 2 ? told->calls : script::never;
+    bool skipped = false;
+    const auto step = [&] { skipped = train(o, data).skipped; };
+    CHECK(o.pieces().empty() == (t.rank() == 2));
+    CHECK(thrown<onebit::transport_error>(step) == contains(t.rank() == 2 ? "damaged" : "nothing"));
+    CHECK(skipped == (t.rank() != 2));
+    CHECK(data.digest() == before);
+    CHECK(o.steps() == 1);
+    return 0;
+  });
+}
+
+TEST_CASE("sharded: what was odd in a step that is over is not said of the next one") {
+  (void)on_ranks(2, [&](onebit::threads t) {
+    training<> one, two;
+    const auto told = std::make_shared<script>();
+    auto a = onebit::sharded_adam(one.groups(), scripted(t, told));
+    auto b = onebit::sharded_adam(two.groups(), scripted(t, told));
+    (void)train(a, one);
+    const std::uint64_t of_a = one.digest(), of_b = two.digest();
+    const auto swapped = [&] { (void)(t.rank() == 0 ? train(a, one) : train(b, two)); };
+    const std::string what = thrown<onebit::rank_mismatch>(swapped);
+    CHECK(what == contains(t.rank() == 0 ? "rank 1 is at step 0" : "rank 0 is at step 1"));
+    CHECK(what == contains(t.rank() == 0 ? "[rank 0/2]" : "[rank 1/2]"));
+    CHECK(one.digest() == of_a);
+    CHECK(two.digest() == of_b);
+    CHECK_FALSE(train(a, one).skipped);
+    CHECK_FALSE(train(b, two).skipped);
+    for (std::uint64_t at = 0; at < 2; ++at) {
+      told->fail_at = told->calls + at;
+      const auto apart = [&] { (void)a.step(t.rank() == 0 ? 0.1F : 0.2F); };
+      CHECK(thrown<onebit::transport_error>(apart) == contains("the network is down"));
+      told->fail_at = script::never;
+      CHECK_FALSE(train(a, one).skipped);
+    }
+    return 0;
+  });
+}
+
+TEST_CASE("sharded: with one rank nothing travels, in any type") {
+  for (const auto sum :
+       {onebit::dense_sum::rank_order, onebit::dense_sum::in_bf16, onebit::dense_sum::in_int8}) {
+    training<> whole, parts;
+    auto a = onebit::adam(whole.groups(), onebit::alone{});
+    auto b = onebit::sharded_adam(parts.groups(), far_alone{}, {},
+                                  {.sum = sum, .bucket_elements = 1000});
+    for (int i = 0; i < 4; ++i) {
+      (void)train(a, whole);
+      CHECK(train(b, parts).collectives == 0);
+    }
+    CHECK(parts.digest() == whole.digest());
+  }
+}
+
+TEST_CASE("sharded: numbers, buckets, checksums, shards, and what is not to be saved") {
+  (void)on_ranks(2, [&](onebit::threads t) {
+    const bool is_first = t.rank() == 0;
+    training<> data;
+    const auto told = std::make_shared<script>();
+    const auto make = [&](const onebit::sharding& how) {
+      return onebit::sharded_adam(data.groups(), scripted(t, told), {}, how);
+    };
+    auto o = make({});
+    CHECK(thrown<onebit::invalid_input>([&] { o.set_group(2, 1.0F, 0.0F); }) ==
+          contains("group 2 of 2"));
+    data.compute_gradients(t.rank(), 0);
+    CHECK_FALSE(o.step(is_first ? 0.0F : -0.0F).skipped);
+    o.begin(0.0F);
+    CHECK_FALSE(o.step(-0.0F).skipped);
+    // a refusal is told once, by the step
+    o.begin(not_a_number);
+    (void)o.settle();
+    CHECK(thrown<onebit::invalid_input>([&] { (void)o.step(not_a_number); }) == contains("lr nan"));
+    CHECK(o.settle() == onebit::outcome::skipped);
+    CHECK_FALSE(train(o, data).skipped);
+    CHECK(o.settle() == onebit::outcome::agreed);
+    CHECK(thrown<onebit::invalid_input>([&] { o.join_shards(onebit::alone{}); }) ==
+          contains("join_shards of 1 ranks, but 2"));
+    // 5856 elements: as many words a rank in either
+    CHECK(thrown<onebit::rank_mismatch>([&] {
+            (void)make({.bucket_elements = is_first ? 2928U : 1464U});
+          }) == contains("rank 1 has buckets 4, rank 0 has buckets 2"));
+    // int8 is checked at first
+    auto in_int8 = make({.sum = onebit::dense_sum::in_int8});
+    if (is_first) in_int8.check_messages(onebit::checked::compressed);
+    CHECK_FALSE(train(in_int8, data).skipped);
+    told->flip_at = is_first ? told->calls : script::never;
+    told->flip_bit = 5003;
+    CHECK(thrown<onebit::transport_error>([&] { (void)train(in_int8, data); }) ==
+          contains(is_first ? "damaged" : "nothing"));
+    told->flip_at = script::never;
+    // after parameters were taken over in part
+    const std::string before = saved(o);
+    told->fail_at = told->calls + 2;
+    CHECK(thrown<onebit::transport_error>([&] { (void)train(o, data); }) == contains("down"));
+    told->fail_at = script::never;
+    CHECK(thrown<onebit::checkpoint_error>([&] { (void)saved(o); }) ==
+          contains("load a checkpoint on all"));
     return 0;
   });
 }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <onebit/collective/dense.hpp>
 #include <onebit/collective/marks.hpp>
 #include <onebit/collective/sender.hpp>
@@ -102,18 +101,6 @@ struct take_published_kernel {
   }
 };
 
-/// A step that was called off has no finite gradient.
-struct spoil_kernel {
-  static constexpr bool serial = true;
-  const step_scalars* now;
-  float* first;
-  float spoilt = std::numeric_limits<float>::quiet_NaN();
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    if (now->skip != 0) L::store_scalar(first, spoilt);
-  }
-};
-
 }  // namespace detail
 
 /// Both halves of an average, with room between them: first each rank gets the mean of the chunks
@@ -121,9 +108,9 @@ struct spoil_kernel {
 /// owners have made of the parameters (an all-gather, in the parameters' own type).
 ///
 /// The axis is cut into buckets, each into a chunk for every rank; at most two are under way, so
-/// that memory does not grow with the model: 4 W slots. Cost: 2 collectives a bucket; (W-1)/W 4n
-/// bytes sent for the means (in_bf16: half, in_int8: 33/128), and (W-1)/W times the parameters'
-/// bytes.
+/// that memory does not grow with the model: 4 W slots. One rank sends nothing. Cost: 2 collectives
+/// a bucket; (W-1)/W 4n bytes sent for the means (in_bf16: half, in_int8: 33/128), and (W-1)/W
+/// times the parameters' bytes.
 template <class B, class P, class G>
 class reduce_scatter {
  public:
@@ -137,12 +124,12 @@ class reduce_scatter {
   reduce_scatter(dense_sum mode, wire w, B backend, std::span<const std::size_t> sizes,
                  int n_buckets)
       : wire_(std::move(w)),
-        sender_({detail::mean_codec::bytes_of(mode)}, std::move(backend), sizes, wire_.size(),
-                n_buckets) {
+        sender_({wire_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, std::move(backend),
+                sizes, wire_.size(), n_buckets) {
     slot_elements_ = axis().chunk_words() * word_elements;
     const std::size_t ring = std::min<std::size_t>(buckets(), 2) * ranks() * stride();
     sent_ = sender_.backend().template make_buffer<std::byte>(ring);
-    received_ = sender_.backend().template make_buffer<std::byte>(ring);
+    received_ = sender_.backend().template make_buffer<std::byte>(ranks() > 1 ? ring : 0);
     under_way_.reserve(buckets());
   }
 
@@ -191,8 +178,8 @@ class reduce_scatter {
     while (n_taken_ < n_sent_) take_next(now, to);
     clear();
   }
-  /// Collective: the parameters that each rank owns, to all.
-  [[gnu::cold]] void publish(const tensor_entry<P, G>* tensors) {
+  /// Collective: the parameters that each rank owns, to all; who calls the step off takes none.
+  [[gnu::cold]] void publish(const tensor_entry<P, G>* tensors, const step_scalars* now) {
     for (int b = 0; b < axis().n_buckets(); ++b) {
       const tile_range own = axis().chunk_tiles(own_chunk(b));
       backend().launch(
@@ -200,9 +187,9 @@ class reduce_scatter {
           detail::publish_kernel<P, G>{tensors, sender_.tiles(), own.begin, axis().chunk_words(),
                                        reinterpret_cast<P*>(place(sent_, b))});
       start(detail::collective_call::all_gather, b, slot_elements_ * sizeof(P));
-      if (b > 0) take_published(b - 1, tensors);
+      if (b > 0) take_published(b - 1, tensors, now);
     }
-    take_published(axis().n_buckets() - 1, tensors);
+    take_published(axis().n_buckets() - 1, tensors, now);
     clear();
   }
   /// Forgets what is under way, after it has ended.
@@ -228,8 +215,11 @@ class reduce_scatter {
     const std::size_t before = static_cast<std::size_t>(b) * ranks() * sender_.format().slot_bytes;
     return place(ring, b) - static_cast<std::ptrdiff_t>(before);
   }
+  /// Where messages are after they have travelled.
+  [[nodiscard]] byte_buffer& arrived() { return ranks() > 1 ? received_ : sent_; }
   void start(detail::collective_call call, int b, std::size_t slot_bytes) {
     const bool scatters = call == detail::collective_call::all_to_all;
+    if (ranks() == 1) return;
     std::byte *const from = place(sent_, b), *const to = place(received_, b);
     if (buckets() == 1) {
       scatters ? wire_.all_to_all(from, to, slot_bytes) : wire_.all_gather(from, to, slot_bytes);
@@ -245,14 +235,14 @@ class reduce_scatter {
     ++n_taken_;
     const auto w = static_cast<std::uint32_t>(ranks());
     sender_.check({.now = now,
-                   .slots = place(received_, b),
+                   .slots = place(arrived(), b),
                    .n = w,
                    .n_ranks = w,
                    .part = static_cast<std::uint32_t>(b),
                    .slots_per_bucket = w});
     const mean_view<detail::mean_codec> mean{sender_.codec(),
                                              sender_.format(),
-                                             slots_at(received_, b),
+                                             slots_at(arrived(), b),
                                              wire_.size(),
                                              1.0F / static_cast<float>(ranks()),
                                              live_mask{}};
@@ -260,15 +250,15 @@ class reduce_scatter {
     backend().launch(own.end - own.begin,
                      detail::own_mean_kernel<destination>{mean, to, sender_.tiles(), own.begin});
   }
-  [[gnu::cold]] void take_published(int b, const tensor_entry<P, G>* tensors) {
+  [[gnu::cold]] void take_published(int b, const tensor_entry<P, G>* tensors,
+                                    const step_scalars* now) {
     under_way_.wait(static_cast<std::size_t>(b));
     const tile_range part = axis().bucket_at(b).tiles;
-    backend().launch(
-        part.end - part.begin,
-        detail::take_published_kernel<P, G>{
-            tensors, sender_.tiles(), part.begin, axis().chunk_words(),
-            static_cast<std::size_t>(b) * ranks(), static_cast<std::size_t>(own_chunk(b)),
-            reinterpret_cast<const P*>(place(received_, b)), slot_elements_});
+    launch_commit(backend(), now, part.end - part.begin,
+                  detail::take_published_kernel<P, G>{
+                      tensors, sender_.tiles(), part.begin, axis().chunk_words(),
+                      static_cast<std::size_t>(b) * ranks(), static_cast<std::size_t>(own_chunk(b)),
+                      reinterpret_cast<const P*>(place(arrived(), b)), slot_elements_});
   }
 
   wire wire_;
