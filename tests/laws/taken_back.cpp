@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "../support/erased.hpp"
+#include "../support/scripted.hpp"
 #include "../support/strict_host.hpp"
 #include "../support/training.hpp"
 
@@ -260,4 +261,19 @@ TEST_CASE("law 10: a step that has begun is given up with its optimizer") {
       }
     }
   }
+}
+
+TEST_CASE("law 10: what was odd in a step that failed is not said of the next one") {
+  (void)onebit_test::on_ranks(2, [](onebit::threads t) {
+    onebit_test::training<> data;
+    const auto told = std::make_shared<onebit_test::script>();
+    auto o = onebit::adam(data.groups(), onebit_test::scripted(t, told));
+    (void)onebit_test::train(o, data);
+    told->fail_at = told->calls + 1;  // after the ranks have seen that they were told other rates
+    const auto apart = [&] { (void)o.step(t.rank() == 0 ? 0.1F : 0.2F); };
+    CHECK(onebit_test::thrown<onebit::transport_error>(apart) ==
+          onebit_test::contains("the network is down"));
+    CHECK_FALSE(onebit_test::train(o, data).skipped);
+    return 0;
+  });
 }
