@@ -93,8 +93,8 @@ class sharded {
   outcome settle() { return parts_->settle(); }
   /// @{
   /// As optimizer's; norms are of the whole.
-  [[nodiscard]] std::optional<float> gradient_norm() { return parts_->own.gradient_norm(); }
-  [[nodiscard]] std::uint64_t n_skipped() { return parts_->own.n_skipped(); }
+  [[nodiscard]] std::optional<float> gradient_norm() { return parts_->inner.gradient_norm(); }
+  [[nodiscard]] std::uint64_t n_skipped() { return parts_->inner.n_skipped(); }
   void set_group(std::size_t group, const group_options& options) {
     parts_->set_group(group, options);
   }
@@ -105,7 +105,7 @@ class sharded {
     parts_->between_steps().tensors.rest(tensor, parts_->comm.where());
   }
   std::size_t rebind(const groups_type& groups) { return parts_->rebind(groups); }
-  void warn_with(void (*f)(const std::string& text)) { parts_->own.warn_with(f); }
+  void warn_with(void (*f)(const std::string& text)) { parts_->inner.warn_with(f); }
   /// @}
   /// As optimizer::check_messages, of gradients; parameters that are damaged on their way to a rank
   /// are found by verify_every.
@@ -144,14 +144,14 @@ class sharded {
   /// As optimizer's.
   [[nodiscard]] int rank() const { return parts_->comm.rank(); }
   [[nodiscard]] int size() const { return parts_->comm.size(); }
-  [[nodiscard]] std::uint64_t steps() const { return parts_->own.steps(); }
+  [[nodiscard]] std::uint64_t steps() const { return parts_->inner.steps(); }
   [[nodiscard]] std::size_t n_parameters() const { return parts_->exchange.axis().n_elements(); }
   [[nodiscard]] std::size_t state_bytes() const { return parts_->state_bytes(); }
   [[nodiscard]] std::size_t work_bytes() const { return parts_->work_bytes(); }
   [[nodiscard]] const std::string& description() const { return parts_->name; }
   /// @}
   /// For inspection: the optimizer of this rank's part, and what that part is.
-  [[nodiscard]] const O& own_part() const { return parts_->own; }
+  [[nodiscard]] const O& inner() const { return parts_->inner; }
   [[nodiscard]] const std::vector<owned_piece>& pieces() const { return parts_->part.pieces; }
 
  private:

@@ -59,16 +59,16 @@ struct sharded_parts {
         part(attend(comm, [&] { return own_part<B, P, G>(exchange, tensors, how.masters); })),
         scalars(to_buffer(exchange.backend(), std::vector<step_scalars>(1))),
         announced(tensors.size(), 0),
-        own(attend(comm, [&] { return make(part.groups(tensors), alone{}, backend); })) {
+        inner(attend(comm, [&] { return make(part.groups(tensors), alone{}, backend); })) {
     attend(comm, [&] {
       for (std::size_t g = 0; g < tensors.options.size(); ++g) {
-        tensors.set_group(g, tensors.options[g], own.rule(), comm.where());
+        tensors.set_group(g, tensors.options[g], inner.rule(), comm.where());
       }
     });
     tensors.built = true;
-    const std::string& own_name = own.description();  // it counts the tensors of its part
-    name = "sharded_" + own_name.substr(0, own_name.find(" [")) + to_string(resolved<G>(how.sum)) +
-           (how.masters ? ", masters" : "") + ", buckets " +
+    const std::string& inner_name = inner.description();  // it counts the tensors of its part
+    name = "sharded_" + inner_name.substr(0, inner_name.find(" [")) +
+           to_string(resolved<G>(how.sum)) + (how.masters ? ", masters" : "") + ", buckets " +
            std::to_string(exchange.axis().n_buckets()) + groups_text;
     rank_card mine = card().ranks;
     mine.number = next_number();
@@ -77,7 +77,7 @@ struct sharded_parts {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     exchange.backend().copy_in(now(), &s, 1);
     check_slots(checks);
-    own.join_shards(comm, now());
+    inner.join_shards(comm, now());
   }
 
   [[nodiscard]] B& backend() { return exchange.backend(); }
@@ -85,7 +85,7 @@ struct sharded_parts {
   /// Throws invalid_input between begin() and step().
   [[nodiscard]] sharded_parts& between_steps() {
     if (begun) {
-      throw invalid_input(message("optimizer: step ", own.steps(),
+      throw invalid_input(message("optimizer: step ", inner.steps(),
                                   " has begun; call this before begin() or after step()",
                                   comm.where()));
     }
@@ -93,21 +93,21 @@ struct sharded_parts {
   }
   void check_slots(checked which) { exchange.check_slots(checks = which); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
-    return own.state_bytes() + part.masters.bytes();
+    return inner.state_bytes() + part.masters.bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return own.work_bytes() + exchange.work_bytes() + tensors.bytes() + part.means.bytes();
+    return inner.work_bytes() + exchange.work_bytes() + tensors.bytes() + part.means.bytes();
   }
 
   [[gnu::cold]] void set_group(std::size_t g, const group_options& o) {
     (void)between_steps();
-    tensors.set_group(g, o, own.rule(), comm.where());
-    own.set_group(g, o);
+    tensors.set_group(g, o, inner.rule(), comm.where());
+    inner.set_group(g, o);
   }
   [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay) {
     (void)between_steps();
-    tensors.set_group(g, lr_factor, weight_decay, own.rule(), comm.where());
-    own.set_group(g, lr_factor, weight_decay);
+    tensors.set_group(g, lr_factor, weight_decay, inner.rule(), comm.where());
+    inner.set_group(g, lr_factor, weight_decay);
   }
   [[gnu::cold]] void join_shards(wire all) {
     (void)between_steps();
@@ -115,12 +115,12 @@ struct sharded_parts {
       throw invalid_input(message("sharded: join_shards of ", all.size(), " ranks, but ",
                                   comm.size(), " hold parts of this shard alone", comm.where()));
     }
-    own.join_shards(std::move(all), now());
+    inner.join_shards(std::move(all), now());
   }
   [[gnu::cold]] std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
     (void)between_steps();
     const std::size_t n = detail::rebind(tensors, groups, comm.where());
-    if (n > 0) own.rebind(part.groups(tensors));
+    if (n > 0) inner.rebind(part.groups(tensors));
     return n;
   }
 
@@ -130,7 +130,7 @@ struct sharded_parts {
     (void)between_steps();
     if (torn) throw transport_error(torn_text());
     lr += 0.0F;  // -0 is 0
-    std::string refused = refuse_numbers(own.steps(), lr, tensors.largest_lr_factor(),
+    std::string refused = refuse_numbers(inner.steps(), lr, tensors.largest_lr_factor(),
                                          inverse_loss_scale, comm.where());
     const bool bad = !refused.empty();
     if (bad && comm.size() == 1) throw invalid_input(refused);
@@ -140,7 +140,7 @@ struct sharded_parts {
                                           {},
                                           bad ? 1.0F : lr,
                                           bad ? 1.0F : inverse_loss_scale,
-                                          static_cast<std::uint32_t>(own.steps() % status_steps),
+                                          static_cast<std::uint32_t>(inner.steps() % status_steps),
                                           bad ? ~0U : terms(lr, inverse_loss_scale),
                                           bad});
     for (std::size_t t = 0; t < tensors.size(); ++t) announced[t] = tensors.entries[t].rests;
@@ -150,7 +150,7 @@ struct sharded_parts {
   [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
     const auto same = [](float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN
     if (same(lr + 0.0F, begun->lr) && same(inverse_loss_scale, begun->scale)) return;
-    throw invalid_input(message("optimizer: step ", own.steps(), " with lr ", lr, " and scale ",
+    throw invalid_input(message("optimizer: step ", inner.steps(), " with lr ", lr, " and scale ",
                                 inverse_loss_scale, ", but begin() was told ", begun->lr, " and ",
                                 begun->scale, comm.where()));
   }
@@ -177,11 +177,11 @@ struct sharded_parts {
     const auto start = clock::now();
     const taken_back guard{*this};
     // before it: afterwards all have what the owners say
-    if (verify_every > 0 && own.steps() % verify_every == 0) verify_parameters();
+    if (verify_every > 0 && inner.steps() % verify_every == 0) verify_parameters();
     exchange.agree(gradient(), now(), destination());
     const auto agreed = clock::now();
     const double sending = (comm.sent() - begun->sent).seconds;
-    report r = own_step();
+    report r = inner_step();
     if (comm.size() > 1 && (r.pending || !r.skipped)) {
       torn = true;
       exchange.publish(tensors.table.data(), now());
@@ -203,7 +203,7 @@ struct sharded_parts {
   [[gnu::cold]] outcome settle() {
     comm.wait();
     tell();
-    return own.settle();
+    return inner.settle();
   }
 
   // -- checkpoints --------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ struct sharded_parts {
       a.local(card());
       a.buffer(part.masters, backend());
     });
-    own.save(out);
+    inner.save(out);
   }
   [[gnu::cold]] void load(std::istream& in, resume_with with) {
     std::string failure = begun ? message("sharded: load() between begin() and step()") : "";
@@ -230,16 +230,16 @@ struct sharded_parts {
       if (failure.empty()) {
         record->buffer(part.masters, backend());
         record->finish();
-        own.rebind(part.groups(tensors));
+        inner.rebind(part.groups(tensors));
       }
     } catch (const std::exception& error) {
       failure = error.what();
     }
     try {
-      own.load(in, with, {&comm, failure});
+      inner.load(in, with, {&comm, failure});
     } catch (...) {
       record.reset();  // puts the masters back
-      own.rebind(part.groups(tensors));
+      inner.rebind(part.groups(tensors));
       throw;
     }
     record->keep();
@@ -252,7 +252,7 @@ struct sharded_parts {
   own_part<B, P, G> part;  ///< that this rank owns
   buffer_of<B, step_scalars> scalars;
   std::vector<char> announced, resting;  ///< by tensor, in this step
-  O own;                                 ///< the optimizer of the pieces
+  O inner;                               ///< the optimizer of the pieces: it skips and counts
   std::string name;
 
   /// A step that has begun.
@@ -293,11 +293,11 @@ struct sharded_parts {
             static_cast<std::uint32_t>(comm.size()),
             1,
             0,
-            own.steps()};
+            inner.steps()};
   }
   [[nodiscard, gnu::cold]] std::string torn_text() const {
     return message("sharded: the transport failed while parameters were taken over, after step ",
-                   own.steps(), ": ranks may have other ones; load a checkpoint on all",
+                   inner.steps(), ": ranks may have other ones; load a checkpoint on all",
                    comm.where());
   }
   /// What the ranks must be told alike.
@@ -309,11 +309,11 @@ struct sharded_parts {
     tensors.add_to(d);
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
   }
-  [[nodiscard]] report own_step() {
+  [[nodiscard]] report inner_step() {
     part.for_each(tensors, [&](std::size_t place, std::size_t tensor) {
-      if (resting[tensor] != 0) own.rest(place);
+      if (resting[tensor] != 0) inner.rest(place);
     });
-    return own.step(refusal.empty() ? begun->lr : 1.0F);
+    return inner.step(refusal.empty() ? begun->lr : 1.0F);
   }
   /// Throws what this rank was told, or rank_mismatch when another is out of step: all have skipped
   /// it.
@@ -326,7 +326,7 @@ struct sharded_parts {
   }
   /// Collective: throws rank_mismatch on all when one differs.
   [[gnu::cold]] void verify_parameters() {
-    compare_digests(comm, own.steps(), {parameter_digest(*this), 0, 0});
+    compare_digests(comm, inner.steps(), {parameter_digest(*this), 0, 0});
   }
 };
 
