@@ -150,8 +150,9 @@ class sharded {
   [[nodiscard]] std::size_t work_bytes() const { return parts_->work_bytes(); }
   [[nodiscard]] const std::string& description() const { return parts_->name; }
   /// @}
-  /// For inspection: the optimizer of this rank's part, and what that part is.
+  /// For inspection: the optimizer of what this rank owns.
   [[nodiscard]] const O& inner() const { return parts_->inner; }
+  /// What this rank owns.
   [[nodiscard]] const std::vector<owned_piece>& pieces() const { return parts_->part.pieces; }
 
  private:

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <memory>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/sharded.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <stdexcept>
 #include <vector>
