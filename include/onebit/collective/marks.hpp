@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
-#include <onebit/launches.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <vector>
@@ -93,27 +92,6 @@ struct group_scale_kernel {
       std::byte* scales = slots + segments[k].chunk * format.slot_bytes + format.scales_at;
       reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];
     }
-  }
-};
-
-/// Encodes tiles; makes their scales, of each tile its own or one of all; and then runs `last`.
-template <class Encode, class Scale, class Last>
-struct encode_and_scale {
-  static constexpr bool serial = true;
-  calls<Encode> encode;
-  Scale scale;
-  Last last;
-  bool one;                ///< scale for all
-  std::uint32_t* n_ended;  ///< see then_once; null: only encodes
-
-  template <class L>
-  ONEBIT_HD void operator()(L lanes, std::size_t i) const {
-    run_wide<L>(encode.kernel, i);
-    if (n_ended == nullptr) return;
-    if (one && !L::last_of(encode.n, n_ended)) return;
-    scale(lanes, one ? 0 : i);
-    if (!one && !L::last_of(encode.n, n_ended)) return;
-    last(lanes, 0);
   }
 };
 

@@ -108,7 +108,7 @@ class sender {
     return {now, slots, format_, static_cast<std::uint32_t>(n), part, block_sums_.data()};
   }
   /// Runs `encode`, then makes the scales of it, and then writes the status of slots. On a device
-  /// in one launch, where one scale serves all, or each tile has its own.
+  /// in one launch, where a warp makes all scales there are.
   template <class Encode, class Scale>
   [[gnu::cold]] void launch_encode(const calls<Encode>& encode, const calls<Scale>& scales,
                                    const status_kernel& last) {
@@ -267,11 +267,11 @@ class sender {
   template <class Encode, class Scale, class Last>
   [[gnu::cold]] bool encode_then(const calls<Encode>& encode, const calls<Scale>& scales,
                                  const Last& last) {
-    if constexpr (B::deferred && !MixedCompressor<C>) {  // of which one would spill registers
-      const bool one = scales.n == 1, each = scales.n == encode.n;
-      const bool all = !format_.checked && encode.n > 0 && (one || each);
-      backend_.launch(encode.n, encode_and_scale<Encode, Scale, Last>{
-                                    encode, scales.kernel, last, one, all ? n_ended() : nullptr});
+    if constexpr (B::deferred) {
+      const bool all = !format_.checked && encode.n > 0 && scales.n == 1;
+      const in_turn after{scales.kernel, last};
+      backend_.launch(encode.n, then_once<Encode, in_turn<Scale, Last>>{encode, after,
+                                                                        all ? n_ended() : nullptr});
       return all;
     } else {
       backend_.launch(encode.n, encode.kernel);
