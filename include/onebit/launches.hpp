@@ -79,14 +79,14 @@ struct then_once {
   static constexpr bool serial = true;
   calls<Each> each;
   After after;
-  std::uint32_t* n_ended;  ///< 0 before and afterwards; null: nothing comes after
+  std::uint32_t* n_ended;  ///< 0 before and afterwards
 
   /// Without any call of `each` there is still the one of `after`.
   [[nodiscard]] ONEBIT_HD std::size_t launches() const { return each.n == 0 ? 1 : each.n; }
   template <class L>
   ONEBIT_HD void operator()(L lanes, std::size_t i) const {
-    if (i < each.n) run_wide<L>(each.kernel, i);
-    if (n_ended != nullptr && L::last_of(launches(), n_ended)) after(lanes, 0);
+    if (i < each.n) each.kernel(lanes, i);
+    if (L::last_of(launches(), n_ended)) after(lanes, 0);
   }
 };
 

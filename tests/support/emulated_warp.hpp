@@ -304,10 +304,6 @@ struct emulated_warp {
     *count = before + 1;
     return before;
   }
-  template <class T>
-  static T fresh(const T* p) {
-    return *p;
-  }
   static void raise(std::uint32_t* flag) { *flag = 1; }
 };
 

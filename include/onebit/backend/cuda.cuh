@@ -111,10 +111,6 @@ struct cuda_warp {
 #endif
     return before;
   }
-  template <class T>
-  ONEBIT_HD static T fresh(const T* p) {
-    return *static_cast<const volatile T*>(p);
-  }
   ONEBIT_HD static void raise(std::uint32_t* flag) {
     *static_cast<volatile std::uint32_t*>(flag) = 1;  // whoever raises it writes the same
   }

@@ -27,7 +27,6 @@ namespace onebit {
 ///     sync()                   all 32 are here, and see what each other wrote
 ///     tile(i)                  4096 floats that the 32 share; i below 3
 ///     arrive(count)            adds 1, once; what it was. Who comes later sees what was written
-///     fresh(p)                 *p, of memory that another warp has written before it arrived
 ///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
 ///
 /// A scalar (what `fold`, `sum` and their like give) is the same in all lanes, and so is `bits`.
@@ -72,7 +71,7 @@ struct warp_lanes {
   ONEBIT_HD static double sum(const T* p, std::size_t n) {
     Warp::sync();
     double mine = 0;
-    each<true>(p, n, [&](T x) { mine += static_cast<double>(x); });
+    each(p, n, [&](T x) { mine += static_cast<double>(x); });
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
@@ -166,21 +165,16 @@ struct warp_lanes {
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
-  /// f(p[l]), f(p[l + 32]), ... in lane l: eight are loaded at a time, as memory is far. `Fresh`:
-  /// other warps of this launch may have written them.
-  template <bool Fresh = false, class T, class F>
+  /// f(p[l]), f(p[l + 32]), ... in lane l: eight are loaded at a time, as memory is far.
+  template <class T, class F>
   ONEBIT_HD static void each(const T* p, std::size_t n, const F& f) {
-    const auto load = [](const T* from) {
-      if constexpr (Fresh) return Warp::fresh(from);
-      return *from;
-    };
     std::size_t i = Warp::lane();
     for (; i + 7 * 32 < n; i += 8 * 32) {
       T x[8];
-      for (std::size_t j = 0; j < 8; ++j) x[j] = load(p + i + 32 * j);
+      for (std::size_t j = 0; j < 8; ++j) x[j] = p[i + 32 * j];
       for (const T& one : x) f(one);
     }
-    for (; i < n; i += 32) f(load(p + i));
+    for (; i < n; i += 32) f(p[i]);
   }
   ONEBIT_HD static std::uint32_t mine(bits b) { return b & Warp::own_bit(); }
   ONEBIT_HD static value minus(value s) { return from_word(to_word(s) ^ 0x80000000U); }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/slot.hpp>
-#include <onebit/collective/start.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/policy_checks.hpp>

@@ -7,7 +7,6 @@
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/server.hpp>
 #include <onebit/collective/slot.hpp>
-#include <onebit/collective/start.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -275,11 +274,10 @@ class gather_scatter_exchange {
     const auto part = static_cast<std::uint32_t>(b);
     std::byte* slot = served_.data() + static_cast<std::size_t>(b) * slot_bytes();
     // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
-    const auto end = [&](const auto& encode, const auto& scales) {
-      sender_.launch_encode(encode, scales, check(received_.data() + slots_of(b), 1, part, t.now),
-                            sender_.seal(slot, 1, slot_place::served + part, t.now));
-    };
-    server_.serve(sender_, mean(), own_chunk(b), t, served_.data(), end);
+    server_.serve(sender_, mean(), own_chunk(b), t, served_.data(), [&](const auto& scales) {
+      sender_.check_and_seal(scales, check(received_.data() + slots_of(b), 1, part, t.now),
+                             sender_.seal(slot, 1, slot_place::served + part, t.now));
+    });
     if (buckets() > 1) {
       gathering_.add(wire_.start_all_gather(slot, gathered_.next() + slots_of(b), slot_bytes()));
     } else {

@@ -8,7 +8,6 @@
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/server.hpp>
 #include <onebit/collective/slot.hpp>
-#include <onebit/collective/start.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -172,9 +171,10 @@ class hierarchical_exchange {
                    .first_rank = me,
                    .rank_stride = l,
                    .tell = true});
-    const auto last = sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now);
-    const auto end = [&](const auto&... encode) { sender_.launch_encode(encode..., last); };
-    server_.serve(sender_, mean(), own_chunk(), t, held_.served.data(), end);
+    server_.serve(sender_, mean(), own_chunk(), t, held_.served.data(), [&](const auto& scales) {
+      sender_.then_seal(scales,
+                        sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now));
+    });
     across_.all_gather(held_.served.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, held_.gathered.next(), bucket_bytes(f));
     sender_.check({.now = t.now,

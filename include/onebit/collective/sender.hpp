@@ -83,14 +83,24 @@ class sender {
   template <class Produce, class Undo>
   [[gnu::cold]] void encode(const Produce& produce, const turn<Undo>& t, std::byte* slots,
                             int bucket) {
+    const onebit::bucket& part = axis_.bucket_at(bucket);
     if constexpr (carries) {
       run_encode(produce,
                  worker_carry<C, Undo>{codec_, carried(), scales_.current(), saved_.data(), t.undo,
                                        t.before},
-                 t, slots, bucket);
+                 t, slots, part.tiles);
     } else {
-      run_encode(produce, start(t.now, false), t, slots, bucket);
+      run_encode(produce, start(t.now, false), t, slots, part.tiles);
     }
+    const group_scale_kernel<C> scale{{codec_, groups_.data() + part.groups.begin, sums_.data(),
+                                       scales_.next() + part.groups.begin, nullptr, 0, t.now},
+                                      scaled ? segments_.data() : nullptr,
+                                      slots,
+                                      format_};
+    const auto n = static_cast<std::size_t>(axis_.n_chunks());
+    then_seal(calls{scale, std::size_t{part.groups.end - part.groups.begin}},
+              seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
+                   static_cast<std::uint32_t>(bucket), t.now));
   }
   /// What messages start from where nothing is carried: from 0, unless the codec says otherwise.
   /// `served`: averages, not the messages of a rank.
@@ -107,28 +117,23 @@ class sender {
                                    step_scalars* now) const {
     return {now, slots, format_, static_cast<std::uint32_t>(n), part, block_sums_.data()};
   }
-  /// Runs `encode`, then makes the scales of it, and then writes the status of slots. On a device
-  /// in one launch, where a warp makes all scales there are.
-  template <class Encode, class Scale>
-  [[gnu::cold]] void launch_encode(const calls<Encode>& encode, const calls<Scale>& scales,
-                                   const status_kernel& last) {
-    if (encode_then(encode, scales, last)) return;
-    if (!format_.checked) return launch_then_once(backend_, scales, last, n_ended());
-    backend_.launch(scales.n, scales.kernel);
+  /// Runs `each`, and `last` after it.
+  template <class Each>
+  [[gnu::cold]] void then_seal(const calls<Each>& each, const status_kernel& last) {
+    if (!format_.checked) return launch_then_once(backend_, each, last, n_ended());
+    backend_.launch(each.n, each.kernel);
     sum_blocks(last.slots, last.n);
     backend_.launch(1, last);
   }
   /// The same, and reads the status of slots that came before `last`.
-  template <class Encode, class Scale>
-  [[gnu::cold]] void launch_encode(const calls<Encode>& encode, const calls<Scale>& scales,
-                                   const check_kernel& what, const status_kernel& last) {
-    const in_turn both{completed(what), last};
-    if (encode_then(encode, scales, both)) return;
-    if (!format_.checked) return launch_then_once(backend_, scales, both, n_ended());
+  template <class Each>
+  [[gnu::cold]] void check_and_seal(const calls<Each>& each, const check_kernel& what,
+                                    const status_kernel& last) {
+    if (!format_.checked) {
+      return launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
+    }
     check(what);
-    backend_.launch(scales.n, scales.kernel);
-    sum_blocks(last.slots, last.n);
-    backend_.launch(1, last);
+    then_seal(each, last);
   }
   /// Reads the status of slots that came; the rest of `what` says which they are.
   [[gnu::cold]] void check(const check_kernel& what) {
@@ -245,38 +250,10 @@ class sender {
   /// In a step that is called off already the gradients stay what they are.
   template <class Produce, class Carry, class Undo>
   [[gnu::cold]] void run_encode(const Produce& produce, const Carry& carry, const turn<Undo>& t,
-                                std::byte* slots, int bucket) {
-    using kernel = encode_kernel<C, Produce, Carry>;
-    const onebit::bucket& part = axis_.bucket_at(bucket);
-    const auto n = static_cast<std::size_t>(axis_.n_chunks());
-    const group_scale_kernel<C> scale{{codec_, groups_.data() + part.groups.begin, sums_.data(),
-                                       scales_.next() + part.groups.begin, nullptr, 0, t.now},
-                                      scaled ? segments_.data() : nullptr,
-                                      slots,
-                                      format_};
-    launch_encode(
-        calls{detail::unless_skipped<kernel>{{codec_, produce, carry, t.live, tiles_.data(),
-                                              part.tiles.begin, format_, slots, 1, sums_.data()},
-                                             t.now},
-              std::size_t{part.tiles.end - part.tiles.begin}},
-        calls{scale, std::size_t{part.groups.end - part.groups.begin}},
-        seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
-             static_cast<std::uint32_t>(bucket), t.now));
-  }
-  /// Runs `encode`, and, if it can in the same launch, what comes after it; whether it could.
-  template <class Encode, class Scale, class Last>
-  [[gnu::cold]] bool encode_then(const calls<Encode>& encode, const calls<Scale>& scales,
-                                 const Last& last) {
-    if constexpr (B::deferred) {
-      const bool all = !format_.checked && encode.n > 0 && scales.n == 1;
-      const in_turn after{scales.kernel, last};
-      backend_.launch(encode.n, then_once<Encode, in_turn<Scale, Last>>{encode, after,
-                                                                        all ? n_ended() : nullptr});
-      return all;
-    } else {
-      backend_.launch(encode.n, encode.kernel);
-      return false;
-    }
+                                std::byte* slots, tile_range part) {
+    launch_commit(backend_, t.now, part.end - part.begin,
+                  encode_kernel<C, Produce, Carry>{codec_, produce, carry, t.live, tiles_.data(),
+                                                   part.begin, format_, slots, 1, sums_.data()});
   }
 
   C codec_;
@@ -329,6 +306,41 @@ template <Compressor C, class B>
   if constexpr (carries) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   const auto n_slots = static_cast<std::size_t>(std::max(axis_.n_slots(), n_heard));
   block_sums_ = backend_.template make_buffer<std::uint64_t>(n_slots * format_.n_blocks());
+}
+
+// -- what exchanges share ------------------------------------------------------------------------
+
+/// Scales a momentum that is handed over to what the compressor carries or sends of it.
+template <Compressor C, class B>
+[[gnu::cold]] void take_over(sender<C, B>& s, handover<buffer_of<B, float>>& given) {
+  s.backend().launch(s.axis().tiles().size(),
+                     scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
+                                           sender<C, B>::carries ? given.numbers : nullptr});
+}
+
+/// Stores the flat axis as the message of each of n ranks, all the same.
+template <Compressor C, class B>
+[[gnu::cold]] void store_flat(sender<C, B>& s, const float* flat, std::byte* slots, int n = 1) {
+  const std::size_t message = s.format().slot_bytes * static_cast<std::size_t>(s.axis().n_slots());
+  for (int r = 0; r < n; ++r) {
+    s.backend().launch(
+        s.axis().tiles().size(),
+        store_field_kernel<flat_field>{
+            {flat}, s.tiles(), s.format(), slots + static_cast<std::size_t>(r) * message});
+  }
+}
+
+/// Writes whether an exchange has started; reading, puts aside what it holds, in `places`, and
+/// gives it memory as if it had just started, or none.
+template <class X, class Archive, class... Places>
+void archive_start(X& x, Archive& a, bool keeps_agreed, Places&... places) {
+  bool started = x.started();
+  a.local(started);
+  if constexpr (Archive::reading) {
+    (a.put_aside(places), ...);
+    x.sender().put_aside(a);
+    x.start(started ? x.allocate(keeps_agreed, true) : typename X::space{}, {});
+  }
 }
 
 }  // namespace onebit

@@ -45,23 +45,23 @@ class server {
   }
 
   /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket; `end` runs
-  /// the kernels of that and of its scales, which it is given, and what follows.
+  /// the kernel of its scales, which it is given, and what follows.
   template <class Undo, class End>
   [[gnu::cold]] void serve(sender<C, B>& s, const mean_view<C>& mean, int chunk,
                            const turn<Undo>& t, std::byte* slots, const End& end) {
     const slot_format& f = mean.format;
+    const tile_range own = s.axis().chunk_tiles(chunk);
+    if constexpr (carries) {
+      encode(s, mean, read_carry{residual_.data(), f}, own, t.live, slots);
+    } else {
+      encode(s, mean, sender<C, B>::start(t.now, true), own, t.live, slots);
+    }
     std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
     const tile_range segments = s.axis().chunk_segments(chunk);
     const scale_kernel<C> scale{s.codec(), s.segments() + segments.begin,         s.sums(),
                                 nullptr,   sender<C, B>::scaled ? slot : nullptr, f.scales_at,
                                 t.now};
-    const calls scales{scale, std::size_t{segments.end - segments.begin}};
-    const tile_range own = s.axis().chunk_tiles(chunk);
-    if constexpr (carries) {
-      end(encode(s, mean, read_carry{residual_.data(), f}, own, t.live, slots), scales);
-    } else {
-      end(encode(s, mean, sender<C, B>::start(t.now, true), own, t.live, slots), scales);
-    }
+    end(calls{scale, std::size_t{segments.end - segments.begin}});
   }
   /// What ends a step for a chunk, where the compressor carries: the residual is what was meant
   /// minus what was heard, unless the step was called off. One pass over the chunk.
@@ -88,13 +88,12 @@ class server {
 
  private:
   template <class Carry>
-  [[nodiscard, gnu::cold]] static auto encode(sender<C, B>& s, const mean_view<C>& mean,
-                                              const Carry& carry, tile_range own, live_mask live,
-                                              std::byte* slots) {
-    return calls{encode_kernel<C, mean_view<C>, Carry>{s.codec(), mean, carry, live, s.tiles(),
-                                                       own.begin, mean.format, slots,
-                                                       mean.format.chunks_per_bucket, s.sums()},
-                 std::size_t{own.end - own.begin}};
+  [[gnu::cold]] static void encode(sender<C, B>& s, const mean_view<C>& mean, const Carry& carry,
+                                   tile_range own, live_mask live, std::byte* slots) {
+    s.backend().launch(own.end - own.begin,
+                       encode_kernel<C, mean_view<C>, Carry>{
+                           s.codec(), mean, carry, live, s.tiles(), own.begin, mean.format, slots,
+                           mean.format.chunks_per_bucket, s.sums()});
   }
 
   float_buffer residual_;
