@@ -21,6 +21,7 @@
 using namespace std::chrono_literals;
 using onebit_test::contains;
 using onebit_test::noise;
+using onebit_test::on_stand_ins;
 using onebit_test::stand_in;
 using onebit_test::thrown;
 using onebit_test::user_stream;
@@ -41,21 +42,6 @@ struct plain_memory final : onebit::cuda_memory_resource {
     ::operator delete(p);
   }
 };
-
-/// Calls f(communicator, record) on n ranks, and expects that nothing is left.
-template <class F>
-void on_stand_ins(int n, const F& f) {
-  onebit::run_threads(n, [&](onebit::threads t) {
-    stand_in& record = stand_in::of_this_rank();
-    record = {};
-    ncclComm comm{t};
-    f(&comm, record);
-    CHECK(record.registrations == 0);
-    CHECK(record.allocations == 0);
-    CHECK(record.streams == 0);
-    CHECK(record.events == 0);
-  });
-}
 
 }  // namespace
 

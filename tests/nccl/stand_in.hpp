@@ -8,6 +8,7 @@
 #ifndef ONEBIT_TESTS_NCCL_STAND_IN_HPP
 #define ONEBIT_TESTS_NCCL_STAND_IN_HPP
 
+#include <doctest/doctest.h>
 #include <nccl.h>
 
 #include <cstddef>
@@ -54,6 +55,24 @@ struct stand_in {
 inline cudaStream_t user_stream() {
   static int place = 0;
   return reinterpret_cast<cudaStream_t>(&place);
+}
+
+/// Calls f(communicator, record) on n ranks, each with a record that is new, and expects that
+/// nothing is left over.
+template <class F>
+void on_stand_ins(int n, const F& f) {
+  onebit::run_threads(n, [&](onebit::threads t) {
+    stand_in& record = stand_in::of_this_rank();
+    record = {};
+    ncclComm comm{t};
+    f(&comm, record);
+    CHECK(record.streams == 0);
+    CHECK(record.events == 0);
+    CHECK(record.allocations == 0);
+    CHECK(record.registrations == 0);
+    CHECK(record.open_groups == 0);
+    CHECK(record.aborts_outside_of_a_group == 0);
+  });
 }
 
 }  // namespace onebit_test

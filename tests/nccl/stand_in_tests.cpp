@@ -21,31 +21,10 @@
 
 using namespace std::chrono_literals;
 using onebit_test::contains;
+using onebit_test::on_stand_ins;
 using onebit_test::stand_in;
 using onebit_test::thrown;
 using onebit_test::user_stream;
-
-namespace {
-
-/// Calls f(communicator, record) on n ranks, each with a record that is new, and expects that
-/// nothing is left over.
-template <class F>
-void on_stand_ins(int n, const F& f) {
-  onebit::run_threads(n, [&](onebit::threads t) {
-    stand_in& record = stand_in::of_this_rank();
-    record = {};
-    ncclComm comm{t};
-    f(&comm, record);
-    CHECK(record.streams == 0);
-    CHECK(record.events == 0);
-    CHECK(record.allocations == 0);
-    CHECK(record.registrations == 0);
-    CHECK(record.open_groups == 0);
-    CHECK(record.aborts_outside_of_a_group == 0);
-  });
-}
-
-}  // namespace
 
 TEST_CASE("conforms, with communicators that block and such that do not") {
   for (const int n : {1, 3, 4}) {

@@ -189,9 +189,9 @@ template <class Kernel>
 }  // namespace detail
 
 /// n zeroed objects of T in device memory, at least 256-byte aligned; movable. Bytes are messages:
-/// of that kind of memory, where the resource has one. Freed through the
-/// resource it came from, in the order of its stream: what was launched there before may still use
-/// it. The stream must outlive it.
+/// of that kind of memory, where the resource has one. Freed through the resource it came from, in
+/// the order of its stream: what was launched there before may still use it. The stream must
+/// outlive it.
 template <class T>
 class cuda_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "onebit: buffers hold trivially copyable types");
