@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <limits>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <string>
@@ -88,11 +89,6 @@ cost::link fit(mpi* ranks, int n_ranks) {
   return {1 / per_byte, std::max(0.0, short_turn - static_cast<double>(small) * per_byte)};
 }
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-
 // Gradients are consumed by a compressed step, so they are filled before each.
 struct model {
   std::vector<float> x, grad;
@@ -110,26 +106,28 @@ void time_passes(mpi world, std::size_t n, measurement& m) {
   const double to_ns = 1e9 / static_cast<double>(n);
   model a(n);
   onebit::one_bit_adam_options options;
-  options.freeze.after = 6;
+  options.freeze.after = 12;
   options.refreshes = 0;  // the compressed step alone
   auto compressed = onebit::one_bit_adam(a.groups, world, options);
-  std::vector<double> encode, update, dense_update;
-  for (int i = 0; i < 13; ++i) {
+  constexpr double never = std::numeric_limits<double>::infinity();
+  double encode = never, update = never, dense_update = never, sum = 0;
+  // As in best_time: the best of many, since other work on the machine only ever adds.
+  for (int i = 0; i < 16 || (i < 200 && sum < 1); ++i) {
     a.fill();
     const onebit::report r = compressed.step(1e-4F);
-    if (r.phase != onebit::phase::compressed) {
-      // the first ones touch new memory
-      if (i > 1) dense_update.push_back(largest(r.update_seconds));
-      continue;
+    const double own = largest(r.encode_seconds), moved = largest(r.update_seconds);
+    sum += largest(r.encode_seconds + r.update_seconds + r.communicate_seconds);
+    if (r.phase == onebit::phase::compressed) {
+      encode = std::min(encode, own);
+      update = std::min(update, moved);
+    } else if (i > 1) {  // the first ones touch new memory
+      dense_update = std::min(dense_update, moved);
     }
-    encode.push_back(largest(r.encode_seconds));
-    update.push_back(largest(r.update_seconds));
   }
-  m.dense_update_ns = median(dense_update) * to_ns;
+  m.dense_update_ns = dense_update * to_ns;
   // The report's encode includes what a rank serves: 1/8 byte per parameter of about 16.6.
-  const double ns_per_byte = median(encode) * to_ns / 16.6;
-  m.compression = {16.4 * ns_per_byte, 0.125 * ns_per_byte, median(update) * to_ns,
-                   8 * ns_per_byte};
+  const double ns_per_byte = encode * to_ns / 16.6;
+  m.compression = {16.4 * ns_per_byte, 0.125 * ns_per_byte, update * to_ns, 8 * ns_per_byte};
 }
 
 }  // namespace
