@@ -89,6 +89,7 @@ row zero_one(const char* name, intervals_options when, C codec = {}, double boun
 
 std::vector<row> all_rows() {
   const auto layer = granularity::layer(), block = granularity::block(128);
+  const residual_in<int8, sign<>> compact;
   return {
       {"adam", adams_rate,
        [](const groups& g, threads t, const settings& s) { return quiet(adam(g, t, s.adam)); }},
@@ -103,6 +104,12 @@ std::vector<row> all_rows() {
       one_bit("  L2 scale per block of 128", 16, gather_scatter{sign<l2_scale>{block}}),
       one_bit("  L1 scale per block of 128", 16, gather_scatter{sign<l1_scale>{block}}),
       one_bit("  one L2 scale for all layers", 16, gather_scatter{sign<>{granularity::vector()}}),
+      {"  v and residuals in 8 bits", adams_rate,
+       [compact](const groups& g, threads t, const settings& s) {
+         return quiet(one_bit_adam<int8>(
+             g, t, {.adam = {.beta2 = s.adam.beta2}, .freeze = {.after = s.freeze_after}},
+             gather_scatter{compact}));
+       }},
       {"  message m / sqrt(v), v frozen", adams_rate,
        [](const groups& g, threads t, const settings& s) {
          return quiet(optimizer("updates", g, t, compressed_updates(s.adam),
@@ -117,6 +124,7 @@ std::vector<row> all_rows() {
       zero_one("  tensors below 1024 elements exact", {}, exact_below{1024}),
       zero_one("  a scale per layer", {}, sign<>{layer}),
       zero_one("  L2 scale per block of 128", {}, sign<>{block}),
+      zero_one("  residuals in 8 bits", {}, compact),
       {"lamb", lambs_rate,
        [](const groups& g, threads t, const settings& s) {
          return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));

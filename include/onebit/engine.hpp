@@ -200,11 +200,11 @@ struct engine {
   [[nodiscard]] auto mean_message() {
     const auto own = rule.gradient(at_average());
     if constexpr (remembers) {
-      const flat_part carried = compressed.sender().carried();
+      const auto carried = compressed.sender().carried();
       const bool has = carried.values != nullptr && !(rule.max_grad_norm() > 0);  // in no norm
       const live_mask awake = has ? mask() : live_mask{};
       const float seldom = 1 / std::sqrt(32 * static_cast<float>(comm.size()));
-      return waking_message<P, G>{own, carried, awake, seldom};
+      return waking_message{own, carried, awake, seldom};
     } else {
       return own;
     }

@@ -37,11 +37,11 @@ struct compression_state {
 namespace detail {
 
 /// Per tile: squares of residuals and of what is carried, elements, and signs that differ.
-template <class Residual, class View>
+template <class Residual, class Carried, class View>
 struct inspect_kernel {
   static constexpr bool rare = true;
   Residual residual;
-  flat_part carried;
+  Carried carried;
   View agreed;
   bool compares;
   live_mask live;
@@ -54,12 +54,13 @@ struct inspect_kernel {
     const std::size_t index = first_tile + i;
     const tile t = tiles[index];
     const auto e_at = residual.template at<L>(t, index);
+    const auto y_at = carried.template at<L>(t);
     const auto zero = L::set(0.0F), one = L::set(1.0F);
     auto e_sum = zero, y_sum = zero, n = zero, flips = zero;
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
       const auto e = live.template keep<L>(word, e_at(k));
-      const auto y = live.template keep<L>(word, L::load(carried.at(t) + 32 * k));
+      const auto y = live.template keep<L>(word, y_at.load(k));
       e_sum = L::fma(e, e, e_sum);
       y_sum = L::fma(y, y, y_sum);
       n = L::add(n, live.template keep<L>(word, one));
@@ -93,11 +94,12 @@ template <class E>
     auto there = to_buffer(e.backend(), sums);
     const auto agreed = e.compressed.agreed(e.mask());
     const auto residual = s.residual();
-    e.backend().launch(own.end - own.begin,
-                       detail::inspect_kernel<std::remove_const_t<decltype(residual)>,
-                                              std::remove_const_t<decltype(agreed)>>{
-                           residual, s.carried(), agreed, E::keeps_agreed, e.mask(), s.tiles(),
-                           own.begin, there.data()});
+    e.backend().launch(
+        own.end - own.begin,
+        detail::inspect_kernel<std::remove_const_t<decltype(residual)>, decltype(s.carried()),
+                               std::remove_const_t<decltype(agreed)>>{
+            residual, s.carried(), agreed, E::keeps_agreed, e.mask(), s.tiles(), own.begin,
+            there.data()});
     e.backend().copy_out(sums.data(), there.data(), sums.size());
     double total[4] = {};
     for (std::size_t i = 0; i < sums.size(); ++i) total[i % 4] += static_cast<double>(sums[i]);

@@ -67,6 +67,12 @@ template <class P, class G, class T, class B = host>
     case algorithm::lamb:
       return {lamb(all, comm, o.lamb, std::move(backend), o.sum), lr};
     case algorithm::one_bit_adam:
+      if (o.residual_bits == 8) {
+        using compact = gather_scatter<residual_in<int8, sign<l2_scale>>>;
+        return {one_bit_adam<int8>(all, comm, o.one_bit_adam,
+                                   compact{{{scales}}, o.bucket_elements}, std::move(backend)),
+                lr};
+      }
       if (o.v_bits == 8) {
         return {one_bit_adam<int8>(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                                    std::move(backend)),

@@ -44,6 +44,7 @@ struct named_optimizer {
   /// @}
   dense_sum sum = dense_sum::automatic;  ///< of adam, lamb and lion
   std::uint64_t v_bits = 32;             ///< of one_bit_adam, once v is frozen: 32 or 8
+  std::uint64_t residual_bits = 32;      ///< of one_bit_adam with v in 8 bits: 32 or 8
   std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
   sharding shares{};                     ///< of sharded_adam and sharded_lion
   /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
@@ -248,6 +249,12 @@ template <class Options>
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
     if (r.read({"v_bits"}, o.v_bits) && o.v_bits != 32 && o.v_bits != 8) {
       r.fail({"v_bits is ", o.v_bits, ", must be 32 or 8"});
+    }
+    if (r.read({"residual_bits"}, o.residual_bits)) {
+      if (o.residual_bits != 32 && o.residual_bits != 8) {
+        r.fail({"residual_bits is ", o.residual_bits, ", must be 32 or 8"});
+      }
+      if (o.residual_bits < o.v_bits) r.fail({"residual_bits 8 needs v_bits 8; give both"});
     }
     detail::read_sum(r, "warm_up_sum", o.one_bit_adam.warm_up_sum);
   } else if (o.which == algorithm::one_bit_lamb) {

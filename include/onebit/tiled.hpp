@@ -160,23 +160,23 @@ struct gradient_message {
 
 /// The same, and of elements that sleep and have no gradient the last one that an exchange carries:
 /// as much of it as makes v what one occurrence in 32 steps would.
-template <class P, class G>
+template <class Own, class Carried>
 struct waking_message {
-  gradient_message<P, G> own;
-  flat_part carried;
+  Own own;
+  Carried carried;
   live_mask live;  ///< null: none sleep
   float seldom;    ///< 1 / sqrt(32 W): W ranks remember one each
 
   template <class L>
   struct reader {
-    typename gradient_message<P, G>::template reader<L> own;
-    const float* carried;
+    typename Own::template reader<L> own;
+    typename Carried::template access<L> carried;
     live_mask live;
     std::size_t word;
     float seldom;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       if (live.words == nullptr) return own(k, base);
-      const auto had = L::mul(L::load(carried + 32 * k), L::set(seldom));
+      const auto had = L::mul(carried.load(k), L::set(seldom));
       return L::add(
           base, live.template or_gradient<L>(word + k, own.gradient.load(k), own.gradient, k, had));
     }
@@ -184,10 +184,12 @@ struct waking_message {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const live_mask asleep = own.tensors[t.tensor].rests ? live_mask{} : live;
-    return {own.template at<L>(t, index), live.words != nullptr ? carried.at(t) : nullptr, asleep,
-            t.word, seldom};
+    return {own.template at<L>(t, index), carried.template at<L>(t), asleep, t.word, seldom};
   }
 };
+
+template <class Own, class Carried>
+waking_message(Own, Carried, live_mask, float) -> waking_message<Own, Carried>;
 
 /// A message of which elements that sleep carry nothing, where nobody would look for it.
 template <class Message>

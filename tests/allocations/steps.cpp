@@ -185,6 +185,13 @@ TEST_CASE("steps do not allocate: gradients that are only read") {
                                 onebit::gather_scatter<onebit::sign<>>{}, backend);
   });
 }
+TEST_CASE("steps do not allocate: 1-bit Adam, v and residuals in 8 bits") {
+  check_steps(1, [](auto& data, auto t, auto backend) {
+    return onebit::one_bit_adam<onebit::int8>(
+        data.groups(), t, frozen_after_6(),
+        onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, backend);
+  });
+}
 TEST_CASE("steps do not allocate: 1-bit LAMB") {
   check_steps(1, [](auto& data, auto t, auto backend) {
     onebit::one_bit_lamb_options o;

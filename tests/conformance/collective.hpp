@@ -116,6 +116,8 @@ class driven_exchange final : public driven {
       return {};
     } else {
       const auto& server = x_.server_residual();
+      using element = std::remove_cvref_t<decltype(*server.data())>;
+      if constexpr (!std::is_same_v<element, float>) return {};  // in a form of its own
       return {server.data(), server.data() + server.size()};
     }
   }

@@ -65,6 +65,9 @@ void fewer_bytes(const std::vector<onebit::param_group<onebit::any_element>>& g,
                  onebit::threads comm, onebit::cuda backend) {
   const onebit::gather_scatter<onebit::sign<>> exchange;
   steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, exchange, backend));
+  const onebit::gather_scatter<onebit::residual_in<onebit::int8, onebit::sign<>>> compact;
+  steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, compact, backend));
+  steps(onebit::zero_one_adam(g, comm, {}, compact, backend));
 }
 
 // The host backend in a .cu file must compile without warnings too.

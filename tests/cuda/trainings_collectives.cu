@@ -55,6 +55,11 @@ TEST_CASE("cuda trainings: other scales, and none") {
   check_same_bits<cuda_device>(
       "small tensors exact", 2,
       one_bit_adam_with(onebit::gather_scatter{onebit::exact_below<>{100}}));
+  const onebit::residual_in<onebit::int8, onebit::sign<>> compact;
+  check_same_bits<cuda_device>("residuals in 8 bits", 3,
+                               one_bit_adam_with(onebit::gather_scatter{compact}));
+  check_same_bits<cuda_device>("the same, local steps", 2,
+                               zero_one_adam_with(onebit::all_gather{compact}));
   check_same_bits<cuda_device>("identity", 2,
                                one_bit_adam_with(onebit::gather_scatter<onebit::identity>{}));
 }

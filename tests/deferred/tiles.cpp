@@ -19,6 +19,13 @@ struct emulated_device : host_device {
 
 }  // namespace
 
+TEST_CASE("deferred: residuals in 8 bits have the bits of the host") {
+  const onebit::residual_in<onebit::int8, onebit::sign<>> compact;
+  check_same_bits<emulated_device>("gathered", 3,
+                                   one_bit_adam_with(onebit::gather_scatter{compact, 1000}));
+  check_same_bits<emulated_device>("local steps", 2,
+                                   zero_one_adam_with(onebit::all_gather{compact}));
+}
 TEST_CASE("deferred: compressors by tile have the bits of the host") {
   check_same_bits<emulated_device>(
       "int8", 2, one_bit_lamb_with(onebit::gather_scatter{int8_tile{}}), {.calls = 16});

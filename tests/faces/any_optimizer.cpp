@@ -127,6 +127,30 @@ TEST_CASE("a name gives the bits and the identity of the call in C++") {
   }
 }
 
+TEST_CASE("v and residuals in 8 bits by name") {
+  run_threads(2, [&](threads comm) {
+    model a, b;
+    any_optimizer by_name = make_optimizer(
+        "one_bit_adam",
+        {{"after", "2"}, {"refreshes", "0"}, {"v_bits", "8"}, {"residual_bits", "8"}}, a.groups(),
+        comm);
+    any_optimizer by_type = one_bit_adam<int8>(
+        b.groups(), comm, one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 0},
+        gather_scatter{residual_in<int8, sign<>>{}});
+    by_name.warn_with(nullptr);
+    by_type.warn_with(nullptr);
+    CHECK(says(by_name.description(), "residuals in 8 bits"));
+    for (int step = 0; step < 6; ++step) {
+      a.differentiate(step, comm.rank());
+      b.differentiate(step, comm.rank());
+      (void)by_name.step(0.01F);
+      (void)by_type.step(0.01F);
+    }
+    CHECK(a == b);
+    CHECK(by_name.state_bytes() == by_type.state_bytes());
+  });
+}
+
 TEST_CASE("v in 8 bits by name") {
   run_threads(2, [&](threads comm) {
     model a, b;

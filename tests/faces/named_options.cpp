@@ -203,6 +203,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"warm_up_sum", "transport", freezing},
                       {"refreshes", "3", {one_bit_adam}},
                       {"v_bits", "8", {one_bit_adam}},
+                      {"residual_bits", "32", {one_bit_adam}},
                       {"max_step", "5", compressing},
                       {"bucket_elements", "1000", exchanging},
                       {"scale_elements", "256", {one_bit_adam, zero_one_adam}},
@@ -325,6 +326,7 @@ TEST_CASE("each key sets what it means") {
 
   CHECK(one_bit({{"v_bits", "8"}}).v_bits == 8);
   CHECK(one_bit({{"v_bits", "32"}}).v_bits == 32);
+  CHECK(one_bit({{"v_bits", "8"}, {"residual_bits", "8"}}).residual_bits == 8);
   CHECK(read_options("lion", {{"sum", "in_bf16"}}).sum == dense_sum::in_bf16);
   CHECK(read_options("one_bit_lion", {{"bucket_elements", "1000"}}).bucket_elements == 1000);
   const auto lion = read_options("zero_one_lion", {{"warmup_steps", "1000"},
@@ -349,6 +351,9 @@ TEST_CASE("options that cannot be what they ask for") {
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "0"}}), "freeze_step is 0"));
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "9"}, {"after", "9"}}), "same option"));
   CHECK(says(refusal("one_bit_adam", {{"v_bits", "16"}}), "v_bits is 16, must be 32 or 8"));
+  CHECK(says(refusal("one_bit_adam", {{"v_bits", "8"}, {"residual_bits", "16"}}),
+             "residual_bits is 16, must be 32 or 8"));
+  CHECK(says(refusal("one_bit_adam", {{"residual_bits", "8"}}), "needs v_bits 8"));
   CHECK(says(refusal("ZeroOneAdam", {{"kappa", "9"}, {"var_update_scaler", "9"}}),
              "kappa and var_update_scaler are the same option; give one"));
 }

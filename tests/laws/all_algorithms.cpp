@@ -36,6 +36,32 @@ struct lamb_maker {
   }
 };
 
+/// v and residuals in 8 bits, refreshes among the steps.
+struct compact_maker {
+  static constexpr std::uint64_t freezes_before = 6;
+  template <class Groups, class T>
+  auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
+    return onebit::one_bit_adam<onebit::int8>(
+        groups, transport,
+        onebit::one_bit_adam_options{
+            .adam = {.beta2 = 0.99}, .freeze = {.after = 6}, .refreshes = 2},
+        onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, backend);
+  }
+};
+
+struct compact_zero_one_maker {
+  static constexpr std::uint64_t freezes_before = never;
+  template <class Groups, class T>
+  auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
+    return onebit::zero_one_adam(
+        groups, transport,
+        onebit::zero_one_adam_options{
+            .adam = {.beta2 = 0.99},
+            .schedule = {.kappa = 2, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4}},
+        onebit::all_gather{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, backend);
+  }
+};
+
 struct one_bit_lamb_maker {
   static constexpr std::uint64_t freezes_before = 6;
   template <class Groups, class T>
@@ -154,7 +180,8 @@ TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(same_bits, lamb_maker, one_bit_lamb_maker, zero_one_maker, variant_maker,
-                          lion_maker, vote_maker, mean_vote_maker, local_lion_maker);
+                          lion_maker, vote_maker, mean_vote_maker, local_lion_maker, compact_maker,
+                          compact_zero_one_maker);
 
 TEST_CASE("one rank: every algorithm is the uncompressed one, bit for bit") {
   const auto trained = [](const auto& make) {
@@ -215,7 +242,8 @@ TEST_CASE_TEMPLATE_DEFINE("saved at any step, loaded, gone on: as if never stopp
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(resumed, lamb_maker, one_bit_lamb_maker, zero_one_maker, variant_maker,
-                          vote_maker, mean_vote_maker, local_lion_maker);
+                          vote_maker, mean_vote_maker, local_lion_maker, compact_maker,
+                          compact_zero_one_maker);
 
 TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip, nothing changes",
                           Make, skipped) {
@@ -254,7 +282,8 @@ TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip,
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(skipped, lamb_maker, one_bit_lamb_maker, zero_one_maker, variant_maker,
-                          lion_maker, vote_maker, mean_vote_maker, local_lion_maker);
+                          lion_maker, vote_maker, mean_vote_maker, local_lion_maker, compact_maker,
+                          compact_zero_one_maker);
 
 TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing changes", Make,
                           network_down) {
@@ -297,7 +326,8 @@ TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing cha
   }
 }
 TEST_CASE_TEMPLATE_INVOKE(network_down, lamb_maker, one_bit_lamb_maker, zero_one_maker,
-                          variant_maker, vote_maker, mean_vote_maker, local_lion_maker);
+                          variant_maker, vote_maker, mean_vote_maker, local_lion_maker,
+                          compact_maker, compact_zero_one_maker);
 
 TEST_CASE("0/1 Adam: a bad gradient in a local step is left out by its rank alone") {
   const auto reports = on_ranks(3, [&](onebit::threads transport) {

@@ -24,6 +24,11 @@ inline constexpr auto gathered = [](auto& data, auto t) {
   return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
                               onebit::all_gather<onebit::sign<>>{});
 };
+inline constexpr auto compact = [](auto& data, auto t) {
+  return onebit::one_bit_adam(
+      data.groups(), t, frozen_after(3),
+      onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}});
+};
 inline constexpr auto by_node = [](auto& data, auto t) {
   return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
                               onebit::hierarchical{onebit::sign<>{}, 2});

@@ -191,6 +191,7 @@ TEST_CASE("another number of ranks, at any step: the new ranks agree, step after
   SUBCASE("1-bit Adam, all-gather") { check(gathered, false); }
   SUBCASE("1-bit LAMB") { check(layered, false); }
   SUBCASE("0/1 Adam") { check(with_local_steps, true); }
+  SUBCASE("residuals in 8 bits") { check(compact, false); }
 }
 
 TEST_CASE("another node shape: the new ranks agree, step after step") {

@@ -33,11 +33,12 @@ TEST_CASE("inspect: norms and flips, against values read one by one") {
       for (auto k = x.carried_tiles().begin; k < x.carried_tiles().end; ++k) {
         const onebit::tile& tile = s.axis().tiles()[k];
         const auto e_at = residual.template at<onebit::portable_lanes>(tile, k);
+        const auto y_at = s.carried().template at<onebit::portable_lanes>(tile);
         for (std::uint32_t i = 0; i < tile.n; ++i) {
           const std::uint32_t bits = o.live().words[tile.word + i / 32];
           if (((bits >> (i % 32)) & 1U) == 0) continue;
           const auto e = static_cast<double>(e_at(i / 32).lane[i % 32]);
-          const float y = s.carried().at(tile)[i];
+          const float y = y_at.load(i / 32).lane[i % 32];
           e_sum += e * e;
           y_sum += static_cast<double>(y) * static_cast<double>(y);
           ++n;
@@ -62,6 +63,7 @@ TEST_CASE("inspect: norms and flips, against values read one by one") {
     });
   };
   SUBCASE("gather-scatter") { check(scattered, true, true, 3); }
+  SUBCASE("residuals in 8 bits") { check(compact, true, true, 3); }
   SUBCASE("buckets") { check(bucketed, true, true, 2); }
   SUBCASE("all-gather") { check(gathered, true, true, 2); }
   SUBCASE("two levels") { check(by_node, true, true, 4); }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <onebit/backend/lanes.hpp>
 #include <onebit/layout.hpp>
+#include <onebit/owed.hpp>
 #include <vector>
 
 namespace onebit_test {
@@ -38,14 +39,8 @@ void add_residuals(Optimizer& o, by_element& sum) {
       [&](auto& s, onebit::tile_range tiles, bool every_rank) {
         add_tiles(s, tiles, s.residual(o.live()), 1.0 / (every_rank ? ranks : nodes), sum);
       },
-      [&](auto& s, onebit::tile_range tiles, const float* residual, const onebit::slot_format& f) {
-        for (auto k = tiles.begin; k < tiles.end; ++k) {
-          const onebit::tile& tile = s.axis().tiles()[k];
-          const float* first = residual + f.served_word(tile) * 32;
-          for (std::uint32_t i = 0; i < tile.n; ++i) {
-            sum[tile.tensor][tile.offset + i] += static_cast<double>(first[i]);
-          }
-        }
+      [&](auto& s, onebit::tile_range tiles, const auto& residual, const onebit::slot_format& f) {
+        add_tiles(s, tiles, onebit::detail::served_field{residual, f}, 1.0, sum);
       });
 }
 }  // namespace onebit_test

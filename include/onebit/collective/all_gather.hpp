@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/slot.hpp>
+#include <onebit/collective/starting.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/policy_checks.hpp>
@@ -49,16 +50,14 @@ class all_gather_exchange {
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer own;
-    float_buffer carried;
+    typename sender_type::carried_buffer carried;
   };
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
     space s;
     const std::size_t all = slot_bytes() * static_cast<std::size_t>(wire_.size());
     s.gathered = {keeps_agreed ? make(all) : byte_buffer{}, make(all)};
     s.own = make(slot_bytes());
-    if (carries && from_nothing) {
-      s.carried = sender_.backend().template make_buffer<float>(sender_.flat_elements());
-    }
+    s.carried = sender_.room(from_nothing);
     return s;
   }
   [[gnu::cold]] void start(space&& s, handover<float_buffer>&& given) {
@@ -70,7 +69,7 @@ class all_gather_exchange {
     }
     take_over(sender_, given);
     if constexpr (carries) {
-      sender_.carry(std::move(given.momentum));
+      sender_.carry_flat(std::move(given.momentum), std::move(s.carried));
     } else {  // every rank says the same: the mean is that
       store_flat(sender_, given.momentum.data(), gathered_.current(), wire_.size());
     }

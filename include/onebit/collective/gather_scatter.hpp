@@ -7,6 +7,7 @@
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/server.hpp>
 #include <onebit/collective/slot.hpp>
+#include <onebit/collective/starting.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -60,7 +61,7 @@ class gather_scatter_exchange {
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer received, served;
-    float_buffer residual, carried;
+    typename sender_type::carried_buffer residual, carried;
   };
   /// Allocates it; `keeps_agreed`: also for what was agreed; `from_nothing`: also carried values.
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
@@ -70,11 +71,9 @@ class gather_scatter_exchange {
     if (travels()) {
       s.received = make(slots * ranks());
       s.served = make(slots);
-      s.residual = server<C, B>::make_residual(sender_.backend(), served_words());
+      s.residual = server<C, B>::make_residual(sender_, served_words());
     }
-    if (carries && from_nothing) {
-      s.carried = sender_.backend().template make_buffer<float>(sender_.flat_elements());
-    }
+    s.carried = sender_.room(from_nothing);
     return s;
   }
   /// Only what `heard` reads, for who adds up by other means.
@@ -95,7 +94,7 @@ class gather_scatter_exchange {
     }
     take_over(sender_, given);
     if constexpr (carries) {
-      sender_.carry(std::move(given.momentum));
+      sender_.carry_flat(std::move(given.momentum), std::move(s.carried));
     } else {
       store_flat(sender_, given.momentum.data(), gathered_.current());
     }
@@ -204,13 +203,12 @@ class gather_scatter_exchange {
     if constexpr (carries) {
       worker(sender_, carried_tiles(), true);
       for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
-        server(sender_, axis().chunk_tiles(own_chunk(b)), server_.residual().data(),
-               sender_.format());
+        server(sender_, axis().chunk_tiles(own_chunk(b)), server_.words(), sender_.format());
       }
     }
   }
   /// For inspection: the residual of the chunks that this rank serves, bucket after bucket.
-  [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
+  [[nodiscard]] const auto& server_residual() const { return server_.residual(); }
   /// Bytes sent to other nodes so far, where it knows of nodes.
   [[nodiscard]] std::uint64_t sent_across() const { return 0; }
   [[nodiscard]] int ranks_per_node() const { return 1; }

@@ -8,6 +8,7 @@
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/server.hpp>
 #include <onebit/collective/slot.hpp>
+#include <onebit/collective/starting.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -19,34 +20,6 @@
 
 /// Averages on two levels: full precision inside a node, compressed between nodes.
 namespace onebit {
-
-/// The mean over the ranks of a node of what each sent of this rank's share: identity's slots.
-struct share_mean {
-  slot_format format;
-  const std::byte* slots;  ///< one bucket from each local rank
-  std::uint32_t first_chunk;
-  int n_ranks;
-  float inverse;
-
-  template <class L>
-  struct reader {
-    detail::tile_sum<L, identity> sum;
-    float inverse;
-    /// base + mean, rounded once
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::fma(sum(k), L::set(inverse), base);
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    slot_format by_rank = format;
-    by_rank.slot_bytes = format.slot_bytes * format.chunks_per_bucket;
-    return {detail::tile_sum<L, identity>(identity{}, by_rank,
-                                          slots + (t.chunk - first_chunk) * format.slot_bytes,
-                                          n_ranks, t, index),
-            inverse};
-  }
-};
 
 /// One exchange on two levels. The ranks of a node average their messages exactly, each its share
 /// of the flat axis (1 / L of it, a bucket); the ranks with the same share on all nodes run the two
@@ -100,7 +73,7 @@ class hierarchical_exchange {
     s.gathered = {keeps_agreed ? make(all) : byte_buffer{}, make(all)};
     s.received = make(bucket);
     s.served = make(slot_bytes());
-    s.residual = server<C, B>::make_residual(sender_.backend(), axis().words_of_chunk(own_chunk()));
+    s.residual = server<C, B>::make_residual(sender_, axis().words_of_chunk(own_chunk()));
     if (!flat()) {
       const std::size_t exact = bucket_bytes(exact_.format()) * shares();
       for (auto* sent : {&s.exact_sent, &s.exact_received}) *sent = make(exact);
@@ -208,7 +181,7 @@ class hierarchical_exchange {
   [[gnu::cold]] void visit_owed(const Worker& worker, const Server& server) {
     if constexpr (sender_type::carries) {
       worker(sender_, carried_tiles(), false);
-      server(sender_, axis().chunk_tiles(own_chunk()), server_.residual().data(), mean().format);
+      server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean().format);
     }
     if constexpr (Accumulates) {
       if (!flat()) worker(exact_, exact_.axis().all_tiles(), true);
@@ -316,6 +289,7 @@ template <class C>
 struct hierarchical : collective_defaults {
   static_assert((check_compressor<C>(), true));
   static_assert(WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
+  static_assert(!StoringCompressor<C>, "onebit: hierarchical keeps residuals as floats");
   static constexpr bool splits = true;  ///< see Collective
   C codec{};                            ///< the compressor
   int ranks_per_node = 0;               ///< 0: as the transport says

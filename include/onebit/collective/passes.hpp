@@ -4,130 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/collective/carried.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/tiled.hpp>
 
-/// The passes of an exchange over the flat axis, and what an encode pass carries: by tile.
+/// The passes of an exchange over the flat axis: by tile.
 namespace onebit {
-
-// -- what is carried -----------------------------------------------------------------------------
-
-/// Carries nothing: identity.
-struct no_carry {
-  template <class L>
-  struct access {
-    ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
-    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
-      return old;
-    }
-    ONEBIT_HD void begin() const {}
-    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
-  };
-  template <class L>
-  ONEBIT_HD access<L> at(const tile&, std::size_t) const {
-    return {};
-  }
-};
-
-/// A residual that is only read while the step may still be called off (the server's).
-struct read_carry {
-  const float* flat = nullptr;
-  slot_format format;
-
-  template <class L>
-  struct access {
-    const float* first;
-    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
-    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
-      return old;
-    }
-    ONEBIT_HD void begin() const {}
-    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
-  };
-  template <class L>
-  ONEBIT_HD access<L> at(const tile& t, std::size_t) const {
-    return {flat + format.served_word(t) * 32};
-  }
-};
-
-/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo` (but
-/// for undo_by_repeating). Tiles that were reached are marked: a pass may end early.
-template <class C, class Undo>
-struct worker_carry {
-  C codec;
-  flat_part flat;
-  const float* scales = nullptr;   ///< of the last exchange, by group
-  std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
-  Undo undo;
-  live_mask before{};  ///< what the others carry is no residual
-
-  template <class L>
-  struct access {
-    C codec;
-    float* first;
-    float scale;
-    std::uint32_t* saved;
-    typename Undo::template writer<L> undo;
-    live_mask before;
-    std::size_t word;
-    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
-    ONEBIT_HD typename L::value residual(std::uint32_t k, const typename L::value& old) const {
-      if constexpr (WordCompressor<C>) {
-        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, old, scale));
-      } else {
-        return old;
-      }
-    }
-    /// From here on the tile's values are overwritten.
-    ONEBIT_HD void begin() const {
-      if constexpr (!Undo::repeats) L::store_scalar(saved, std::uint32_t{1});
-    }
-    ONEBIT_HD void store(std::uint32_t k, const typename L::value& old,
-                         const typename L::value& now) const {
-      if constexpr (!Undo::repeats) undo.save(k, old);
-      if constexpr (!Undo::repeats) L::store(first + 32 * k, now);
-    }
-  };
-  template <class L>
-  ONEBIT_HD access<L> at(const tile& t, std::size_t index) const {
-    return {detail::of_tile(codec, index), flat.at(t), scales[t.group], saved + index,
-            undo.template at<L>(t),        before,     t.word};
-  }
-};
-
-/// The residual that a carried buffer stands for: index -> value.
-template <class C>
-struct residual_field {
-  C codec;
-  flat_part flat;
-  const float* scales = nullptr;
-  live_mask before{};  ///< what the others carry is no residual
-
-  template <class L>
-  struct reader {
-    C codec;
-    const float* first;
-    float scale;
-    live_mask before;
-    std::size_t word;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      const auto y = L::load(first + 32 * k);
-      if constexpr (WordCompressor<C>) {
-        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, y, scale));
-      } else {
-        return y;
-      }
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {detail::of_tile(codec, index), flat.at(t), scales[t.group], before, t.word};
-  }
-};
-
-// -- the passes ----------------------------------------------------------------------------------
 
 /// A message that says `static constexpr bool narrow = true`: so much that a device has no
 /// registers left for several words.
@@ -219,12 +103,12 @@ struct encode_kernel {
 
 /// The end of a step for the carried values: those that an encode pass has overwritten are put back
 /// if the step was called off.
-template <class Undo>
+template <class Undo, class Storage>
 struct take_back_kernel {
   static constexpr bool rare = true;
   Undo undo;
   const tile* tiles;
-  flat_part flat;
+  carried_words<Storage> carried;
   std::uint32_t* saved;
   const step_scalars* now;
 
@@ -233,8 +117,9 @@ struct take_back_kernel {
     if (saved[i] == 0) return;
     const tile& t = tiles[i];
     const auto before = undo.template at<L>(t);
+    const auto place = carried.template at<L>(t);
     const std::uint32_t n_words = now->skip != 0 ? t.n_words() : 0;
-    for (std::uint32_t k = 0; k < n_words; ++k) L::store(flat.at(t) + k * 32, before.load(k));
+    for (std::uint32_t k = 0; k < n_words; ++k) place.put_back(k, before.load(k));
     L::store_scalar(saved + i, std::uint32_t{0});
   }
 };
@@ -246,7 +131,6 @@ struct accumulate_kernel {
   Produce produce;
   live_mask live;
   const tile* tiles;
-  float* flat;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
@@ -254,16 +138,16 @@ struct accumulate_kernel {
     const tile t = tile_at(i);
     const auto message = produce.template at<L>(t, i);
     const auto old = residual.template at<L>(t, i);
+    const auto place = residual.carried.template at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      float* const first = flat + (t.word + k) * 32;
       const auto y = live.template keep<L>(t.word + k, message(k, old(k)));
-      L::store(first, carried_of<L, Produce>(live, t.word + k, y, message, k, L::load(first)));
+      place.store(k, carried_of<L, Produce>(live, t.word + k, y, message, k, place.load(k)));
     }
   }
 };
 
 /// The server's new residual: what it meant to say minus what was heard.
-template <class Produce, class View>
+template <class Produce, class View, class Storage>
 struct server_residual_kernel {
   Produce produce;
   View heard;
@@ -271,7 +155,7 @@ struct server_residual_kernel {
   const tile* tiles;
   std::size_t first_tile;
   slot_format format;
-  float* flat;
+  carried_words<Storage> residual;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
   template <class L>
@@ -280,11 +164,28 @@ struct server_residual_kernel {
     const tile t = tile_at(i);
     const auto message = produce.template at<L>(t, index);
     const auto value = heard.template at<L>(t, index);
-    float* first = flat + format.served_word(t) * 32;
+    const auto e = residual.template from<L>(format.served_word(t));
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      float* e = first + k * 32;
-      const auto y = live.template keep<L>(t.word + k, message(k, L::load(e)));
-      L::store(e, L::sub(y, value(k)));
+      const auto y = live.template keep<L>(t.word + k, message(k, e.load(k)));
+      e.store(k, L::sub(y, value(k)));
+    }
+  }
+};
+
+/// Stores floats of the flat axis as what is carried.
+template <class Storage>
+struct store_carried_kernel {
+  static constexpr bool rare = true;
+  const float* flat;
+  carried_words<Storage> carried;
+  const tile* tiles;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto place = carried.template at<L>(t);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      place.put_back(k, L::load(flat + (t.word + k) * 32));
     }
   }
 };

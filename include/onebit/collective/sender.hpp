@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/collective/carried.hpp>
 #include <onebit/collective/marks.hpp>
 #include <onebit/collective/mixed.hpp>
 #include <onebit/collective/passes.hpp>
@@ -15,6 +16,7 @@
 #include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,12 +39,15 @@ concept StartingCompressor = requires(const step_scalars* now) {
 /// The flat axis in the backend's memory, the slots of its chunks, the carried values, and the
 /// encode pass.
 ///
-/// Memory: 4 bytes carried per element, if the compressor carries; tables of 0.03.
+/// Memory: 4 bytes carried per element, if the compressor carries, or what its residual_storage
+/// needs; tables of 0.03.
 template <Compressor C, class B>
 class sender {
  public:
   template <class T>
   using buffer = buffer_of<B, T>;
+  using storage = residual_storage_of<C>;
+  using carried_buffer = buffer<typename storage::element>;
 
   static constexpr bool carries = [] {
     if constexpr (WordCompressor<C>) return bool{C::carries};
@@ -86,8 +91,8 @@ class sender {
     const onebit::bucket& part = axis_.bucket_at(bucket);
     if constexpr (carries) {
       run_encode(produce,
-                 worker_carry<C, Undo>{codec_, carried(), scales_.current(), saved_.data(), t.undo,
-                                       t.before},
+                 worker_carry<C, Undo>{codec_, carried(t.now), scales_.current(), saved_.data(),
+                                       t.undo, t.before},
                  t, slots, part.tiles);
     } else {
       run_encode(produce, start(t.now, false), t, slots, part.tiles);
@@ -152,9 +157,9 @@ class sender {
   /// undo_by_repeating. 12 bytes per element, and gradients.
   template <class Produce, class Undo>
   [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
-    launch_commit(backend_, t.now, axis_.tiles().size(),
-                  accumulate_kernel<C, Produce>{residual(t.before), produce, t.live, tiles_.data(),
-                                                carried_.data()});
+    launch_commit(
+        backend_, t.now, axis_.tiles().size(),
+        accumulate_kernel<C, Produce>{residual(t.before, t.now), produce, t.live, tiles_.data()});
   }
   /// The same without an exchange.
   template <class Produce, class Undo>
@@ -176,7 +181,8 @@ class sender {
     if constexpr (carries && Undo::repeats) {
       launch_abreast(backend_, others..., scales_.keeping(t.now));
     } else if constexpr (carries) {
-      const take_back_kernel<Undo> back{t.undo, tiles_.data(), carried(), saved_.data(), t.now};
+      const take_back_kernel<Undo, storage> back{t.undo, tiles_.data(), carried(), saved_.data(),
+                                                 t.now};
       launch_abreast(backend_, others..., calls{back, axis_.tiles().size()},
                      scales_.keeping(t.now));
     } else if constexpr (sizeof...(others) > 0) {
@@ -185,10 +191,14 @@ class sender {
   }
 
   /// This rank's residual, as a field.
-  [[nodiscard]] residual_field<C> residual(live_mask before = {}) {
-    return {codec_, carried(), scales_.current(), before};
+  [[nodiscard]] residual_field<C> residual(live_mask before = {},
+                                           const step_scalars* now = nullptr) {
+    return {codec_, carried(now), scales_.current(), before};
   }
-  [[nodiscard]] flat_part carried() { return {carried_.data(), carried_first_}; }
+  /// What it stands for. `now`: of the step in which it is written.
+  [[nodiscard]] carried_words<storage> carried(const step_scalars* now = nullptr) {
+    return {carried_.data(), carried_first_, now};
+  }
   /// The scales of the last exchange that was kept, by group; in the backend's memory.
   [[nodiscard]] std::span<const float> scales() const {
     return {scales_.current(), scales_.size()};
@@ -197,11 +207,32 @@ class sender {
   [[nodiscard]] const float* new_scales() { return scales_.next(); }
   /// Takes over the carried values of the words from `first` on: a residual, no matter what was
   /// sent before.
-  [[gnu::cold]] void carry(buffer<float>&& values, std::size_t first = 0) {
+  [[gnu::cold]] void carry(carried_buffer&& values, std::size_t first = 0) {
     carried_ = std::move(values);
     carried_first_ = first;
     const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
     backend_.launch(zero.launches(), zero);
+  }
+  /// The same of floats on the flat axis; `room` is for what they become, and may be empty where
+  /// they stay floats.
+  [[gnu::cold]] void carry_flat(buffer<float>&& values, [[maybe_unused]] carried_buffer&& room) {
+    if constexpr (std::is_same_v<storage, residuals_in_float>) {
+      carry(std::move(values));
+    } else {
+      const carried_words<storage> there{room.data()};
+      backend_.launch(axis_.tiles().size(),
+                      store_carried_kernel<storage>{values.data(), there, tiles_.data()});
+      carry(std::move(room));
+    }
+  }
+  /// Room for n words of the flat axis, as it carries them: of zeros.
+  [[nodiscard, gnu::cold]] carried_buffer room_for(std::size_t n_words) {
+    return backend_.template make_buffer<typename storage::element>(n_words * storage::per_word);
+  }
+  /// Room for all of them, where a momentum that is handed over does not become it.
+  [[nodiscard, gnu::cold]] carried_buffer room(bool from_nothing) {
+    const bool becomes = std::is_same_v<storage, residuals_in_float> && !from_nothing;
+    return room_for(carries && !becomes ? axis_.n_words() : 0);
   }
   /// The elements of `live` count in scales from now on. Reads the mask.
   [[gnu::cold]] void count_live(live_mask live) {
@@ -271,7 +302,7 @@ class sender {
   buffer<scale_entry> groups_, segments_;
   buffer<std::uint32_t> n_ended_;  ///< see then_once
   two_sided<B, float> scales_;     ///< by group
-  buffer<float> carried_;
+  carried_buffer carried_;
   std::size_t carried_first_ = 0;  ///< word
 };
 
@@ -306,41 +337,6 @@ template <Compressor C, class B>
   if constexpr (carries) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   const auto n_slots = static_cast<std::size_t>(std::max(axis_.n_slots(), n_heard));
   block_sums_ = backend_.template make_buffer<std::uint64_t>(n_slots * format_.n_blocks());
-}
-
-// -- what exchanges share ------------------------------------------------------------------------
-
-/// Scales a momentum that is handed over to what the compressor carries or sends of it.
-template <Compressor C, class B>
-[[gnu::cold]] void take_over(sender<C, B>& s, handover<buffer_of<B, float>>& given) {
-  s.backend().launch(s.axis().tiles().size(),
-                     scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
-                                           sender<C, B>::carries ? given.numbers : nullptr});
-}
-
-/// Stores the flat axis as the message of each of n ranks, all the same.
-template <Compressor C, class B>
-[[gnu::cold]] void store_flat(sender<C, B>& s, const float* flat, std::byte* slots, int n = 1) {
-  const std::size_t message = s.format().slot_bytes * static_cast<std::size_t>(s.axis().n_slots());
-  for (int r = 0; r < n; ++r) {
-    s.backend().launch(
-        s.axis().tiles().size(),
-        store_field_kernel<flat_field>{
-            {flat}, s.tiles(), s.format(), slots + static_cast<std::size_t>(r) * message});
-  }
-}
-
-/// Writes whether an exchange has started; reading, puts aside what it holds, in `places`, and
-/// gives it memory as if it had just started, or none.
-template <class X, class Archive, class... Places>
-void archive_start(X& x, Archive& a, bool keeps_agreed, Places&... places) {
-  bool started = x.started();
-  a.local(started);
-  if constexpr (Archive::reading) {
-    (a.put_aside(places), ...);
-    x.sender().put_aside(a);
-    x.start(started ? x.allocate(keeps_agreed, true) : typename X::space{}, {});
-  }
 }
 
 }  // namespace onebit

@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/collective/carried.hpp>
 #include <onebit/collective/marks.hpp>
 #include <onebit/collective/passes.hpp>
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/slot.hpp>
+#include <onebit/compress/identity.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/launches.hpp>
 #include <onebit/layout.hpp>
@@ -24,19 +26,19 @@ namespace onebit {
 ///
 /// Its residual is read while the step may still be called off and written by `finish`: it cannot
 /// be rebuilt lazily like the worker's, since it depends on messages that are gone by then. Memory:
-/// 4 bytes per element that it serves, if the compressor carries.
+/// 4 bytes per element that it serves, or what residual_storage needs, if the compressor carries.
 template <Compressor C, class B>
 class server {
  public:
-  using float_buffer = buffer_of<B, float>;
+  using storage = residual_storage_of<C>;
+  using residual_buffer = typename sender<C, B>::carried_buffer;
   static constexpr bool carries = sender<C, B>::carries;
 
   /// A residual of zeros for so many words; given to `start`.
-  [[nodiscard]] static float_buffer make_residual(B& backend, std::size_t n_words) {
-    if constexpr (carries) return backend.template make_buffer<float>(n_words * word_elements);
-    return {};
+  [[nodiscard]] static residual_buffer make_residual(sender<C, B>& s, std::size_t n_words) {
+    return s.room_for(carries ? n_words : 0);
   }
-  void start(float_buffer&& residual) noexcept { residual_ = std::move(residual); }
+  void start(residual_buffer&& residual) noexcept { residual_ = std::move(residual); }
 
   /// What the slots in `received` say on average.
   [[nodiscard]] static mean_view<C> mean(const C& codec, const slot_format& format,
@@ -52,7 +54,7 @@ class server {
     const slot_format& f = mean.format;
     const tile_range own = s.axis().chunk_tiles(chunk);
     if constexpr (carries) {
-      encode(s, mean, read_carry{residual_.data(), f}, own, t.live, slots);
+      encode(s, mean, read_carry<storage>{words(), f}, own, t.live, slots);
     } else {
       encode(s, mean, sender<C, B>::start(t.now, true), own, t.live, slots);
     }
@@ -68,19 +70,21 @@ class server {
   template <class Undo>
   [[nodiscard, gnu::cold]] auto finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
                                        const gathered_view<C>& heard, const turn<Undo>& t) {
-    using kernel = server_residual_kernel<mean_view<C>, gathered_view<C>>;
+    using kernel = server_residual_kernel<mean_view<C>, gathered_view<C>, storage>;
     const tile_range own = s.axis().chunk_tiles(chunk);
-    return calls{
-        detail::unless_skipped<kernel>{
-            {mean, heard, t.live, s.tiles(), own.begin, mean.format, residual_.data()}, t.now},
-        std::size_t{own.end - own.begin}};
+    return calls{detail::unless_skipped<kernel>{
+                     {mean, heard, t.live, s.tiles(), own.begin, mean.format, words(t.now)}, t.now},
+                 std::size_t{own.end - own.begin}};
   }
 
   /// By element, chunk after chunk.
-  [[nodiscard]] const float_buffer& residual() const { return residual_; }
+  [[nodiscard]] const residual_buffer& residual() const { return residual_; }
+  [[nodiscard]] carried_words<storage> words(const step_scalars* now = nullptr) {
+    return {residual_.data(), 0, now};
+  }
   [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
   /// For a reader: before `start`.
-  [[nodiscard]] float_buffer& residual_place() { return residual_; }
+  [[nodiscard]] residual_buffer& residual_place() { return residual_; }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
     a.buffer(residual_, backend);
@@ -96,7 +100,35 @@ class server {
                            mean.format.chunks_per_bucket, s.sums()});
   }
 
-  float_buffer residual_;
+  residual_buffer residual_;
+};
+
+/// The mean over the ranks of a node of what each sent of this rank's share: identity's slots.
+struct share_mean {
+  slot_format format;
+  const std::byte* slots;  ///< one bucket from each local rank
+  std::uint32_t first_chunk;
+  int n_ranks;
+  float inverse;
+
+  template <class L>
+  struct reader {
+    detail::tile_sum<L, identity> sum;
+    float inverse;
+    /// base + mean, rounded once
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::fma(sum(k), L::set(inverse), base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    slot_format by_rank = format;
+    by_rank.slot_bytes = format.slot_bytes * format.chunks_per_bucket;
+    return {detail::tile_sum<L, identity>(identity{}, by_rank,
+                                          slots + (t.chunk - first_chunk) * format.slot_bytes,
+                                          n_ranks, t, index),
+            inverse};
+  }
 };
 
 }  // namespace onebit

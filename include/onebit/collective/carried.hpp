@@ -1,0 +1,191 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/slot.hpp>
+#include <onebit/compress/residual_in.hpp>
+#include <onebit/concepts.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/now.hpp>
+#include <onebit/tiled.hpp>
+
+/// What an encode pass carries from step to step, by tile.
+namespace onebit {
+
+/// Words that are carried, as Storage stores them, from the word `first` of the flat axis on.
+template <class Storage>
+struct carried_words {
+  typename Storage::element* values = nullptr;
+  std::size_t first = 0;
+  const step_scalars* now = nullptr;  ///< of the step in which they are stored
+
+  template <class L>
+  struct access {
+    typename Storage::element* first;
+    std::size_t word;  ///< of the first, for chance
+    std::uint32_t step;
+
+    ONEBIT_HD typename L::value load(std::uint32_t k) const {
+      typename L::value v;
+      for (unsigned j = 0; j < L::words; ++j) {
+        word_of<L>(v, j) = Storage::template load<one_word<L>>(at(k + j));
+      }
+      return v;
+    }
+    ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
+      using one = one_word<L>;
+      for (unsigned j = 0; j < L::words; ++j) {
+        auto by = one::set(0.0F);
+        if constexpr (Storage::rounds) by = detail::dither<one>(word + k + j, step);
+        Storage::template store<one>(at(k + j), word_of<L>(v, j), by);
+      }
+    }
+    /// What `load` gave.
+    ONEBIT_HD void put_back(std::uint32_t k, const typename L::value& v) const {
+      using one = one_word<L>;
+      for (unsigned j = 0; j < L::words; ++j) {
+        Storage::template store<one>(at(k + j), word_of<L>(v, j), one::set(0.0F));
+      }
+    }
+
+   private:
+    [[nodiscard]] ONEBIT_HD typename Storage::element* at(std::uint32_t k) const {
+      return first + k * Storage::per_word;
+    }
+  };
+  /// From a word of `values` on.
+  template <class L>
+  ONEBIT_HD access<L> from(std::size_t word) const {
+    std::uint32_t step = 0;
+    if constexpr (Storage::rounds) step = now == nullptr ? 0 : now->number;
+    return {values + word * Storage::per_word, word, step};
+  }
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t) const {
+    return from<L>(t.word - first);
+  }
+};
+
+/// Carries nothing: identity.
+struct no_carry {
+  template <class L>
+  struct access {
+    ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
+    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
+      return old;
+    }
+    ONEBIT_HD void begin() const {}
+    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile&, std::size_t) const {
+    return {};
+  }
+};
+
+/// A residual that is only read while the step may still be called off (the server's).
+template <class Storage>
+struct read_carry {
+  carried_words<Storage> residual;
+  slot_format format;
+
+  template <class L>
+  struct access {
+    typename carried_words<Storage>::template access<L> place;
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return place.load(k); }
+    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
+      return old;
+    }
+    ONEBIT_HD void begin() const {}
+    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t, std::size_t) const {
+    return {residual.template from<L>(format.served_word(t))};
+  }
+};
+
+/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo` (but
+/// for undo_by_repeating). Tiles that were reached are marked: a pass may end early.
+template <class C, class Undo>
+struct worker_carry {
+  C codec;
+  carried_words<residual_storage_of<C>> carried;
+  const float* scales = nullptr;   ///< of the last exchange, by group
+  std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
+  Undo undo;
+  live_mask before{};  ///< what the others carry is no residual
+
+  template <class L>
+  struct access {
+    C codec;
+    typename carried_words<residual_storage_of<C>>::template access<L> place;
+    float scale;
+    std::uint32_t* saved;
+    typename Undo::template writer<L> undo;
+    live_mask before;
+    std::size_t word;
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return place.load(k); }
+    ONEBIT_HD typename L::value residual(std::uint32_t k, const typename L::value& old) const {
+      if constexpr (WordCompressor<C>) {
+        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, old, scale));
+      } else {
+        return old;
+      }
+    }
+    /// From here on the tile's values are overwritten.
+    ONEBIT_HD void begin() const {
+      if constexpr (!Undo::repeats) L::store_scalar(saved, std::uint32_t{1});
+    }
+    ONEBIT_HD void store(std::uint32_t k, const typename L::value& old,
+                         const typename L::value& now) const {
+      if constexpr (!Undo::repeats) undo.save(k, old);
+      if constexpr (!Undo::repeats) place.store(k, now);
+    }
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t, std::size_t index) const {
+    return {detail::of_tile(codec, index),
+            carried.template at<L>(t),
+            scales[t.group],
+            saved + index,
+            undo.template at<L>(t),
+            before,
+            t.word};
+  }
+};
+
+/// The residual that a carried buffer stands for: index -> value.
+template <class C>
+struct residual_field {
+  C codec;
+  carried_words<residual_storage_of<C>> carried;
+  const float* scales = nullptr;
+  live_mask before{};  ///< what the others carry is no residual
+
+  template <class L>
+  struct reader {
+    C codec;
+    typename carried_words<residual_storage_of<C>>::template access<L> place;
+    float scale;
+    live_mask before;
+    std::size_t word;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      const auto y = place.load(k);
+      if constexpr (WordCompressor<C>) {
+        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, y, scale));
+      } else {
+        return y;
+      }
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {detail::of_tile(codec, index), carried.template at<L>(t), scales[t.group], before,
+            t.word};
+  }
+};
+
+}  // namespace onebit
