@@ -141,7 +141,7 @@ TEST_CASE("whatever is damaged or missing of the newest: the one before is loade
     CHECK(resumed(root.path, 0, 4) == older);
     if (damage < 3) {  // and then there is none
       fs::remove_all(root.path / "step-4");
-      CHECK(resumed(root.path, 0, 0) == strings{"", "", ""});
+      CHECK_THROWS_AS((void)resumed(root.path, 0, 0), onebit::checkpoint_error);
     }
   }
 }
@@ -173,6 +173,36 @@ TEST_CASE(
     CHECK(names_in(root.path) == (keep == 1 ? strings{"step-8"} : strings{"step-4", "step-8"}));
     CHECK(resumed(root.path, 0, 8) == states);
   }
+}
+
+TEST_CASE("where no checkpoint is whole the job does not start anew, and remove them") {
+  const scratch root;
+  on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    for (int i = 0; i < 2; ++i) {
+      own.run(2);
+      own.save(root.path);
+    }
+    return 0;
+  });
+  for (const char* step : {"step-2", "step-4"}) {
+    std::ofstream(root.path / step / "rank-1", std::ios::app) << "x";
+  }
+  const auto loads = [&] {
+    return on_ranks(2, [&](onebit::threads t) {
+      trainer own(t);
+      return thrown<onebit::checkpoint_error>([&] {
+        const bool loaded = own.load(root.path).has_value();
+        CHECK_FALSE(loaded);
+      });
+    });
+  };
+  for (const std::string& told : loads()) {
+    CHECK(told == contains{" is whole, not step-4, step-2; repair one, or move them away"});
+  }
+  // those that were half removed are no checkpoints
+  for (const char* step : {"step-2", "step-4"}) fs::remove(root.path / step / "manifest");
+  CHECK(loads() == strings{"thrown: nothing", "thrown: nothing"});
 }
 
 TEST_CASE("a root that cannot be read is an error, not a job that starts anew") {

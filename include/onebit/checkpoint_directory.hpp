@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -121,6 +122,16 @@ struct file_sum {
     const fs::path& root, std::uint64_t step) {
   std::ifstream in(root / step_name(step) / "manifest", std::ios::binary);
   return in ? read_manifest(in, step) : std::nullopt;
+}
+
+/// Whether there is a manifest, whole or not: the last to be written, the first to be removed.
+[[nodiscard, gnu::cold]] inline bool has_manifest(const fs::path& root, std::uint64_t step) {
+  std::error_code failed;
+  return fs::exists(root / step_name(step) / "manifest", failed) || failed;
+}
+[[gnu::cold]] inline void tell_passed_over(const fs::path& directory) {
+  std::fprintf(stderr, "onebit: load_latest: %s is not whole, and is passed over\n",
+               directory.string().c_str());
 }
 
 /// All that is there of steps, newest first: whole or not. Throws where the root cannot be read.

@@ -15,6 +15,7 @@
 #include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
+#include <string>
 #include <vector>
 
 /// A job's checkpoints on disk, complete or absent: whatever is killed, whenever.
@@ -110,12 +111,14 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
 
 /// Loads the newest checkpoint under `root` of which all files are whole: `read_own(in)` reads what
 /// `write_own` wrote, then the optimizer is loaded. The step that it is of; nothing, where there is
-/// no checkpoint, or none that is whole: then nothing has changed. A job of another number of ranks
-/// goes on (optimizer::load_old_job), where its rule can: rank r reads what rank r mod the old
-/// number wrote.
+/// no checkpoint: then nothing has changed. Rank 0 tells on stderr of those that it passed over. A
+/// job of another number of ranks goes on (optimizer::load_old_job), where its rule can: rank r
+/// reads what rank r mod the old number wrote.
 ///
-/// Collective. Throws checkpoint_error on all ranks when a whole one does not fit (optimizer::load
-/// says why), or memory fails; `read_own` may have changed its part then, the optimizer has not.
+/// Collective. Throws checkpoint_error on all ranks when there are checkpoints, and none is whole:
+/// a job that started anew would soon remove them. And when a whole one does not fit
+/// (optimizer::load says why), or memory fails; `read_own` may have changed its part then, the
+/// optimizer has not.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
                                          const ReadOwn& read_own,
@@ -125,24 +128,36 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   const auto rank = static_cast<std::size_t>(optimizer.rank());
   const auto n_ranks = static_cast<std::size_t>(optimizer.size());
   std::vector<std::uint64_t> steps;
+  std::string passed_over;
   (void)files::together(optimizer, "load_latest", [&](auto&, auto&) {
     if (rank == 0) steps = files::all_steps(root);
   });
   for (std::size_t i = 0;; ++i) {
     const bool is_left = i < steps.size();
     const auto told = optimizer.tell_all(news{is_left ? 1U : 0U, is_left ? steps[i] : 0, 0});
-    if (told[0][0] == 0) return std::nullopt;
+    if (told[0][0] == 0) {
+      if (passed_over.empty()) return std::nullopt;
+      throw checkpoint_error(
+          detail::message("load_latest: no checkpoint under ", root.string(), " is whole, not ",
+                          passed_over, "; repair one, or move them away to start from nothing"));
+    }
     const std::uint64_t step = told[0][1];
     const auto directory = root / files::step_name(step);
     std::size_t n_files = 0;
-    const auto looked = files::together(optimizer, "load_latest", [&](auto& whole, auto&) {
+    const auto looked = files::together(optimizer, "load_latest", [&](auto& whole, auto& there) {
       // what is not whole throws nothing; a failed allocation does, and says nothing of the files
       const auto manifest = files::manifest_at(root, step);
       n_files = manifest ? manifest->size() : 0;
+      there = files::has_manifest(root, step) ? 1 : 0;
       whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks) ? 1 : 0;
     });
     const auto is_whole = [](const news& one) { return one[1] != 0; };
-    if (!std::all_of(looked.begin(), looked.end(), is_whole)) continue;
+    if (!std::all_of(looked.begin(), looked.end(), is_whole)) {
+      if (looked[0][2] == 0) continue;  // half removed: it is no checkpoint
+      passed_over += (passed_over.empty() ? "" : ", ") + files::step_name(step);
+      if (rank == 0) files::tell_passed_over(directory);
+      continue;
+    }
     std::unique_ptr<std::ifstream> in;
     (void)files::together(optimizer, "load_latest", [&](auto&, auto&) {
       in = files::open_rank(directory, rank % n_files, false);
