@@ -3,7 +3,7 @@
 #pragma once
 
 // A compressor: int8 with one scale per tile of at most 4096 values. What lies between the markers
-// is in the README.
+// is in the guide.
 
 #include <cmath>
 #include <cstddef>

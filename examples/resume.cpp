@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A job that is stopped in the middle and goes on from its checkpoint, with fewer ranks: least
-// squares on four ranks, then on three. What lies between the markers is in the README and the
+// squares on four ranks, then on three. What lies between the markers is in the
 // guide.
 
 #include <unistd.h>

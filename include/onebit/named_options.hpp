@@ -140,7 +140,7 @@ class option_reader {
       for (const std::string& name : known_) all += (all.empty() ? "" : ", ") + name;
       const bool is_near = least <= 2 + key.size() / 4;
       fail({"there is no option ", key, is_near ? "; did you mean " : "", is_near ? nearest : "",
-            is_near ? "?" : "", " It knows: ", all});
+            is_near ? "?" : ".", " It knows: ", all});
     }
   }
   [[noreturn, gnu::cold]] void fail(std::initializer_list<text_part> parts) const {

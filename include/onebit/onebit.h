@@ -17,7 +17,7 @@
  * No exception leaves them. Collective ones are called by all ranks, in the same order and with the
  * same numbers; when one rank fails all do, and nothing has changed, unless it says otherwise.
  * Objects may be used by any thread, but by one at a time. The guide to names and options is
- * examples/guide/deepspeed.md, to everything else the README. */
+ * examples/guide/deepspeed.md, to everything else examples/guide/README.md. */
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Everything that runs on the host and among threads. MPI: <onebit/transport/mpi.hpp>.
+/// The algorithms and their policies, on the host and among threads. Others, each of its own
+/// header: transports (transport/mpi.hpp, ...), checkpoint_files.hpp, any_optimizer.hpp,
+/// make_optimizer.hpp, sharded.hpp.
 #include <onebit/algorithms.hpp>
 #include <onebit/backend/host.hpp>
 #include <onebit/collective/all_gather.hpp>

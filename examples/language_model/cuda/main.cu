@@ -2,14 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Trains the language model on GPUs, one process for each, over NCCL: the options, checkpoints,
-// table and plots of the program on the host. What lies between the markers is in the README and
-// the guide.
+// table and plots of the program on the host. What lies between the markers is in the
+// guide.
 //
 //   language_model_cuda                                    one GPU, one rank
 //   mpirun -np 4 language_model_cuda                       where it was built with MPI
 //   RANK=0 WORLD_SIZE=2 language_model_cuda --id-file ID   and the same with RANK=1: ID is a new
-//   file
-//                                                          in a folder that all processes see
+//                                                          file in a folder that all processes see
 //
 // Without a device it ends with status 77, which ctest shows as skipped.
 
