@@ -87,8 +87,8 @@ class any_optimizer {
     at().start_from(moments, steps);
   }
   template <class T>
-  void join_shards(T transport) {
-    at().join_shards(as_wire(std::move(transport)));
+  void join_shards(T transport, int stage = 0) {
+    at().join_shards(as_wire(std::move(transport)), stage);
   }
   template <class T>
   void regroup(T transport, brings what = brings::state) {
@@ -181,7 +181,7 @@ class any_optimizer {
     virtual std::size_t rebind(const void* groups, int elements) = 0;
     virtual void thaw(std::uint64_t steps) = 0;
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
-    virtual void join_shards(wire transport) = 0;
+    virtual void join_shards(wire transport, int stage) = 0;
     virtual void regroup(wire transport, brings what) = 0;
     virtual void change_tensors(const void* groups, int elements,
                                 const std::vector<std::size_t>& from) = 0;
@@ -246,7 +246,9 @@ class any_optimizer {
         refuse("start_from", "its rule takes no moments over");
       }
     }
-    void join_shards(wire transport) override { o.join_shards(std::move(transport)); }
+    void join_shards(wire transport, int stage) override {
+      o.join_shards(std::move(transport), stage);
+    }
     void regroup([[maybe_unused]] wire transport, [[maybe_unused]] brings what) override {
       if constexpr (O::resumes) {
         o.regroup(std::move(transport), what);

@@ -99,7 +99,8 @@ struct own_part {
     std::size_t first = 0;
     for (std::size_t g = 0; g < tensors.group_ends.size(); ++g) {
       const group_options& o = tensors.options[g];
-      param_group<P, float> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+      param_group<P, float> group{{},    o.lr_factor, o.weight_decay,
+                                  o.own, o.rests,     o.tensor_parallel};
       for (const owned_piece& p : pieces) {
         if (p.tensor < first || p.tensor >= tensors.group_ends[g]) continue;
         float* const master =

@@ -116,8 +116,8 @@ class sharded {
   /// As optimizer::join_shards; `transport` joins all ranks that hold a part of this replica: those
   /// of this optimizer and of the other shards' alike. Throws invalid_input for fewer.
   template <class T>
-  [[gnu::cold]] void join_shards(T transport) {
-    parts_->join_shards(detail::wire_of<gather_scatter<identity>>(std::move(transport)));
+  [[gnu::cold]] void join_shards(T transport, int stage = 0) {
+    parts_->join_shards(detail::wire_of<gather_scatter<identity>>(std::move(transport)), stage);
   }
   /// Nothing is compressed.
   [[nodiscard]] std::optional<compression_state> inspect() { return std::nullopt; }

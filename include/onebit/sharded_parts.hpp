@@ -77,7 +77,7 @@ struct sharded_parts {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     exchange.backend().copy_in(now(), &s, 1);
     check_slots(checks);
-    inner.join_shards(comm, now());
+    inner.join_shards(comm, 0, now());
   }
 
   [[nodiscard]] B& backend() { return exchange.backend(); }
@@ -109,13 +109,13 @@ struct sharded_parts {
     tensors.set_group(g, lr_factor, weight_decay, inner.rule(), comm.where());
     inner.set_group(g, lr_factor, weight_decay);
   }
-  [[gnu::cold]] void join_shards(wire all) {
+  [[gnu::cold]] void join_shards(wire all, int stage) {
     (void)between_steps();
     if (all.size() < comm.size()) {
       throw invalid_input(message("sharded: join_shards of ", all.size(), " ranks, but ",
                                   comm.size(), " hold parts of this shard alone", comm.where()));
     }
-    inner.join_shards(std::move(all), now());
+    inner.join_shards(std::move(all), stage, now());
   }
   [[gnu::cold]] std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
     (void)between_steps();

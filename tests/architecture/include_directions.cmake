@@ -14,7 +14,7 @@ cmake_minimum_required(VERSION 3.25)
 # A unit may include the units named here; a unit that is not named here may not exist.
 
 # The core: each may include those before it.
-set(core error vocabulary concepts element layout wide_lanes launches memory_view now numbers tensor tiled
+set(core error vocabulary concepts element layout wide_lanes launches memory_view now numbers tensor layer_sums tiled
     clip)
 set(before "")
 foreach(unit IN LISTS core)
@@ -52,7 +52,7 @@ set(may_include_moving_state ${core} checkpoint)
 set(may_include_change_tensors ${may_include_restore} digest moving_state restore)
 set(may_include_rebind error element memory_view tensor)
 set(may_include_own_card checkpoint roll_call verify)
-set(may_include_step_in_progress ${core} report verify)
+set(may_include_step_in_progress ${core} report shards verify)
 set(may_include_inspect ${core})
 set(may_include_running error step_in_progress)
 set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
