@@ -517,3 +517,52 @@ TEST_CASE("cut layers: a backend that runs behind the host has its bits") {
       std::chrono::seconds(60));
   CHECK(device == host);
 }
+
+namespace {
+
+/// Counts launches of this thread, which is a rank.
+struct counted_host : onebit::host {
+  static inline thread_local std::uint64_t n_launches = 0;
+  template <class Kernel>
+  void launch(std::size_t n, const Kernel& kernel) const {
+    ++n_launches;
+    onebit::host::launch(n, kernel);
+  }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "cut layers: cost 2 launches and 24 bytes a tensor in a step, and nothing where none is") {
+  struct cost {
+    std::uint64_t launches, calls, bytes;
+  };
+  const auto of_a_step = [](bool cut, bool compresses) {
+    return on_ranks(6, [&](const onebit::threads& all) {
+      place<> at(all, 2);
+      part data(at.shard, 3);
+      auto o = onebit::one_bit_lamb(data.groups(cut), at.replicas,
+                                    {.freeze = {.after = compresses ? 2U : 9U}},
+                                    onebit::gather_scatter<onebit::sign<>>{}, counted_host());
+      o.warn_with(nullptr);
+      const auto told = std::make_shared<script>();
+      o.join_shards(scripted(at.shards, told));
+      cost before{};
+      for (std::uint64_t step = 0; step < 4; ++step) {  // the last counts
+        before = {counted_host::n_launches, told->calls, told->bytes_to_others};
+        data.compute_gradients(at.replica, step);
+        CHECK_FALSE(o.step(0.02F).skipped);
+      }
+      return cost{counted_host::n_launches - before.launches, told->calls - before.calls,
+                  told->bytes_to_others - before.bytes};
+    })[5];
+  };
+  for (const bool compresses : {false, true}) {
+    const cost with = of_a_step(true, compresses), without = of_a_step(false, compresses);
+    CHECK(without.calls == 1);
+    CHECK(without.bytes == 2 * 20);
+    CHECK(with.launches == without.launches + 2);
+    CHECK(with.calls == without.calls + 1);
+    CHECK(with.bytes == without.bytes + 2 * 2 * 24);
+  }
+}
