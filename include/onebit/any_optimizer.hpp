@@ -206,6 +206,8 @@ class any_optimizer {
   struct face_of final : face {
     using groups_type = typename O::groups_type;
     static constexpr int own_elements = elements_in(static_cast<groups_type*>(nullptr));
+    static constexpr const char* shared_out =
+        "its state is shared out; save it, and load it in a job of other ranks";
 
     explicit face_of(O owned) : o(std::move(owned)) {}
 
@@ -250,10 +252,10 @@ class any_optimizer {
       o.join_shards(std::move(transport), stage);
     }
     void regroup([[maybe_unused]] wire transport, [[maybe_unused]] brings what) override {
-      if constexpr (O::resumes) {
+      if constexpr (requires { o.regroup(std::move(transport), what); }) {
         o.regroup(std::move(transport), what);
       } else {
-        refuse("regroup", "its rule cannot go on with other ranks");
+        refuse("regroup", O::resumes ? shared_out : "its rule cannot go on with other ranks");
       }
     }
     void change_tensors([[maybe_unused]] const void* groups, int elements,
@@ -261,10 +263,11 @@ class any_optimizer {
       if (elements != own_elements) {
         refuse("change_tensors", "of other element types");
       }
-      if constexpr (O::resumes) {
+      if constexpr (requires { o.change_tensors(groups_type{}, from); }) {
         o.change_tensors(*static_cast<const groups_type*>(groups), from);
       } else {
-        refuse("change_tensors", "its rule cannot go on with other tensors");
+        refuse("change_tensors",
+               O::resumes ? shared_out : "its rule cannot go on with other tensors");
       }
     }
     [[nodiscard]] std::optional<compression_state> inspect() override { return o.inspect(); }

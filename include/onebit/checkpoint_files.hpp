@@ -111,8 +111,8 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
 /// Loads the newest checkpoint under `root` of which all files are whole: `read_own(in)` reads what
 /// `write_own` wrote, then the optimizer is loaded. The step that it is of; nothing, where there is
 /// no checkpoint, or none that is whole: then nothing has changed. A job of another number of ranks
-/// goes on (optimizer::load_old_job), where its rule can: rank r reads what rank r mod the old
-/// number wrote.
+/// goes on (optimizer::load_old_job, sharded::load_old_job), where its rule can: rank r's trainer
+/// reads what rank r mod the old number wrote.
 ///
 /// Collective. Throws checkpoint_error on all ranks when a whole one does not fit (optimizer::load
 /// says why), or memory fails; `read_own` may have changed its part then, the optimizer has not.

@@ -194,11 +194,10 @@ class optimizer {
   /// counts as often), and LAMB's norms in tensor_parallel groups are of whole layers, over the
   /// ranks that gave the same `stage`. Local steps are each rank's own. `whole`: see shards.
   ///
-  /// All make the same steps: one schedule (whose automatic freeze looks at v of the whole), more
-  /// than one rank each or one each; else all throw rank_mismatch, as here for other numbers of
-  /// tensor_parallel tensors. Collective over it. Costs an all_gather of 20 bytes where a step
-  /// averages or exchanges, two if both, or if it clips without an average, or looks at v; and one
-  /// of 24 bytes a tensor_parallel tensor.
+  /// All make the same steps: one schedule (an automatic freeze sees v of the whole), more than
+  /// one rank each or one each; else all throw rank_mismatch, as here for other numbers of
+  /// tensor_parallel tensors. Collective. Costs an all_gather of 20 bytes in steps that average or
+  /// exchange, a second if both, or to clip alone, or to look at v; one of 24 bytes a cut tensor.
   template <class T>
   [[gnu::cold]] void join_shards(T transport, int stage = 0, const step_scalars* whole = nullptr) {
     join(between_steps(), detail::wire_of<C>(std::move(transport)), stage, whole);
@@ -328,6 +327,7 @@ class optimizer {
   }
 
  private:
+  friend struct detail::within;
   /// For other tensors, or another transport.
   [[nodiscard, gnu::cold]] std::unique_ptr<parts> renewed(
       const std::vector<param_group<P, G>>& groups, wire w) {

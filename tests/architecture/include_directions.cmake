@@ -60,8 +60,10 @@ set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} 
 set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
 set(may_include_onebit ${may_include_algorithms} transport algorithms)
 set(may_include_own_part ${core} collective)
-set(may_include_sharded_parts ${may_include_optimizer} transport own_part rebind report tensor_table verify)
-set(may_include_sharded ${may_include_algorithms} algorithms sharded_parts)
+set(may_include_other_owners ${core} collective checkpoint moving_state own_card own_part roll_call running transport
+                             wire)
+set(may_include_sharded_parts ${may_include_optimizer} transport own_part rebind report running tensor_table verify)
+set(may_include_sharded ${may_include_algorithms} algorithms other_owners sharded_parts)
 
 # Faces of it: without its type, by name, from C.
 set(may_include_any_optimizer ${may_include_optimizer} optimizer)
