@@ -57,6 +57,7 @@ template <class P, class G>
     add("beta1", g.own.beta1);
     add("beta2", g.own.beta2);
     add("eps", g.own.eps);
+    text += g.tensor_parallel ? ", tensor_parallel" : "";
     text += g.rests ? ", rests]" : "]";
   }
   return text;

@@ -87,8 +87,8 @@ class any_optimizer {
     at().start_from(moments, steps);
   }
   template <class T>
-  void join_shards(T transport) {
-    at().join_shards(as_wire(std::move(transport)));
+  void join_shards(T transport, int stage = 0) {
+    at().join_shards(as_wire(std::move(transport)), stage);
   }
   template <class T>
   void regroup(T transport, brings what = brings::state) {
@@ -181,7 +181,7 @@ class any_optimizer {
     virtual std::size_t rebind(const void* groups, int elements) = 0;
     virtual void thaw(std::uint64_t steps) = 0;
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
-    virtual void join_shards(wire transport) = 0;
+    virtual void join_shards(wire transport, int stage) = 0;
     virtual void regroup(wire transport, brings what) = 0;
     virtual void change_tensors(const void* groups, int elements,
                                 const std::vector<std::size_t>& from) = 0;
@@ -206,6 +206,8 @@ class any_optimizer {
   struct face_of final : face {
     using groups_type = typename O::groups_type;
     static constexpr int own_elements = elements_in(static_cast<groups_type*>(nullptr));
+    static constexpr const char* shared_out =
+        "its state is shared out; save it, and load it in a job of other ranks";
 
     explicit face_of(O owned) : o(std::move(owned)) {}
 
@@ -246,12 +248,14 @@ class any_optimizer {
         refuse("start_from", "its rule takes no moments over");
       }
     }
-    void join_shards(wire transport) override { o.join_shards(std::move(transport)); }
+    void join_shards(wire transport, int stage) override {
+      o.join_shards(std::move(transport), stage);
+    }
     void regroup([[maybe_unused]] wire transport, [[maybe_unused]] brings what) override {
-      if constexpr (O::resumes) {
+      if constexpr (requires { o.regroup(std::move(transport), what); }) {
         o.regroup(std::move(transport), what);
       } else {
-        refuse("regroup", "its rule cannot go on with other ranks");
+        refuse("regroup", O::resumes ? shared_out : "its rule cannot go on with other ranks");
       }
     }
     void change_tensors([[maybe_unused]] const void* groups, int elements,
@@ -259,10 +263,11 @@ class any_optimizer {
       if (elements != own_elements) {
         refuse("change_tensors", "of other element types");
       }
-      if constexpr (O::resumes) {
+      if constexpr (requires { o.change_tensors(groups_type{}, from); }) {
         o.change_tensors(*static_cast<const groups_type*>(groups), from);
       } else {
-        refuse("change_tensors", "its rule cannot go on with other tensors");
+        refuse("change_tensors",
+               O::resumes ? shared_out : "its rule cannot go on with other tensors");
       }
     }
     [[nodiscard]] std::optional<compression_state> inspect() override { return o.inspect(); }

@@ -137,10 +137,12 @@ struct engine {
   [[nodiscard]] live_mask mask() const { return {live.current()}; }
   /// What a rule sees, on the axis of either exchange.
   [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
-    return average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+    return with_layers(
+        average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements));
   }
   [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
-    return compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+    return with_layers(
+        compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements));
   }
   [[nodiscard]] undo_type undo_space() {
     return undo_type::from(tensors.table.data(), undo.data());
@@ -219,16 +221,6 @@ struct engine {
                        store_field_kernel<Field>{field, s.tiles(), flat_format(s.axis()), slots});
     return flat;
   }
-  /// Of it, one tensor's elements, copied out.
-  template <class Field>
-  [[nodiscard, gnu::cold]] std::vector<float> copy(const Field& field, std::size_t tensor) {
-    const auto flat = flatten(field);
-    std::size_t words = 0;  // before it
-    for (std::size_t i = 0; i < tensor; ++i) words += (tensors.sizes[i] + 31) / word_elements;
-    std::vector<float> values(tensors.sizes[tensor]);
-    backend().copy_out(values.data(), flat.data() + words * word_elements, values.size());
-    return values;
-  }
   /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
@@ -292,6 +284,10 @@ struct engine {
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 
  private:
+  [[nodiscard]] tiled<B, P, G> with_layers(tiled<B, P, G> axis) const {
+    axis.layers = others.layers();
+    return axis;
+  }
   template <class Archive>
   [[gnu::cold]] void archive_averages(Archive& a) {
     std::vector<step_scalars> s(1);

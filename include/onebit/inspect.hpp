@@ -79,6 +79,18 @@ struct inspect_kernel {
 
 }  // namespace detail
 
+/// One tensor's elements of a field of an engine's exchange, copied out. Not collective; waits.
+template <class E, class Field>
+[[nodiscard, gnu::cold]] std::vector<float> copy_of_tensor(E& e, const Field& field,
+                                                           std::size_t tensor) {
+  const auto flat = e.flatten(field);
+  std::size_t words = 0;  // before it
+  for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
+  std::vector<float> values(e.tensors.sizes[tensor]);
+  e.backend().copy_out(values.data(), flat.data() + words * word_elements, values.size());
+  return values;
+}
+
 /// What an engine carries and what its ranks have agreed on; none before it compresses, or where
 /// its compressor carries nothing. Not collective; waits. One pass over what is carried.
 template <class E>

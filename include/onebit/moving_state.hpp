@@ -37,6 +37,17 @@ class moved_words {
       n_new += words(sizes[t]);
     }
   }
+  /// Words `runs` of an axis of n that were words of one of n_old, and by tensor what each was.
+  struct run {
+    std::size_t old, now, n;
+  };
+  [[gnu::cold]] moved_words(std::vector<run> runs, const std::vector<std::size_t>& places,
+                            std::size_t n_tensors_before, std::size_t n_before, std::size_t n)
+      : from(places),
+        n_old_tensors(n_tensors_before),
+        n_old(n_before),
+        n_new(n),
+        runs_(std::move(runs)) {}
   /// Copies what there is of each word, `each` objects; the other new words stay.
   template <class T>
   [[gnu::cold]] void move(const T* old, T* to, std::size_t each) const {
@@ -50,9 +61,6 @@ class moved_words {
   std::size_t n_old = 0, n_new = 0;  ///< words
 
  private:
-  struct run {
-    std::size_t old, now, n;
-  };
   static std::size_t words(std::size_t n) { return (n + word_elements - 1) / word_elements; }
   std::vector<run> runs_;
 };
@@ -83,7 +91,7 @@ class moving_writer {
   template <class... Of>
   void buffer(const Of&...) {
     throw invalid_input(
-        message("change_tensors: this rule's archive does not say whether a buffer ",
+        message("change_tensors, load_old_job: this rule's archive does not say whether a buffer ",
                 "is by_word or by_tensor"));
   }
   [[nodiscard]] const std::vector<std::vector<char>>& pieces() const { return pieces_; }
@@ -101,13 +109,13 @@ class moving_writer {
 };
 
 /// Reads it over the state of other tensors. New words and tensors are what they are there, or what
-/// the state says that new ones are.
+/// the state says that new ones are; `more`: what they are there, which was read before.
 class moving_reader {
  public:
   static constexpr bool reading = true;
 
-  moving_reader(const moving_writer& written, const moved_words& words)
-      : pieces_(&written.pieces()), words_(&words) {}
+  moving_reader(const moving_writer& written, const moved_words& words, bool more = false)
+      : pieces_(&written.pieces()), words_(&words), more_(more) {}
 
   template <class T>
   void scalar(T& x) {
@@ -130,7 +138,8 @@ class moving_reader {
     const auto& piece = next();
     const std::size_t each = words_->n_new > 0 ? n / words_->n_new : 0;
     std::vector<T> values(n, T{fresh...});
-    if (sizeof...(fresh) == 0 && b.size() == n) backend.copy_out(values.data(), b.data(), n);
+    const bool stay = sizeof...(fresh) == 0 || more_;
+    if (stay && b.size() == n) backend.copy_out(values.data(), b.data(), n);
     if (n > 0 && !piece.empty()) {
       const std::vector<T> old = as<T>(piece, each * words_->n_old);
       words_->move(old.data(), values.data(), each);
@@ -170,6 +179,7 @@ class moving_reader {
 
   const std::vector<std::vector<char>>* pieces_;
   const moved_words* words_;
+  bool more_;
   std::size_t at_ = 0;
 };
 

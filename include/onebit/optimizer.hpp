@@ -190,18 +190,17 @@ class optimizer {
   /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
   /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, in
   /// the same order on all replicas, each with an optimizer of its own. From now on a step that one
-  /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several shards hold
-  /// counts as often). Local steps of 0/1 Adam are each rank's own as ever. `whole`: see shards.
+  /// skips all skip, max_grad_norm is the norm of the whole (a tensor that several shards hold
+  /// counts as often), and LAMB's norms in tensor_parallel groups are of whole layers, over the
+  /// ranks that gave the same `stage`. Local steps are each rank's own. `whole`: see shards.
   ///
-  /// All shards must make the same steps: the same schedule (an automatic freeze looks at v of the
-  /// whole), more than one rank each or one each; else all throw rank_mismatch. Not collective.
-  /// Costs an all_gather of 20 bytes over `transport` in each step that averages or exchanges, a
-  /// second in those that do both, or that clip without an average, or where v is looked at.
+  /// All make the same steps: one schedule (an automatic freeze sees v of the whole), more than
+  /// one rank each or one each; else all throw rank_mismatch, as here for other numbers of
+  /// tensor_parallel tensors. Collective. Costs an all_gather of 20 bytes in steps that average or
+  /// exchange, a second if both, or to clip alone, or to look at v; one of 24 bytes a cut tensor.
   template <class T>
-  [[gnu::cold]] void join_shards(T transport, const step_scalars* whole = nullptr) {
-    engine_type& e = between_steps();
-    e.others = shards<B>(detail::wire_of<C>(std::move(transport)), e.backend(), whole);
-    ++e.generation;
+  [[gnu::cold]] void join_shards(T transport, int stage = 0, const step_scalars* whole = nullptr) {
+    join(between_steps(), detail::wire_of<C>(std::move(transport)), stage, whole);
   }
 
   /// Compares parameters and what the ranks agreed on, bit for bit, after every `steps`-th step (of
@@ -324,10 +323,11 @@ class optimizer {
   [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }  ///< what is exchanged
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {  ///< of a tensor
-    return parts_->lasting.copy(field, tensor);
+    return copy_of_tensor(parts_->lasting, field, tensor);
   }
 
  private:
+  friend struct detail::within;
   /// For other tensors, or another transport.
   [[nodiscard, gnu::cold]] std::unique_ptr<parts> renewed(
       const std::vector<param_group<P, G>>& groups, wire w) {

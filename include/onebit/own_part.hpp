@@ -76,10 +76,13 @@ struct own_part {
   using groups_type = std::vector<param_group<P, float>>;
   static constexpr bool in_place = exchange_type::in_place;
 
+  /// Pieces among so many words, with masters of 0.
+  own_part(B& backend, std::vector<owned_piece> owned, std::size_t n_words, bool has_masters)
+      : pieces(std::move(owned)),
+        means(make(backend, n_words, !in_place)),
+        masters(make(backend, n_words, has_masters)) {}
   own_part(exchange_type& exchange, const flat_tensors<P, G>& tensors, bool has_masters)
-      : pieces(exchange.pieces()),
-        means(make(exchange, !in_place)),
-        masters(make(exchange, has_masters)) {
+      : own_part(exchange.backend(), exchange.pieces(), exchange.own_words(), has_masters) {
     if (!has_masters) return;
     std::vector<const P*> params;
     for (const owned_piece& p : pieces) {
@@ -99,7 +102,8 @@ struct own_part {
     std::size_t first = 0;
     for (std::size_t g = 0; g < tensors.group_ends.size(); ++g) {
       const group_options& o = tensors.options[g];
-      param_group<P, float> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+      param_group<P, float> group{{},    o.lr_factor, o.weight_decay,
+                                  o.own, o.rests,     o.tensor_parallel};
       for (const owned_piece& p : pieces) {
         if (p.tensor < first || p.tensor >= tensors.group_ends[g]) continue;
         float* const master =
@@ -138,9 +142,8 @@ struct own_part {
   buffer_of<B, float> masters;  ///< empty: there are none
 
  private:
-  [[nodiscard]] static buffer_of<B, float> make(exchange_type& exchange, bool any) {
-    const std::size_t n = any ? exchange.own_words() * word_elements : 0;
-    return exchange.backend().template make_buffer<float>(n);
+  [[nodiscard]] static buffer_of<B, float> make(B& backend, std::size_t n_words, bool any) {
+    return backend.template make_buffer<float>(any ? n_words * word_elements : 0);
   }
 };
 

@@ -8,6 +8,7 @@
 #include <istream>
 #include <memory>
 #include <onebit/algorithms.hpp>
+#include <onebit/other_owners.hpp>
 #include <onebit/sharded_parts.hpp>
 #include <optional>
 #include <ostream>
@@ -52,7 +53,7 @@ class sharded {
   using groups_type = std::vector<param_group<P, G>>;  ///< what it trains
   static constexpr bool thaws = false;                 ///< it never freezes
   static constexpr bool takes_moments = false;         ///< it has no start_from
-  static constexpr bool resumes = false;               ///< other ranks would own other parts
+  static constexpr bool resumes = O::resumes;          ///< with other ranks: from checkpoints
 
   /// Collective. `make(groups, transport, backend)` gives the optimizer of this rank's part, as
   /// tensors of one rank. Throws invalid_input, rank_mismatch.
@@ -116,8 +117,8 @@ class sharded {
   /// As optimizer::join_shards; `transport` joins all ranks that hold a part of this replica: those
   /// of this optimizer and of the other shards' alike. Throws invalid_input for fewer.
   template <class T>
-  [[gnu::cold]] void join_shards(T transport) {
-    parts_->join_shards(detail::wire_of<gather_scatter<identity>>(std::move(transport)));
+  [[gnu::cold]] void join_shards(T transport, int stage = 0) {
+    parts_->join_shards(detail::wire_of<gather_scatter<identity>>(std::move(transport)), stage);
   }
   /// Nothing is compressed.
   [[nodiscard]] std::optional<compression_state> inspect() { return std::nullopt; }
@@ -125,6 +126,18 @@ class sharded {
   /// Writes what this rank needs to go on: its part's state and masters; not the parameters, of
   /// which each rank has all. Not collective. Throws checkpoint_error.
   void save(std::ostream& out) { parts_->save(out); }
+  /// Reads what `n_ranks` ranks of a job saved, into other pieces: moments and masters go to their
+  /// owners of now; `open` as in optimizer::load_old_job. Restore the parameters before, of any of
+  /// those ranks. Buckets must be the same. Collective: when one rank fails all throw
+  /// checkpoint_error, and nothing has changed. Costs reading the files of ranks who owned
+  /// something of what this one owns; memory: this rank's state twice, that of an old one three
+  /// times.
+  template <class Open>
+  [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
+                                  resume_with with = resume_with::same_options) requires resumes {
+    const detail::standard_arithmetic arithmetic;
+    detail::load_old_owners(*parts_, n_ranks, open, with);
+  }
   /// Reads what `save` wrote on this rank of a job with as many; restore the parameters before.
   /// Collective: when one rank fails all throw checkpoint_error, and nothing has changed.
   void load(std::istream& in, resume_with with = resume_with::same_options) {

@@ -17,6 +17,7 @@
 #include <onebit/rebind.hpp>
 #include <onebit/report.hpp>
 #include <onebit/roll_call.hpp>
+#include <onebit/running.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tensor_table.hpp>
 #include <onebit/transport/alone.hpp>
@@ -37,6 +38,9 @@ namespace detail {
 template <class O, class P, class G>
 struct sharded_parts {
   using B = typename O::rule_type::backend_type;
+  using params_type = P;
+  using grads_type = G;
+  using engine_type = std::remove_reference_t<decltype(within::engine_of(std::declval<O&>()))>;
   using exchange_type = reduce_scatter<B, P, G>;
   using clock = std::chrono::steady_clock;
 
@@ -77,7 +81,7 @@ struct sharded_parts {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     exchange.backend().copy_in(now(), &s, 1);
     check_slots(checks);
-    inner.join_shards(comm, now());
+    inner.join_shards(comm, 0, now());
   }
 
   [[nodiscard]] B& backend() { return exchange.backend(); }
@@ -90,6 +94,14 @@ struct sharded_parts {
                                   comm.where()));
     }
     return *this;
+  }
+  [[nodiscard, gnu::cold]] checkpoint_card card() {
+    return {make_card(name, tensors.sizes, parameter_digest(*this), exchange.own_words()),
+            static_cast<std::uint32_t>(comm.rank()),
+            static_cast<std::uint32_t>(comm.size()),
+            1,
+            0,
+            inner.steps()};
   }
   void check_slots(checked which) { exchange.check_slots(checks = which); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
@@ -109,13 +121,13 @@ struct sharded_parts {
     tensors.set_group(g, lr_factor, weight_decay, inner.rule(), comm.where());
     inner.set_group(g, lr_factor, weight_decay);
   }
-  [[gnu::cold]] void join_shards(wire all) {
+  [[gnu::cold]] void join_shards(wire all, int stage) {
     (void)between_steps();
     if (all.size() < comm.size()) {
       throw invalid_input(message("sharded: join_shards of ", all.size(), " ranks, but ",
                                   comm.size(), " hold parts of this shard alone", comm.where()));
     }
-    inner.join_shards(std::move(all), now());
+    inner.join_shards(std::move(all), stage, now());
   }
   [[gnu::cold]] std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
     (void)between_steps();
@@ -287,14 +299,6 @@ struct sharded_parts {
   }
   [[nodiscard]] typename exchange_type::destination destination() {
     return exchange_type::destination::from(tensors.table.data(), part.means.data());
-  }
-  [[nodiscard, gnu::cold]] checkpoint_card card() {
-    return {make_card(name, tensors.sizes, parameter_digest(*this), exchange.own_words()),
-            static_cast<std::uint32_t>(comm.rank()),
-            static_cast<std::uint32_t>(comm.size()),
-            1,
-            0,
-            inner.steps()};
   }
   [[nodiscard, gnu::cold]] std::string torn_text() const {
     return message("sharded: the transport failed while parameters were taken over, after step ",

@@ -8,16 +8,42 @@
 #include <exception>
 #include <onebit/clip.hpp>
 #include <onebit/concepts.hpp>
+#include <onebit/error.hpp>
+#include <onebit/layer_sums.hpp>
 #include <onebit/now.hpp>
+#include <onebit/tiled.hpp>
 #include <onebit/transport/wire.hpp>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 /// A model of which no rank holds the whole: pipeline stages, tensor-parallel shards, experts. Each
 /// shard has its own ranks, its own optimizer over them, and its own exchange; a step that one
-/// skips all must skip, and gradients are clipped by the norm of the whole.
+/// skips all must skip, gradients are clipped by the norm of the whole, and a layer that is cut has
+/// the norms of the whole layer (group_options::tensor_parallel).
+///
+/// Norms of layers are told between the last word of all shards and the first change of the step:
+/// `look_at_layers` makes the pass that sums squares once before, without changing anything. A
+/// transport that fails there leaves the bits of before; if it fails on one rank alone, the others
+/// find that rank at another step, as after any collective that comes last.
 namespace onebit {
+
+/// A rule whose coefficients are of whole layers, and which can tell what parts of them add before
+/// anything changes: with look(at, mine, heard, agreed) too, where it exchanges.
+template <class R>
+concept LayerRule = Rule<R> && R::by_layer &&
+    requires(R r, const detail::any_tiled<R>& at, const own_layers& mine,
+             const detail::any_field& gradient) {
+  r.prepare_sums(at.n_tiles());
+  r.look(at, mine, gradient);
+};
+
+/// What a rank has of layers that are cut: so many parts, of the layers of this stage.
+struct shard_of_layers {
+  std::uint32_t n = 0;
+  std::int32_t stage = 0;
+};
 
 /// What a rank says to the ranks that hold the other shards. `plan` has a bit for each kind of
 /// thing that the step does: shards that do other things would soon talk past each other.
@@ -91,16 +117,42 @@ template <class B>
 class shards {
  public:
   shards() = default;
-  /// Not collective. `whole`, if it is given: of a step that this optimizer's steps are parts of,
-  /// which begins before them and ends after them.
-  shards(wire w, B& backend, const step_scalars* whole = nullptr)
+  /// Collective over the shards: 1 all_gather of 8 bytes. Throws rank_mismatch on all where those
+  /// of a stage have other numbers of parts. `whole`, if it is given: of a step that this
+  /// optimizer's steps are parts of, which begins before them and ends after them.
+  [[gnu::cold]] shards(wire w, B& backend, const shard_of_layers& mine,
+                       const step_scalars* whole = nullptr)
       : whole_(whole),
         wire_(std::move(w)),
         own_(backend.template make_buffer<shard_word>(1)),
         all_(backend.template make_buffer<shard_word>(static_cast<std::size_t>(wire_->size()))),
-        terms_(static_cast<std::size_t>(wire_->size())) {}
+        terms_(static_cast<std::size_t>(wire_->size())),
+        mine_(mine) {
+    std::vector<shard_of_layers> told(terms_.size(), mine);
+    if (!empty()) wire_->host_all_gather(&mine, told.data(), sizeof mine);
+    for (std::size_t r = 0; r < told.size(); ++r) {
+      most_ = told[r].n > most_ ? told[r].n : most_;
+      for (std::size_t k = 0; k < r; ++k) {
+        if (told[k].stage == told[r].stage && told[k].n != told[r].n) refuse(told, k, r);
+      }
+    }
+    if (empty() || most_ == 0) return;
+    own_layers_ = backend.template make_buffer<layer_sums>(most_);
+    all_layers_ = backend.template make_buffer<layer_sums>(most_ * told.size());
+  }
 
   [[nodiscard]] bool empty() const { return !wire_ || wire_->size() < 2; }
+  /// Whether a shard has parts of layers: then all tell of theirs.
+  [[nodiscard]] bool have_layers() const { return all_layers_.size() > 0; }
+  [[nodiscard]] own_layers own_parts() { return {own_layers_.data(), mine_.stage}; }
+  [[nodiscard]] whole_layers layers() const {
+    if (!have_layers()) return {};
+    return {all_layers_.data(), static_cast<std::uint32_t>(wire_->size()), most_, mine_.stage};
+  }
+  /// Collective over the shards: 1 all_gather of 24 bytes for each part of the rank with most.
+  [[gnu::cold]] void tell_layers() {
+    wire_->all_gather(own_layers_.data(), all_layers_.data(), own_layers_.bytes());
+  }
   /// Collective over the shards, if there are any: 1 all_gather of 20 bytes. All learn who skips;
   /// with `norms`, once in a step, also the norms of the whole.
   [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
@@ -128,10 +180,14 @@ class shards {
     return total;
   }
 
-  /// Before anything of the next step: others that wait for this rank then name it, and not one
-  /// that waits in its turn.
-  void require() {
+  /// Before anything of the next step, of a rank with n parts: others that wait for this rank then
+  /// name it, and not one that waits in its turn.
+  void require(std::uint32_t n) {
     if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
+    if (empty() || n == mine_.n) return;
+    throw invalid_input(detail::message("optimizer: it has ", n, " tensor_parallel tensors, and ",
+                                        mine_.n, " when it joined the shards; call join_shards ",
+                                        "again, on all of them", wire_->where()));
   }
 
   void wait() {
@@ -139,11 +195,71 @@ class shards {
   }
 
  private:
+  [[noreturn, gnu::cold]] void refuse(const std::vector<shard_of_layers>& told, std::size_t a,
+                                      std::size_t b) const {
+    throw rank_mismatch(detail::message(
+        "join_shards: rank ", a, " has ", told[a].n, " tensor_parallel tensors, rank ", b, " has ",
+        told[b].n, ", of stage ", told[a].stage,
+        "; the shards of a layer are in the same places of ",
+        "optimizers with the same rule (ranks of other pipeline stages give another stage)",
+        wire_->where()));
+  }
+
   const step_scalars* whole_ = nullptr;
   std::optional<wire> wire_;
   buffer_of<B, shard_word> own_, all_;
   std::vector<double> terms_;  ///< of `sum`, by rank
   std::exception_ptr lost_;
+  shard_of_layers mine_;
+  std::uint32_t most_ = 0;  ///< parts that a shard has
+  buffer_of<B, layer_sums> own_layers_, all_layers_;
 };
+
+/// How many of an engine's tensors are parts of layers to its rule.
+template <class E>
+[[nodiscard]] std::uint32_t n_parts_of_layers(const E& e) {
+  return LayerRule<decltype(E::rule)> ? e.tensors.n_shards : 0;
+}
+
+/// As optimizer::join_shards, which says more. Collective over them.
+template <class E>
+[[gnu::cold]] void join(E& e, wire others, std::int32_t stage, const step_scalars* whole) {
+  const shard_of_layers mine{n_parts_of_layers(e), stage};
+  e.others = shards<typename E::backend_type>(std::move(others), e.backend(), mine, whole);
+  ++e.generation;
+}
+
+/// Before a step: memory for `look_at_layers`, on the axis of its exchange or its average.
+template <class E>
+[[gnu::cold]] void prepare_look(E& e, const step_plan& plan) {
+  if constexpr (LayerRule<decltype(E::rule)>) {
+    if (e.others.have_layers() && (plan.exchange || plan.average_gradient))
+      e.rule.prepare_sums((plan.exchange ? e.at(e.mask()) : e.at_average()).n_tiles());
+  }
+}
+
+/// The norms of layers that are cut become known to all shards: after the last moment at which the
+/// step may still be called off elsewhere, and before its first change, so that a transport that
+/// fails here leaves the bits of before. `fields`: the mean gradient, or what was heard and agreed.
+/// Collective over the shards, if there are any and one has parts: 1 all_gather, and 2 launches
+/// where the rule asks for norms; nothing on hosts in a step that all have called off.
+template <class E, class At, class... Fields>
+[[gnu::cold]] void look_at_layers(E& e, const At& at, const Fields&... fields) {
+  if (!e.others.have_layers()) return;
+  if constexpr (!E::backend_type::deferred) {
+    if (e.now()->skip != 0) return;
+  }
+  if constexpr (LayerRule<decltype(E::rule)>) e.rule.look(at, e.others.own_parts(), fields...);
+  e.others.tell_layers();
+}
+
+/// ||v||_1 of the whole model, corrected as v is, after a step. Collective over the shards.
+template <class E>
+[[nodiscard]] double variance_norm_of_all(E& e) {
+  step_scalars now;
+  e.backend().copy_out(&now, e.now(), 1);
+  return e.others.sum(e.rule.variance_norm(e.at_average()) *
+                      static_cast<double>(detail::correction(now.bias.v)));
+}
 
 }  // namespace onebit

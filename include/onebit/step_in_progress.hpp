@@ -11,6 +11,7 @@
 #include <onebit/error.hpp>
 #include <onebit/now.hpp>
 #include <onebit/report.hpp>
+#include <onebit/shards.hpp>
 #include <onebit/tiled.hpp>
 #include <onebit/verify.hpp>
 #include <string>
@@ -118,6 +119,7 @@ class step_in_progress {
       meet(false);
     }
     if (plan_.local() && !clips()) require_finite();
+    if (!plan_.local()) look();
     meter_.agreed();
     if (plan_.average_gradient) refresh();
     if (plan_.exchange) apply();
@@ -164,7 +166,7 @@ class step_in_progress {
       norm = gradient_norm_of(now);
     }
     if (o != outcome::skipped || plan_.local()) {
-      const double size = plan_.needs_variance_norm ? variance_norm() : 0;
+      const double size = plan_.needs_variance_norm ? variance_norm_of_all(e) : 0;
       if (must_know) ++e.generation;
       e.rule.done(plan_, usable_lr());
       e.schedule.done(e.step, usable_lr(), size);
@@ -181,13 +183,6 @@ class step_in_progress {
     return r;
   }
 
-  /// ||v||_1 of the whole model, corrected as v is.
-  [[nodiscard]] double variance_norm() {
-    step_scalars now;
-    e_->backend().copy_out(&now, e_->now(), 1);
-    return e_->others.sum(e_->rule.variance_norm(e_->at_average()) *
-                          static_cast<double>(detail::correction(now.bias.v)));
-  }
   /// What the schedule has to say, once.
   [[gnu::cold]] void tell() const {
     if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
@@ -218,6 +213,15 @@ class step_in_progress {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
                                (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U);
     e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
+  }
+  /// Layers that are cut over the shards get the norms of the whole.
+  void look() {
+    E& e = *e_;
+    if constexpr (compresses) {
+      if (plan_.exchange)
+        return look_at_layers(e, at(), e.compressed.heard(live()), e.compressed.agreed(e.mask()));
+    }
+    look_at_layers(e, e.at_average(e.mask()), e.average.heard(e.now()));
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
   [[nodiscard]] bool parted() {
@@ -295,13 +299,14 @@ class step_in_progress {
   }
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
-    e_->others.require();
+    e_->others.require(n_parts_of_layers(*e_));
     step_plan plan = e_->plan(usable_lr());
     const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
     e_->tensors.take_terms(e_->backend());
     try {
       e_->follow(plan);
+      prepare_look(*e_, plan);
       e_->rule.open(plan, usable_lr(), e_->step, e_->at(e_->mask()));
     } catch (const invalid_input&) {
       if (!refusal_.empty()) throw invalid_input(refusal_);

@@ -45,6 +45,14 @@ struct group_options {
   float weight_decay = 0.0F;  ///< decoupled
   group_moments own{};        ///< betas and eps, where they are not the rule's
   bool rests = false;         ///< stands still
+  /// Each tensor is this rank's part of a layer that is cut over the ranks of
+  /// optimizer::join_shards (Megatron's tensor_model_parallel): those rules that look at whole
+  /// layers (LAMB, 1-bit LAMB) take the norms of the whole. The same tensors in the same order on
+  /// all of them; replicated ones (norms, most biases) go to another group. Costs a pass over these
+  /// tensors, 16 bytes an element (in compressed steps 12), and 24 bytes a tensor in one all_gather
+  /// over the shards per step. Alone, until join_shards, and to rules that step element by element:
+  /// nothing.
+  bool tensor_parallel = false;
   friend bool operator==(const group_options&, const group_options&) = default;
 };
 
@@ -58,10 +66,13 @@ struct param_group {
   float weight_decay = 0.0F;
   group_moments own{};
   bool rests = false;
+  bool tensor_parallel = false;
   /// @}
 
   /// All but the tensors.
-  [[nodiscard]] group_options options() const { return {lr_factor, weight_decay, own, rests}; }
+  [[nodiscard]] group_options options() const {
+    return {lr_factor, weight_decay, own, rests, tensor_parallel};
+  }
 };
 
 /// What a kernel knows of a tensor: raw pointers and its group's options.
@@ -73,6 +84,7 @@ struct tensor_entry {
   float weight_decay = 0.0F;
   float* master = nullptr;  ///< of 2-byte parameters, or null
   bool rests = false;       ///< in this step: it has no gradient, its parameters stay
+  std::uint32_t shard = 0;  ///< of a layer: its place among those that are, from 1; 0: a layer
 
   [[nodiscard]] ONEBIT_HD float rate(const step_scalars* now) const {
     return rests ? 0.0F : now->lr * lr_factor;
@@ -272,6 +284,7 @@ struct flat_tensors {
   std::vector<tensor_entry<P, G>> entries;
   std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
   std::vector<group_options> options;   ///< by group
+  std::uint32_t n_shards = 0;           ///< tensors of tensor_parallel groups
 
   /// Throws invalid_input; `where` names the rank.
   [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
@@ -303,7 +316,8 @@ struct flat_tensors {
         add(x.grads, "grads", is_scratch);
         sizes.push_back(x.params.size());
         entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
-                           x.master.empty() ? nullptr : x.master.data()});
+                           x.master.empty() ? nullptr : x.master.data(), false,
+                           group.tensor_parallel ? ++n_shards : 0});
       }
       group_ends.push_back(sizes.size());
     }
@@ -318,7 +332,7 @@ template <class P, class G>
   std::size_t t = 0;
   for (std::size_t g = 0; g < flat.group_ends.size(); ++g) {
     const group_options& o = flat.options[g];
-    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests, o.tensor_parallel};
     for (; t < flat.group_ends[g]; ++t) {
       const tensor_entry<P, G>& x = flat.entries[t];
       const std::size_t n = flat.sizes[t];

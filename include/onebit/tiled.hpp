@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
+#include <onebit/layer_sums.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/numbers.hpp>
@@ -94,6 +95,7 @@ struct tiled {
   const tensor_numbers* numbers;      ///< of the moments of each
   const step_scalars* now;            ///< learning rate, and whether to skip
   live_mask live;                     ///< which elements take part
+  whole_layers layers{};              ///< of tensors that are shards of them
 
   [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
   /// Runs kernel(L{}, i) for each tile i, unless the step was called off.

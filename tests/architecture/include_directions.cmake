@@ -14,7 +14,7 @@ cmake_minimum_required(VERSION 3.25)
 # A unit may include the units named here; a unit that is not named here may not exist.
 
 # The core: each may include those before it.
-set(core error vocabulary concepts element layout wide_lanes launches memory_view now numbers tensor tiled
+set(core error vocabulary concepts element layout wide_lanes launches memory_view now numbers tensor layer_sums tiled
     clip)
 set(before "")
 foreach(unit IN LISTS core)
@@ -52,7 +52,7 @@ set(may_include_moving_state ${core} checkpoint)
 set(may_include_change_tensors ${may_include_restore} digest moving_state restore)
 set(may_include_rebind error element memory_view tensor)
 set(may_include_own_card checkpoint roll_call verify)
-set(may_include_step_in_progress ${core} report verify)
+set(may_include_step_in_progress ${core} report shards verify)
 set(may_include_inspect ${core})
 set(may_include_running error step_in_progress)
 set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
@@ -60,8 +60,10 @@ set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} 
 set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
 set(may_include_onebit ${may_include_algorithms} transport algorithms)
 set(may_include_own_part ${core} collective)
-set(may_include_sharded_parts ${may_include_optimizer} transport own_part rebind report tensor_table verify)
-set(may_include_sharded ${may_include_algorithms} algorithms sharded_parts)
+set(may_include_other_owners ${core} collective checkpoint moving_state own_card own_part roll_call running transport
+                             wire)
+set(may_include_sharded_parts ${may_include_optimizer} transport own_part rebind report running tensor_table verify)
+set(may_include_sharded ${may_include_algorithms} algorithms other_owners sharded_parts)
 
 # Faces of it: without its type, by name, from C.
 set(may_include_any_optimizer ${may_include_optimizer} optimizer)

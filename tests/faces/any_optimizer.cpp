@@ -304,6 +304,27 @@ TEST_CASE("moments from elsewhere, shards and other ranks") {
   });
 }
 
+TEST_CASE("by name, layers that are cut have the norms of the whole") {
+  run_threads(2, [](threads comm) {
+    // equal halves of one layer: its coefficient is that of a half, and of the whole
+    const auto train = [&](bool cut, bool joins) {
+      model a;
+      auto groups = a.groups();
+      groups[0].tensor_parallel = cut;
+      any_optimizer x = make_optimizer("lamb", {}, groups, alone{});
+      if (joins) x.join_shards(comm, 3);
+      for (int step = 0; step < 5; ++step) {
+        a.differentiate(step, comm.rank());  // another gradient on each
+        (void)x.step(0.01F);
+      }
+      return a;
+    };
+    const model own = train(false, true);
+    CHECK_FALSE(train(true, true) == own);
+    CHECK(train(true, false) == own);
+  });
+}
+
 TEST_CASE("saved and loaded, also with other ranks") {
   const onebit_test::scratch scratch;
   for (const std::string name : names) {

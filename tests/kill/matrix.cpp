@@ -234,7 +234,7 @@ std::vector<fault> places(kind k, bool all) {
 
 /// Can so many ranks make one?
 bool fits(kind k, int n) {
-  if (k == kind::shards) return n % 2 == 0;
+  if (has_shards(k)) return n % 2 == 0;
   return k != kind::by_node || n % 4 == 0;
 }
 
@@ -243,7 +243,7 @@ std::vector<test> over_threads(bool all) {
   const std::vector<int> sizes = all ? std::vector<int>{2, 3, 4, 5, 8} : std::vector<int>{2, 4};
   for (int k = 0; k < n_kinds; ++k) {
     for (const int n : sizes) {
-      if (static_cast<kind>(k) == kind::shards && n % 2 != 0) continue;
+      if (has_shards(static_cast<kind>(k)) && n % 2 != 0) continue;
       if (!all && k >= static_cast<int>(kind::thaw) && n < 4) continue;
       for (fault f : places(static_cast<kind>(k), all)) {
         for (const what w : {what::exception, what::nan}) {

@@ -134,7 +134,7 @@ class torch_tensors {
     std::size_t t = 0;
     for (const stretch& r : stretches_) {
       const group_options& o = shares_[r.group];
-      param_group<P> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+      param_group<P> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests, o.tensor_parallel};
       for (; t < r.end; ++t) group.tensors.push_back(all_[t].template spans<P>(nothing_for(t)));
       out.push_back(std::move(group));
     }

@@ -35,6 +35,31 @@ struct owned_piece {
 
 namespace detail {
 
+/// What rank r owns where this axis is shared out, in the order of the tensors.
+[[nodiscard, gnu::cold]] inline std::vector<owned_piece> pieces_of(const layout& axis,
+                                                                   std::size_t r) {
+  std::vector<owned_piece> all;
+  for (int b = 0; b < axis.n_buckets(); ++b) {
+    const int chunk = b * axis.n_chunks() + static_cast<int>(r);
+    const std::size_t first = static_cast<std::size_t>(chunk) * axis.chunk_words();
+    const std::size_t before = static_cast<std::size_t>(b) * axis.chunk_words();
+    const tile_range own = axis.chunk_tiles(chunk);
+    for (auto i = own.begin; i < own.end; ++i) {
+      const tile& t = axis.tiles()[i];
+      if (i > own.begin && all.back().tensor == t.tensor) {
+        all.back().n += t.n;
+      } else {
+        all.push_back({t.tensor, t.offset, t.n, before + t.word - first});
+      }
+    }
+  }
+  return all;
+}
+/// Words that all pieces of a rank take, gaps between them included.
+[[nodiscard]] inline std::size_t words_of_owner(const layout& axis) {
+  return static_cast<std::size_t>(axis.n_buckets()) * axis.chunk_words();
+}
+
 /// The mean of a tile that this rank owns, into `to`: where its gradient lay, or into a buffer of
 /// what the rank owns.
 template <class To>
@@ -141,22 +166,10 @@ class reduce_scatter {
   }
   /// What this rank owns, in the order of the tensors.
   [[nodiscard, gnu::cold]] std::vector<owned_piece> pieces() const {
-    std::vector<owned_piece> all;
-    for (int b = 0; b < axis().n_buckets(); ++b) {
-      const tile_range own = axis().chunk_tiles(own_chunk(b));
-      for (auto i = own.begin; i < own.end; ++i) {
-        const tile& t = axis().tiles()[i];
-        if (i > own.begin && all.back().tensor == t.tensor) {
-          all.back().n += t.n;
-        } else {
-          all.push_back({t.tensor, t.offset, t.n, sender_.format().served_word(t)});
-        }
-      }
-    }
-    return all;
+    return detail::pieces_of(axis(), static_cast<std::size_t>(wire_.rank()));
   }
   /// Words that all pieces take, gaps between them included.
-  [[nodiscard]] std::size_t own_words() const { return buckets() * axis().chunk_words(); }
+  [[nodiscard]] std::size_t own_words() const { return detail::words_of_owner(axis()); }
 
   /// Buckets of this step that are not sent yet: the last go first.
   [[nodiscard]] int n_unsent() const { return axis().n_buckets() - n_sent_; }
