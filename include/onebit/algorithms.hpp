@@ -30,7 +30,7 @@
 
 /// The algorithms of the papers, as pairings of rule, schedule and collective. With one rank, or
 /// where a hierarchy has one node, all of them are the uncompressed algorithm.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -320,4 +320,4 @@ template <Element M = float, class P, class G, class T, class B = host,
                    groups, comm, std::move(rule), std::move(schedule), collective);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

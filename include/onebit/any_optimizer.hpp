@@ -30,7 +30,7 @@
 
 /// Any optimizer, without its type: for members, for containers, for an algorithm that is chosen
 /// when the program runs.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Owns an optimizer, and does what it does: each call is one virtual call and then that of
 /// optimizer.hpp, which says what it costs, whether it is collective, and what it throws.
@@ -324,4 +324,4 @@ class any_optimizer {
   float lr_ = 1e-3F;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

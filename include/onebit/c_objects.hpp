@@ -32,7 +32,7 @@ struct onebit_optimizer {
   std::vector<onebit::param_group<>> groups;
 };
 
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 [[nodiscard]] inline std::string& last_c_error() {
   thread_local std::string text;
@@ -199,4 +199,4 @@ template <class F>
   return text.size();
 }
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

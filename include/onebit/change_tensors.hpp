@@ -26,7 +26,7 @@
 #include <vector>
 
 /// Tensors come and go in a job that runs. What elements that sleep remember is dropped.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -278,4 +278,4 @@ template <class E, class Card>
   change->adopt(fresh, old);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -27,7 +27,7 @@
 #include <vector>
 
 /// What is in a directory of checkpoints.
-namespace onebit::detail::files {
+namespace onebit::inline v0_1::detail::files {
 
 namespace fs = std::filesystem;
 
@@ -201,4 +201,4 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
   return true;
 }
 
-}  // namespace onebit::detail::files
+}  // namespace onebit::inline v0_1::detail::files

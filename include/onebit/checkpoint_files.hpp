@@ -29,7 +29,7 @@
 ///
 /// A directory is written as step-<n>.part, every file of it flushed to the device, and renamed.
 /// The root must be one directory for all ranks. POSIX.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// How many checkpoints `save_all` leaves.
 inline constexpr int default_kept_checkpoints = 2;
@@ -178,4 +178,4 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   }
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

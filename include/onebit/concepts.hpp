@@ -11,7 +11,7 @@
 #include <utility>
 
 /// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
 
@@ -347,4 +347,4 @@ concept Collective = requires(const C c, const wire& w, const detail::any_backen
   { c.bucket_elements } -> std::convertible_to<std::size_t>;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

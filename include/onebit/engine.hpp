@@ -23,7 +23,7 @@
 #include <vector>
 
 /// What lasts from step to step.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
 /// exact average of gradients, and the compressed exchange that the policy C makes.
@@ -343,4 +343,4 @@ struct engine {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -15,7 +15,7 @@
 #include <vector>
 
 /// Moments that another framework's Adam has made.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The moments of one tensor, from elsewhere: as many of each as it has parameters.
 struct given_moments {
@@ -78,4 +78,4 @@ template <class E>
   e.tensors.count_steps(e.backend(), steps);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

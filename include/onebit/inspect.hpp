@@ -14,7 +14,7 @@
 #include <vector>
 
 /// What compression does to a run, for those who ask.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Of this rank, after the last exchange (of 0/1 Adam between two: with what has gathered since;
 /// before the first since a freeze, or since ranks or tensors changed: of what it starts with).
@@ -123,4 +123,4 @@ template <class E>
   }
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

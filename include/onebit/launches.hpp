@@ -8,7 +8,7 @@
 #include <onebit/wide_lanes.hpp>
 
 /// Kernels that share a launch: on a device each launch costs as much as a pass over a megabyte.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// n calls of a kernel: a part of a launch.
 template <class Kernel>
@@ -98,4 +98,4 @@ void launch_then_once(B& backend, const calls<Each>& each, const After& after,
   backend.launch(all.launches(), all);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

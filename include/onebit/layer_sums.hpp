@@ -6,7 +6,7 @@
 #include <onebit/vocabulary.hpp>
 
 /// Layers of which each rank holds a part: tensor parallelism.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What one rank's part adds to what a rule wants to know of a layer: sums of squares, over tiles
 /// in double, and a largest value.
@@ -46,4 +46,4 @@ struct whole_layers {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

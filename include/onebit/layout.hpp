@@ -14,7 +14,7 @@
 
 /// Tensors of any sizes on one flat axis; the axis cut into words, tiles, chunks, buckets and scale
 /// segments.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What shares one scale. In the worker phase of an exchange the scale is taken over the whole
 /// unit, in the server phase over the unit's part in one chunk.
@@ -286,4 +286,4 @@ class layout {
   return buckets == 0 ? 1 : static_cast<int>(buckets);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -14,7 +14,7 @@
 #include <vector>
 
 /// An optimizer from a name and options that are texts: what a configuration file says.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -113,4 +113,4 @@ template <class P, class G, class T, class B = host>
   throw invalid_input(detail::message("make_optimizer: no algorithm"));
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

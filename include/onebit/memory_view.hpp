@@ -9,7 +9,7 @@
 #include <type_traits>
 
 /// Views of the trainer's memory, whichever library it is of.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -62,4 +62,4 @@ struct view_of_elements<T> {
 
 }  // namespace detail
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -13,7 +13,7 @@
 #include <vector>
 
 /// State that goes where its tensors go.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A tensor that was not there before: see optimizer::change_tensors.
 inline constexpr std::size_t new_tensor = ~std::size_t{0};
@@ -184,4 +184,4 @@ class moving_reader {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -16,7 +16,7 @@
 #include <vector>
 
 /// Options by their names, as configuration files and command lines have them.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Key -> value, each as JSON writes it: "0.001", "true", "[0.9, 0.999]", "nccl". A JSON object of
 /// a well-kept library becomes one in a line: strings as they are, everything else dumped.
@@ -186,4 +186,4 @@ class option_reader {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -15,7 +15,7 @@
 /// The step in progress, as kernels see it: its numbers lie in the backend's memory, and whether it
 /// is called off is one word there, `skip`. So no step waits for the host, a captured CUDA graph
 /// replays with new numbers, and whatever interrupts a step is said in one place.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// How a rank can be out of step.
 enum class odd : std::uint32_t {
@@ -277,4 +277,4 @@ template <class B>
   return s;
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -13,7 +13,7 @@
 
 /// A step's numbers: those of all tensors, and those of each, which may have betas of its own and
 /// may have rested.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Throws invalid_input when a beta is outside [0, 1), or eps not positive, as a float.
 [[gnu::cold]] inline void validate(const char* options, const moments& of,
@@ -181,4 +181,4 @@ struct end_step_kernel {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -32,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A distributed optimizer: a rule, a schedule and a collective over a transport.
 ///
@@ -347,4 +347,4 @@ class optimizer {
   std::string name_;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

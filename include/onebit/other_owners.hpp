@@ -30,7 +30,7 @@
 #include <vector>
 
 /// State that is shared out, for a job of other ranks: they own other pieces.
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// A piece where its owner's optimizer has it.
 struct placed_piece {
@@ -289,4 +289,4 @@ template <class Parts, class Open>
   parts.torn = false;
 }
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

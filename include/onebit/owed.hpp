@@ -13,7 +13,7 @@
 #include <vector>
 
 /// What ranks have still to send, for jobs that go on with other ranks or tensors.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The ranks of a job that was: those whose state there is, and the one whose place this rank
 /// takes.
@@ -105,4 +105,4 @@ template <class E>
 }
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

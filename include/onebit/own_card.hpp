@@ -8,7 +8,7 @@
 #include <onebit/verify.hpp>
 #include <string>
 
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// What an optimizer of this name says of itself to other ranks and to checkpoints. Reads all
 /// parameters.
@@ -22,4 +22,4 @@ template <class E>
           e.step};
 }
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

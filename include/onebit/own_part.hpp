@@ -14,7 +14,7 @@
 #include <vector>
 
 /// What a rank owns of parameters that are shared out.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// How a sharded optimizer shares out.
 struct sharding {
@@ -148,4 +148,4 @@ struct own_part {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -11,7 +11,7 @@
 #include <utility>
 
 /// The concepts in words: one call per policy, so that a compiler says what is missing.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A policy with a name, as checkpoints and error messages tell it.
 template <class Policy>
@@ -99,4 +99,4 @@ template <class C, class T>
 
 }  // namespace detail
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

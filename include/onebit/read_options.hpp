@@ -13,7 +13,7 @@
 #include <utility>
 
 /// What a name and options that are texts ask for.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The algorithms that have a name.
 enum class algorithm : std::uint8_t {
@@ -289,4 +289,4 @@ template <class Options>
   return o;
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// Where elements lie, and of which type they are.
 template <class Pointer>
@@ -73,4 +73,4 @@ template <class Table, class P, class G>
   return n_moved;
 }
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

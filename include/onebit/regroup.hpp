@@ -22,7 +22,7 @@
 #include <vector>
 
 /// Ranks leave a job that runs, and others join it.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What a rank has for the others when they regroup.
 enum class brings : std::uint8_t { state, nothing };
@@ -207,4 +207,4 @@ template <class E, class Card>
   fresh.backend().copy_in(fresh.now(), &now, 1);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -16,7 +16,7 @@
 #include <string_view>
 
 /// What one step did.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What travels in a step.
 enum class phase : std::uint8_t {
@@ -177,4 +177,4 @@ class step_meter {
   clock::time_point agreed_{};
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

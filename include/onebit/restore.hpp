@@ -25,7 +25,7 @@
 #include <vector>
 
 /// A job goes on: with the same ranks, bit for bit, or with other ones.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A load that another one is a part of: the ranks that agree on it, and why it cannot be, or
 /// empty.
@@ -279,4 +279,4 @@ template <class E, class Open, class Card>
   old->adopt();
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -19,7 +19,7 @@
 #include <vector>
 
 /// What is checked when an optimizer is built: that all ranks agree.
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// Why a step with these numbers cannot be; empty: it can.
 [[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
@@ -302,4 +302,4 @@ template <class F>
   }
 }
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

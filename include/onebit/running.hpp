@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -53,4 +53,4 @@ struct running {
   std::optional<step_in_progress<E>> open;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

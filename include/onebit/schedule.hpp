@@ -11,7 +11,7 @@
 #include <vector>
 
 /// When a step averages gradients and when it exchanges compressed messages.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Steps without an average for which its memory is worth giving back: getting it costs a pass.
 inline constexpr std::uint64_t long_gap = 16;
@@ -326,4 +326,4 @@ struct exchange_intervals : intervals {
 static_assert(Schedule<always_dense> && Schedule<freeze> && Schedule<intervals> &&
               Schedule<exchange_intervals>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

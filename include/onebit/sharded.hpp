@@ -18,7 +18,7 @@
 #include <vector>
 
 /// Optimizer state shared out among the ranks.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// An optimizer each rank of which holds moments (and masters) of a W-th of the parameters: ZeRO's
 /// first stage. Each rank gets the mean gradient of the part that it owns, makes the step there
@@ -210,4 +210,4 @@ template <Element M = float, class P, class G, class T, class B = host>
       [&](const auto& own, alone t, B b) { return lion<M>(own, t, options, std::move(b)); }, how);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -337,4 +337,4 @@ struct sharded_parts {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

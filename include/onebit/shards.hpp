@@ -27,7 +27,7 @@
 /// `look_at_layers` makes the pass that sums squares once before, without changing anything. A
 /// transport that fails there leaves the bits of before; if it fails on one rank alone, the others
 /// find that rank at another step, as after any collective that comes last.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A rule whose coefficients are of whole layers, and which can tell what parts of them add before
 /// anything changes: with look(at, mine, heard, agreed) too, where it exchanges.
@@ -262,4 +262,4 @@ template <class E>
                       static_cast<double>(detail::correction(now.bias.v)));
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

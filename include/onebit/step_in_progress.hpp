@@ -18,7 +18,7 @@
 #include <utility>
 
 /// One step: a straight line that is kept, or taken back.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What lives from the beginning of a step to its end. It is opened with the step's numbers; what
 /// is known early may be sent early; `run` does the rest. Nothing on the way asks how it went: a
@@ -346,4 +346,4 @@ class step_in_progress {
   bool over_ = false;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -18,7 +18,7 @@
 #include <vector>
 
 /// The trainer's memory: what it hands over, and how kernels read and write it.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// One tensor of the trainer: views of its memory, never a copy.
 ///
@@ -345,4 +345,4 @@ template <class P, class G>
 }
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -15,7 +15,7 @@
 #include <vector>
 
 /// The trainer's tensors, and what it says of them between steps.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// All tensors with the options of their groups, on the host, and what kernels see of them. What is
 /// said of a tensor is brought to the backend before the next step, if it has changed.
@@ -178,4 +178,4 @@ struct tensor_table : detail::flat_tensors<P, G> {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

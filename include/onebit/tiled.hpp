@@ -12,7 +12,7 @@
 #include <onebit/tensor.hpp>
 
 /// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// One bit per element: clear in padding and in elements that never had variance, which sleep. They
 /// send 0, receive 0 and count in no scale; they carry nothing that is sent: 0, or the last
@@ -295,4 +295,4 @@ struct turn {
   live_mask before{};  ///< what was live in the last exchange; null: the same
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

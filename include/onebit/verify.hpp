@@ -14,7 +14,7 @@
 #include <vector>
 
 /// Whether the ranks still have what they should all have.
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// Where a stream writes, when only a digest of it is wanted.
 class digesting_buffer : public std::streambuf {
@@ -106,4 +106,4 @@ template <class E>
   compare_digests(e.comm, e.step, mine);
 }
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

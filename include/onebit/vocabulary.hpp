@@ -36,7 +36,7 @@
 #error "onebit detects non-finite gradients and promises equal bits: compile without -ffast-math"
 #endif
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 inline constexpr std::size_t word_elements = 32;    ///< elements whose bits are sent together
 inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit of work and of sums
@@ -236,4 +236,4 @@ struct any_archive {
 
 }  // namespace detail
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -20,4 +20,16 @@ foreach(line IN ITEMS "CITATION.cff: version: ${version}\n"
     message(FATAL_ERROR "${file} does not say: ${expected}")
   endif()
 endforeach()
+
+# Names of another version are other names: minor versions differ in their interfaces before 1.0.
+string(REGEX REPLACE "^([0-9]+)\\.([0-9]+)\\..*" "v\\1_\\2" namespace "${version}")
+file(GLOB_RECURSE headers "${SOURCE_DIR}/include/onebit/*.hpp" "${SOURCE_DIR}/include/onebit/*.cuh")
+foreach(header IN LISTS headers)
+  file(STRINGS "${header}" opened REGEX "^namespace onebit")
+  foreach(line IN LISTS opened)
+    if(NOT line MATCHES "^namespace onebit::inline ${namespace}( |::)")
+      message(FATAL_ERROR "${header}: '${line}' does not say onebit::inline ${namespace}")
+    endif()
+  endforeach()
+endforeach()
 message(STATUS "versions: all say ${version}")

@@ -7,11 +7,18 @@
 #include <doctest/doctest.h>
 
 #include <span>
+#include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "every_host_header.hpp"
 
-float first_parameter_after_a_step();  // in b.cpp
+float first_parameter_after_a_step();     // in b.cpp
+const char* report_of_another_version();  // in other_version.cpp
+
+TEST_CASE("two versions in one program have other names") {
+  CHECK(std::string(typeid(onebit::report).name()) != report_of_another_version());
+}
 
 TEST_CASE("a step in one file and a step in another give the same bits") {
   std::vector<float> w(10), g(10, 1.f);

@@ -9,7 +9,7 @@
 
 #include <optional>
 
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// In its scope torch works on the optimizer's stream, if there is one: behind what torch's current
 /// stream has been given, and before what that is given afterwards.
@@ -43,4 +43,4 @@ class on_stream {
   std::optional<::c10::StreamGuard> guard_;
 };
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

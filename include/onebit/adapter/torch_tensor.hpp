@@ -19,7 +19,7 @@
 #include <vector>
 
 /// A parameter of torch as an optimizer sees it: dense memory that may be another one in each step.
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 [[nodiscard, gnu::cold]] inline std::string shape_of(const at::Tensor& x) {
   std::string text = "[";
@@ -265,4 +265,4 @@ class torch_tensor {
   const void *told_param_ = nullptr, *told_grad_ = nullptr, *told_master_ = nullptr;
 };
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

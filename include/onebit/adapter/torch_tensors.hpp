@@ -22,7 +22,7 @@
 #include <vector>
 
 /// All parameters of a torch optimizer, and what a step needs to know of them.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -344,4 +344,4 @@ class torch_tensors {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

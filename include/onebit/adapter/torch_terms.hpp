@@ -24,7 +24,7 @@
 #include <vector>
 
 /// The groups of a torch optimizer and their options, as ours.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Groups of tensors of any mix of element types.
 using torch_groups = std::vector<param_group<any_element>>;
@@ -170,4 +170,4 @@ struct torch_terms {
 }
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

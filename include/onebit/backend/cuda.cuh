@@ -15,7 +15,7 @@
 #include <utility>
 
 /// The CUDA backend: a warp for each index of a launch, everything on one stream.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -324,4 +324,4 @@ class cuda {
 
 static_assert(Backend<cuda>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -27,7 +27,7 @@
 #define ONEBIT_RARE
 #endif
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The instruction sets of the host backend. All give the same bits.
 enum class isa : std::uint8_t { scalar, avx2, avx512 };
@@ -215,7 +215,7 @@ class host {
 
 static_assert(Backend<host>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1
 
 #undef ONEBIT_RARE
 #undef ONEBIT_HOST_SIMD

@@ -9,7 +9,7 @@
 #include <onebit/backend/lanes.hpp>
 
 /// Lanes for AVX2 with FMA: a word in four registers. See lanes_avx512.hpp for the attributes.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 #define ONEBIT_TARGET [[gnu::target("avx2,fma")]]
 
@@ -222,4 +222,4 @@ struct avx2_lanes : host_lanes {
 
 #undef ONEBIT_TARGET
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

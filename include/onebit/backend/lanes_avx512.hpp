@@ -11,7 +11,7 @@
 /// Lanes for AVX-512 (F, BW, DQ, VL): a word in two registers. The functions carry the target
 /// attribute, so users need no -march; they take packs by reference and are inlined only after the
 /// kernel around them was inlined into a runner with the same target.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 #define ONEBIT_TARGET [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]]
 
@@ -210,4 +210,4 @@ struct avx512_lanes : host_lanes {
 
 #undef ONEBIT_TARGET
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

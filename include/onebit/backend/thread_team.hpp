@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// Fork and join over an index range: the caller works on its own share, n - 1 threads on the
 /// others. No allocation per call. Which thread runs which index has no influence on any result.
@@ -111,4 +111,4 @@ class thread_team {
   bool stop_ = false;
 };
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

@@ -9,7 +9,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Lanes for a warp: 32 threads run one kernel call together, each holds one float of the word.
 /// Gives the bits of portable_lanes.
@@ -182,4 +182,4 @@ struct warp_lanes {
   ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

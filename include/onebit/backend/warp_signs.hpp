@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <onebit/concepts.hpp>
 
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// On a warp: the sum over slots, in their order, of one sign an element times one scale a slot,
 /// for four words at a time. The bits are those of L::with_sign(bits, scale) of one slot added
@@ -74,4 +74,4 @@ class warp_sign_sum {
   float scale_[n_slots - n_tabled];
 };
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

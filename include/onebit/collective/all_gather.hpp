@@ -16,7 +16,7 @@
 #include <utility>
 
 /// Every rank sends its compressed vector to all, and averages what it got.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// One exchange in one phase. What is agreed is a mean of W messages, not one message, so there is
 /// no server residual and no second rounding; but the wire and the memory grow with W.
@@ -183,4 +183,4 @@ struct all_gather : collective_defaults {
 
 static_assert(Collective<all_gather<identity>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -12,7 +12,7 @@
 #include <onebit/tiled.hpp>
 
 /// What an encode pass carries from step to step, by tile.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Words that are carried, as Storage stores them, from the word `first` of the flat axis on.
 template <class Storage>
@@ -188,4 +188,4 @@ struct residual_field {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -15,7 +15,7 @@
 #include <utility>
 
 /// The uncompressed mean: of gradients, in the warm-up and in the baselines.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Who adds up the gradients, and in what they travel. Sums are in fp32 in any case.
 enum class dense_sum : std::uint8_t {
@@ -291,4 +291,4 @@ class dense {
   gather_scatter_exchange<detail::mean_codec, B> exchange_;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

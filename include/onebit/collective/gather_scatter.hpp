@@ -19,7 +19,7 @@
 #include <utility>
 
 /// The compressed allreduce of the papers: every rank averages one chunk.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// One exchange in two phases, all tensors together: all_to_all of the senders' codes, then every
 /// rank averages its chunk, encodes the average with a residual of its own, and all_gather.
@@ -334,4 +334,4 @@ struct gather_scatter : collective_defaults {
 
 static_assert(Collective<gather_scatter<identity>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -19,7 +19,7 @@
 #include <utility>
 
 /// Averages on two levels: full precision inside a node, compressed between nodes.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// One exchange on two levels. The ranks of a node average their messages exactly, each its share
 /// of the flat axis (1 / L of it, a bucket); the ranks with the same share on all nodes run the two
@@ -321,4 +321,4 @@ struct hierarchical : collective_defaults {
 
 static_assert(Collective<hierarchical<identity>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -12,7 +12,7 @@
 
 /// What an exchange writes beside the values: scales, and the status words by which the ranks learn
 /// of each other's steps and bad values. A few scalars a call: serial kernels.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A scale and where it goes. `n_live` elements share it.
 struct scale_entry {
@@ -253,4 +253,4 @@ struct total_live_kernel {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

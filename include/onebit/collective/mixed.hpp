@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A WordCompressor that is another one on some tiles: `kinds(axis, sizes)` gives each tile's kind,
 /// `of(kind)` what it is there, and `tile_kinds` points at the kinds, by tile, where kernels see
@@ -37,4 +37,4 @@ template <class C>
 }
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

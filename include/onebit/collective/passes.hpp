@@ -11,7 +11,7 @@
 #include <onebit/tiled.hpp>
 
 /// The passes of an exchange over the flat axis: by tile.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A message that says `static constexpr bool narrow = true`: so much that a device has no
 /// registers left for several words.
@@ -248,4 +248,4 @@ struct count_live_kernel {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -23,7 +23,7 @@
 
 /// Each rank owns a part of the parameters: it gets the mean of their gradients, and tells the
 /// others what became of them.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A part of a tensor that this rank owns.
 struct owned_piece {
@@ -282,4 +282,4 @@ class reduce_scatter {
   in_flight under_way_;            // last: requests end before their buffers
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -21,7 +21,7 @@
 #include <vector>
 
 /// The half of an exchange that every rank plays: it encodes its own message.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A compressor that says `static constexpr bool bounded = true`: sums of what it decodes are
 /// finite, whatever was encoded.
@@ -339,4 +339,4 @@ template <Compressor C, class B>
   block_sums_ = backend_.template make_buffer<std::uint64_t>(n_slots * format_.n_blocks());
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -19,7 +19,7 @@
 
 /// The half of an exchange that a rank plays for one chunk: it averages what all ranks sent of the
 /// chunk, and encodes the mean with a residual of its own.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Serves chunks of the axis of a sender, whose tables it uses; `format` says where a chunk's words
 /// lie among those that it serves.
@@ -131,4 +131,4 @@ struct share_mean {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

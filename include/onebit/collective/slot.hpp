@@ -22,7 +22,7 @@
 ///
 /// A view (and everything else that kernels read values from) is a small trivially copyable object
 /// with `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What a rank says of itself in every slot.
 struct slot_status {
@@ -325,4 +325,4 @@ struct mean_view {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

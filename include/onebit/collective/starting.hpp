@@ -9,7 +9,7 @@
 #include <onebit/tiled.hpp>
 
 /// What exchanges share when they start, from a momentum or from a checkpoint.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Scales a momentum that is handed over to what the compressor carries or sends of it.
 template <Compressor C, class B>
@@ -44,4 +44,4 @@ void archive_start(X& x, Archive& a, bool keeps_agreed, Places&... places) {
   }
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -12,7 +12,7 @@
 /// Codecs of whole tiles: where the values of a tile lie, and who calls the codec. On the host the
 /// one that runs the kernel; on a device lane 0 of the warp, while the others wait: its values are
 /// in shared memory, which the warp loads and reads together.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The tiles that one call of a kernel has room for. What it reads or makes at the same time goes
 /// into different ones.
@@ -139,4 +139,4 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
 }
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

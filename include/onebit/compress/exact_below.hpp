@@ -15,7 +15,7 @@
 #include <vector>
 
 /// Small tensors in full, large ones compressed, in the same messages.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// C on tensors of `elements` elements and more; smaller ones (norms, biases) travel as floats:
 /// their mean is exact in every step, and they owe nothing. A model has many of them and they hold
@@ -103,4 +103,4 @@ struct exact_below {
 
 static_assert(WordCompressor<exact_below<>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

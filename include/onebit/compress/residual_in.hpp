@@ -14,7 +14,7 @@
 #include <utility>
 
 /// How residuals are stored between two steps: as floats, or in 8 bits.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// How a word of 32 residuals is stored: `per_word` objects of a trivial type `element`, all of
 /// whose bits are 0 where all residuals are. Values that lose something in it keep their sign (of
@@ -32,6 +32,8 @@ concept ResidualStorage = requires(typename S::element* out, const typename S::e
 
 /// Residuals as they are: 4 bytes per element.
 struct residuals_in_float {
+  /// @{
+  /// See ResidualStorage.
   using element = float;
   static constexpr std::size_t per_word = word_elements;
   static constexpr bool rounds = false;
@@ -44,6 +46,7 @@ struct residuals_in_float {
   ONEBIT_HD static void store(float* out, const typename L::value& v, const typename L::value&) {
     L::store(out, v);
   }
+  /// @}
 };
 
 /// Residuals in 33 bytes for a word of 32: signs, magnitudes from 0 to 127, and a power of two that
@@ -52,6 +55,8 @@ struct residuals_in_float {
 /// and step, the same on every backend. Signs are those of what was sent: a negative value stays
 /// below 0, however small it is.
 struct residuals_in_int8 {
+  /// @{
+  /// See ResidualStorage.
   using element = unsigned char;
   static constexpr std::size_t per_word = word_elements + 1;
   static constexpr bool rounds = true;
@@ -77,6 +82,7 @@ struct residuals_in_int8 {
     L::store_as(reinterpret_cast<int8*>(out), q, 32);
     out[word_elements] = static_cast<unsigned char>(unit);  // by all lanes of a warp, the same
   }
+  /// @}
 
  private:
   /// Makes -1 - q of a magnitude q -(q + 2^-12): also of 0, which would lose its sign.
@@ -140,7 +146,7 @@ using residual_storage_of = typename detail::storage_of<C>::type;
 template <class Storage, WordCompressor C>
   requires(bool{C::carries})
 struct residual_in : C {
-  using residual_storage = detail::storage_in<Storage>;
+  using residual_storage = detail::storage_in<Storage>;  ///< see StoringCompressor
   static_assert(ResidualStorage<residual_storage>,
                 "onebit: a residual storage needs element, per_word, rounds, load<L>(in) and "
                 "store<L>(out, value, dither)");
@@ -151,4 +157,4 @@ struct residual_in : C {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

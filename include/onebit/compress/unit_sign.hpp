@@ -10,7 +10,7 @@
 #include <string>
 
 /// One sign an element and nothing else: votes.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What a value that is 0 is counted as, where a bit must say something: +-1.2e-38, which messages
 /// start from in the place of a residual. Any vote is 1e38 times as large.
@@ -98,4 +98,4 @@ struct unit_sign {
 
 static_assert(WordCompressor<unit_sign>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -16,7 +16,7 @@
 #include <utility>
 
 /// Adam's arithmetic: what is sent, and what is done with what was agreed.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Options of a step of Adam or 1-bit Adam.
 struct adam_options {
@@ -233,4 +233,4 @@ static_assert(ResumingRule<adam_rule<detail::any_backend>> &&
               ThawingRule<adam_rule<detail::any_backend>> &&
               WakingRule<adam_rule<detail::any_backend>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

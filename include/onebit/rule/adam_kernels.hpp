@@ -13,7 +13,7 @@
 #include <onebit/tiled.hpp>
 
 /// The passes of Adam and 1-bit Adam.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
@@ -178,4 +178,4 @@ struct adam_update_kernel {
 
 }  // namespace detail
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

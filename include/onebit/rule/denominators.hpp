@@ -12,7 +12,7 @@
 #include <type_traits>
 
 /// How sqrt(v) + eps is stored in 8 bits, once v is frozen.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -114,4 +114,4 @@ struct byte_denominators {
   }
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -18,7 +18,7 @@
 
 /// LAMB's arithmetic, and 1-bit LAMB's: layer-wise learning rates that are known without norms of
 /// gradients nobody has.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Options of a step of LAMB or 1-bit LAMB.
 struct lamb_options {
@@ -316,4 +316,4 @@ class lamb_rule : public rule_defaults {
 static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&
               ThawingRule<lamb_rule<detail::any_backend>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

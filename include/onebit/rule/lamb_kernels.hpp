@@ -13,7 +13,7 @@
 
 /// The passes of LAMB and 1-bit LAMB. Norms are sums of squares: per tile in float, over tiles in
 /// double, then one float.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What LAMB keeps of a layer.
 struct lamb_layer {
@@ -320,4 +320,4 @@ struct lamb_update_kernel {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -10,7 +10,7 @@
 
 /// Momentum scaling in 1-bit LAMB: all layers' momentum is brought to one RMS before compression,
 /// so that one scale fits all, and back.
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// Per tile ||m||^2, and ||v||_1.
 struct lamb_size_kernel {
@@ -106,4 +106,4 @@ struct lamb_unscaled_view {
   }
 };
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

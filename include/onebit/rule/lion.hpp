@@ -15,7 +15,7 @@
 #include <utility>
 
 /// Lion's arithmetic: a vote from a momentum and a gradient, and a step from what was voted.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Options of a step of Lion.
 struct lion_options {
@@ -193,4 +193,4 @@ class lion_rule : public rule_defaults {
 
 static_assert(ResumingRule<lion_rule<detail::any_backend>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

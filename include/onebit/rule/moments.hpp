@@ -15,7 +15,7 @@
 #include <onebit/tiled.hpp>
 
 /// What the rules that keep a first and a second moment share.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Throws invalid_input when a beta is outside [0, 1), eps not positive, as a float, or the norm
 /// or the step negative.
@@ -209,4 +209,4 @@ template <class At>
 }
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

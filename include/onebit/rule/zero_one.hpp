@@ -15,7 +15,7 @@
 
 /// 0/1 Adam's arithmetic: local Adam steps from an anchor, and what their sum becomes at an
 /// exchange.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Options of a step of 0/1 Adam.
 struct zero_one_options {
@@ -337,4 +337,4 @@ class zero_one_rule : public rule_defaults {
 static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&
               LocalRule<zero_one_rule<detail::any_backend>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

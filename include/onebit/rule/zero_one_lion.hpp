@@ -15,7 +15,7 @@
 #include <utility>
 
 /// Lion's local steps, and what their sum becomes at an exchange.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -212,4 +212,4 @@ static_assert(ResumingRule<zero_one_lion_rule<detail::any_backend>> &&
               LocalRule<zero_one_lion_rule<detail::any_backend>> &&
               !WakingRule<zero_one_lion_rule<detail::any_backend>>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

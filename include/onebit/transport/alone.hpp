@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// One rank alone: for trainers without others, and for what a rank does by itself. Host memory,
 /// or whatever else it is given nothing of: with one rank optimizers send nothing.
@@ -26,4 +26,4 @@ class alone {
   /// @}
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -23,7 +23,7 @@
 
 /// Ranks as torch's process groups know them: Gloo, NCCL, MPI, whatever libtorch was built with.
 /// Needs torch's headers; nothing else here does but the adapter for torch.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The transport of a c10d::ProcessGroup or c10d::Backend: a handle, cheap to copy. Works on two
 /// groups of its own, which it makes by splitting the given one, so that its messages never meet
@@ -258,4 +258,4 @@ class c10d {
 static_assert(StartingTransport<c10d> && SplittingTransport<c10d> && NodeAwareTransport<c10d> &&
               HostGatheringTransport<c10d> && WaitingTransport<c10d>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -20,7 +20,7 @@
 #include <vector>
 
 /// Groups of torch's process groups, and their collectives under way.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 namespace detail {
 
@@ -143,4 +143,4 @@ class c10d_request {
   const char* call_ = "";
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -12,7 +12,7 @@
 #include <utility>
 
 /// The memory that transports carry bytes between: the host's own, or a device's.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Plain memory: memcpy, never waits.
 struct host_memory {
@@ -72,4 +72,4 @@ class host_staging {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -12,7 +12,7 @@
 #include <vector>
 
 /// Ranks as CUDA devices, one process or thread for each.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// A collective under way on the second stream. The host waits in none of its members; its buffers
 /// may be used by what is enqueued on the transport's stream after wait(). Destroyed unfinished, it
@@ -295,4 +295,4 @@ class nccl {
 static_assert(StartingTransport<nccl> && SplittingTransport<nccl> && HostGatheringTransport<nccl> &&
               WaitingTransport<nccl>);
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

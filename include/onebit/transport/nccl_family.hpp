@@ -16,7 +16,7 @@
 
 /// NCCL's communicators, and what becomes of them. The only header that includes nccl.h, which
 /// brings the CUDA runtime with it; needs no nvcc. NCCL 2.18 or later.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Options of `nccl`.
 struct nccl_options {
@@ -261,4 +261,4 @@ struct nccl_member {
 };
 
 }  // namespace detail
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -12,7 +12,7 @@
 #include <vector>
 
 /// Device memory whose messages NCCL can send from where they lie.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// Options of `nccl_memory`.
 struct nccl_memory_options {
@@ -150,4 +150,4 @@ class nccl_memory {
   std::shared_ptr<state> state_;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace onebit::detail {
+namespace onebit::inline v0_1::detail {
 
 /// Where the ranks of one process meet. Each collective publishes a pointer per rank, waits for
 /// all, copies, and waits again. A rank that fails or never arrives turns the wait of all others
@@ -208,4 +208,4 @@ class thread_hub {
   std::vector<child> children_;
 };
 
-}  // namespace onebit::detail
+}  // namespace onebit::inline v0_1::detail

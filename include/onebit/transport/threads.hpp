@@ -17,7 +17,7 @@
 #include <vector>
 
 /// N ranks as threads of one process: for tests, for experiments, and for machines with few cores.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// The transport of one rank among threads, carrying the memory that `M` reaches: a handle, cheap
 /// to copy. Ranks may have devices of their own as long as M copies between them.
@@ -184,4 +184,4 @@ template <class F>
   run_threads(std::vector<host_memory>(static_cast<std::size_t>(n)), std::move(f), timeout);
 }
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1

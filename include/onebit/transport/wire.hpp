@@ -15,7 +15,7 @@
 #include <vector>
 
 /// Any transport, without its type: what the library talks through. Counts and times what travels.
-namespace onebit {
+namespace onebit::inline v0_1 {
 
 /// What one rank sent: bytes that leave it (its slot to itself does not), collectives, seconds.
 struct traffic {
@@ -322,4 +322,4 @@ class in_flight {
   std::vector<request> requests_;
 };
 
-}  // namespace onebit
+}  // namespace onebit::inline v0_1
