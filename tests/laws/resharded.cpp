@@ -19,6 +19,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -362,6 +363,41 @@ TEST_CASE("resharded: what does not fit is refused on all, and nothing has chang
           contains{"its state is shared out"});
     return 0;
   });
+}
+
+TEST_CASE("resharded: files of two steps are refused, where parameters are the same too") {
+  states files, later;
+  std::vector<std::vector<float>> params;
+  for (auto& [state, next, p] : on_ranks(4, [](const onebit::threads& t) {
+         training<> data;
+         auto o = by_adam(data, t);
+         go(o, data, saved_at);
+         std::string state = saved(o);
+         data.compute_gradients(t.rank(), o.steps());
+         (void)o.step(0.0F);  // moves moments alone
+         return std::tuple(std::move(state), saved(o), data.params);
+       })) {
+    files.push_back(std::move(state));
+    later.push_back(std::move(next));
+    params = std::move(p);
+  }
+  for (const int w : {1, 3}) {
+    (void)on_ranks(w, [&](const onebit::threads& t) {
+      training<> data;
+      data.params = params;
+      auto o = by_adam(data, t);
+      const std::string before = saved(o);
+      for (std::size_t r = 0; r < 4; ++r) {
+        states mixed = files;
+        mixed[r] = later[r];
+        CHECK(refused_for(o, mixed) == contains{"rank"});
+        CHECK((saved(o) == before));
+      }
+      o.load_old_job(4, opener(later));
+      CHECK(o.steps() == saved_at + 1);
+      return 0;
+    });
+  }
 }
 
 TEST_CASE("resharded: any rule that steps element by element, with what it keeps by tensor") {
