@@ -145,6 +145,11 @@ int main(int argc, char** argv) {
   add("one_bit_adam", 8.25 + server, [](const groups& g, onebit::threads t) {
     return one_bit_adam(g, t, {.freeze = {.after = 2}, .refreshes = 0});
   });
+  add("one_bit_adam_8_bits", 2.6 + server / 3.8, [](const groups& g, onebit::threads t) {
+    return onebit::one_bit_adam<onebit::int8>(
+        g, t, {.freeze = {.after = 2}, .refreshes = 0},
+        onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}});
+  });
   add("adam_clipped", 8,
       [](const groups& g, onebit::threads t) { return adam(g, t, {.max_grad_norm = 1}); });
   add("one_bit_adam_clipped", 8.25 + server, [](const groups& g, onebit::threads t) {
