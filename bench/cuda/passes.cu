@@ -132,6 +132,7 @@ class encode_pass {
 class serve_pass {
  public:
   static constexpr double bytes = 4.5;
+  using carry = onebit::read_carry<onebit::residuals_in_float>;
 
   serve_pass(cudaStream_t stream, std::size_t n)
       : s_(stream, n_ranks * n),
@@ -141,9 +142,9 @@ class serve_pass {
   void run() {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
     s_.backend.launch(own.end - own.begin,
-                      onebit::encode_kernel<codec, mean, onebit::read_carry>{
-                          codec{}, average(), onebit::read_carry{residual_.data(), s_.own.format()},
-                          s_.mask(), s_.own.tiles(), own.begin, s_.own.format(), served_.data(),
+                      onebit::encode_kernel<codec, mean, carry>{
+                          codec{}, average(), carry{{residual_.data()}, s_.own.format()}, s_.mask(),
+                          s_.own.tiles(), own.begin, s_.own.format(), served_.data(),
                           s_.own.format().chunks_per_bucket, s_.own.sums()});
     const onebit::tile_range segments = s_.own.axis().chunk_segments(0);
     s_.backend.launch(segments.end - segments.begin,
@@ -167,10 +168,15 @@ class serve_commit_pass : public serve_pass {
   using serve_pass::serve_pass;
   void run() {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
-    s_.backend.launch(own.end - own.begin,
-                      onebit::server_residual_kernel<mean, view>{
-                          average(), s_.heard(served_), s_.mask(), s_.own.tiles(), own.begin,
-                          s_.own.format(), residual_.data()});
+    s_.backend.launch(
+        own.end - own.begin,
+        onebit::server_residual_kernel<mean, view, onebit::residuals_in_float>{average(),
+                                                                               s_.heard(served_),
+                                                                               s_.mask(),
+                                                                               s_.own.tiles(),
+                                                                               own.begin,
+                                                                               s_.own.format(),
+                                                                               {residual_.data()}});
   }
 };
 
