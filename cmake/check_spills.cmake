@@ -61,7 +61,7 @@ foreach(function IN LISTS functions)
       execute_process(COMMAND "${CXXFILT}" "${mangled}" OUTPUT_VARIABLE name
                       OUTPUT_STRIP_TRAILING_WHITESPACE)
     endif()
-    string(REGEX REPLACE "^void onebit::detail::run_on_warps<(.*)>\\(.*$" "\\1" name "${name}")
+    string(REGEX REPLACE "^void onebit::(v[0-9_]+::)?detail::run_on_warps<(.*)>\\(.*$" "\\2" name "${name}")
     set(name_${mangled} "${name}")
   endif()
   if(NOT arch IN_LIST architectures)

@@ -157,11 +157,14 @@ struct server_residual_kernel {
   slot_format format;
   carried_words<Storage> residual;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
+  /// Residuals that are rounded leave a device no registers for several words.
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!Storage::rounds) {
+    return tiles[first_tile + i];
+  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const std::size_t index = first_tile + i;
-    const tile t = tile_at(i);
+    const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
     const auto value = heard.template at<L>(t, index);
     const auto e = residual.template from<L>(format.served_word(t));
