@@ -185,8 +185,10 @@ struct waking_message {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    using had = typename Carried::template access<L>;
     const live_mask asleep = own.tensors[t.tensor].rests ? live_mask{} : live;
-    return {own.template at<L>(t, index), carried.template at<L>(t), asleep, t.word, seldom};
+    return {own.template at<L>(t, index), live.words == nullptr ? had{} : carried.template at<L>(t),
+            asleep, t.word, seldom};
   }
 };
 
