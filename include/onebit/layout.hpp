@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -50,8 +51,8 @@ struct granularity {
   return "block of " + std::to_string(g.block_elements);
 }
 
-/// At most 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels
-/// read it on any backend.
+/// Up to 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels read
+/// it on any backend.
 struct tile {
   std::uint64_t word = 0;    ///< its first word on the flat axis
   std::uint64_t offset = 0;  ///< its first element within the tensor
@@ -82,18 +83,28 @@ struct bucket {
   tile_range tiles, segments, groups;
 };
 
+/// How many words a tile has at most where n words travel at once: 128, or so few, down to 32, that
+/// there are 2048 tiles, each the work of a warp. Fewer still would cost more than they gain: each
+/// tile takes a warp about 140 instructions to begin and end, as many as three words of an encode
+/// pass (bench/cuda/counts.sh).
+[[nodiscard]] constexpr std::size_t words_of_tiles(std::size_t n) {
+  return std::clamp(std::bit_floor(n / 2048), tile_words / 4, tile_words);
+}
+
 /// The flat axis. Where a word lies depends on the sizes alone, not on how the axis is cut: masks
 /// and buffers of one layout fit the others of the same tensors. Each tensor starts at a word;
 /// empty tensors take no place; padding is at most 31 elements a tensor. Built from sizes alone:
-/// costs about 40 bytes per tile (0.01 per element).
+/// costs about 40 bytes per tile (0.01 to 0.04 per element).
 ///
 /// The axis is cut into `n_buckets` buckets of equally many words, each bucket into `n_chunks`
 /// chunks; chunk b * n_chunks + j is served by rank j. No scale spans two buckets.
 class layout {
  public:
-  /// Cuts tensors of `sizes` elements for `n_chunks` ranks. Throws invalid_input when n_chunks or
-  /// n_buckets < 1, or a block is no positive multiple of 32.
-  layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales, int n_buckets = 1);
+  /// Cuts tensors of `sizes` elements for `n_chunks` ranks; `tiles`: words of a tile at most, 0 for
+  /// words_of_tiles of a bucket. Throws invalid_input when n_chunks or n_buckets < 1, or a block is
+  /// no positive multiple of 32.
+  layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales, int n_buckets = 1,
+         std::size_t tiles = 0);
 
   [[nodiscard]] std::size_t n_words() const { return n_words_; }
   [[nodiscard]] std::size_t n_elements() const { return n_elements_; }
@@ -149,6 +160,7 @@ class layout {
   std::size_t n_elements_ = 0;
   int n_chunks_ = 1;
   std::size_t chunk_words_ = 0;
+  std::size_t tile_words_ = tile_words;
   std::size_t slot_segments_ = 0;
   std::vector<tile> tiles_;
   std::vector<tile_range> chunks_;
@@ -160,7 +172,7 @@ class layout {
 };
 
 [[gnu::cold]] inline layout::layout(std::span<const std::size_t> sizes, int n_chunks,
-                                    granularity scales, int n_buckets)
+                                    granularity scales, int n_buckets, std::size_t tiles)
     : n_chunks_(n_chunks) {
   if (n_chunks < 1 || n_buckets < 1) {
     throw invalid_input(detail::message("layout: n_chunks is ", n_chunks, ", n_buckets ", n_buckets,
@@ -181,6 +193,7 @@ class layout {
   chunks_.resize(chunks);
   chunk_segments_.resize(chunks);
   tensors_.resize(sizes.size());
+  tile_words_ = tiles != 0 ? tiles : words_of_tiles(n_words_ / buckets_.size());
   n_words_ = 0;  // counts up again while the tensors are laid
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
@@ -200,7 +213,7 @@ class layout {
     const std::size_t in_tensor = word - first;
     const std::size_t chunk = word / chunk_words_;
     std::size_t stop = std::min(end, (chunk + 1) * chunk_words_);
-    stop = std::min(stop, first + (in_tensor / tile_words + 1) * tile_words);
+    stop = std::min(stop, first + (in_tensor / tile_words_ + 1) * tile_words_);
     const bool by_block = scales.unit == scale_per::block;
     if (by_block) stop = std::min(stop, first + (in_tensor / block_words + 1) * block_words);
 

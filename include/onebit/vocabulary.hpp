@@ -10,7 +10,8 @@
 /// The vocabulary of the library.
 ///
 /// word     32 elements of the flat axis; one uint32_t of signs, bit i is element i
-/// tile     at most 4096 elements of one tensor in one chunk: the unit of work and of partial sums
+/// tile     1024 to 4096 elements of one tensor in one chunk, or what is left of it: the unit of
+///          work and of partial sums; see words_of_tiles
 /// chunk    the contiguous words that one rank serves (averages) in gather-scatter
 /// bucket   chunks that travel together; in a hierarchy the share of one rank of each node
 /// segment  tiles of a chunk that share a scale; group: tiles that do in the message of one rank

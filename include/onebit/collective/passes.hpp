@@ -115,11 +115,12 @@ struct take_back_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     if (saved[i] == 0) return;
-    const tile& t = tiles[i];
-    const auto before = undo.template at<L>(t);
-    const auto place = carried.template at<L>(t);
-    const std::uint32_t n_words = now->skip != 0 ? t.n_words() : 0;
-    for (std::uint32_t k = 0; k < n_words; ++k) place.put_back(k, before.load(k));
+    if (now->skip != 0) {
+      const tile t = tiles[i];
+      const auto before = undo.template at<L>(t);
+      const auto place = carried.template at<L>(t);
+      for (std::uint32_t k = 0; k < t.n_words(); ++k) place.put_back(k, before.load(k));
+    }
     L::store_scalar(saved + i, std::uint32_t{0});
   }
 };

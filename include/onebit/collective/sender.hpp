@@ -311,7 +311,8 @@ template <Compressor C, class B>
                                    int n_chunks, int n_buckets, int n_heard)
     : codec_(std::move(codec)),
       backend_(std::move(backend)),
-      axis_(sizes, n_chunks, granularity_of(codec_), n_buckets) {
+      axis_(sizes, n_chunks, granularity_of(codec_), n_buckets,
+            WordCompressor<C> ? 0 : tile_words) {  // a tile compressor sees what a tile has
   std::vector<std::uint64_t> offsets;
   std::vector<std::uint32_t> kinds;
   if constexpr (MixedCompressor<C>) {
