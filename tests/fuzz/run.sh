@@ -23,7 +23,7 @@ compile() {
 # seed PROGRAM CORPUS
 seed() {
   mkdir -p "$2"
-  ONEBIT_FUZZ_SEEDS="$2" "$1" -runs=0 >/dev/null 2>&1
+  ONEBIT_FUZZ_SEEDS="$2" "$1" -runs=0
 }
 
 cover() {
@@ -35,7 +35,7 @@ cover() {
     program="$build/$name-coverage"
     compile "$source" "$program" -O0 -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping
     export LLVM_PROFILE_FILE="$program.profraw"
-    seed "$program" "$build/$name-corpus"
+    seed "$program" "$build/$name-corpus" >/dev/null 2>&1
     "$program" "$build/$name-corpus" -runs=0 >/dev/null 2>&1
     llvm-profdata merge -sparse "$program.profraw" -o "$program.profdata"
     echo "$name: $(find "$build/$name-corpus" -type f | wc -l) inputs"
@@ -59,20 +59,28 @@ if [[ "${1:-}" == --coverage ]]; then
   exit
 fi
 
+# fuzz NAME SECONDS [OPTION...]
+fuzz() {
+  local name="$1" log="$build/$1.log" corpus="$build/$1-corpus"
+  compile "tests/fuzz/$name.cpp" "$build/$name" -fsanitize=fuzzer,address,undefined \
+    -fno-sanitize-recover=undefined
+  {
+    seed "$build/$name" "$corpus" &&
+      "$build/$name" "$corpus" -max_total_time="$2" -max_len=8192 -print_final_stats=1 \
+        -artifact_prefix="$build/" "${@:3}"
+  } >"$log" 2>&1 || {
+    echo "fuzzing: $name failed"
+    tail -n 40 "$log"
+    return 1
+  }
+  echo "fuzzing: $name, $2 s"
+  grep -E ' DONE |number_of_executed_units' "$log"
+}
+export -f compile seed fuzz
+export build
+
 seconds="${1:-30}"
 shift || true
-for source in tests/fuzz/*.cpp; do
-  name="$(basename "$source" .cpp)"
-  compile "$source" "$build/$name" -fsanitize=fuzzer,address,undefined \
-    -fno-sanitize-recover=undefined
-  corpus="$build/$name-corpus"
-  seed "$build/$name" "$corpus"
-  echo "fuzzing: $name, $seconds s"
-  log="$build/$name.log"
-  "$build/$name" "$corpus" -max_total_time="$seconds" -max_len=8192 -print_final_stats=1 \
-    -artifact_prefix="$build/" "$@" >"$log" 2>&1 || {
-    tail -n 40 "$log"
-    exit 1
-  }
-  grep -E ' DONE |number_of_executed_units' "$log"
-done
+# as many at a time as there are processors
+find tests/fuzz -name '*.cpp' -exec basename -s .cpp {} + | sort |
+  xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz "$@"' fuzz {} "$seconds" "$@"
