@@ -32,6 +32,23 @@
 /// when the program runs.
 namespace onebit::inline v0_1 {
 
+/// What any_optimizer owns: an `optimizer`, or one of its kind (`sharded`).
+template <class O>
+concept OwnedOptimizer = requires(O o, const typename O::groups_type& groups) {
+  { o.step(1.0F) } -> std::same_as<report>;
+};
+/// One that can go on with other ranks.
+template <class O>
+concept RegroupingOptimizer = OwnedOptimizer<O> && requires(O o, wire transport, brings what) {
+  o.regroup(std::move(transport), what);
+};
+/// One that can go on with other tensors.
+template <class O>
+concept ChangingOptimizer = OwnedOptimizer<O> &&
+    requires(O o, const typename O::groups_type& groups, const std::vector<std::size_t>& from) {
+  o.change_tensors(groups, from);
+};
+
 /// Owns an optimizer, and does what it does: each call is one virtual call and then that of
 /// optimizer.hpp, which says what it costs, whether it is collective, and what it throws.
 ///
@@ -41,9 +58,8 @@ namespace onebit::inline v0_1 {
 class any_optimizer {
  public:
   any_optimizer() = default;
-  /// An `optimizer`, or one of its kind (`sharded`). `lr` is only remembered: see lr().
-  template <class O>
-    requires requires { typename O::groups_type; }
+  /// `lr` is only remembered: see lr().
+  template <OwnedOptimizer O>
   any_optimizer(O owned, float lr = 1e-3F)
       : face_(std::make_unique<face_of<O>>(std::move(owned))), lr_(lr) {}
 
@@ -252,7 +268,7 @@ class any_optimizer {
       o.join_shards(std::move(transport), stage);
     }
     void regroup([[maybe_unused]] wire transport, [[maybe_unused]] brings what) override {
-      if constexpr (requires { o.regroup(std::move(transport), what); }) {
+      if constexpr (RegroupingOptimizer<O>) {
         o.regroup(std::move(transport), what);
       } else {
         refuse("regroup", O::resumes ? shared_out : "its rule cannot go on with other ranks");
@@ -263,7 +279,7 @@ class any_optimizer {
       if (elements != own_elements) {
         refuse("change_tensors", "of other element types");
       }
-      if constexpr (requires { o.change_tensors(groups_type{}, from); }) {
+      if constexpr (ChangingOptimizer<O>) {
         o.change_tensors(*static_cast<const groups_type*>(groups), from);
       } else {
         refuse("change_tensors",

@@ -141,6 +141,12 @@ struct flat_part {
   [[nodiscard]] ONEBIT_HD float* at(const tile& t) const { return values + (t.word - first) * 32; }
 };
 
+/// A view that reads many slots for each value.
+template <class View>
+concept ManySlotView = requires {
+  View::n_slots;
+};
+
 /// The local gradient as a message: base + g.
 template <class P, class G>
 struct gradient_message {

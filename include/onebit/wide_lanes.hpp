@@ -155,11 +155,17 @@ concept TileKernel = requires(const Kernel& k, std::size_t i) {
   k.tile_at(i).n;
 };
 
+/// Lanes that say how many words they go through best at once.
+template <class L>
+concept SeveralWordLanes = requires {
+  L::at_once;
+};
+
 /// Calls kernel(L{}, i), or, on lanes that go `at_once`, a tile kernel with lanes for so many
 /// words, where its tile has a multiple of them, all whole.
 template <class L, class Kernel>
 ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
-  if constexpr (TileKernel<Kernel> && requires { L::at_once; }) {
+  if constexpr (TileKernel<Kernel> && SeveralWordLanes<L>) {
     if (kernel.tile_at(i).n % (32 * L::at_once) == 0) {
       return kernel(wide_lanes<L, L::at_once>{}, i);
     }

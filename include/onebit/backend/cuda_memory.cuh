@@ -48,6 +48,12 @@ class cuda_memory_resource {
   virtual void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept = 0;
 };
 
+/// A resource that also has memory for messages: NCCL's, say.
+template <class Resource>
+concept MessageResource = requires(Resource r, std::size_t n, cudaStream_t stream) {
+  r.allocate_message_async(n, n, stream);
+};
+
 /// A stream-ordered resource as CCCL has them (cuda::mr::async_resource: RMM's, a framework's) as a
 /// backend's: keeps a copy of it. The backend's own interface stays the two functions above: CCCL's
 /// are called experimental in CUDA 13, must be switched on by a macro in every file, and have
@@ -62,7 +68,7 @@ class cuda_resource_of final : public cuda_memory_resource {
   }
   /// From allocate_message_async, where it has that.
   void* allocate_message(std::size_t bytes, cudaStream_t stream) override {
-    if constexpr (requires { resource_.allocate_message_async(bytes, alignment, stream); }) {
+    if constexpr (MessageResource<Resource>) {
       return resource_.allocate_message_async(bytes, alignment, stream);
     } else {
       return allocate(bytes, stream);

@@ -221,12 +221,18 @@ struct tile_sum {
   }
 };
 
-/// The same by lanes that know how to sum signs.
-template <class L, class C>
-  requires requires {
-    requires C::one_sign && L::words == 4;
-    typename one_word<L>::sum_of_four;
-  }
+/// Lanes for four words that know how to sum their signs.
+template <class L>
+concept SignSummingLanes = L::words == 4 && requires {
+  typename one_word<L>::sum_of_four;
+};
+/// A compressor of whose words each bit is one sign.
+template <class C>
+concept SignCompressor = requires {
+  requires C::one_sign;
+};
+
+template <SignSummingLanes L, SignCompressor C>
 struct tile_sum<L, C, true> {
   typename one_word<L>::sum_of_four sum;
 
