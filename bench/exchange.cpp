@@ -82,6 +82,7 @@ void add(const char* what) {
 int main(int argc, char** argv) {
   add<bare_allreduce>("bare_allreduce");
   add<dense_mean<onebit::dense_sum::transport>>("dense_transport");
+  add<dense_mean<onebit::dense_sum::transport_in_bf16>>("dense_transport_bf16");
   add<dense_mean<onebit::dense_sum::rank_order>>("dense_rank_order");
   add<gather_scatter_mean>("gather_scatter");
   add<all_gather_mean>("all_gather");

@@ -85,6 +85,7 @@ int run_all(int argc, char** argv) {
   const mpi world(MPI_COMM_WORLD);
   add<bare_allreduce>("bare_allreduce", world);
   add<dense_mean<onebit::dense_sum::transport>>("dense_transport", world);
+  add<dense_mean<onebit::dense_sum::transport_in_bf16>>("dense_transport_bf16", world);
   add<dense_mean<onebit::dense_sum::rank_order>>("dense_rank_order", world);
   add<gather_scatter_mean>("gather_scatter", world);
   add<all_gather_mean>("all_gather", world);

@@ -29,7 +29,7 @@ class logged {
     say("all_gather", slot_bytes);
     inner_.all_gather(send, receive, slot_bytes);
   }
-  // Only for dense_sum::transport.
+  // Only for dense_sum::transport; another of bf16 for transport_in_bf16.
   void all_reduce_sum(float* data, std::size_t n) {
     say("all_reduce_sum", n * sizeof(float));
     inner_.all_reduce_sum(data, n);

@@ -261,15 +261,18 @@ class splitting {
     if (!*alone_) return inner_.all_gather(send, receive, n);
     repeat(send, receive, n);
   }
-  void all_reduce_sum(float* data, std::size_t n) {
+  template <onebit::Element T>
+  void all_reduce_sum(T* data, std::size_t n) {
     if (!*alone_) return inner_.all_reduce_sum(data, n);
     // What the others would say: the same values, and the same status.
     const auto w = static_cast<std::size_t>(size());
     const std::size_t slot = n / w;
-    std::array<float, sizeof(onebit::slot_status) / sizeof(float)> status{};
-    const float* own = data + static_cast<std::size_t>(rank() + 1) * slot - status.size();
+    std::array<T, sizeof(onebit::slot_status) / sizeof(T)> status{};
+    const T* own = data + static_cast<std::size_t>(rank() + 1) * slot - status.size();
     std::copy_n(own, status.size(), status.begin());
-    for (std::size_t i = 0; i < n; ++i) data[i] *= static_cast<float>(size());
+    for (std::size_t i = 0; i < n; ++i) {
+      data[i] = onebit::from_float<T>(onebit::to_float(data[i]) * static_cast<float>(w));
+    }
     for (std::size_t r = 0; r < w; ++r) {
       std::copy(status.begin(), status.end(), data + (r + 1) * slot - status.size());
     }
@@ -328,26 +331,29 @@ TEST_CASE("ranks at different steps are told apart in every phase") {
                                     onebit::all_gather<onebit::sign<>>{});
       });
     }
-    check_out_of_step(n, 0, "exchange: ", [](training<>& data, splitting t) {
-      return onebit::adam(data.groups(), t, {}, onebit::host{}, onebit::dense_sum::transport);
-    });
+    for (const auto sum : {onebit::dense_sum::transport, onebit::dense_sum::transport_in_bf16}) {
+      check_out_of_step(n, 0, "exchange: ", [&](training<>& data, splitting t) {
+        return onebit::adam(data.groups(), t, {}, onebit::host{}, sum);
+      });
+    }
   }
 }
 
 TEST_CASE("three ranks at three steps whose mean is one of them: all are told") {
   // With the transport's own sum a rank in the middle must not take the mean for agreement.
-  const auto told = on_ranks(3, [](onebit::threads t) {
-    bool alone = false;
-    training<> data;
-    splitting transport(t, &alone);
-    auto optimizer =
-        onebit::adam(data.groups(), transport, {}, onebit::host{}, onebit::dense_sum::transport);
-    alone = true;
-    for (int i = 0; i < t.rank(); ++i) (void)train(optimizer, data);
-    alone = false;
-    return thrown<onebit::rank_mismatch>([&] { (void)train(optimizer, data); });
-  });
-  for (const auto& text : told) CHECK(text == contains{"is at step"});
+  for (const auto sum : {onebit::dense_sum::transport, onebit::dense_sum::transport_in_bf16}) {
+    const auto told = on_ranks(3, [&](onebit::threads t) {
+      bool alone = false;
+      training<> data;
+      splitting transport(t, &alone);
+      auto optimizer = onebit::adam(data.groups(), transport, {}, onebit::host{}, sum);
+      alone = true;
+      for (int i = 0; i < t.rank(); ++i) (void)train(optimizer, data);
+      alone = false;
+      return thrown<onebit::rank_mismatch>([&] { (void)train(optimizer, data); });
+    });
+    for (const auto& text : told) CHECK(text == contains{"is at step"});
+  }
 }
 
 namespace {

@@ -14,13 +14,12 @@
 namespace onebit::inline v0_1 {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
-
-/// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being the
-/// backend's lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
+/// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being its
+/// lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
 /// `make_buffer<T>(n)` gives n zeroed objects, 64-byte aligned, owned, movable: `.data()`,
-/// `.size()`, `.bytes()`. `deferred` says that launch may return before the kernels have run, that
-/// is in order, and that the host must not touch buffers: `copy_in(to, from, n)` brings n objects
-/// into a buffer, `copy_out(to, from, n)` waits for all kernels and fetches n objects.
+/// `.size()`, `.bytes()`. `deferred`: launch may return before the kernels have run, in order, and
+/// the host must not touch buffers: `copy_in(to, from, n)` brings n objects into one, `copy_out(to,
+/// from, n)` waits for all kernels and fetches n objects.
 template <class B>
 concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& kernel, float* to,
                            const float* from) {
@@ -46,7 +45,6 @@ concept RareKernel = requires {
 };
 
 // -- how bytes travel ----------------------------------------------------------------------------
-
 /// How bytes travel between `size()` ranks. All three operations are collective and take buffers
 /// that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it. They
 /// wait, or, with a deferred backend, are ordered with its kernels.
@@ -60,10 +58,10 @@ concept Transport = requires(T transport, const void* send, void* receive, std::
   transport.all_reduce_sum(data, n);
 };
 
-/// Can also start its collectives, and wait for them later: what is under way overlaps with what is
-/// computed, in gather_scatter with buckets (nothing else starts them). All ranks start all theirs
-/// in the same order; several of both kinds may be under way. A request is movable; `test()` says
-/// whether it is done; `wait()` may follow either; an error is thrown once; destroyed, it waits.
+/// Can also start its collectives, and wait for them later: gather_scatter with buckets computes
+/// meanwhile. All ranks start all theirs in the same order; several of both kinds may be under way.
+/// A request is movable; `test()` says whether it is done; `wait()` may follow either; an error is
+/// thrown once; destroyed, it waits.
 template <class T>
 concept StartingTransport = Transport<T> &&
     requires(T t, const void* send, void* receive, std::size_t n) {
@@ -72,6 +70,12 @@ concept StartingTransport = Transport<T> &&
   requires std::move_constructible<decltype(t.start_all_gather(send, receive, n))>;
   requires std::same_as<decltype(t.start_all_to_all(send, receive, n)),
                         decltype(t.start_all_gather(send, receive, n))>;
+};
+
+/// Sums bf16, too.
+template <class T>
+concept HalfSummingTransport = Transport<T> && requires(T t, bf16* data) {
+  t.all_reduce_sum(data, 1);
 };
 
 template <class T>
@@ -104,7 +108,6 @@ concept DeviceAwareTransport = Transport<T> && requires(const T t) {
 
 /// How a rank reaches the memory its buffers lie in: a handle, cheap to copy. Copies are ordered
 /// among each other and after whatever work the handle stands for (on CUDA: its stream).
-///
 /// copy(to, from, bytes): either side may be device or host memory, which the host may use again
 /// only after wait(), which waits for all copies and all work before them. allocate_host(bytes):
 /// 64-byte aligned host memory from which copies run at full speed (on CUDA: pinned), until
@@ -121,7 +124,6 @@ concept Memory = std::copy_constructible<M> &&
 };
 
 // -- value <-> bits ------------------------------------------------------------------------------
-
 /// A compressor whose codec works word by word and fuses into the passes that produce and use the
 /// values: `sign`, `identity`. See compress/sign.hpp for what each member means.
 template <class C>
@@ -154,7 +156,6 @@ template <class C>
 concept Compressor = WordCompressor<C> || TileCompressor<C>;
 
 // -- when ----------------------------------------------------------------------------------------
-
 /// What a schedule need not say.
 struct schedule_defaults {
   static constexpr bool compresses = true;  ///< never exchanging, it needs no memory for it
@@ -183,7 +184,6 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 };
 
 // -- what arithmetic -----------------------------------------------------------------------------
-
 /// What a rule need not say.
 struct rule_defaults {
   static constexpr bool accumulates = false;  ///< the carried buffer gathers what is sent later
@@ -201,7 +201,7 @@ struct rule_defaults {
   [[nodiscard]] moments_seen seen(const step_plan&) const { return {}; }  ///< of such a step
   /// What gradients are clipped to, by their global norm; 0: they are not.
   [[nodiscard]] double max_grad_norm() const { return 0; }
-  /// Before anything of a step: may make the plan smaller, or throw.
+  /// Before anything of a step: may narrow the plan, or throw.
   template <class At>
   void open(step_plan&, float, std::uint64_t, const At&) {}
   /// ||v||_1 after `refresh`, for schedules that ask.
@@ -290,7 +290,6 @@ concept ResumingRule = ExchangeRule<R> &&
 };
 
 // -- who talks to whom ---------------------------------------------------------------------------
-
 /// An exchange as the step uses it: the ranks agree on a message. Only `allocate` allocates; what a
 /// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says.
 template <class X>

@@ -50,7 +50,7 @@ struct fill_masters_kernel {
 template <class P, class G>
 [[gnu::cold]] void validate(const sharding& how, const std::vector<param_group<P, G>>& groups,
                             const std::string& where) {
-  if (how.sum == dense_sum::transport) {
+  if (by_transport(how.sum)) {
     throw invalid_input(message("sharded: sums by the transport are not to be had: ",
                                 "give rank_order, in_bf16 or in_int8", where));
   }

@@ -96,9 +96,9 @@ template <class Options>
   r.read({"max_coeff"}, o.max_coeff);
 }
 [[gnu::cold]] inline void read_sum(option_reader& r, const char* name, dense_sum& sum) {
-  static_assert(dense_sum{4} == dense_sum::in_int8);
-  const auto place =
-      r.read_word({name}, {"automatic", "rank_order", "transport", "in_bf16", "in_int8"});
+  static_assert(dense_sum{5} == dense_sum::transport_in_bf16);
+  const auto place = r.read_word(
+      {name}, {"automatic", "rank_order", "transport", "in_bf16", "in_int8", "transport_in_bf16"});
   if (place) sum = static_cast<dense_sum>(*place);
 }
 [[gnu::cold]] inline void read_freeze(option_reader& r, freeze_options& o, bool as_deepspeed) {

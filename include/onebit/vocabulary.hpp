@@ -45,6 +45,7 @@ inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit
 inline constexpr std::uint32_t tile_rooms = 3;
 inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< the same in words
 
+struct bf16;          // element.hpp
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
 struct live_mask;     // tiled.hpp

@@ -14,6 +14,7 @@ namespace {
 
 using in_rank_order = dense_model<onebit::dense_sum::rank_order>;
 using by_transport = dense_model<onebit::dense_sum::transport>;
+using by_transport_in_bf16 = dense_model<onebit::dense_sum::transport_in_bf16>;
 using in_bf16 = dense_model<onebit::dense_sum::in_bf16>;
 using in_int8 = dense_model<onebit::dense_sum::in_int8>;
 using two_identity = gather_scatter_of<onebit::identity>;
@@ -115,6 +116,65 @@ TEST_CASE("dense in bf16: messages and their mean are rounded once each, in half
   }
 }
 
+TEST_CASE("dense in bf16 by the transport: one collective, half of the bytes of a ring") {
+  const auto rounded = [](float x) { return onebit::to_float(onebit::to_bf16(x)); };
+  for (const auto& sizes : {odd_sizes(), std::vector<std::size_t>{1000}}) {
+    for (const int w : {1, 2, 3, 5}) {
+      CAPTURE(w);
+      const auto run = [&](auto model) {
+        return on_ranks(
+            w, [&](onebit::threads t) { return exchange<decltype(model)>(t, sizes, 2, value); });
+      };
+      const auto halves = run(by_transport_in_bf16{}), floats = run(by_transport{});
+      for (std::size_t step = 0; step < 2; ++step) {
+        const auto& real = halves[0].real;
+        flat expected(real.size(), 0.0F);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          if (!real[i]) continue;
+          if (w == 1) {
+            expected[i] = value(0, step, i);  // nothing travels, nothing is rounded
+            continue;
+          }
+          volatile float sum = rounded(value(0, step, i));  // threads round the sum once
+          for (int r = 1; r < w; ++r) sum = sum + rounded(value(r, step, i));
+          expected[i] = rounded(rounded(sum) * (1.0F / static_cast<float>(w)));
+        }
+        for (const exchange_trace& r : halves) {
+          CHECK(first_difference(r.agreed[step], expected) == none);
+          CHECK(r.sent[step].collectives == (w > 1 ? 1U : 0U));
+          // but for 24 bytes a slot behind its elements, and what dividing by w cuts off
+          const auto w64 = static_cast<std::uint64_t>(w), behind = 2 * (w64 - 1) * 24;
+          const std::uint64_t twice = 2 * (r.sent[step].bytes_sent - behind) + behind;
+          CHECK(twice <= floats[0].sent[step].bytes_sent + 2);
+          CHECK(twice + 2 >= floats[0].sent[step].bytes_sent);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("dense in bf16 by the transport: one that has no such sum is refused, on all ranks") {
+  struct floats_only {
+    onebit::threads inner;
+    [[nodiscard]] int rank() const { return inner.rank(); }
+    [[nodiscard]] int size() const { return inner.size(); }
+    void all_to_all(const void* s, void* r, std::size_t n) { inner.all_to_all(s, r, n); }
+    void all_gather(const void* s, void* r, std::size_t n) { inner.all_gather(s, r, n); }
+    void all_reduce_sum(float* d, std::size_t n) { inner.all_reduce_sum(d, n); }
+  };
+  static_assert(!onebit::HalfSummingTransport<floats_only>);
+  const auto told = on_ranks(2, [](onebit::threads t) {
+    return thrown<onebit::invalid_input>([&] {
+      const std::vector<std::size_t> sizes = {10};
+      onebit::dense<onebit::host>(onebit::dense_sum::transport_in_bf16,
+                                  onebit::wire(floats_only{t}), onebit::host{}, sizes);
+    });
+  });
+  for (const auto& text : told) {
+    CHECK(text == contains{"this transport has no all_reduce_sum(onebit::bf16* data"});
+  }
+}
+
 namespace {
 
 /// 32 values as int8 with a common power of two, from the definition.
@@ -175,13 +235,17 @@ TEST_CASE(
     });
     for (const exchange_trace& r : ranks) {
       CHECK(r.skipped == std::vector<bool>{false, true, false});
-      if (!std::is_same_v<decltype(model), in_bf16> && !std::is_same_v<decltype(model), in_int8>) {
+      constexpr bool rounds = std::is_same_v<decltype(model), in_bf16> ||
+                              std::is_same_v<decltype(model), in_int8> ||
+                              std::is_same_v<decltype(model), by_transport_in_bf16>;
+      if (!rounds) {
         CHECK(first_difference(r.agreed[2], naive_mean(3, 2, r.real)) == none);
       }
     }
   };
   check(in_rank_order{});
   check(by_transport{});
+  check(by_transport_in_bf16{});
   check(in_bf16{});
   check(in_int8{});
   check(two_identity{});

@@ -274,6 +274,7 @@ TEST_CASE("each key sets what it means") {
   CHECK(read_options("adam", {{"sum", "in_bf16"}}).sum == dense_sum::in_bf16);
   CHECK(read_options("adam", {{"sum", "in_int8"}}).sum == dense_sum::in_int8);
   CHECK(read_options("adam", {{"sum", "automatic"}}).sum == dense_sum::automatic);
+  CHECK(read_options("adam", {{"sum", "transport_in_bf16"}}).sum == dense_sum::transport_in_bf16);
 
   const auto lamb = read_options("OneBitLamb", {{"max_coeff", "0.3"},
                                                 {"min_coeff", "0.02"},

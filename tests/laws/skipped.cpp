@@ -163,8 +163,10 @@ TEST_CASE("law 7: non-finite gradients, in every phase, on every rank") {
 
 TEST_CASE("law 7: with the transport's own sums") {
   plan p = small_plan(3);
-  p.options.warm_up_sum = onebit::dense_sum::transport;
-  check<float>(p, onebit::gather_scatter<onebit::sign<>>{}, not_finite, every_phase);
+  for (const auto sum : {onebit::dense_sum::transport, onebit::dense_sum::transport_in_bf16}) {
+    p.options.warm_up_sum = sum;
+    check<float>(p, onebit::gather_scatter<onebit::sign<>>{}, not_finite, every_phase);
+  }
 }
 
 TEST_CASE("law 7: with an automatic freeze, which looks at the variance") {

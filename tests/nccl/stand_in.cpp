@@ -176,7 +176,11 @@ ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataTyp
 ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   note("reduce", stream);
-  if (from != to || type != ncclFloat || op != ncclSum) return ncclInvalidArgument;
+  if (from != to || op != ncclSum) return ncclInvalidArgument;
+  if (type == ncclBfloat16) {
+    return answer([&] { comm->ranks.all_reduce_sum(static_cast<onebit::bf16*>(to), count); });
+  }
+  if (type != ncclFloat) return ncclInvalidArgument;
   return answer([&] { comm->ranks.all_reduce_sum(static_cast<float*>(to), count); });
 }
 #if NCCL_VERSION_CODE >= 22800

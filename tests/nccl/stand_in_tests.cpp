@@ -54,12 +54,15 @@ TEST_CASE("what is called on which stream") {
     transport.all_to_all(a.data(), b.data(), 8);
     transport.all_gather(a.data(), b.data(), 3);
     transport.all_reduce_sum(a.data(), 8);
-    CHECK(record.calls == names{"alltoall user", "gather user", "reduce user"});
+    std::vector<onebit::bf16> halves(8, onebit::to_bf16(3.0F));
+    transport.all_reduce_sum(halves.data(), 8);
+    CHECK(record.calls == names{"alltoall user", "gather user", "reduce user", "reduce user"});
+    CHECK(halves == std::vector<onebit::bf16>(8, onebit::to_bf16(3.0F)));
 
     record.calls.clear();
     transport.all_to_all(nullptr, nullptr, 0);
     transport.all_gather(nullptr, nullptr, 0);
-    transport.all_reduce_sum(nullptr, 0);
+    transport.all_reduce_sum(static_cast<float*>(nullptr), 0);
     transport.start_all_gather(nullptr, nullptr, 0).wait();
     CHECK(transport.start_all_to_all(nullptr, nullptr, 0).test());
     CHECK(record.calls.empty());

@@ -189,7 +189,7 @@ TEST_CASE("nothing is carried by calls of 0 bytes, and null pointers are welcome
   onebit::run_threads(3, [](onebit::threads t) {
     t.all_to_all(nullptr, nullptr, 0);
     t.all_gather(nullptr, nullptr, 0);
-    t.all_reduce_sum(nullptr, 0);
+    t.all_reduce_sum(static_cast<float*>(nullptr), 0);
   });
 }
 

@@ -28,14 +28,22 @@ enum class dense_sum : std::uint8_t {
   /// The same in a quarter of the bytes: every 32 elements are whole numbers from -127 to 127 times
   /// a common power of two (MXINT8 of the OCP Microscaling Formats, a bit to spare), which loses
   /// elements below a 127th of the largest of the 32.
-  in_int8
+  in_int8,
+  /// The transport's own allreduce of bf16, of gradients without the loss scale: what everybody's
+  /// 16-bit ring sends. Sums are rounded at each addition, in the transport's order. For a
+  /// HalfSummingTransport.
+  transport_in_bf16
 };
+[[nodiscard]] constexpr bool by_transport(dense_sum mode) {
+  return mode == dense_sum::transport || mode == dense_sum::transport_in_bf16;
+}
 /// For descriptions: empty, or from a comma on.
 [[nodiscard, gnu::cold]] inline std::string to_string(dense_sum mode) {
-  return mode == dense_sum::transport ? ", sums by the transport"
-         : mode == dense_sum::in_bf16 ? ", averages in bf16"
-         : mode == dense_sum::in_int8 ? ", averages in int8"
-                                      : "";
+  return mode == dense_sum::transport           ? ", sums by the transport"
+         : mode == dense_sum::transport_in_bf16 ? ", sums in bf16 by the transport"
+         : mode == dense_sum::in_bf16           ? ", averages in bf16"
+         : mode == dense_sum::in_int8           ? ", averages in int8"
+                                                : "";
 }
 /// What `automatic` is for gradients of this type.
 template <class G>
@@ -56,7 +64,8 @@ struct mean_codec {
   std::size_t word_bytes = floats;
 
   [[nodiscard]] static std::size_t bytes_of(dense_sum mode) {
-    return mode == dense_sum::in_bf16 ? halves : mode == dense_sum::in_int8 ? int8s : floats;
+    const bool half = mode == dense_sum::in_bf16 || mode == dense_sum::transport_in_bf16;
+    return half ? halves : mode == dense_sum::in_int8 ? int8s : floats;
   }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
   ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
@@ -101,6 +110,7 @@ static_assert(WordCompressor<mean_codec>);
 /// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
 /// Per tile the sum of its squares.
 struct mean_in_place_kernel {
+  mean_codec codec;
   const tile* tiles;
   slot_format format;
   std::byte* slots;
@@ -111,13 +121,12 @@ struct mean_in_place_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    auto* p =
-        reinterpret_cast<float*>(slots + t.chunk * format.slot_bytes + format.payload_at(t, i));
+    std::byte* p = slots + t.chunk * format.slot_bytes + format.payload_at(t, i);
     auto squares = L::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto mean = L::mul(L::load(p + 32 * k), L::set(inverse));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k, p += codec.word_bytes) {
+      const auto mean = L::mul(codec.template decode<L>(p, 0.0F), L::set(inverse));
       squares = L::fma(mean, mean, squares);
-      L::store(p + 32 * k, mean);
+      codec.template encode<L>(p, mean);
     }
     const float sum = L::fold(squares);
     L::store_scalar(sums + i, sum);
@@ -125,20 +134,52 @@ struct mean_in_place_kernel {
   }
 };
 
-/// The status as floats, where an allreduce adds it up: slot r sums to what rank r says, a step of
-/// NaN where it saw a bad value. Floats hold 24 bits of each.
-struct float_status {
-  float step, optimizer, terms, unused[2];
+/// A status that an allreduce adds up: that of slot r sums to what rank r says, 0 from all others.
+/// Numbers of 24 bits, each in one float, or, where halves are added, in three: a bf16 holds 8
+/// bits.
+struct summed_status {
+  std::byte* at;
+  bool halves;
+
+  enum : std::uint32_t { step, optimizer, terms, bad };  ///< its numbers; the last has one digit
+
+  [[nodiscard]] ONEBIT_HD static std::uint32_t low(std::uint32_t x) { return x % (1U << 24U); }
+  template <class L>
+  ONEBIT_HD void put(std::uint32_t number, std::uint32_t x) const {
+    for (std::uint32_t i = 0; i < (number == bad ? 1 : n_digits()); ++i) {
+      const std::uint32_t place = number * n_digits() + i;
+      const auto digit = static_cast<float>(low(x) >> i * digit_bits() & (base() - 1));
+      if (halves) {
+        L::store_scalar(reinterpret_cast<bf16*>(at) + place, to_bf16(digit));
+      } else {
+        L::store_scalar(reinterpret_cast<float*>(at) + place, digit);
+      }
+    }
+  }
+  /// More than `low` gives, where what came is no number that was put.
+  [[nodiscard]] ONEBIT_HD std::uint32_t get(std::uint32_t number) const {
+    std::uint32_t x = 0;
+    for (std::uint32_t i = 0; i < (number == bad ? 1 : n_digits()); ++i) {
+      const std::uint32_t place = number * n_digits() + i;
+      const float digit = halves ? to_float(reinterpret_cast<const bf16*>(at)[place])
+                                 : reinterpret_cast<const float*>(at)[place];
+      if (!(digit >= 0 && digit < static_cast<float>(base()))) return 1U << 24U;
+      x |= static_cast<std::uint32_t>(digit) << i * digit_bits();
+    }
+    return x;
+  }
+
+ private:
+  [[nodiscard]] ONEBIT_HD std::uint32_t n_digits() const { return halves ? 3 : 1; }
+  [[nodiscard]] ONEBIT_HD std::uint32_t digit_bits() const { return halves ? 8 : 24; }
+  [[nodiscard]] ONEBIT_HD std::uint32_t base() const { return 1U << digit_bits(); }
 };
-[[nodiscard]] ONEBIT_HD float_status own_status(const step_scalars* now) {
-  const auto low = [](std::uint32_t x) { return static_cast<float>(x % (1U << 24U)); };
-  return {low(now->number), low(now->optimizer), low(now->terms), {}};
+static_assert(sizeof(slot_status) == 5 * sizeof(float));  // room for 4 floats, or for 10 halves
+
+[[nodiscard]] ONEBIT_HD summed_status summed_status_of(const slot_format& f, std::byte* slots,
+                                                       std::size_t slot, bool halves) {
+  return {slots + slot * f.slot_bytes + f.status_at, halves};
 }
-[[nodiscard]] ONEBIT_HD float_status* float_status_of(const slot_format& f, std::byte* slots,
-                                                      std::size_t slot) {
-  return reinterpret_cast<float_status*>(slots + slot * f.slot_bytes + f.status_at);
-}
-static_assert(sizeof(float_status) == sizeof(slot_status));
 
 struct tag_kernel {
   static constexpr bool serial = true;
@@ -146,16 +187,21 @@ struct tag_kernel {
   std::byte* slots;
   slot_format format;
   std::uint32_t n, rank;
+  bool halves;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    float_status mine = own_status(now);
+    bool bad = false;
     for (std::uint32_t r = 0; r < n; ++r) {
-      if ((status_of(format, slots, r)->step & 1U) == 0) continue;
-      mine.step = (mine.step - mine.step) / (mine.step - mine.step);  // 0 / 0 at run time: a NaN
+      bad = bad || (status_of(format, slots, r)->step & 1U) != 0;
     }
     for (std::uint32_t r = 0; r < n; ++r) {
-      L::store_scalar(float_status_of(format, slots, r), r == rank ? mine : float_status{});
+      const summed_status status = summed_status_of(format, slots, r, halves);
+      const std::uint32_t mine = r == rank ? 1 : 0;
+      status.put<L>(summed_status::step, mine * now->number);
+      status.put<L>(summed_status::optimizer, mine * now->optimizer);
+      status.put<L>(summed_status::terms, mine * now->terms);
+      status.put<L>(summed_status::bad, mine * (bad ? 1U : 0U));
     }
   }
 };
@@ -166,29 +212,32 @@ struct check_tags_kernel {
   std::byte* slots;
   slot_format format;
   std::uint32_t n;
+  bool halves;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const float_status own = own_status(now);
     std::uint32_t skip = now->skip;
     for (std::uint32_t r = 0; r < n; ++r) {
-      const float_status found = *float_status_of(format, slots, r);
-      const bool bad = !(found.step == found.step), same_step = bad || found.step == own.step,
-                 same_place = found.optimizer == own.optimizer;
-      if (bad) skip = 1;
-      if (same_step && same_place && found.terms == own.terms) continue;
+      const summed_status status = summed_status_of(format, slots, r, halves);
+      const std::uint32_t step = status.get(summed_status::step),
+                          optimizer = status.get(summed_status::optimizer);
+      const bool same_step = step == summed_status::low(now->number),
+                 same_place = optimizer == summed_status::low(now->optimizer);
+      if (status.get(summed_status::bad) != 0) skip = 1;
+      if (same_step && same_place &&
+          status.get(summed_status::terms) == summed_status::low(now->terms)) {
+        continue;
+      }
       skip = 1;
       if (now->odd_rank != 0) continue;
-      const auto place = [](float optimizer) {
-        return static_cast<std::uint32_t>(optimizer) * slot_place::first_optimizer +
-               slot_place::exact;
+      const auto place = [](std::uint32_t of) {
+        return of * slot_place::first_optimizer + slot_place::exact;
       };
       L::store_scalar(&now->odd_rank, r + 1);
       L::store_scalar(&now->odd_in, !same_step ? odd::step : !same_place ? odd::place : odd::terms);
-      L::store_scalar(&now->odd_word,
-                      same_step ? place(found.optimizer) : static_cast<std::uint32_t>(found.step));
-      L::store_scalar(&now->own_word,
-                      same_step ? place(own.optimizer) : static_cast<std::uint32_t>(own.step));
+      L::store_scalar(&now->odd_word, same_step ? place(optimizer) : step);
+      L::store_scalar(&now->own_word, same_step ? place(summed_status::low(now->optimizer))
+                                                : summed_status::low(now->number));
     }
     L::store_scalar(&now->skip, skip);
     L::store_scalar(&now->bad, std::uint32_t{0});
@@ -202,8 +251,8 @@ struct check_tags_kernel {
 ///
 /// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
 /// plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it, in_int8 33/128;
-/// transport: 1 collective. Memory while in use: 8 bytes per element and 4/W (in_bf16: half), 4
-/// (transport).
+/// transport: 1 collective, and in bf16 half of it. Memory while in use: 8 bytes per element and
+/// 4/W (in_bf16: half), 4 (transport; in bf16 2).
 template <class B>
 class dense {
  public:
@@ -211,7 +260,9 @@ class dense {
       : mode_(mode),
         wire_(std::move(w)),
         exchange_({wire_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, wire_,
-                  std::move(backend), sizes, n_buckets) {}
+                  std::move(backend), sizes, n_buckets) {
+    if (mode == dense_sum::transport_in_bf16 && wire_.size() > 1) wire_.require_half_sums();
+  }
 
   [[nodiscard]] dense_sum mode() const { return mode_; }
 
@@ -223,7 +274,7 @@ class dense {
   void release() noexcept { exchange_.release(); }
   /// As the exchanges; what a transport adds up has no checksum.
   void check_slots(checked which) {
-    exchange_.check_slots(mode_ == dense_sum::transport ? checked::nothing : which);
+    exchange_.check_slots(by_transport(mode_) ? checked::nothing : which);
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
@@ -266,9 +317,7 @@ class dense {
   }
 
  private:
-  [[nodiscard]] bool by_rank_order() const {
-    return mode_ != dense_sum::transport || !exchange_.travels();
-  }
+  [[nodiscard]] bool by_rank_order() const { return !by_transport(mode_) || !exchange_.travels(); }
   template <class Produce>
   [[gnu::cold]] void sum_by_transport(const Produce& produce, const turn<undo_in_buffer>& t) {
     auto& s = exchange_.sender();
@@ -277,12 +326,18 @@ class dense {
     const auto n_slots = static_cast<std::uint32_t>(axis().n_slots());
     std::byte* slots = exchange_.heard_slots();
     for (int b = axis().n_buckets() - 1; b >= 0; --b) s.encode(produce, t, slots, b);
-    s.backend().launch(
-        1, detail::tag_kernel{t.now, slots, f, n_slots, static_cast<std::uint32_t>(wire_.rank())});
-    wire_.all_reduce_sum(reinterpret_cast<float*>(slots), n_slots * f.slot_bytes / sizeof(float));
-    s.backend().launch(1, detail::check_tags_kernel{t.now, slots, f, w});
+    const bool halves = mode_ == dense_sum::transport_in_bf16;
+    const std::size_t bytes = n_slots * f.slot_bytes;
+    s.backend().launch(1, detail::tag_kernel{t.now, slots, f, n_slots,
+                                             static_cast<std::uint32_t>(wire_.rank()), halves});
+    if (halves) {
+      wire_.all_reduce_sum(reinterpret_cast<bf16*>(slots), bytes / sizeof(bf16));
+    } else {
+      wire_.all_reduce_sum(reinterpret_cast<float*>(slots), bytes / sizeof(float));
+    }
+    s.backend().launch(1, detail::check_tags_kernel{t.now, slots, f, w, halves});
     s.backend().launch(axis().tiles().size(),
-                       detail::mean_in_place_kernel{s.tiles(), f, slots, s.sums(),
+                       detail::mean_in_place_kernel{s.codec(), s.tiles(), f, slots, s.sums(),
                                                     1.0F / static_cast<float>(w), t.now});
   }
 

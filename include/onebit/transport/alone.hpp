@@ -23,6 +23,7 @@ class alone {
     all_to_all(send, receive, slot_bytes);
   }
   void all_reduce_sum(float*, std::size_t) {}
+  void all_reduce_sum(bf16*, std::size_t) {}
   /// @}
 };
 

@@ -99,13 +99,9 @@ class c10d {
     start_all_gather(send, receive, slot_bytes).wait();
   }
   /// As the concept Transport says.
-  void all_reduce_sum(float* data, std::size_t n) {
-    if (n == 0 || size() == 1) return;
-    start("allreduce", [&] {
-      std::vector<at::Tensor> values{group_->view(data, n, at::kFloat)};
-      return group_->gathers->allreduce(values);
-    }).wait();
-  }
+  void all_reduce_sum(float* data, std::size_t n) { reduce(data, n, at::kFloat); }
+  /// The same of bf16, which torch's gloo may refuse.
+  void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n, at::kBFloat16); }
 
   /// Collective, does not wait: all ranks start all their all_to_alls in the same order, and so
   /// their all_gathers; the two need no common order. The buffers stay untouched until the request
@@ -194,6 +190,13 @@ class c10d {
   }
 
  private:
+  void reduce(void* data, std::size_t n, at::ScalarType type) {
+    if (n == 0 || size() == 1) return;
+    start("allreduce", [&] {
+      std::vector<at::Tensor> values{group_->view(data, n, type)};
+      return group_->gathers->allreduce(values);
+    }).wait();
+  }
   explicit c10d(group_type group) : group_(std::make_shared<group_type>(std::move(group))) {}
 
   [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(size()); }

@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstddef>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <string>
 #include <thread>
@@ -91,6 +92,16 @@ class mpi_request {
   const char* call_ = "";
 };
 
+namespace detail {
+
+inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
+  const auto* a = static_cast<const bf16*>(from);
+  auto* b = static_cast<bf16*>(to);
+  for (int i = 0; i < *n; ++i) b[i] = to_bf16(to_float(a[i]) + to_float(b[i]));
+}
+
+}  // namespace detail
+
 /// The transport of an MPI communicator: a handle, cheap to copy. Works on duplicates of the
 /// communicator, so its messages never meet the trainer's.
 ///
@@ -122,22 +133,13 @@ class mpi {
   /// By MPI_Iallreduce. Without a timeout, or where memory may be a device's, which that need not
   /// take, by MPI_Allreduce, which took half as long in Open MPI 4: all ranks meet before, in time
   /// or not, but one that is lost inside of it leaves the others waiting.
-  void all_reduce_sum(float* data, std::size_t n) {
-    constexpr std::size_t most = INT_MAX;
-    const bool blocks = group_.timeout().count() == 0 || device_aware();
-    if (n > 0 && blocks) group_.meet("MPI_Allreduce");
-    for (std::size_t done = 0; done < n; done += most) {
-      const int count = static_cast<int>(n - done < most ? n - done : most);
-      const MPI_Comm comm = group_.comm(kind::gathers);
-      if (blocks) {
-        group_.check(MPI_Allreduce(MPI_IN_PLACE, data + done, count, MPI_FLOAT, MPI_SUM, comm),
-                     "MPI_Allreduce");
-        continue;
-      }
-      start(detail::mpi_slot(group_, sizeof(float)), "MPI_Iallreduce", [&](MPI_Request* request) {
-        return MPI_Iallreduce(MPI_IN_PLACE, data + done, count, MPI_FLOAT, MPI_SUM, comm, request);
-      }).wait();
-    }
+  void all_reduce_sum(float* data, std::size_t n) { reduce(data, n, MPI_FLOAT, MPI_SUM); }
+  /// The same of bf16, by an operation of its own: MPI has no such type.
+  void all_reduce_sum(bf16* data, std::size_t n) {
+    MPI_Op sum = MPI_OP_NULL;
+    group_.check(MPI_Op_create(&detail::mpi_add_halves, 1, &sum), "MPI_Op_create");
+    reduce(data, n, MPI_UINT16_T, sum);  // one that fails may still be at work, and keeps it
+    group_.check(MPI_Op_free(&sum), "MPI_Op_free");
   }
 
   /// Collective, does not wait: all ranks start all their all_to_alls in the same order, and so
@@ -212,6 +214,24 @@ class mpi {
   }
 
  private:
+  template <class T>
+  void reduce(T* data, std::size_t n, MPI_Datatype type, MPI_Op sum) {
+    constexpr std::size_t most = INT_MAX;
+    const bool blocks = group_.timeout().count() == 0 || device_aware();
+    if (n > 0 && blocks) group_.meet("MPI_Allreduce");
+    for (std::size_t done = 0; done < n; done += most) {
+      const int count = static_cast<int>(n - done < most ? n - done : most);
+      const MPI_Comm comm = group_.comm(kind::gathers);
+      if (blocks) {
+        group_.check(MPI_Allreduce(MPI_IN_PLACE, data + done, count, type, sum, comm),
+                     "MPI_Allreduce");
+        continue;
+      }
+      start(detail::mpi_slot(group_, sizeof(T)), "MPI_Iallreduce", [&](MPI_Request* request) {
+        return MPI_Iallreduce(MPI_IN_PLACE, data + done, count, type, sum, comm, request);
+      }).wait();
+    }
+  }
   explicit mpi(detail::mpi_group group) : group_(std::move(group)) {}
 
   template <class Call>

@@ -107,13 +107,8 @@ class nccl {
     family().check_alive(member_->suffix());
     enqueue_all_gather(send, receive, slot_bytes, family().stream());
   }
-  void all_reduce_sum(float* data, std::size_t n) {
-    family().check_alive(member_->suffix());
-    if (n == 0) return;
-    member_->check(
-        ncclAllReduce(data, data, n, ncclFloat, ncclSum, member_->comm, family().stream()),
-        "ncclAllReduce");
-  }
+  void all_reduce_sum(float* data, std::size_t n) { reduce(data, n, ncclFloat); }
+  void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n, ncclBfloat16); }
   /// @}
 
   /// Collective, does not wait: on a second stream, behind what the first one has at this moment.
@@ -221,6 +216,12 @@ class nccl {
 
   [[nodiscard]] detail::nccl_family& family() const { return *member_->family; }
 
+  void reduce(void* data, std::size_t n, ncclDataType_t of) {
+    family().check_alive(member_->suffix());
+    if (n == 0) return;
+    member_->check(ncclAllReduce(data, data, n, of, ncclSum, member_->comm, family().stream()),
+                   "ncclAllReduce");
+  }
   /// Slots of the library are whole words.
   static ncclDataType_t type(std::size_t bytes) { return bytes % 4 == 0 ? ncclUint32 : ncclUint8; }
   static std::size_t count(std::size_t bytes) { return bytes % 4 == 0 ? bytes / 4 : bytes; }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cuda_bf16.h>  // before nccl.h: some of its versions have ncclBfloat16 only then
 #include <nccl.h>
 
 #include <algorithm>

@@ -41,18 +41,9 @@ class staged {
     carry(send, slot_bytes, receive, n_ranks() * slot_bytes,
           [&](const void* from, void* to) { inner_.all_gather(from, to, slot_bytes); });
   }
-  void all_reduce_sum(float* data, std::size_t n) {
-    if (takes_device_memory()) {
-      memory_.wait();
-      inner_.all_reduce_sum(data, n);
-      return;
-    }
-    const std::size_t bytes = n * sizeof(float);
-    auto* const host = reinterpret_cast<float*>(staging_->at_least(bytes));
-    memory_.copy(host, data, bytes);
-    memory_.wait();
-    inner_.all_reduce_sum(host, n);
-    memory_.copy(data, host, bytes);
+  void all_reduce_sum(float* data, std::size_t n) { reduce(data, n); }
+  void all_reduce_sum(bf16* data, std::size_t n) requires HalfSummingTransport<T> {
+    reduce(data, n);
   }
   /// @}
 
@@ -74,6 +65,20 @@ class staged {
   [[nodiscard]] T& inner() { return inner_; }
 
  private:
+  template <class Element>
+  void reduce(Element* data, std::size_t n) {
+    if (takes_device_memory()) {
+      memory_.wait();
+      inner_.all_reduce_sum(data, n);
+      return;
+    }
+    const std::size_t bytes = n * sizeof(Element);
+    auto* const host = reinterpret_cast<Element*>(staging_->at_least(bytes));
+    memory_.copy(host, data, bytes);
+    memory_.wait();
+    inner_.all_reduce_sum(host, n);
+    memory_.copy(data, host, bytes);
+  }
   [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(inner_.size()); }
 
   [[nodiscard]] bool takes_device_memory() const {

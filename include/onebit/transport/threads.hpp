@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/transport/memory.hpp>
 #include <onebit/transport/thread_hub.hpp>
@@ -58,17 +59,9 @@ class basic_threads {
   /// @}
   /// Sums in rank order. On a device's memory the sums may still be on their way back when it
   /// returns: that copy is ordered before all later work of M.
-  void all_reduce_sum(float* data, std::size_t n) {
-    if constexpr (M::host_can_touch) {
-      sum(data, n);
-    } else {
-      auto* const host = reinterpret_cast<float*>(staging_->at_least(n * sizeof(float)));
-      if (n > 0) memory_.copy(host, data, n * sizeof(float));
-      memory_.wait();
-      sum(host, n);
-      if (n > 0) memory_.copy(data, host, n * sizeof(float));
-    }
-  }
+  void all_reduce_sum(float* data, std::size_t n) { reduce(data, n); }
+  /// The same, rounded once.
+  void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n); }
 
   /// Collective, waits: all_gather on host memory, for small messages between the ranks' hosts.
   void host_all_gather(const void* send, void* receive,
@@ -100,15 +93,28 @@ class basic_threads {
     hub_->part();
   }
 
-  void sum(float* data, std::size_t n) {
-    hub_->meet(rank_, {"all_reduce_sum", nullptr, data, n * sizeof(float)});
+  template <class T>
+  void reduce(T* data, std::size_t n) {
+    if constexpr (M::host_can_touch) {
+      sum(data, n);
+    } else {
+      auto* const host = reinterpret_cast<T*>(staging_->at_least(n * sizeof(T)));
+      if (n > 0) memory_.copy(host, data, n * sizeof(T));
+      memory_.wait();
+      sum(host, n);
+      if (n > 0) memory_.copy(data, host, n * sizeof(T));
+    }
+  }
+  template <class T>
+  void sum(T* data, std::size_t n) {
+    hub_->meet(rank_, {"all_reduce_sum", nullptr, data, n * sizeof(T)});
     const auto part = [&](int r) {
       return n * static_cast<std::size_t>(r) / static_cast<std::size_t>(size());
     };
     for (std::size_t i = part(rank_); i < part(rank_ + 1); ++i) {
-      float sum = static_cast<float*>(hub_->of(0).data)[i];
-      for (int r = 1; r < size(); ++r) sum += static_cast<float*>(hub_->of(r).data)[i];
-      for (int r = 0; r < size(); ++r) static_cast<float*>(hub_->of(r).data)[i] = sum;
+      float sum = to_float(static_cast<T*>(hub_->of(0).data)[i]);
+      for (int r = 1; r < size(); ++r) sum += to_float(static_cast<T*>(hub_->of(r).data)[i]);
+      for (int r = 0; r < size(); ++r) static_cast<T*>(hub_->of(r).data)[i] = from_float<T>(sum);
     }
     hub_->part();
   }

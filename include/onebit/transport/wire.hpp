@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ class line {
   [[nodiscard]] virtual int size() const = 0;
   virtual void call(collective_call, const void* send, void* receive, std::size_t slot_bytes) = 0;
   virtual void all_reduce_sum(float* data, std::size_t n) = 0;
+  virtual void all_reduce_sum(bf16* data, std::size_t n) = 0;
+  [[nodiscard]] virtual bool sums_halves() const = 0;
   virtual void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) = 0;
   [[nodiscard]] virtual int start(collective_call, const void* send, void* receive,
                                   std::size_t slot_bytes) = 0;
@@ -84,6 +87,10 @@ class line_of final : public line {
     }
   }
   void all_reduce_sum(float* data, std::size_t n) override { inner_.all_reduce_sum(data, n); }
+  void all_reduce_sum([[maybe_unused]] bf16* data, [[maybe_unused]] std::size_t n) override {
+    if constexpr (HalfSummingTransport<T>) inner_.all_reduce_sum(data, n);
+  }
+  [[nodiscard]] bool sums_halves() const override { return HalfSummingTransport<T>; }
   void host_all_gather(const void* send, void* receive, std::size_t bytes) override {
     if constexpr (HostGatheringTransport<T>) {
       inner_.host_all_gather(send, receive, bytes);
@@ -248,9 +255,19 @@ class wire {
     const timer time(*ledger_, others() * slot_bytes);
     line_->call(call::all_gather, send, receive, slot_bytes);
   }
-  void all_reduce_sum(float* data, std::size_t n) {
-    const timer time(*ledger_, 2 * others() * n * sizeof(float) / (others() + 1));
+  /// Of floats, or of bf16 where the transport is a HalfSummingTransport.
+  template <class T>
+  void all_reduce_sum(T* data, std::size_t n) {
+    const timer time(*ledger_, 2 * others() * n * sizeof(T) / (others() + 1));
     line_->all_reduce_sum(data, n);
+  }
+  /// Throws invalid_input where it is none.
+  [[gnu::cold]] void require_half_sums() const {
+    if (line_->sums_halves()) return;
+    throw invalid_input(
+        detail::message("dense_sum::transport_in_bf16: this transport has no "
+                        "all_reduce_sum(onebit::bf16* data, std::size_t n); take in_bf16",
+                        where()));
   }
   /// An all_gather of a few bytes of host memory, also over transports that carry device memory.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
