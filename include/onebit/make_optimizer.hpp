@@ -59,6 +59,7 @@ template <class P, class G, class T, class B = host>
   });
   const auto lr = static_cast<float>(std::min(o.lr, 3e38));
   using signs = gather_scatter<sign<l2_scale>>;
+  using compact = gather_scatter<residual_in<int8, sign<l2_scale>>>;
   const granularity scales =
       o.scale_elements > 0 ? granularity::block(o.scale_elements) : granularity::layer();
   switch (o.which) {
@@ -68,7 +69,6 @@ template <class P, class G, class T, class B = host>
       return {lamb(all, comm, o.lamb, std::move(backend), o.sum), lr};
     case algorithm::one_bit_adam:
       if (o.residual_bits == 8) {
-        using compact = gather_scatter<residual_in<int8, sign<l2_scale>>>;
         return {one_bit_adam<int8>(all, comm, o.one_bit_adam,
                                    compact{{{scales}}, o.bucket_elements}, std::move(backend)),
                 lr};
@@ -86,6 +86,12 @@ template <class P, class G, class T, class B = host>
                            signs{{granularity::vector()}, o.bucket_elements}, std::move(backend)),
               lr};
     case algorithm::zero_one_adam:
+      if (o.v_bits == 8) {
+        return {
+            zero_one_adam<int8, bf16>(all, comm, o.zero_one_adam,
+                                      compact{{{scales}}, o.bucket_elements}, std::move(backend)),
+            lr};
+      }
       return {zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
                             std::move(backend)),
               lr};

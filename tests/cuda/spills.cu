@@ -68,6 +68,7 @@ void fewer_bytes(const std::vector<onebit::param_group<onebit::any_element>>& g,
   const onebit::gather_scatter<onebit::residual_in<onebit::int8, onebit::sign<>>> compact;
   steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, compact, backend));
   steps(onebit::zero_one_adam(g, comm, {}, compact, backend));
+  steps(onebit::zero_one_adam<onebit::int8, onebit::bf16>(g, comm, {}, compact, backend));
 }
 
 // The host backend in a .cu file must compile without warnings too.

@@ -43,3 +43,13 @@ TEST_CASE("cuda trainings: tensors that say their type themselves, averages in b
   check_same_bits<cuda_device, onebit::bf16>("bf16 with masters", 2, make, {}, true);
   check_same_bits<cuda_device, onebit::fp16>("fp16", 2, make);
 }
+
+TEST_CASE("cuda trainings: 0/1 Adam with v and residuals in 8 bits, m in bf16") {
+  const auto make = [](auto g, auto t, auto b) {
+    const onebit::zero_one_adam_options o{
+        .schedule = {.kappa = 1, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4}};
+    return onebit::zero_one_adam<onebit::int8, onebit::bf16>(
+        g, t, o, onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, b);
+  };
+  for (const int n : {1, 2}) check_same_bits<cuda_device>("zero_one_adam", n, make);
+}

@@ -202,8 +202,9 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"freeze.lr_warmup_steps", "20", freezing},
                       {"warm_up_sum", "transport", freezing},
                       {"refreshes", "3", {one_bit_adam}},
-                      {"v_bits", "8", {one_bit_adam}},
-                      {"residual_bits", "32", {one_bit_adam}},
+                      {"v_bits", "32", {one_bit_adam, zero_one_adam}},
+                      {"residual_bits", "32", {one_bit_adam, zero_one_adam}},
+                      {"m_bits", "32", {zero_one_adam}},
                       {"max_step", "5", compressing},
                       {"bucket_elements", "1000", exchanging},
                       {"scale_elements", "256", {one_bit_adam, zero_one_adam}},
@@ -355,6 +356,10 @@ TEST_CASE("options that cannot be what they ask for") {
   CHECK(says(refusal("one_bit_adam", {{"v_bits", "8"}, {"residual_bits", "16"}}),
              "residual_bits is 16, must be 32 or 8"));
   CHECK(says(refusal("one_bit_adam", {{"residual_bits", "8"}}), "needs v_bits 8"));
+  CHECK(says(refusal("zero_one_adam", {{"m_bits", "8"}}), "m_bits is 8, must be 32 or 16"));
+  CHECK(says(refusal("zero_one_adam", {{"v_bits", "8"}, {"m_bits", "16"}}), "go together"));
+  CHECK(read_options("zero_one_adam", {{"v_bits", "8"}, {"m_bits", "16"}, {"residual_bits", "8"}})
+            .m_bits == 16);
   CHECK(says(refusal("ZeroOneAdam", {{"kappa", "9"}, {"var_update_scaler", "9"}}),
              "kappa and var_update_scaler are the same option; give one"));
 }

@@ -49,15 +49,16 @@ struct compact_maker {
   }
 };
 
+/// v in 8 bits from step 15 on, m in bf16, residuals in 8 bits.
 struct compact_zero_one_maker {
   static constexpr std::uint64_t freezes_before = never;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
-    return onebit::zero_one_adam(
+    return onebit::zero_one_adam<onebit::int8, onebit::bf16>(
         groups, transport,
         onebit::zero_one_adam_options{
             .adam = {.beta2 = 0.99},
-            .schedule = {.kappa = 2, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4}},
+            .schedule = {.kappa = 1, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4}},
         onebit::all_gather{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, backend);
   }
 };

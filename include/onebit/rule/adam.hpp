@@ -207,11 +207,13 @@ class adam_rule : public rule_defaults {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
   }
   template <class At>
-  [[nodiscard]] detail::pack_kernel pack(const At& at, live_mask live, bool dithers) {
+  [[nodiscard]] detail::pack_kernel<detail::byte_word> pack(const At& at, live_mask live,
+                                                            bool dithers) {
     return {v_.data(), at.tiles, live, packed_.data(), at.now, dithers};
   }
   void unpack(B& backend, const tile* tiles, std::size_t n_tiles) {
-    backend.launch(n_tiles, detail::unpack_kernel{packed_.data(), tiles, v_.data()});
+    backend.launch(n_tiles,
+                   detail::unpack_kernel<detail::byte_word>{packed_.data(), tiles, v_.data()});
   }
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,

@@ -11,7 +11,7 @@
 #include <onebit/tiled.hpp>
 #include <type_traits>
 
-/// How sqrt(v) + eps is stored in 8 bits, once v is frozen.
+/// How v, or sqrt(v) + eps, is stored in 8 bits while it is constant.
 namespace onebit::inline v0_1 {
 
 namespace detail {
@@ -44,9 +44,31 @@ struct byte_word {
   }
 };
 
-/// Packs denominators, those of elements that are not live as the smallest. `dithers`: rounds up or
-/// down by chance, as near as either is, so that small changes add up; chance is a function of
-/// element and step, the same on every rank and backend.
+/// A word of variances in 33 bytes, as their roots: as near to those as byte_word is. What is 0
+/// stays 0, and what is not does not become 0.
+struct byte_root {
+  static constexpr std::size_t bytes = byte_word::bytes;
+  static constexpr std::byte idle{128};  ///< of words of zeros
+
+  template <class L>
+  static ONEBIT_HD typename L::value load(const std::byte* in) {
+    const auto root = byte_word::load<L>(in);
+    return L::mul(root, root);
+  }
+  template <class L>
+  static ONEBIT_HD void store(std::byte* out, const typename L::value& v,
+                              const typename L::value& dither) {
+    byte_word::store<L>(out, L::sqrt(v), dither);
+    auto* const codes = reinterpret_cast<int8*>(out);
+    const auto none = L::select(L::positive(v), L::load_as(codes, 32), L::set(-128.0F));
+    L::store_as(codes, none, 32);
+  }
+};
+
+/// Packs denominators or variances, those of elements that are not live as the smallest. `dithers`:
+/// rounds up or down by chance, as near as either is, so that small changes add up; chance is a
+/// function of element and step, the same on every rank and backend.
+template <class Word>
 struct pack_kernel {
   static constexpr bool rare = true;
   const float* values;
@@ -69,11 +91,12 @@ struct pack_kernel {
         dither = L::add(dither, L::with_sign(L::load_bits(&side), L::set(weight)));
       }
       const auto d = live.template keep<L>(word, L::load(values + word * 32));
-      byte_word::store<L>(words + word * byte_word::bytes, d, dither);
+      Word::template store<L>(words + word * Word::bytes, d, dither);
     }
   }
 };
 
+template <class Word>
 struct unpack_kernel {
   static constexpr bool rare = true;
   const std::byte* words;
@@ -85,15 +108,16 @@ struct unpack_kernel {
     const tile& t = tiles[i];
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      L::store(values + word * 32, byte_word::load<L>(words + word * byte_word::bytes));
+      L::store(values + word * 32, Word::template load<L>(words + word * Word::bytes));
     }
   }
 };
 
 }  // namespace detail
 
-/// A field of denominators in 8 bits: see detail::byte_word.
-struct byte_denominators {
+/// A field of denominators or variances in 8 bits.
+template <class Word>
+struct byte_field {
   const std::byte* words;
 
   template <class L>
@@ -102,16 +126,17 @@ struct byte_denominators {
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       typename L::value v;
       for (unsigned j = 0; j < L::words; ++j) {
-        word_of<L>(v, j) =
-            detail::byte_word::load<one_word<L>>(first + (k + j) * detail::byte_word::bytes);
+        word_of<L>(v, j) = Word::template load<one_word<L>>(first + (k + j) * Word::bytes);
       }
       return v;
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {words + t.word * detail::byte_word::bytes};
+    return {words + t.word * Word::bytes};
   }
 };
+using byte_denominators = byte_field<detail::byte_word>;
+using byte_variances = byte_field<detail::byte_root>;
 
 }  // namespace onebit::inline v0_1

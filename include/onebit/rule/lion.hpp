@@ -45,21 +45,6 @@ struct lion_constants {
   }
 };
 
-/// The momentum of a tile: whole words, on the flat axis.
-template <class L, class M>
-struct momentum_of {
-  M* first;  ///< may be const
-  std::uint32_t n;
-
-  ONEBIT_HD momentum_of(M* flat, const tile& t) : first(flat + t.word * 32), n(t.n_words() * 32) {}
-  ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    return load_elements<L>(static_cast<const std::remove_const_t<M>*>(first), k, n);
-  }
-  ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
-    store_elements<L>(first, k, n, v);
-  }
-};
-
 /// base + this rank's vote.
 template <class M, class P, class G>
 struct vote_message {

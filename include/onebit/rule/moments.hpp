@@ -13,6 +13,7 @@
 #include <onebit/numbers.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
+#include <type_traits>
 
 /// What the rules that keep a first and a second moment share.
 namespace onebit::inline v0_1 {
@@ -55,6 +56,21 @@ struct own_gradient {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     return {gradients_of<L, G>(tensors[t.tensor], t, now)};
+  }
+};
+
+/// The momentum of a tile, in floats or bf16: whole words, on the flat axis.
+template <class L, class M>
+struct momentum_of {
+  M* first;  ///< may be const
+  std::uint32_t n;
+
+  ONEBIT_HD momentum_of(M* flat, const tile& t) : first(flat + t.word * 32), n(t.n_words() * 32) {}
+  ONEBIT_HD typename L::value load(std::uint32_t k) const {
+    return detail::load_elements<L>(static_cast<const std::remove_const_t<M>*>(first), k, n);
+  }
+  ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
+    detail::store_elements<L>(first, k, n, v);
   }
 };
 

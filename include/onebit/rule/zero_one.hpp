@@ -5,12 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
+#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
-#include <onebit/now.hpp>
+#include <onebit/rule/denominators.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/zero_one_kernels.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
+#include <type_traits>
 #include <utility>
 
 /// 0/1 Adam's arithmetic: local Adam steps from an anchor, and what their sum becomes at an
@@ -31,153 +34,6 @@ struct zero_one_options {
   double max_step = 2;
 };
 
-/// Adds this step's learning rate to the sums of the tensors that do not rest, or starts them anew.
-template <class P, class G>
-struct sum_lr_kernel {
-  static constexpr bool serial = true;
-  double* sums;
-  const tensor_entry<P, G>* tensors;
-  const step_scalars* now;
-  bool restart;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const float lr = tensors[i].rests ? 0.0F : now->lr;
-    L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
-  }
-};
-
-namespace detail {
-
-/// base + lr c (beta1 m + (1 - beta1) g), c the correction of m: what a step adds to the sum that
-/// is exchanged.
-template <class P, class G>
-struct zero_one_message {
-  static constexpr bool wakes = true;
-  const float* momentum;
-  const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  const step_scalars* now;
-
-  template <class L>
-  struct reader {
-    const float* momentum;
-    gradients_of<L, G> gradient;
-    moments_constants c;
-    float rate;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = gradient.load(k);
-      const auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
-      return L::fma(L::set(rate), m, base);
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const tensor_numbers& of = numbers[t.tensor];
-    return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
-            tensor.rests ? 0.0F : now->lr * of.m_correction};
-  }
-};
-
-/// x and m from a gradient: Adam's step.
-template <class Field, class P, class G>
-struct zero_one_step_kernel {
-  Field gradient;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  live_mask live;
-  float* m;
-  const float* v;
-  const step_scalars* now;
-  float most;  ///< see zero_one_options::max_step
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const parameters_of<L, P> params(tensor, t);
-    const auto gradient_at = gradient.template at<L>(t, i);
-    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const tensor_numbers of = numbers[t.tensor];
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const std::size_t word = t.word + k;
-      const auto g = gradient_at(k), m_old = L::load(m + word * 32);
-      const auto m_new = live.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
-      const auto d = of.c.template denominator<L>(L::load(v + word * 32), of.v_correction);
-      const auto u = L::bound(L::div(L::mul(m_new, L::set(of.m_correction)), d), most);
-      const auto x = params.load(k);
-      L::store(m + word * 32, m_new);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
-    }
-  }
-};
-
-/// x, anchor and m from the agreed sum of lr c m since the last exchange. A tensor that has rested
-/// since then stays, and what was heard of it (residuals that were owed to it) is dropped.
-template <class View, class P, class G>
-struct zero_one_sync_kernel {
-  View agreed;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  float *m, *anchor;
-  const float* v;
-  const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
-  const step_scalars* now;
-  float most;
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto u_at = agreed.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
-    const tensor_numbers of = numbers[t.tensor];
-    const double sum = lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : now->lr);
-    if (!(sum > 0)) return;
-    // the mean of corrected momenta, and m what this step's correction makes it of
-    const auto inverse_sum =
-        L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
-    const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
-    const auto step = L::set(-tensor.lr_factor);
-    const double farthest = static_cast<double>(most) * sum;
-    const float most_moved = farthest < 3e38 ? static_cast<float>(farthest) : 3e38F;
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const std::size_t word = t.word + k;
-      const auto u = u_at(k), from = L::load(anchor + word * 32);
-      const auto d = of.c.template denominator<L>(L::load(v + word * 32), of.v_correction);
-      L::store(m + word * 32, L::mul(u, inverse_sum));
-      const auto x = L::fma(step, L::fma(decay, from, L::bound(L::div(u, d), most_moved)), from);
-      L::store(anchor + word * 32, x);
-      params.store(k, x);
-    }
-  }
-};
-
-/// Copies the parameters to the flat axis.
-template <class P, class G>
-struct anchor_kernel {
-  static constexpr bool rare = true;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  float* anchor;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const parameters_of<L, P> params(tensors[t.tensor], t);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      L::store(anchor + (t.word + k) * 32, params.load(k));
-    }
-  }
-};
-
-}  // namespace detail
-
 /// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the carried buffer gathers
 /// u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and then
 /// x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits, since
@@ -185,16 +41,25 @@ struct anchor_kernel {
 /// weight decay acts on the anchor with the summed learning rate. A group's lr_factor scales x's
 /// steps only, so it is not part of u.
 ///
-/// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's).
-/// Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the
-/// printed old one would keep the gradient out when every step exchanges); eps outside the root.
-template <Backend B>
+/// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's). With m in
+/// bf16 2 less. V = int8: v in 8 bits, 3 less, from the first refresh on after which v is constant
+/// for a while; until then, and in each later refresh, there are floats as well. Source: 0/1 Adam
+/// (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the printed old one
+/// would keep the gradient out when every step exchanges); eps outside the root.
+template <Backend B, class V = float, Element M = float>
 class zero_one_rule : public rule_defaults {
+  static_assert(std::is_same_v<V, float> || std::is_same_v<V, int8>,
+                "onebit: v is stored as float or int8");
+  static_assert(!std::is_same_v<M, fp16>,
+                "onebit: a momentum in fp16 overflows at 65504: take float or bf16");
+  static constexpr bool packs = std::is_same_v<V, int8>;
+  using word = detail::byte_root;
+
  public:
   using backend_type = B;
   static constexpr bool accumulates = true;
   static constexpr bool local_steps = true;
-  static constexpr bool takes_moments = true;
+  static constexpr bool takes_moments = std::is_same_v<M, float>;
 
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
@@ -203,13 +68,15 @@ class zero_one_rule : public rule_defaults {
   [[nodiscard]] B& backend() { return backend_; }
 
   void prepare(const layout& axis) {
-    const std::size_t n = axis.n_words() * word_elements;
-    for (auto* b : {&m_, &v_, &anchor_}) *b = backend_.template make_buffer<float>(n);
+    n_words_ = axis.n_words();
+    m_ = backend_.template make_buffer<M>(n_words_ * word_elements);
+    v_ = make_floats();
+    anchor_ = make_floats();
     lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
   /// Moments from elsewhere, on the flat axis.
-  void take(const float* m, const float* v) {
+  void take(const float* m, const float* v) requires takes_moments {
     backend_.copy_in(m_.data(), m, m_.size());
     backend_.copy_in(v_.data(), v, v_.size());
   }
@@ -226,16 +93,17 @@ class zero_one_rule : public rule_defaults {
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
   /// Throws invalid_input for a first step that does not average gradients.
   template <class At>
-  void open(step_plan& plan, float lr, std::uint64_t step, const At&) const {
+  void open(step_plan& plan, float lr, std::uint64_t step, const At& at) {
     if (!started_ && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one_adam: step ", step,
                                           " comes before any variance; "
                                           "the schedule's first step must average gradients"));
     }
     if (!(moved_ || lr > 0)) plan.exchange = false;
+    if constexpr (packs) make_room(plan, at);
   }
-  /// The first step is taken again when it was skipped.
-  [[nodiscard]] bool must_know() const { return !started_; }
+  /// The first step is taken again when it was skipped; and v may lie elsewhere after a refresh.
+  [[nodiscard]] bool must_know() const { return !started_ || in_floats_ == packed_now_; }
 
   template <class P, class G>
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
@@ -274,8 +142,8 @@ class zero_one_rule : public rule_defaults {
   }
   /// What a step adds to the sum that is exchanged.
   template <class View, class P, class G>
-  [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
-                                                       const tiled<B, P, G>& at) const {
+  [[nodiscard]] detail::zero_one_message<M, P, G> message(const View&,
+                                                          const tiled<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.numbers, at.now};
   }
   /// x and m from the local gradient. One pass, 24 bytes per element. The learning rate counts on
@@ -293,13 +161,16 @@ class zero_one_rule : public rule_defaults {
   /// One pass, 20 bytes per element.
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    at.commit(detail::zero_one_sync_kernel<View, P, G>{
-        heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v_.data(),
-        lr_sum_.data(), at.now, bound_of(options_.max_step)});
+    with_variance([&](const auto& v) {
+      at.commit(detail::zero_one_sync_kernel<View, std::decay_t<decltype(v)>, M, P, G>{
+          heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v, lr_sum_.data(),
+          at.now, bound_of(options_.max_step)});
+    });
     at.commit(lr_sum_.size(), sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const step_plan& plan, float lr) {
     started_ = true;
+    if constexpr (packs) keep_variance(plan);
     moved_ = !plan.exchange && (moved_ || lr > 0);
   }
 
@@ -308,7 +179,7 @@ class zero_one_rule : public rule_defaults {
   [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] const float* anchor() const { return anchor_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes();
+    return m_.bytes() + v_.bytes() + packed_.bytes() + anchor_.bytes() + lr_sum_.bytes();
   }
 
   template <class Archive>
@@ -316,19 +187,76 @@ class zero_one_rule : public rule_defaults {
     a.scalar(started_);
     a.scalar(moved_);
     a.by_tensor(lr_sum_, backend_);
-    for (auto* b : {&m_, &v_, &anchor_}) a.by_word(*b, backend_, b->size());
+    const std::size_t n = n_words_ * word_elements;
+    a.by_word(m_, backend_, n);
+    if constexpr (packs) a.scalar(packed_now_);
+    if (packs && packed_now_) {
+      a.by_word(packed_, backend_, n_words_ * word::bytes, word::idle);
+      if constexpr (Archive::reading) a.put_aside(v_);
+    } else {
+      a.by_word(v_, backend_, n);
+      if constexpr (Archive::reading) a.put_aside(packed_);
+    }
+    a.by_word(anchor_, backend_, n);
   }
 
  private:
   template <class Field, class P, class G>
   void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
-    at.commit(detail::zero_one_step_kernel<Field, P, G>{
-        gradient, at.tiles, at.tensors, at.numbers, at.live, m_.data(), v_.data(), at.now, most});
+    with_variance([&](const auto& v) {
+      at.commit(detail::zero_one_step_kernel<Field, std::decay_t<decltype(v)>, M, P, G>{
+          gradient, at.tiles, at.tensors, at.numbers, at.live, m_.data(), v, at.now, most});
+    });
+  }
+  [[nodiscard]] buffer_of<B, float> make_floats() {
+    return backend_.template make_buffer<float>(n_words_ * word_elements);
+  }
+  /// Calls f(field of v) with what this step reads it from.
+  template <class F>
+  void with_variance(const F& f) {
+    if constexpr (packs) {
+      if (!in_floats_) return f(byte_variances{packed_.data()});
+    }
+    f(flat_field{v_.data()});
+  }
+  /// Memory for v in floats, in steps that refresh it, and in 8 bits, after which it is constant.
+  template <class At>
+  void make_room(const step_plan& plan, const At& at) {
+    in_floats_ = plan.average_gradient || !packed_now_;
+    if (packed_now_ && in_floats_) {
+      if (v_.size() == 0) v_ = make_floats();
+      at.backend.launch(at.n_tiles(),
+                        detail::unpack_kernel<word>{packed_.data(), at.tiles, v_.data()});
+    }
+    if (plan.last_average && packed_.size() == 0) {
+      packed_ = backend_.template make_buffer<std::byte>(n_words_ * word::bytes);
+    }
+    n_tiles_ = at.n_tiles();
+    pack_ = {v_.data(), at.tiles, {}, packed_.data(), at.now, true};
+  }
+  /// After a step: v goes into 8 bits, or is in floats again. (On a device the step may have been
+  /// skipped; v as it was goes back to the same 8 bits.)
+  void keep_variance(const step_plan& plan) {
+    if (!in_floats_) return;
+    packed_now_ = plan.last_average;
+    if (packed_now_) {
+      backend_.launch(n_tiles_, pack_);
+      v_ = {};
+    } else {
+      packed_ = {};
+    }
   }
 
   zero_one_options options_;
   B backend_;
-  buffer_of<B, float> m_, v_, anchor_;
+  buffer_of<B, M> m_;
+  buffer_of<B, float> v_, anchor_;
+  buffer_of<B, std::byte> packed_;  ///< v in 8 bits, while it is constant
+  detail::pack_kernel<word> pack_{};
+  std::size_t n_tiles_ = 0;
+  bool packed_now_ = false;  ///< then floats are only for refreshes
+  bool in_floats_ = true;    ///< what this step reads
+  std::size_t n_words_ = 0;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
   bool moved_ = false;           ///< that sum is not 0
   bool started_ = false;
