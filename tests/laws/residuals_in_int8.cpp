@@ -86,6 +86,14 @@ TEST_CASE("residuals in 8 bits: values at the edges") {
     one[0] = x;
     CHECK(std::fabs(loaded(stored(one))[0] - x) <= x / 64);
   }
+  for (const float x : {1.0F, -1.0F, -0x1p-60F, -0x1p63F}) {  // half a unit less than 64
+    for (const float by : {-0.5F, -0.4999999F, 0.0F, 0.4999999F}) {
+      word one{};
+      one[31] = x;
+      const code c = stored(one, lanes::set(by));
+      CHECK(stored(loaded(c)) == c);
+    }
+  }
 }
 
 TEST_CASE("residuals in 8 bits: chance has every value alike often, in every lane") {
