@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <onebit/compress/residual_in.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -29,6 +30,9 @@ template <class C = sign<>>
 struct exact_below {
   static_assert(WordCompressor<C> && C::scaled && C::carries,
                 "onebit: exact_below needs a WordCompressor with scales and residuals, as sign");
+  static_assert(!StoringCompressor<C>,
+                "onebit: residuals of exact_below<C> are stored as the whole says: write "
+                "residual_in<int8, exact_below<C>>");
   static constexpr bool scaled = true;   ///< as sign
   static constexpr bool carries = true;  ///< as sign
 

@@ -155,6 +155,8 @@ struct residual_in : C {
   static_assert(ResidualStorage<residual_storage>,
                 "onebit: a residual storage needs element, per_word, rounds, load<L>(in) and "
                 "store<L>(out, value, dither)");
+  /// Where C is a MixedCompressor: what it is on tiles of a kind.
+  [[nodiscard]] ONEBIT_HD residual_in of(std::uint32_t kind) const { return {C::of(kind)}; }
   /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
     return C::name() + ", residuals in " +
