@@ -220,6 +220,30 @@ TEST_CASE("residuals in a storage of one's own") {
   CHECK(apart < moved / 4);  // signs that turn by rounding turn back by error feedback
 }
 
+namespace {
+
+struct called_bf16 : in_bf16 {
+  static constexpr const char* name = "bf16";
+};
+
+/// A compressor without a name, as one may write it.
+struct unnamed : onebit::sign<> {
+  void name() const = delete;
+};
+
+}  // namespace
+
+TEST_CASE("residuals in a storage of one's own: what it is called tells it from others") {
+  const onebit::sign<> codec;
+  CHECK(onebit::residual_in<called_bf16, onebit::sign<>>{}.name() ==
+        codec.name() + ", residuals in bf16");
+  CHECK(onebit::residual_in<in_bf16, onebit::sign<>>{}.name() ==
+        codec.name() + ", residuals in a form of their own");
+  CHECK(onebit::residual_in<onebit::residuals_in_int8, onebit::sign<>>{}.name() ==
+        onebit::residual_in<onebit::int8, onebit::sign<>>{}.name());
+  CHECK(onebit::residual_in<onebit::int8, unnamed>{}.name() == "custom, residuals in 8 bits");
+}
+
 TEST_CASE("residuals in 8 bits: bytes of state per parameter") {
   for (const int n_ranks : {2, 4, 8}) {
     const auto bytes = on_ranks(n_ranks, [&](onebit::threads transport) {

@@ -20,7 +20,8 @@ namespace onebit::inline v0_1 {
 /// whose bits are 0 where all residuals are. Values that lose something in it keep their sign (of
 /// -0.0 it is +), and what `load` gave is stored again, with a dither of 0, so that `load` gives
 /// the same. `rounds`: `store` makes use of a dither in [-1/2, 1/2), another for each element and
-/// step, the same on every backend.
+/// step, the same on every backend. What it is called (`const char* name`), if it says so, ranks
+/// and checkpoints compare: storages that do not cannot be told apart.
 template <class S>
 concept ResidualStorage = requires(typename S::element* out, const typename S::element* in,
                                    const detail::any_lanes::value& v) {
@@ -159,8 +160,16 @@ struct residual_in : C {
   [[nodiscard]] ONEBIT_HD residual_in of(std::uint32_t kind) const { return {C::of(kind)}; }
   /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
-    return C::name() + ", residuals in " +
-           (std::is_same_v<Storage, int8> ? "8 bits" : "a form of their own");
+    std::string whole = "custom";
+    if constexpr (requires(const C& c) { std::string(c.name()); }) whole = C::name();
+    whole += ", residuals in ";
+    if constexpr (std::is_same_v<residual_storage, residuals_in_int8>) {
+      return whole + "8 bits";
+    } else if constexpr (requires { std::string(residual_storage::name); }) {
+      return whole + residual_storage::name;
+    } else {
+      return whole + "a form of their own";
+    }
   }
 };
 
