@@ -42,8 +42,10 @@ struct exact_below {
   bool exact = false;                         ///< that is a small tensor's
   const std::uint32_t* tile_kinds = nullptr;  ///< by tile: 1 where it is
 
+  /// As exact_below(1024). Not explicit: it is also a base, of residual_in.
+  exact_below() : exact_below(std::size_t{1024}) {}
   /// Throws invalid_input where small and large tensors would share scales.
-  explicit exact_below(std::size_t n = 1024, C large = {}) : elements(n), codec(std::move(large)) {
+  explicit exact_below(std::size_t n, C large = {}) : elements(n), codec(std::move(large)) {
     const scale_per unit = codec.scale_granularity().unit;
     if (unit == scale_per::layer || unit == scale_per::block) return;
     throw invalid_input(detail::message("exact_below: a scale per ",
