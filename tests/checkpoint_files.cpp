@@ -111,6 +111,24 @@ TEST_CASE("save_all, load_latest: the bits of a run that never stopped, the newe
   CHECK(resumed(nested, 3, 8) == whole);
 }
 
+TEST_CASE("what only has the name of a step is neither loaded nor counted nor removed") {
+  const scratch root;
+  fs::create_directory(root.path / "step-002");
+  std::ofstream(root.path / "step-0") << "a note";
+  std::ofstream(root.path / "step-9") << "another";
+  (void)on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    CHECK_FALSE(own.load(root.path));
+    for (int i = 0; i < 4; ++i) {
+      own.run(1);
+      own.save(root.path);
+    }
+    CHECK(own.load(root.path) == std::optional<std::uint64_t>(4));
+    return 0;
+  });
+  CHECK(names_in(root.path) == strings{"step-0", "step-002", "step-3", "step-4", "step-9"});
+}
+
 TEST_CASE("whatever is damaged or missing of the newest: the one before is loaded") {
   const auto at = [](const fs::path& file, std::streamoff place) {
     std::fstream f(file, std::ios::binary | std::ios::in | std::ios::out);

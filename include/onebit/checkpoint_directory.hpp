@@ -134,7 +134,8 @@ struct file_sum {
                directory.string().c_str());
 }
 
-/// All that is there of steps, newest first: whole or not. Throws where the root cannot be read.
+/// All directories that are there of steps, newest first: whole or not. What else has such a name
+/// (step-7.tar, a file step-7, step-007) is the user's. Throws where the root cannot be read.
 [[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> all_steps(const fs::path& root) {
   std::vector<std::uint64_t> steps;
   if (!fs::exists(root)) return steps;
@@ -142,9 +143,10 @@ struct file_sum {
     const std::string name = entry.path().filename().string();
     std::uint64_t step = 0;
     if (name.rfind("step-", 0) != 0) continue;
-    const char* const end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + 5, end, step);
-    if (parsed.ec == std::errc() && parsed.ptr == end) steps.push_back(step);
+    const auto parsed = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    std::error_code failed;
+    if (parsed.ec != std::errc() || step_name(step) != name) continue;
+    if (entry.is_directory(failed)) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;

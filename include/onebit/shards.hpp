@@ -154,16 +154,24 @@ class shards {
     wire_->all_gather(own_layers_.data(), all_layers_.data(), own_layers_.bytes());
   }
   /// Collective over the shards, if there are any: 1 all_gather of 20 bytes. All learn who skips;
-  /// with `norms`, once in a step, also the norms of the whole.
+  /// with `norms`, once in a step, also the norms of the whole. Shards that have found in this step
+  /// that they do other things meet no more in it: one may have less to meet for. (What runs behind
+  /// the host does not know yet.)
   [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
                           double largest_norm) {
     if (whole_ != nullptr) backend.launch(1, hear_whole_kernel{now, whole_});
-    if (empty()) return;
+    if (empty() || parted_) return;
     backend.launch(1, tell_shards_kernel{now, own_.data(), plan});
     wire_->all_gather(own_.data(), all_.data(), sizeof(shard_word));
     backend.launch(
         1, hear_shards_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()), plan,
                               norms, static_cast<float>(largest_norm), whole_});
+    if constexpr (!B::deferred) {  // all hear the same words: all find it, or none
+      const shard_word* const words = all_.data();
+      for (std::size_t r = 1; r < terms_.size(); ++r) {
+        parted_ = parted_ || words[r].number != words[0].number || words[r].plan != words[0].plan;
+      }
+    }
   }
 
   /// After a step: the sum over the shards, the same bits on all. Collective over them: 1
@@ -183,6 +191,7 @@ class shards {
   /// Before anything of the next step, of a rank with n parts: others that wait for this rank then
   /// name it, and not one that waits in its turn.
   void require(std::uint32_t n) {
+    parted_ = false;
     if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
     if (empty() || n == mine_.n) return;
     throw invalid_input(detail::message("optimizer: it has ", n, " tensor_parallel tensors, and ",
@@ -210,6 +219,7 @@ class shards {
   buffer_of<B, shard_word> own_, all_;
   std::vector<double> terms_;  ///< of `sum`, by rank
   std::exception_ptr lost_;
+  bool parted_ = false;  ///< in this step
   shard_of_layers mine_;
   std::uint32_t most_ = 0;  ///< parts that a shard has
   buffer_of<B, layer_sums> own_layers_, all_layers_;

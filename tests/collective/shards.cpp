@@ -215,6 +215,33 @@ TEST_CASE("shards: other plans are found in the step in which they part") {
   });
 }
 
+TEST_CASE("shards: where one would meet twice in a step, and another once, all are told") {
+  const auto check = [](const auto& options) {
+    const auto texts = on_ranks(4, [&](onebit::threads all) {
+      place at(all);
+      training<> data({100});
+      auto o = onebit::one_bit_adam(data.groups(), at.replicas, options(at.shard));
+      o.warn_with(nullptr);
+      o.join_shards(at.shards);
+      return thrown<onebit::rank_mismatch>([&] {
+        while (o.steps() < 60) (void)train(o, data);
+      });
+    });
+    for (const auto& text : texts) CHECK(text == contains{"does something else than this one"});
+  };
+  check([](int shard) {  // one refreshes v: it averages and exchanges
+    return onebit::one_bit_adam_options{.freeze = {.after = 3}, .refreshes = shard == 0 ? 2U : 0U};
+  });
+  check([](int shard) {  // one clips: it meets before its exchange too
+    return onebit::one_bit_adam_options{
+        .adam = {.max_grad_norm = shard == 0 ? 1.0 : 0.0}, .freeze = {.after = 3}, .refreshes = 0};
+  });
+  check([](int shard) {  // both clip, one still warms up
+    return onebit::one_bit_adam_options{
+        .adam = {.max_grad_norm = 1}, .freeze = {.after = shard == 0 ? 3U : 9U}, .refreshes = 0};
+  });
+}
+
 TEST_CASE("shards: one that is at another step is found, and not in the middle of a step") {
   onebit::run_threads(2, [](onebit::threads all) {
     training<> data({40});

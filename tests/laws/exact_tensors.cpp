@@ -103,6 +103,13 @@ TEST_CASE("exact tensors: agreed is the momentum of the mean gradient, and nothi
   SUBCASE("gather-scatter") { check(with(onebit::gather_scatter{below_65}), 2e-6); }
   SUBCASE("buckets") { check(with(onebit::gather_scatter{below_65, 1000}), 2e-6); }
   SUBCASE("all-gather") { check(with(onebit::all_gather{below_65}), 2e-6); }
+  SUBCASE("residuals in 8 bits") {  // the momentum that is handed over, too
+    const onebit::residual_in<onebit::int8, exact_below<>> compact{below_65};
+    CHECK(compact.name() == below_65.name() + ", residuals in 8 bits");
+    check(with(onebit::gather_scatter{compact}), 4e-3);
+    const onebit::gather_scatter<onebit::residual_in<onebit::int8, exact_below<>>> usual;
+    CHECK(usual.codec.elements == 1024);
+  }
   SUBCASE("L1 scales by block") {
     using blocks = onebit::sign<onebit::l1_scale>;
     check(with(onebit::gather_scatter{

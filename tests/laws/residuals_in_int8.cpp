@@ -86,6 +86,14 @@ TEST_CASE("residuals in 8 bits: values at the edges") {
     one[0] = x;
     CHECK(std::fabs(loaded(stored(one))[0] - x) <= x / 64);
   }
+  for (const float x : {1.0F, -1.0F, -0x1p-60F, -0x1p63F}) {  // half a unit less than 64
+    for (const float by : {-0.5F, -0.4999999F, 0.0F, 0.4999999F}) {
+      word one{};
+      one[31] = x;
+      const code c = stored(one, lanes::set(by));
+      CHECK(stored(loaded(c)) == c);
+    }
+  }
 }
 
 TEST_CASE("residuals in 8 bits: chance has every value alike often, in every lane") {
@@ -210,6 +218,30 @@ TEST_CASE("residuals in a storage of one's own") {
   }
   CHECK(apart > 0);
   CHECK(apart < moved / 4);  // signs that turn by rounding turn back by error feedback
+}
+
+namespace {
+
+struct called_bf16 : in_bf16 {
+  static constexpr const char* name = "bf16";
+};
+
+/// A compressor without a name, as one may write it.
+struct unnamed : onebit::sign<> {
+  void name() const = delete;
+};
+
+}  // namespace
+
+TEST_CASE("residuals in a storage of one's own: what it is called tells it from others") {
+  const onebit::sign<> codec;
+  CHECK(onebit::residual_in<called_bf16, onebit::sign<>>{}.name() ==
+        codec.name() + ", residuals in bf16");
+  CHECK(onebit::residual_in<in_bf16, onebit::sign<>>{}.name() ==
+        codec.name() + ", residuals in a form of their own");
+  CHECK(onebit::residual_in<onebit::residuals_in_int8, onebit::sign<>>{}.name() ==
+        onebit::residual_in<onebit::int8, onebit::sign<>>{}.name());
+  CHECK(onebit::residual_in<onebit::int8, unnamed>{}.name() == "custom, residuals in 8 bits");
 }
 
 TEST_CASE("residuals in 8 bits: bytes of state per parameter") {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <onebit/compress/residual_in.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
@@ -29,6 +30,9 @@ template <class C = sign<>>
 struct exact_below {
   static_assert(WordCompressor<C> && C::scaled && C::carries,
                 "onebit: exact_below needs a WordCompressor with scales and residuals, as sign");
+  static_assert(!StoringCompressor<C>,
+                "onebit: residuals of exact_below<C> are stored as the whole says: write "
+                "residual_in<int8, exact_below<C>>");
   static constexpr bool scaled = true;   ///< as sign
   static constexpr bool carries = true;  ///< as sign
 
@@ -38,8 +42,10 @@ struct exact_below {
   bool exact = false;                         ///< that is a small tensor's
   const std::uint32_t* tile_kinds = nullptr;  ///< by tile: 1 where it is
 
+  /// As exact_below(1024). Not explicit: it is also a base, of residual_in.
+  exact_below() : exact_below(std::size_t{1024}) {}
   /// Throws invalid_input where small and large tensors would share scales.
-  explicit exact_below(std::size_t n = 1024, C large = {}) : elements(n), codec(std::move(large)) {
+  explicit exact_below(std::size_t n, C large = {}) : elements(n), codec(std::move(large)) {
     const scale_per unit = codec.scale_granularity().unit;
     if (unit == scale_per::layer || unit == scale_per::block) return;
     throw invalid_input(detail::message("exact_below: a scale per ",

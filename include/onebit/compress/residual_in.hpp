@@ -18,9 +18,10 @@ namespace onebit::inline v0_1 {
 
 /// How a word of 32 residuals is stored: `per_word` objects of a trivial type `element`, all of
 /// whose bits are 0 where all residuals are. Values that lose something in it keep their sign (of
-/// -0.0 it is +), and what `load` gave is stored again, with a dither of 0, as it was. `rounds`:
-/// `store` makes use of a dither in [-1/2, 1/2), another for each element and step, the same on
-/// every backend.
+/// -0.0 it is +), and what `load` gave is stored again, with a dither of 0, so that `load` gives
+/// the same. `rounds`: `store` makes use of a dither in [-1/2, 1/2), another for each element and
+/// step, the same on every backend. What it is called (`const char* name`), if it says so, ranks
+/// and checkpoints compare: storages that do not cannot be told apart.
 template <class S>
 concept ResidualStorage = requires(typename S::element* out, const typename S::element* in,
                                    const detail::any_lanes::value& v) {
@@ -68,7 +69,8 @@ struct residuals_in_int8 {
     return L::mul(size, L::set(power_of_two(in[word_elements])));
   }
   /// `dither`: in [-1/2, 1/2), what is added to magnitudes before they are rounded; with 0 what
-  /// `load` gave is stored as it was.
+  /// `load` gave is stored as it was, byte for byte, but for the unit of a word of which nothing is
+  /// left (2^-70 and less, rounded to 0).
   template <class L>
   ONEBIT_HD static void store(unsigned char* out, const typename L::value& v,
                               const typename L::value& dither) {
@@ -78,7 +80,7 @@ struct residuals_in_int8 {
     const std::uint32_t unit = most > 0 ? (top < 64 ? 64 : top > 190 ? 190 : top) - 6 : 0;
     const auto size = L::add(L::mul(L::abs(v), L::set(power_of_two(254 - unit))), dither);
     const auto up = L::bound(L::max(size, L::set(0.0F)), 127);
-    const auto q = L::select(L::not_negative(v), up, L::sub(L::set(-1.0F), up));
+    const auto q = L::select(L::not_negative(v), up, L::sub(L::set(below_minus_one), up));
     L::store_as(reinterpret_cast<int8*>(out), q, 32);
     out[word_elements] = static_cast<unsigned char>(unit);  // by all lanes of a warp, the same
   }
@@ -87,6 +89,9 @@ struct residuals_in_int8 {
  private:
   /// Makes -1 - q of a magnitude q -(q + 2^-12): also of 0, which would lose its sign.
   static constexpr float below_zero = 1 - 0x1p-12F;
+  /// Minus a magnitude makes -1 - q, also where the largest, of 64 units, has lost half a one: ties
+  /// go to even, and -64.5 would be 63 units, of which the next to store it makes halves.
+  static constexpr float below_minus_one = -1 - 0x1p-16F;
 };
 
 namespace detail {
@@ -151,10 +156,20 @@ struct residual_in : C {
   static_assert(ResidualStorage<residual_storage>,
                 "onebit: a residual storage needs element, per_word, rounds, load<L>(in) and "
                 "store<L>(out, value, dither)");
+  /// Where C is a MixedCompressor: what it is on tiles of a kind.
+  [[nodiscard]] ONEBIT_HD residual_in of(std::uint32_t kind) const { return {C::of(kind)}; }
   /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
-    return C::name() + ", residuals in " +
-           (std::is_same_v<Storage, int8> ? "8 bits" : "a form of their own");
+    std::string whole = "custom";
+    if constexpr (requires(const C& c) { std::string(c.name()); }) whole = C::name();
+    whole += ", residuals in ";
+    if constexpr (std::is_same_v<residual_storage, residuals_in_int8>) {
+      return whole + "8 bits";
+    } else if constexpr (requires { std::string(residual_storage::name); }) {
+      return whole + residual_storage::name;
+    } else {
+      return whole + "a form of their own";
+    }
   }
 };
 
