@@ -141,10 +141,11 @@ struct flat_part {
   [[nodiscard]] ONEBIT_HD float* at(const tile& t) const { return values + (t.word - first) * 32; }
 };
 
-/// A view that reads many slots for each value.
-template <class View>
-concept ManySlotView = requires {
-  View::n_slots;
+/// A field that says `static constexpr bool narrow = true`: so much to read that a device has no
+/// registers left for several words.
+template <class Field>
+concept NarrowField = requires {
+  requires Field::narrow;
 };
 
 /// The local gradient as a message: base + g.

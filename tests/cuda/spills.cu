@@ -61,14 +61,25 @@ template void other_elements(const std::vector<onebit::param_group<onebit::fp16,
 template void other_elements(const std::vector<onebit::param_group<onebit::bf16, onebit::bf16>>&,
                              onebit::threads, onebit::cuda);
 
-void fewer_bytes(const std::vector<onebit::param_group<onebit::any_element>>& g,
-                 onebit::threads comm, onebit::cuda backend) {
+template <class P>
+void fewer_bytes(const std::vector<onebit::param_group<P>>& g, onebit::threads comm,
+                 onebit::cuda backend) {
   const onebit::gather_scatter<onebit::sign<>> exchange;
   steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, exchange, backend));
   const onebit::gather_scatter<onebit::residual_in<onebit::int8, onebit::sign<>>> compact;
   steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, compact, backend));
   steps(onebit::zero_one_adam(g, comm, {}, compact, backend));
   steps(onebit::zero_one_adam<onebit::int8, onebit::bf16>(g, comm, {}, compact, backend));
+}
+template void fewer_bytes(const groups&, onebit::threads, onebit::cuda);
+template void fewer_bytes(const std::vector<onebit::param_group<onebit::any_element>>&,
+                          onebit::threads, onebit::cuda);
+
+void small_tensors_in_full(const groups& g, onebit::threads comm, onebit::cuda backend) {
+  const onebit::gather_scatter<onebit::exact_below<>> exchange;
+  steps(onebit::one_bit_adam(g, comm, {}, exchange, backend));
+  steps(onebit::one_bit_lamb(g, comm, {}, exchange, backend));
+  steps(onebit::zero_one_adam(g, comm, {}, exchange, backend));
 }
 
 // The host backend in a .cu file must compile without warnings too.

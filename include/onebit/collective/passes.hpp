@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/carried.hpp>
+#include <onebit/collective/mixed.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
@@ -12,13 +13,6 @@
 
 /// The passes of an exchange over the flat axis: by tile.
 namespace onebit::inline v0_1 {
-
-/// A message that says `static constexpr bool narrow = true`: so much that a device has no
-/// registers left for several words.
-template <class Produce>
-concept NarrowMessage = requires {
-  requires Produce::narrow;
-};
 
 /// A message that says `static constexpr bool wakes = true`: v is refreshed while it is exchanged,
 /// and elements that sleep carry the last gradient, which readers have as `gradient`.
@@ -52,8 +46,11 @@ struct encode_kernel {
   std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
   float* sums;                    ///< by tile
 
+  /// Residuals that are rounded, and tiles of two kinds, leave a device no registers for several
+  /// words.
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(WordCompressor<C> && !NarrowMessage<Produce>) {
+      requires(WordCompressor<C> && !MixedCompressor<C> && !NarrowField<Produce> &&
+               !residual_storage_of<C>::rounds) {
     return tiles[first_tile + i];
   }
   template <class L>

@@ -274,6 +274,7 @@ struct tile_sum<L, C, false> {
 /// What all ranks agreed on, in the form in which it arrived: slot j holds chunk j.
 template <Compressor C>
 struct gathered_view {
+  static constexpr bool narrow = MixedCompressor<C>;
   C codec;
   slot_format format;
   const std::byte* slots = nullptr;
@@ -300,6 +301,7 @@ struct gathered_view {
 /// The mean over W slots, each from one rank; bucket after bucket.
 template <Compressor C>
 struct mean_view {
+  static constexpr bool narrow = true;
   C codec;
   slot_format format;
   const std::byte* slots = nullptr;

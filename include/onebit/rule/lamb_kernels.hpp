@@ -56,7 +56,7 @@ struct lamb_moments_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
-    const tile t = tile_at(i);
+    const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     if (looks && tensor.shard == 0) return;
     const auto g_at = gradient.template at<L>(t, i);
@@ -149,7 +149,7 @@ struct lamb_dense_update_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
+    const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
@@ -212,11 +212,13 @@ struct lamb_fresh_kernel {
   float *fresh, *sum_m, *sum_u, *largest;
   float most_step;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!NarrowField<View>) {
+    return tiles[i];
+  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
-    const tile t = tile_at(i);
+    const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     if (looks && tensor.shard == 0) return;
     const parameters_of<L, P> params(tensor, t);
@@ -301,7 +303,7 @@ struct lamb_update_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
+    const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const lamb_layer& layer = layers[t.tensor];
     const auto at = agreed.template at<L>(t, i);
