@@ -24,7 +24,8 @@ struct own_layers {
   [[nodiscard]] ONEBIT_HD layer_sums* at(std::uint32_t shard) const { return sums + (shard - 1); }
 };
 
-/// What all shards have said of their parts, by rank and place. A view of the backend's memory.
+/// What all shards have said of their parts, by rank and place; who has fewer than the most left
+/// the rest 0, which adds nothing. A view of the backend's memory.
 struct whole_layers {
   const layer_sums* told = nullptr;  ///< null: nobody was asked, each tensor is a layer
   std::uint32_t n_ranks = 0, n = 0;

@@ -175,7 +175,7 @@ class shards {
   }
 
   /// After a step: the sum over the shards, the same bits on all. Collective over them: 1
-  /// all_gather of 8 bytes. What goes wrong is thrown by `require`: this step was done.
+  /// all_gather of 8 bytes. What goes wrong is thrown by `begin_step`: this step was done.
   [[nodiscard, gnu::cold]] double sum(double mine) {
     if (empty()) return mine;
     double total = 0;
@@ -190,7 +190,7 @@ class shards {
 
   /// Before anything of the next step, of a rank with n parts: others that wait for this rank then
   /// name it, and not one that waits in its turn.
-  void require(std::uint32_t n) {
+  void begin_step(std::uint32_t n) {
     parted_ = false;
     if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
     if (empty() || n == mine_.n) return;

@@ -35,27 +35,26 @@ struct carried_words {
       return v;
     }
     ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
+      put<Storage::rounds>(k, v);
+    }
+    /// What `load` gave.
+    ONEBIT_HD void put_back(std::uint32_t k, const typename L::value& v) const { put<false>(k, v); }
+
+   private:
+    template <bool by_chance>
+    ONEBIT_HD void put(std::uint32_t k, const typename L::value& v) const {
       using one = one_word<L>;
       for (unsigned j = 0; j < L::words; ++j) {
         auto by = one::set(0.0F);
-        if constexpr (Storage::rounds) by = detail::dither<one>(word + k + j, step);
+        if constexpr (by_chance) by = detail::dither<one>(word + k + j, step);
         Storage::template store<one>(at(k + j), word_of<L>(v, j), by);
       }
     }
-    /// What `load` gave.
-    ONEBIT_HD void put_back(std::uint32_t k, const typename L::value& v) const {
-      using one = one_word<L>;
-      for (unsigned j = 0; j < L::words; ++j) {
-        Storage::template store<one>(at(k + j), word_of<L>(v, j), one::set(0.0F));
-      }
-    }
-
-   private:
     [[nodiscard]] ONEBIT_HD typename Storage::element* at(std::uint32_t k) const {
       return first + k * Storage::per_word;
     }
   };
-  /// From a word of `values` on.
+  /// From a word of `values` on; chance is that of its number there.
   template <class L>
   ONEBIT_HD access<L> from(std::size_t word) const {
     std::uint32_t step = 0;
@@ -77,7 +76,8 @@ struct no_carry {
       return old;
     }
     ONEBIT_HD void begin() const {}
-    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+    ONEBIT_HD void replace(std::uint32_t, const typename L::value&,
+                           const typename L::value&) const {}
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile&, std::size_t) const {
@@ -99,61 +99,12 @@ struct read_carry {
       return old;
     }
     ONEBIT_HD void begin() const {}
-    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+    ONEBIT_HD void replace(std::uint32_t, const typename L::value&,
+                           const typename L::value&) const {}
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t, std::size_t) const {
     return {residual.template from<L>(format.served_word(t))};
-  }
-};
-
-/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo` (but
-/// for undo_by_repeating). Tiles that were reached are marked: a pass may end early.
-template <class C, class Undo>
-struct worker_carry {
-  C codec;
-  carried_words<residual_storage_of<C>> carried;
-  const float* scales = nullptr;   ///< of the last exchange, by group
-  std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
-  Undo undo;
-  live_mask before{};  ///< what the others carry is no residual
-
-  template <class L>
-  struct access {
-    C codec;
-    typename carried_words<residual_storage_of<C>>::template access<L> place;
-    float scale;
-    std::uint32_t* saved;
-    typename Undo::template writer<L> undo;
-    live_mask before;
-    std::size_t word;
-    ONEBIT_HD typename L::value load(std::uint32_t k) const { return place.load(k); }
-    ONEBIT_HD typename L::value residual(std::uint32_t k, const typename L::value& old) const {
-      if constexpr (WordCompressor<C>) {
-        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, old, scale));
-      } else {
-        return old;
-      }
-    }
-    /// From here on the tile's values are overwritten.
-    ONEBIT_HD void begin() const {
-      if constexpr (!Undo::repeats) L::store_scalar(saved, std::uint32_t{1});
-    }
-    ONEBIT_HD void store(std::uint32_t k, const typename L::value& old,
-                         const typename L::value& now) const {
-      if constexpr (!Undo::repeats) undo.save(k, old);
-      if constexpr (!Undo::repeats) place.store(k, now);
-    }
-  };
-  template <class L>
-  ONEBIT_HD access<L> at(const tile& t, std::size_t index) const {
-    return {detail::of_tile(codec, index),
-            carried.template at<L>(t),
-            scales[t.group],
-            saved + index,
-            undo.template at<L>(t),
-            before,
-            t.word};
   }
 };
 
@@ -162,8 +113,8 @@ template <class C>
 struct residual_field {
   C codec;
   carried_words<residual_storage_of<C>> carried;
-  const float* scales = nullptr;
-  live_mask before{};  ///< what the others carry is no residual
+  const float* scales = nullptr;  ///< of the last exchange, by group
+  live_mask before{};             ///< what the others carry is no residual
 
   template <class L>
   struct reader {
@@ -172,8 +123,9 @@ struct residual_field {
     float scale;
     live_mask before;
     std::size_t word;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      const auto y = place.load(k);
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(k, place.load(k)); }
+    /// That of word k, which carries y.
+    ONEBIT_HD typename L::value of(std::uint32_t k, const typename L::value& y) const {
       if constexpr (WordCompressor<C>) {
         return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, y, scale));
       } else {
@@ -185,6 +137,40 @@ struct residual_field {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {detail::of_tile(codec, index), carried.template at<L>(t), scales[t.group], before,
             t.word};
+  }
+};
+
+/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo` (but
+/// for undo_by_repeating, which overwrites none). Tiles that were reached are marked: a pass may
+/// end early.
+template <class C, class Undo>
+struct worker_carry {
+  residual_field<C> field;
+  std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
+  Undo undo;
+
+  template <class L>
+  struct access {
+    typename residual_field<C>::template reader<L> field;
+    std::uint32_t* saved;
+    typename Undo::template writer<L> undo;
+    ONEBIT_HD typename L::value load(std::uint32_t k) const { return field.place.load(k); }
+    ONEBIT_HD typename L::value residual(std::uint32_t k, const typename L::value& old) const {
+      return field.of(k, old);
+    }
+    /// From here on the tile's values are overwritten.
+    ONEBIT_HD void begin() const {
+      if constexpr (!Undo::repeats) L::store_scalar(saved, std::uint32_t{1});
+    }
+    ONEBIT_HD void replace(std::uint32_t k, const typename L::value& old,
+                           const typename L::value& now) const {
+      if constexpr (!Undo::repeats) undo.save(k, old);
+      if constexpr (!Undo::repeats) field.place.store(k, now);
+    }
+  };
+  template <class L>
+  ONEBIT_HD access<L> at(const tile& t, std::size_t index) const {
+    return {field.template at<L>(t, index), saved + index, undo.template at<L>(t)};
   }
 };
 

@@ -73,7 +73,7 @@ struct encode_kernel {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
         const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
-        state.store(k, old, carried_of<L, Produce>(live, t.word + k, y, message, k, old));
+        state.replace(k, old, carried_of<L, Produce>(live, t.word + k, y, message, k, old));
         detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
       }
     } else {
@@ -91,7 +91,7 @@ struct encode_kernel {
         const auto old = state.load(k);
         const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)));
         const auto lost = L::sub(y, L::load(values.data() + 32 * k));
-        state.store(k, old, live.template keep<L>(t.word + k, lost));
+        state.replace(k, old, live.template keep<L>(t.word + k, lost));
       }
     }
     L::store_scalar(sums + index, one::fold(one::add(sum, check)));

@@ -90,9 +90,7 @@ class sender {
                             int bucket) {
     const onebit::bucket& part = axis_.bucket_at(bucket);
     if constexpr (carries) {
-      run_encode(produce,
-                 worker_carry<C, Undo>{codec_, carried(t.now), scales_.current(), saved_.data(),
-                                       t.undo, t.before},
+      run_encode(produce, worker_carry<C, Undo>{residual(t.before, t.now), saved_.data(), t.undo},
                  t, slots, part.tiles);
     } else {
       run_encode(produce, start(t.now, false), t, slots, part.tiles);
