@@ -40,7 +40,8 @@ struct coin {
       return side;
     }
     ONEBIT_HD void begin() const {}
-    ONEBIT_HD void store(std::uint32_t, const typename L::value&, const typename L::value&) const {}
+    ONEBIT_HD void replace(std::uint32_t, const typename L::value&,
+                           const typename L::value&) const {}
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t, std::size_t) const {
