@@ -72,6 +72,7 @@ fi
 
 log="$build_dir/build.log"
 mkdir -p "$build_dir"
+echo "building $program: a minute or two on two cores, the first time" >&2
 if ! {
   cmake -S "$source_dir" -B "$build_dir" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_EXAMPLES=ON \
     -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=OFF -DONEBIT_TORCH=OFF &&
@@ -94,6 +95,7 @@ if [[ $program == language_model && $# -eq 0 ]] && command -v nvcc >/dev/null &&
   build_dir+=-cuda
   log="$build_dir/build.log"
   mkdir -p "$build_dir"
+  echo "building language_model_cuda: some minutes, the first time" >&2
   if ! {
     cmake -S "$source_dir" -B "$build_dir" -DCMAKE_BUILD_TYPE=Release -DONEBIT_BUILD_EXAMPLES=ON \
       -DONEBIT_BUILD_TESTS=OFF -DONEBIT_BUILD_BENCH=OFF -DONEBIT_CUDA=ON \

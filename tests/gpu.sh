@@ -136,7 +136,7 @@ build_all() {
   [[ -z "${ONEBIT_BUILT:-}" ]] || return 77
   local target targets=()
   for target in onebit_device_probe test_cuda test_nccl test_nccl_trainings language_model \
-    language_model_cuda language_model_cuda_gradient_check bench_cuda; do
+    language_model_cuda language_model_cuda_gradient_check embed_cuda bench_cuda; do
     if has_target "$target"; then targets+=("$target"); fi
   done
   ((${#targets[@]})) || return 77
@@ -144,7 +144,7 @@ build_all() {
 }
 run_tests() {
   [[ "$with_tests" == ON ]] || return 77
-  local tests='cuda|nccl|nccl_trainings|examples\.language_model_cuda.*'
+  local tests='cuda|nccl|nccl_trainings|examples\.language_model_cuda.*|examples\.embed_cuda'
   [[ -n "$cpu_device" ]] || tests+='|cuda\.(spills|fast_math_fails)' # of the compiler alone
   local log rc=0
   log="$(mktemp)"

@@ -53,7 +53,9 @@ if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then
 fi
 read -r -a more <<<"${ONEBIT_CMAKE_ARGS:-}" || true
 "${configure[@]}" "${more[@]}"
+echo "building the tests: most of a quarter of an hour on two cores, the first time"
 cmake --build "$build" --parallel "$cores"
+echo "running the tests"
 status=0
 CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$cores}" \
   ctest --test-dir "$build" --no-tests=error --output-on-failure "$@" || status=$?

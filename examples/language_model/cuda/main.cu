@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Trains the language model on GPUs, one process for each, over NCCL: the options, checkpoints,
-// table and plots of the program on the host. What lies between the markers is in the
-// guide.
+// table and plots of the program on the host.
 //
 //   language_model_cuda                                    one GPU, one rank
 //   mpirun -np 4 language_model_cuda                       where it was built with MPI
@@ -44,7 +43,6 @@ void train(const place& here, const program_options& o, const gpu_options& g) {
   gpu device(here, g.id_file);
   std::optional<onebit::cuda_graphs> graphs;
   common::rank_link link{.rank = here.rank, .size = here.size};
-  // [cuda]
   onebit::nccl comm(device.communicator(), device.stream());  // instead of threads or MPI
   link.make_optimizer = [&](const std::string& algorithm,
                             std::span<const common::parameter> parameters,
@@ -54,7 +52,6 @@ void train(const place& here, const program_options& o, const gpu_options& g) {
     return onebit::make_optimizer(algorithm, options, groups, comm,
                                   onebit::cuda(device.stream()));  // instead of the host
   };
-  // [/cuda]
   link.all_gather = [&](const void* send, void* receive, std::size_t bytes) {
     comm.host_all_gather(send, receive, bytes);
   };

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+// A small trainer around onebit on CUDA devices, over NCCL: a rank for each device of this machine.
+// What lies between the markers is in the guide. Without a device it says so, and ends with 77.
+
+// [cuda]
+#include <nccl.h>
+#include <thrust/device_vector.h>
+
+#include <cstdio>
+#include <onebit/backend/cuda.cuh>
+#include <onebit/onebit.hpp>
+#include <onebit/transport/nccl.hpp>
+#include <stdexcept>
+#include <vector>
+
+/// Yours. Here every rank has a target of its own, and their mean is 1.
+__global__ void backward(const float* params, float* grads, unsigned n, float target) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) grads[i] = params[i] - target;
+}
+
+void train(int rank, int size, ncclUniqueId id) {
+  cudaStream_t stream = nullptr;
+  ncclComm_t communicator = nullptr;
+  if (cudaSetDevice(rank) != cudaSuccess || cudaStreamCreate(&stream) != cudaSuccess ||
+      ncclCommInitRank(&communicator, size, id, rank) != ncclSuccess) {
+    throw std::runtime_error("no device, no stream or no communicator");
+  }
+  const std::vector<float> initial(10000);  // equal on all ranks
+  thrust::device_vector<float> params = initial, grads = initial;
+  {
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({params, grads});  // device memory: looked at, never copied
+    onebit::one_bit_adam_options options;
+    options.freeze.after = 60;
+    onebit::nccl comm(communicator, stream);  // instead of threads or MPI
+    const onebit::cuda device(stream);        // instead of the host
+    auto optimizer = onebit::one_bit_adam(groups, comm, options, {}, device);
+    onebit::report done;
+    for (int step = 0; step < 400; ++step) {
+      backward<<<40, 256, 0, stream>>>(params.data().get(), grads.data().get(), 10000,
+                                       2.0F * (rank + 1) / (size + 1));
+      done = optimizer.step(step < 200 ? 0.1F : 0.01F);  // enqueued: does not wait
+    }
+    const bool agreed = optimizer.settle() == onebit::outcome::agreed;  // waits
+    const float x = params.back();
+    std::printf("rank %d of %d: %.4f, should be 1; %llu bytes sent in the last step\n", rank, size,
+                x, static_cast<unsigned long long>(done.bytes_sent));
+    if (!agreed || x < 0.99F || x > 1.01F) throw std::runtime_error("it has not learnt");
+  }
+  (void)ncclCommDestroy(communicator);  // after the transport and the optimizer
+  (void)cudaStreamDestroy(stream);
+}
+// [/cuda]
+
+int main() {
+  const int size = onebit::cuda_device_count();
+  if (size == 0) {
+    std::puts("skipped: no CUDA device");
+    return 77;
+  }
+  ncclUniqueId id;
+  if (ncclGetUniqueId(&id) != ncclSuccess) return 1;
+  onebit::run_threads(size, [&](onebit::threads thread) { train(thread.rank(), size, id); });
+}
