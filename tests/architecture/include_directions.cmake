@@ -24,7 +24,7 @@ endforeach()
 set(may_include_policy_checks concepts wire)
 
 # The policies know the core, or only its concepts, and not each other.
-set(may_include_transport error vocabulary concepts transport)
+set(may_include_transport element error vocabulary concepts transport)
 set(may_include_wire error vocabulary concepts)
 set(may_include_schedule error vocabulary concepts schedule)
 set(may_include_backend ${core} backend)

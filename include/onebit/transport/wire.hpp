@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <optional>
 #include <string>
