@@ -205,9 +205,9 @@ template <class Options>
     r.read({"scale_elements"}, elements);
     o.scale_elements = static_cast<std::size_t>(elements);
   };
-  const auto read_bits = [&](const char* name, std::uint64_t& bits, std::uint64_t fewer) {
-    if (r.read({name}, bits) && bits != 32 && bits != fewer) {
-      r.fail({name, " is ", bits, ", must be 32 or ", fewer});
+  const auto read_bits = [&](const char* key, std::uint64_t& bits, std::uint64_t fewer) {
+    if (r.read({key}, bits) && bits != 32 && bits != fewer) {
+      r.fail({key, " is ", bits, ", must be 32 or ", fewer});
     }
   };
   const auto compressing = [&](auto& rule) {
