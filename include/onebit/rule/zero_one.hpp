@@ -190,6 +190,7 @@ class zero_one_rule : public rule_defaults {
     const std::size_t n = n_words_ * word_elements;
     a.by_word(m_, backend_, n);
     if constexpr (packs) a.scalar(packed_now_);
+    in_floats_ = !packed_now_;  // also for an `apply` before the next step
     if (packs && packed_now_) {
       a.by_word(packed_, backend_, n_words_ * word::bytes, word::idle);
       if constexpr (Archive::reading) a.put_aside(v_);
