@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <onebit/onebit.hpp>
+#include <onebit/transport/staged.hpp>
 #include <onebit/transport/wire.hpp>
 #include <optional>
 #include <string>
@@ -200,6 +201,11 @@ TEST_CASE("what a transport can not, a wire does the next best way") {
     const std::string text = thrown<onebit::invalid_input>([&] { (void)w.split(0, 0); });
     CHECK(text == contains{"wire: this transport cannot be split: it has no split(color, key)"});
     CHECK(text == contains{w.where()});
+    // nothing is next best to a sum of bf16; a wire within another transport is told when it is due
+    onebit::staged within(w, onebit::host_memory{});
+    std::vector<onebit::bf16> halves(2);
+    CHECK(thrown<onebit::invalid_input>([&] { within.all_reduce_sum(halves.data(), 2); }) ==
+          contains{"this transport has no all_reduce_sum(onebit::bf16* data"});
   });
 }
 

@@ -254,9 +254,10 @@ class wire {
     const timer time(*ledger_, others() * slot_bytes);
     line_->call(call::all_gather, send, receive, slot_bytes);
   }
-  /// Of floats, or of bf16 where the transport is a HalfSummingTransport.
+  /// Of floats, or of bf16: throws invalid_input unless the transport is a HalfSummingTransport.
   template <class T>
   void all_reduce_sum(T* data, std::size_t n) {
+    if constexpr (std::same_as<T, bf16>) require_half_sums();  // also of a wire within a transport
     const timer time(*ledger_, 2 * others() * n * sizeof(T) / (others() + 1));
     line_->all_reduce_sum(data, n);
   }
