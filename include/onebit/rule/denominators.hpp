@@ -45,7 +45,7 @@ struct byte_word {
 };
 
 /// A word of variances in 33 bytes, as their roots: as near to those as byte_word is. What is 0
-/// stays 0, and what is not does not become 0.
+/// stays 0, and what is not does not become 0, but for what is next to no float (3e-44).
 struct byte_root {
   static constexpr std::size_t bytes = byte_word::bytes;
   static constexpr std::byte idle{128};  ///< of words of zeros

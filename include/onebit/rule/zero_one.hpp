@@ -221,6 +221,8 @@ class zero_one_rule : public rule_defaults {
     f(flat_field{v_.data()});
   }
   /// Memory for v in floats, in steps that refresh it, and in 8 bits, after which it is constant.
+  /// New memory is never in a graph that was captured: after the last average for a while, and
+  /// after steps that must be known, all are captured anew.
   template <class At>
   void make_room(const step_plan& plan, const At& at) {
     in_floats_ = plan.average_gradient || !packed_now_;
@@ -256,7 +258,7 @@ class zero_one_rule : public rule_defaults {
   detail::pack_kernel<word> pack_{};
   std::size_t n_tiles_ = 0;
   bool packed_now_ = false;  ///< then floats are only for refreshes
-  bool in_floats_ = true;    ///< what this step reads
+  bool in_floats_ = true;    ///< what this step reads, or an `apply` before the next
   std::size_t n_words_ = 0;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
   bool moved_ = false;           ///< that sum is not 0
