@@ -148,6 +148,12 @@ concept NarrowField = requires {
   requires Field::narrow;
 };
 
+/// A view that reads many slots for each value.
+template <class View>
+concept ManySlotView = requires {
+  View::n_slots;
+};
+
 /// The local gradient as a message: base + g.
 template <class P, class G>
 struct gradient_message {

@@ -301,7 +301,6 @@ struct gathered_view {
 /// The mean over W slots, each from one rank; bucket after bucket.
 template <Compressor C>
 struct mean_view {
-  static constexpr bool narrow = true;
   C codec;
   slot_format format;
   const std::byte* slots = nullptr;

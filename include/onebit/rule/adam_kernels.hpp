@@ -19,7 +19,7 @@ namespace onebit::inline v0_1 {
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
 template <class View, class P, class G>
 struct momentum_message {
-  static constexpr bool narrow = NarrowField<View>;
+  static constexpr bool narrow = ManySlotView<View> || NarrowField<View>;
   static constexpr bool wakes = true;
   View momentum;
   const tensor_entry<P, G>* tensors;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <onebit/vocabulary.hpp>
 
 namespace onebit::inline v0_1 {
 
