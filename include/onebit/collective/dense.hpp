@@ -34,6 +34,7 @@ enum class dense_sum : std::uint8_t {
   /// HalfSummingTransport.
   transport_in_bf16
 };
+/// Whether the transport adds up.
 [[nodiscard]] constexpr bool by_transport(dense_sum mode) {
   return mode == dense_sum::transport || mode == dense_sum::transport_in_bf16;
 }
