@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <set>
@@ -185,6 +186,30 @@ TEST_CASE("layout: no tensors, and tensors of nothing") {
     CHECK(axis.segments().empty());
     CHECK(axis.slot_segments() == 0);
   }
+}
+
+TEST_CASE("layout: tiles of 1024 to 4096 elements, so that 2048 have work where that can be") {
+  const auto largest = [](std::size_t n, int n_buckets, std::size_t tile_words) {
+    const std::vector<std::size_t> sizes = {n};
+    const layout axis(sizes, 2, granularity::layer(), n_buckets, tile_words);
+    std::uint32_t most = 0;
+    for (const onebit::tile& t : axis.tiles()) most = std::max(most, t.n);
+    return most;
+  };
+  CHECK(largest(5000, 1, 0) == 1024);
+  CHECK(largest((1 << 22) - 32, 1, 0) == 1024);
+  CHECK(largest(1 << 22, 1, 0) == 2048);
+  CHECK(largest((1 << 23) - 32, 1, 0) == 2048);
+  CHECK(largest(1 << 23, 1, 0) == 4096);
+  CHECK(largest(1 << 26, 1, 0) == 4096);
+  CHECK(largest(1 << 23, 2, 0) == 2048);                 // what travels at once counts
+  CHECK(largest(10000, 1, onebit::tile_words) == 4096);  // as tile compressors have them
+  // signs are cut by size, a compressor of three members sees 4096
+  const std::vector<std::size_t> sizes = {10000};
+  const onebit::sender<onebit::sign<>, onebit::host> words({}, onebit::host(1), sizes, 1);
+  const onebit::sender<onebit_test::int8_tile, onebit::host> whole({}, onebit::host(1), sizes, 1);
+  CHECK(words.axis().tiles()[0].n == 1024);
+  CHECK(whole.axis().tiles()[0].n == 4096);
 }
 
 TEST_CASE("layout: more than 2^31 and 2^32 elements") {

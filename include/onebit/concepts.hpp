@@ -13,7 +13,14 @@
 /// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
 namespace onebit::inline v0_1 {
 
+/// A policy with a name, as checkpoints and error messages tell it.
+template <class Policy>
+concept Named = requires(const Policy p) {
+  std::string(p.name());
+};
+
 // -- where arithmetic runs -----------------------------------------------------------------------
+
 /// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being its
 /// lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
 /// `make_buffer<T>(n)` gives n zeroed objects, 64-byte aligned, owned, movable: `.data()`,
@@ -31,20 +38,8 @@ concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& k
   { backend.template make_buffer<float>(n).size() } -> std::convertible_to<std::size_t>;
 };
 
-/// A kernel of a few scalars a call, that says `static constexpr bool serial = true`: it needs no
-/// lanes that hold a word, and the host compiles it once, not for every instruction set.
-template <class Kernel>
-concept SerialKernel = requires {
-  requires Kernel::serial;
-};
-
-/// One that says `static constexpr bool rare = true`: the host compiles it for one instruction set.
-template <class Kernel>
-concept RareKernel = requires {
-  requires Kernel::rare;
-};
-
 // -- how bytes travel ----------------------------------------------------------------------------
+
 /// How bytes travel between `size()` ranks. All three operations are collective and take buffers
 /// that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it. They
 /// wait, or, with a deferred backend, are ordered with its kernels.
@@ -59,9 +54,9 @@ concept Transport = requires(T transport, const void* send, void* receive, std::
 };
 
 /// Can also start its collectives, and wait for them later: gather_scatter with buckets computes
-/// meanwhile. All ranks start all theirs in the same order; several of both kinds may be under way.
-/// A request is movable; `test()` says whether it is done; `wait()` may follow either; an error is
-/// thrown once; destroyed, it waits.
+/// meanwhile (nothing else starts them). All ranks start all theirs in the same order; several of
+/// both kinds may be under way. A request is movable; `test()` says whether it is done; `wait()`
+/// may follow either; an error is thrown once; destroyed, it waits.
 template <class T>
 concept StartingTransport = Transport<T> &&
     requires(T t, const void* send, void* receive, std::size_t n) {
@@ -124,6 +119,7 @@ concept Memory = std::copy_constructible<M> &&
 };
 
 // -- value <-> bits ------------------------------------------------------------------------------
+
 /// A compressor whose codec works word by word and fuses into the passes that produce and use the
 /// values: `sign`, `identity`. See compress/sign.hpp for what each member means.
 template <class C>
@@ -156,6 +152,7 @@ template <class C>
 concept Compressor = WordCompressor<C> || TileCompressor<C>;
 
 // -- when ----------------------------------------------------------------------------------------
+
 /// What a schedule need not say.
 struct schedule_defaults {
   static constexpr bool compresses = true;  ///< never exchanging, it needs no memory for it
@@ -184,6 +181,7 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 };
 
 // -- what arithmetic -----------------------------------------------------------------------------
+
 /// What a rule need not say.
 struct rule_defaults {
   static constexpr bool accumulates = false;  ///< the carried buffer gathers what is sent later
@@ -201,7 +199,7 @@ struct rule_defaults {
   [[nodiscard]] moments_seen seen(const step_plan&) const { return {}; }  ///< of such a step
   /// What gradients are clipped to, by their global norm; 0: they are not.
   [[nodiscard]] double max_grad_norm() const { return 0; }
-  /// Before anything of a step: may narrow the plan, or throw.
+  /// Before anything of a step: may make the plan smaller, or throw.
   template <class At>
   void open(step_plan&, float, std::uint64_t, const At&) {}
   /// ||v||_1 after `refresh`, for schedules that ask.
@@ -290,6 +288,7 @@ concept ResumingRule = ExchangeRule<R> &&
 };
 
 // -- who talks to whom ---------------------------------------------------------------------------
+
 /// An exchange as the step uses it: the ranks agree on a message. Only `allocate` allocates; what a
 /// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says.
 template <class X>

@@ -13,12 +13,6 @@
 /// The concepts in words: one call per policy, so that a compiler says what is missing.
 namespace onebit::inline v0_1 {
 
-/// A policy with a name, as checkpoints and error messages tell it.
-template <class Policy>
-concept Named = requires(const Policy p) {
-  std::string(p.name());
-};
-
 template <class Policy>
 [[nodiscard]] std::string policy_name(const Policy& policy) {
   if constexpr (Named<Policy>) {

@@ -149,6 +149,19 @@ ONEBIT_HD void add_squares(Sum& sum, const typename L::value& v) {
   }
 }
 
+/// A kernel of a few scalars a call, that says `static constexpr bool serial = true`: it needs no
+/// lanes that hold a word, and the host compiles it once, not for every instruction set.
+template <class Kernel>
+concept SerialKernel = requires {
+  requires Kernel::serial;
+};
+
+/// One that says `static constexpr bool rare = true`: the host compiles it for one instruction set.
+template <class Kernel>
+concept RareKernel = requires {
+  requires Kernel::rare;
+};
+
 /// A kernel that goes through the words of a tile L::words at a time says which tile that is.
 template <class Kernel>
 concept TileKernel = requires(const Kernel& k, std::size_t i) {

@@ -80,8 +80,14 @@ TEST_CASE("law 3: dense in rank order is the naive loop; identity through any ex
   }
 }
 
-TEST_CASE("dense in bf16: messages and their mean are rounded once each, in half of the bytes") {
-  const auto rounded = [](float x) { return onebit::to_float(onebit::to_bf16(x)); };
+namespace {
+
+float rounded(float x) { return onebit::to_float(onebit::to_bf16(x)); }
+
+/// Exchanges halves and floats, and calls check(what a rank sent of the halves, the floats' bytes,
+/// w). `rounds`: the transport adds up, and gives bf16, which threads round once.
+template <class Halves, class Floats, class Check>
+void check_halves(bool rounds, const Check& check) {
   for (const auto& sizes : {odd_sizes(), std::vector<std::size_t>{1000}}) {
     for (const int w : {1, 2, 3, 5}) {
       CAPTURE(w);
@@ -89,7 +95,7 @@ TEST_CASE("dense in bf16: messages and their mean are rounded once each, in half
         return on_ranks(
             w, [&](onebit::threads t) { return exchange<decltype(model)>(t, sizes, 2, value); });
       };
-      const auto halves = run(in_bf16{}), floats = run(in_rank_order{});
+      const auto halves = run(Halves{}), floats = run(Floats{});
       for (std::size_t step = 0; step < 2; ++step) {
         const auto& real = halves[0].real;
         flat expected(real.size(), 0.0F);
@@ -101,56 +107,40 @@ TEST_CASE("dense in bf16: messages and their mean are rounded once each, in half
           }
           volatile float sum = rounded(value(0, step, i));
           for (int r = 1; r < w; ++r) sum = sum + rounded(value(r, step, i));
+          if (rounds) sum = rounded(sum);
           expected[i] = rounded(sum * (1.0F / static_cast<float>(w)));
         }
         for (const exchange_trace& r : halves) {
           CHECK(first_difference(r.agreed[step], expected) == none);
-          CHECK(r.sent[step].collectives == (w > 1 ? 2U : 0U));
-          // but for what a slot has behind its elements: the sum of squares, and the status
-          const auto n_slots = static_cast<std::uint64_t>(2 * (w - 1));
-          CHECK(2 * (r.sent[step].bytes_sent - 24 * n_slots) ==
-                floats[0].sent[step].bytes_sent - 24 * n_slots);
+          check(r.sent[step], floats[0].sent[step].bytes_sent, static_cast<std::uint64_t>(w));
         }
       }
     }
   }
 }
 
+}  // namespace
+
+TEST_CASE("dense in bf16: messages and their mean are rounded once each, in half of the bytes") {
+  check_halves<in_bf16, in_rank_order>(
+      false, [](const onebit::traffic& sent, std::uint64_t floats, std::uint64_t w) {
+        CHECK(sent.collectives == (w > 1 ? 2U : 0U));
+        // but for what a slot has behind its elements: the sum of squares, and the status
+        const std::uint64_t behind = 2 * (w - 1) * 24;
+        CHECK(2 * (sent.bytes_sent - behind) == floats - behind);
+      });
+}
+
 TEST_CASE("dense in bf16 by the transport: one collective, half of the bytes of a ring") {
-  const auto rounded = [](float x) { return onebit::to_float(onebit::to_bf16(x)); };
-  for (const auto& sizes : {odd_sizes(), std::vector<std::size_t>{1000}}) {
-    for (const int w : {1, 2, 3, 5}) {
-      CAPTURE(w);
-      const auto run = [&](auto model) {
-        return on_ranks(
-            w, [&](onebit::threads t) { return exchange<decltype(model)>(t, sizes, 2, value); });
-      };
-      const auto halves = run(by_transport_in_bf16{}), floats = run(by_transport{});
-      for (std::size_t step = 0; step < 2; ++step) {
-        const auto& real = halves[0].real;
-        flat expected(real.size(), 0.0F);
-        for (std::size_t i = 0; i < expected.size(); ++i) {
-          if (!real[i]) continue;
-          if (w == 1) {
-            expected[i] = value(0, step, i);  // nothing travels, nothing is rounded
-            continue;
-          }
-          volatile float sum = rounded(value(0, step, i));  // threads round the sum once
-          for (int r = 1; r < w; ++r) sum = sum + rounded(value(r, step, i));
-          expected[i] = rounded(rounded(sum) * (1.0F / static_cast<float>(w)));
-        }
-        for (const exchange_trace& r : halves) {
-          CHECK(first_difference(r.agreed[step], expected) == none);
-          CHECK(r.sent[step].collectives == (w > 1 ? 1U : 0U));
-          // but for 24 bytes a slot behind its elements, and what dividing by w cuts off
-          const auto w64 = static_cast<std::uint64_t>(w), behind = 2 * (w64 - 1) * 24;
-          const std::uint64_t twice = 2 * (r.sent[step].bytes_sent - behind) + behind;
-          CHECK(twice <= floats[0].sent[step].bytes_sent + 2);
-          CHECK(twice + 2 >= floats[0].sent[step].bytes_sent);
-        }
-      }
-    }
-  }
+  check_halves<by_transport_in_bf16, by_transport>(
+      true, [](const onebit::traffic& sent, std::uint64_t floats, std::uint64_t w) {
+        CHECK(sent.collectives == (w > 1 ? 1U : 0U));
+        // but for 24 bytes a slot behind its elements, and what dividing by w cuts off
+        const std::uint64_t behind = 2 * (w - 1) * 24;
+        const std::uint64_t twice = 2 * (sent.bytes_sent - behind) + behind;
+        CHECK(twice <= floats + 2);
+        CHECK(twice + 2 >= floats);
+      });
 }
 
 TEST_CASE("dense in bf16 by the transport: one that has no such sum is refused, on all ranks") {

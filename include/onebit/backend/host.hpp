@@ -11,6 +11,7 @@
 #include <onebit/backend/thread_team.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
+#include <onebit/wide_lanes.hpp>
 #include <string_view>
 #include <type_traits>
 #include <utility>

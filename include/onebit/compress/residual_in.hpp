@@ -31,6 +31,11 @@ concept ResidualStorage = requires(typename S::element* out, const typename S::e
   S::template store<detail::any_lanes>(out, v, v);
 };
 
+template <class S>
+concept NamedStorage = ResidualStorage<S> && requires {
+  std::string(S::name);
+};
+
 /// Residuals as they are: 4 bytes per element.
 struct residuals_in_float {
   /// @{
@@ -161,11 +166,11 @@ struct residual_in : C {
   /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
     std::string whole = "custom";
-    if constexpr (requires(const C& c) { std::string(c.name()); }) whole = C::name();
+    if constexpr (Named<C>) whole = C::name();
     whole += ", residuals in ";
     if constexpr (std::is_same_v<residual_storage, residuals_in_int8>) {
       return whole + "8 bits";
-    } else if constexpr (requires { std::string(residual_storage::name); }) {
+    } else if constexpr (NamedStorage<residual_storage>) {
       return whole + residual_storage::name;
     } else {
       return whole + "a form of their own";
