@@ -104,8 +104,9 @@ TEST_CASE("roofline: what cannot be read is told") {
         contains{"no device C3; there are A100, H100, H200, B200"});
 }
 
-TEST_CASE("roofline: the counts are of all algorithms, and of kernels that there are") {
-  const roofline::counts c = roofline::read_counts(source + "/bench/results/cuda-counts.json");
+namespace {
+
+void check_counts(const roofline::counts& c) {
   const std::string headers = all_headers();
   for (const char* name : {"adam by hand", "one_bit_adam", "one_bit_lamb", "zero_one_adam",
                            "zero_one_adam, local", "adam", "lamb"}) {
@@ -129,4 +130,26 @@ TEST_CASE("roofline: the counts are of all algorithms, and of kernels that there
     CHECK(c.of("one_bit_adam").seconds(d) < c.of("adam").seconds(d));
     CHECK(c.of("adam by hand").seconds(d) < c.of("one_bit_adam").seconds(d) * 1.2);
   }
+}
+
+}  // namespace
+
+TEST_CASE("roofline: the counts are of all algorithms, and of kernels that there are") {
+  const auto read = [](double elements) {
+    return roofline::read_counts(roofline::counts_file(source + "/bench/results", elements));
+  };
+  const roofline::counts small = read(1e6), large = read(3e8);
+  check_counts(small);
+  check_counts(large);
+
+  // Each for its side of the size from which tiles are large, which take fewer instructions.
+  CHECK(onebit::words_of_tiles(static_cast<std::size_t>(small.elements) / 32) < onebit::tile_words);
+  CHECK(onebit::words_of_tiles(static_cast<std::size_t>(large.elements) / 32) ==
+        onebit::tile_words);
+  const auto instructions = [](const roofline::counts& c) {
+    return c.of("one_bit_adam").sum([](const roofline::kernel& k) {
+      return k.thread_instructions;
+    }) / c.elements;
+  };
+  CHECK(instructions(large) < instructions(small));
 }

@@ -5,10 +5,11 @@
 // kernels execute: a CUDA device on the CPU. Writes the counts of each step, by kernel, as JSON;
 // counts.sh builds it and runs it.
 //
-//   counts FILE
+//   counts FILE [ELEMENTS]
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -34,7 +35,7 @@ using groups = std::vector<onebit::param_group<>>;
 using transport = onebit_test::echo<onebit::cuda_memory>;
 using json = nlohmann::ordered_json;
 
-constexpr std::size_t n = 1'000'000;
+std::size_t n = 1'000'000;  // of the vector
 
 struct scene {
   onebit::cuda backend;
@@ -153,7 +154,7 @@ class counter {
     backend.wait();
     add("adam by hand", 1);
   }
-  void write(const char* command) const {
+  void write(const std::string& command) const {
     json all = {{"command", command},
                 {"nvcc", std::to_string(CUDART_VERSION / 1000) + "." +
                              std::to_string(CUDART_VERSION % 1000 / 10)},
@@ -210,8 +211,9 @@ void count_all(counter& to) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::puts("usage: counts FILE");
+  if (argc == 3) n = std::strtoull(argv[2], nullptr, 10);
+  if (argc < 2 || argc > 3 || n == 0 || n % 4 != 0) {
+    std::puts("usage: counts FILE [ELEMENTS], a multiple of 4");
     return 2;
   }
   if (ptxdev_reset_stats == nullptr) {
@@ -221,7 +223,7 @@ int main(int argc, char** argv) {
   try {
     counter to(argv[1]);
     count_all(to);
-    to.write("bench/cuda/counts.sh");
+    to.write("bench/cuda/counts.sh" + (argc == 3 ? " FILE " + std::to_string(n) : ""));
   } catch (const std::exception& e) {
     std::fprintf(stderr, "counts: %s\n", e.what());
     return 1;

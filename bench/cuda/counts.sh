@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # What the kernels of a step execute, counted on a CUDA device on the CPU, by kernel and step, for
-# one rank of 8 and 10^6 floats in one tensor. Needs nvcc, and no GPU. No times.
+# one rank of 8 and ELEMENTS (10^6) floats in one tensor. Needs nvcc, and no GPU. No times.
 # examples/advisor's `roofline` prints the counts, and what they take at least on named devices.
 #
-#   bench/cuda/counts.sh [FILE]        instead of bench/results/cuda-counts.json
+#   bench/cuda/counts.sh [FILE [ELEMENTS]]        instead of bench/results/cuda-counts.json
+#   bench/cuda/counts.sh bench/results/cuda-counts-large.json 8388608        tiles of full size: minutes
 #
 # ONEBIT_PTX_DEVICE   where that device's libcudart.so is, instead of building ../shared/ptx-device
 # ONEBIT_BUILT        the program, which is there already
@@ -33,4 +34,4 @@ if [[ -z "$program" ]]; then
   nvcc -std=c++20 -O1 --no-compress -cudart shared -gencode arch=compute_90,code=compute_90 \
     -Iinclude bench/cuda/counts.cu -o "$program" -L"$device"
 fi
-LD_LIBRARY_PATH="$device" PTXDEV_QUEUE=lazy "$program" "$out"
+LD_LIBRARY_PATH="$device" PTXDEV_QUEUE=lazy "$program" "$out" "${@:2}"

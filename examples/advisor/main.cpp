@@ -112,8 +112,9 @@ void estimate_into(settings& s, const CLI::App& app) {
     if (app.get_option(option)->count() == 0) to = value;
   };
   namespace roofline = advisor::roofline;
-  const roofline::estimate e =
-      roofline::passes_on(roofline::device_named(s.device), roofline::read_counts(ADVISOR_COUNTS));
+  const roofline::estimate e = roofline::passes_on(
+      roofline::device_named(s.device),
+      roofline::read_counts(roofline::counts_file(ADVISOR_COUNTS, s.parameters)));
   put("--dense-update-ns", s.dense_update_ns, e.dense_update_ns);
   put("--encode-ns", s.compression.encode_ns, e.compression.encode_ns);
   put("--serve-ns", s.compression.serve_ns, e.compression.serve_ns);

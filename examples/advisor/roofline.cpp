@@ -75,11 +75,11 @@ void print_steps(const counts& c, const std::vector<device>& on, double paramete
 
 int run_program(int argc, char** argv) {
   CLI::App app{"What a step's kernels take at least on GPUs, estimated from counts."};
-  std::string file = ADVISOR_COUNTS, against;
+  std::string file, against;
   std::vector<std::string> names;
   double parameters = 336226108, tolerance = 0.05;
   bool kernels = false;
-  app.add_option("--counts", file, "a file of bench/cuda/counts.sh")->capture_default_str();
+  app.add_option("--counts", file, "a file of bench/cuda/counts.sh (ours, of a like size)");
   app.add_option("--parameters", parameters, "parameters of the model")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -89,9 +89,13 @@ int run_program(int argc, char** argv) {
   app.add_option("--tolerance", tolerance, "of --against, relative")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
 
+  const counts other = against.empty() ? counts{} : read_counts(against);
+  if (file.empty()) {
+    file = counts_file(ADVISOR_COUNTS, against.empty() ? parameters : other.elements);
+  }
   const counts c = read_counts(file);
   if (!against.empty()) {
-    const std::vector<std::string> lines = differences(c, read_counts(against), tolerance);
+    const std::vector<std::string> lines = differences(c, other, tolerance);
     for (const std::string& line : lines) std::printf("%s\n", line.c_str());
     if (!lines.empty()) std::printf("%s is not current: %s\n", file.c_str(), c.command.c_str());
     return lines.empty() ? 0 : 1;
@@ -99,8 +103,8 @@ int run_program(int argc, char** argv) {
   std::vector<device> on;
   for (const std::string& name : names) on.push_back(device_named(name));
   if (on.empty()) on.assign(devices.begin(), devices.end());
-  std::printf("Counts of %s (nvcc %s, PTX for %s); no GPU has run anything.\n\n", c.command.c_str(),
-              c.nvcc.c_str(), c.architecture.c_str());
+  std::printf("Counts of %s (%.0f elements, nvcc %s, PTX for %s); no GPU has run anything.\n\n",
+              c.command.c_str(), c.elements, c.nvcc.c_str(), c.architecture.c_str());
   if (kernels) print_kernels(c, on);
   print_steps(c, on, parameters);
   return 0;

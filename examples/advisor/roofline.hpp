@@ -125,6 +125,12 @@ struct counts {
   cost::refuse("roofline: ", file, ": ", e.what());
 }
 
+/// The file in that folder whose counts are nearest for vectors of so many elements: from 2^23 on
+/// the library cuts them into tiles of full size, below into smaller ones, which cost a tenth more.
+[[nodiscard]] inline std::string counts_file(const std::string& folder, double elements) {
+  return folder + (elements < 1 << 23 ? "/cuda-counts.json" : "/cuda-counts-large.json");
+}
+
 /// Where two counts of the same steps differ: launches at all, other figures by more than
 /// `tolerance` of the step's; a line for each.
 [[nodiscard]] inline std::vector<std::string> differences(const counts& a, const counts& b,

@@ -22,7 +22,7 @@ using onebit_test::training;
 namespace {
 
 constexpr float lr = 1e-3F;
-constexpr std::uint64_t late = 20, n_steps = 60;
+constexpr std::uint64_t late = 20, all_steps = 60;
 
 /// Of one tensor of 96: the first 32 elements have gradients always, the next from step `late` on,
 /// the last never. What each third has moved at most when the second wakes, one step later, and in
@@ -48,7 +48,7 @@ std::vector<moves> train(int n_ranks, const Make& make) {
       }
     };
     bool woken = false;
-    while (o.steps() < n_steps) {
+    while (o.steps() < all_steps) {
       const std::uint64_t step = o.steps();
       const auto plan = o.schedule().plan(step, lr);
       const bool wakes = step >= late && plan.average_gradient && !woken;
@@ -76,10 +76,10 @@ void check_waking(const Make& make) {
       // and at most a few times that, since the message's scale is that of the others
       CHECK(m.after_waking[1] > 0.05);
       CHECK(m.after_waking[1] < 5);
-      CHECK(m.in_the_end[1] > 0.5 * static_cast<double>(n_steps - late) / 2);
+      CHECK(m.in_the_end[1] > 0.5 * static_cast<double>(all_steps - late) / 2);
       CHECK(m.in_the_end[2] == 0);
-      CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(n_steps));
-      CHECK(m.in_the_end[0] < 1.1 * static_cast<double>(n_steps));
+      CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(all_steps));
+      CHECK(m.in_the_end[0] < 1.1 * static_cast<double>(all_steps));
     }
   }
 }
@@ -94,7 +94,7 @@ TEST_CASE("late elements: a refresh wakes those that have gradients by then, and
   }
   SUBCASE("0/1 Adam, every step an exchange") {
     check_waking([](const auto& g, auto t) {
-      return onebit::zero_one_adam(g, t, {.schedule = {.kappa = 4, .warmup_steps = n_steps}});
+      return onebit::zero_one_adam(g, t, {.schedule = {.kappa = 4, .warmup_steps = all_steps}});
     });
   }
   SUBCASE("0/1 Adam with local steps") {
@@ -110,7 +110,7 @@ TEST_CASE("late elements: without refreshes they stay where they are, as in the 
   const auto still = [](const auto& make) {
     for (const moves& m : train(2, make)) {
       CHECK(m.in_the_end[1] == 0);
-      CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(n_steps));
+      CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(all_steps));
     }
   };
   still([](const auto& g, auto t) {

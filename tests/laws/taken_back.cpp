@@ -29,7 +29,7 @@ using namespace onebit_test;
 namespace {
 
 constexpr std::uint64_t n_steps = 10;
-const std::vector<std::size_t> sizes = {33, 0, 1000, 1, 64, 300};
+const std::vector<std::size_t> tensor_sizes = {33, 0, 1000, 1, 64, 300};
 
 struct state {
   std::uint64_t parameters = 0, steps = 0;
@@ -60,13 +60,13 @@ struct rank {
   }
   void open(std::size_t announce) {
     optimizer->begin(lr());
-    for (std::size_t i = 0; i < announce; ++i) optimizer->ready(sizes.size() - 1 - i);
+    for (std::size_t i = 0; i < announce; ++i) optimizer->ready(tensor_sizes.size() - 1 - i);
   }
   void fill() { data.compute_gradients(t.rank(), optimizer->steps()); }
   [[nodiscard]] float lr() const { return 0.01F / static_cast<float>(1 + optimizer->steps() % 3); }
 
   onebit::threads t;
-  training<> data{sizes};
+  training<> data{tensor_sizes};
   std::shared_ptr<memory_book> book = std::make_shared<memory_book>();
   std::unique_ptr<any_optimizer> optimizer;
 };
@@ -190,7 +190,7 @@ TEST_CASE("law 10: an optimizer under way is moved over: its collectives end bef
       CAPTURE(at);
       const auto states = on_strict_ranks(2, [&](rank& r) {
         r.build(make);
-        training<> other_data(sizes);
+        training<> other_data(tensor_sizes);
         auto other = make(other_data, strict_transport(r.t, r.book), strict_host(r.book));
         for (std::uint64_t i = 0; i < at; ++i) {
           (void)r.step();
@@ -200,7 +200,8 @@ TEST_CASE("law 10: an optimizer under way is moved over: its collectives end bef
         const std::uint64_t parameters = other_data.digest();
         other_data.compute_gradients(r.t.rank(), at);
         other->begin(0.02F);
-        for (std::size_t k = sizes.size(); k-- > 2;) other->ready(k);  // two buckets of three
+        for (std::size_t k = tensor_sizes.size(); k-- > 2;)
+          other->ready(k);  // two buckets of three
         n_started += r.book->in_use.empty() ? 0U : 1U;
         other->take(*r.optimizer);
         CHECK(r.book->in_use.empty());
@@ -234,16 +235,17 @@ TEST_CASE("law 10: a step that has begun is given up with its optimizer") {
             const auto gone = std::move(r.optimizer);
             r.data.compute_gradients(r.t.rank(), i);
             gone->begin(0.01F);
-            for (std::size_t k = 0; k < i % sizes.size(); ++k) gone->ready(sizes.size() - 1 - k);
+            for (std::size_t k = 0; k < i % tensor_sizes.size(); ++k)
+              gone->ready(tensor_sizes.size() - 1 - k);
             throw std::runtime_error("of the trainer's own");
           } catch (const std::runtime_error&) {
           }
           CHECK(r.book->in_use.empty());
           CHECK(r.data.params == parameters);
           // an optimizer is built on equal parameters, which 0/1 Adam's are only now and then
-          const training<> fresh(sizes);
+          const training<> fresh(tensor_sizes);
           const auto set = [&](const auto& values) {
-            for (std::size_t k = 0; k < sizes.size(); ++k) {
+            for (std::size_t k = 0; k < tensor_sizes.size(); ++k) {
               std::copy(values[k].begin(), values[k].end(), r.data.params[k].begin());
             }
           };

@@ -23,8 +23,8 @@ struct scratch {
   scratch(const scratch&) = delete;
   scratch& operator=(const scratch&) = delete;
   ~scratch() {
-    std::error_code none;
-    std::filesystem::remove_all(path, none);
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
   }
 };
 
