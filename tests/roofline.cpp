@@ -8,6 +8,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -107,6 +108,7 @@ TEST_CASE("roofline: what cannot be read is told") {
 namespace {
 
 void check_counts(const roofline::counts& c) {
+  CAPTURE(c.command);
   const std::string headers = all_headers();
   for (const char* name : {"adam by hand", "one_bit_adam", "one_bit_lamb", "zero_one_adam",
                            "zero_one_adam, local", "adam", "lamb"}) {
@@ -142,14 +144,37 @@ TEST_CASE("roofline: the counts are of all algorithms, and of kernels that there
   check_counts(small);
   check_counts(large);
 
-  // Each for its side of the size from which tiles are large, which take fewer instructions.
-  CHECK(onebit::words_of_tiles(static_cast<std::size_t>(small.elements) / 32) < onebit::tile_words);
-  CHECK(onebit::words_of_tiles(static_cast<std::size_t>(large.elements) / 32) ==
-        onebit::tile_words);
-  const auto instructions = [](const roofline::counts& c) {
-    return c.of("one_bit_adam").sum([](const roofline::kernel& k) {
-      return k.thread_instructions;
-    }) / c.elements;
+  // Of the same kernels, so that one file alone cannot be renewed: what depends on no tiles.
+  REQUIRE(large.steps.size() == small.steps.size());
+  const auto by_element = [](const roofline::counts& c, std::size_t i,
+                             double roofline::kernel::*m) {
+    return c.steps[i].sum([m](const roofline::kernel& k) { return k.*m; }) / c.elements;
   };
-  CHECK(instructions(large) < instructions(small));
+  for (std::size_t i = 0; i < small.steps.size(); ++i) {
+    CAPTURE(small.steps[i].name);
+    CHECK(large.steps[i].name == small.steps[i].name);
+    CHECK(large.steps[i].launches() == small.steps[i].launches());
+    for (const auto bytes : {&roofline::kernel::bytes_read, &roofline::kernel::bytes_written}) {
+      CHECK(by_element(large, i, bytes) ==
+            doctest::Approx(by_element(small, i, bytes)).epsilon(0.01));
+    }
+    const auto instructions = &roofline::kernel::thread_instructions;
+    CHECK(by_element(large, i, instructions) <= by_element(small, i, instructions));
+  }
+}
+
+TEST_CASE("roofline: counts of whole tiles from the size on that the library cuts so") {
+  const auto whole = [](double elements) {
+    const auto words = static_cast<std::size_t>(std::ceil(elements / 32));
+    return onebit::words_of_tiles(words) == onebit::tile_words;
+  };
+  for (const double elements :
+       {1.0, 1e6, 4194304.0, 8388576.0, 8388577.0, 8388607.0, 8388608.0, 3e8}) {
+    CAPTURE(elements);
+    CHECK(roofline::counts_file("", elements) ==
+          (whole(elements) ? "/cuda-counts-large.json" : "/cuda-counts.json"));
+  }
+  CHECK(whole(8388608));
+  CHECK(!whole(8388576));
+  CHECK(roofline::counts_file("", 1e30) == "/cuda-counts-large.json");
 }

@@ -8,6 +8,7 @@
 //   counts FILE [ELEMENTS]
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 #include <onebit/onebit.hpp>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../../tests/support/echo.hpp"
@@ -211,9 +213,14 @@ void count_all(counter& to) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3) n = std::strtoull(argv[2], nullptr, 10);
-  if (argc < 2 || argc > 3 || n == 0 || n % 4 != 0) {
-    std::puts("usage: counts FILE [ELEMENTS], a multiple of 4");
+  const auto size = [](std::string_view text) {
+    std::size_t number = 0;
+    const auto end = std::from_chars(text.data(), text.data() + text.size(), number).ptr;
+    return end == text.data() + text.size() ? number : 0;
+  };
+  if (argc == 3) n = size(argv[2]);
+  if (argc < 2 || argc > 3 || *argv[1] == 0 || size(argv[1]) != 0 || n == 0 || n % 4 != 0) {
+    std::puts("usage: counts FILE [ELEMENTS]; ELEMENTS is a positive multiple of 4, in digits");
     return 2;
   }
   if (ptxdev_reset_stats == nullptr) {

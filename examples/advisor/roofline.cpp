@@ -6,11 +6,12 @@
 // a CUDA device on the CPU (bench/cuda/counts.sh), and no GPU was asked.
 //
 //   roofline [--counts FILE] [--parameters 336e6] [--device H100] [--kernels]
-//   roofline --against FILE       do these counts differ from those? Then it says where, and fails
+//   roofline --against FILE [--counts FILE]     where do these counts differ? Fails if they do
 
 #include "roofline.hpp"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -79,16 +80,24 @@ int run_program(int argc, char** argv) {
   std::vector<std::string> names;
   double parameters = 336226108, tolerance = 0.05;
   bool kernels = false;
-  app.add_option("--counts", file, "a file of bench/cuda/counts.sh (ours, of a like size)");
+  app.add_option("--counts", file, "a file of bench/cuda/counts.sh (ours, of the size nearest)");
   app.add_option("--parameters", parameters, "parameters of the model")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1.0, 1e15))
       ->capture_default_str();
   app.add_option("--device", names, "A100, H100, H200 or B200; may be repeated (all)");
   app.add_flag("--kernels", kernels, "also by kernel");
-  app.add_option("--against", against, "fails where this file's counts are others");
-  app.add_option("--tolerance", tolerance, "of --against, relative")->capture_default_str();
+  CLI::Option* compare = app.add_option(
+      "--against", against, "instead: compare with that file, and fail where it counts otherwise");
+  app.add_option("--tolerance", tolerance, "of --against, relative to the step's figure")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(compare)
+      ->capture_default_str();
+  for (const char* other : {"--parameters", "--device", "--kernels"}) {
+    compare->excludes(app.get_option(other));
+  }
   CLI11_PARSE(app, argc, argv);
 
+  if (std::isnan(parameters)) advisor::cost::refuse("--parameters is no number");
   const counts other = against.empty() ? counts{} : read_counts(against);
   if (file.empty()) {
     file = counts_file(ADVISOR_COUNTS, against.empty() ? parameters : other.elements);
@@ -97,8 +106,13 @@ int run_program(int argc, char** argv) {
   if (!against.empty()) {
     const std::vector<std::string> lines = differences(c, other, tolerance);
     for (const std::string& line : lines) std::printf("%s\n", line.c_str());
-    if (!lines.empty()) std::printf("%s is not current: %s\n", file.c_str(), c.command.c_str());
-    return lines.empty() ? 0 : 1;
+    if (lines.empty()) return 0;
+    std::printf(
+        "%s differs. Where kernels have changed, count both sizes anew:\n"
+        "  bench/cuda/counts.sh\n"
+        "  bench/cuda/counts.sh bench/results/cuda-counts-large.json 8388608\n",
+        file.c_str());
+    return 1;
   }
   std::vector<device> on;
   for (const std::string& name : names) on.push_back(device_named(name));

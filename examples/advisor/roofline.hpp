@@ -8,6 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <onebit/error.hpp>
+#include <onebit/layout.hpp>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +44,7 @@ inline constexpr std::array<device, 4> devices = {{{"A100", 108, 1.410e9, 2.039e
     if (name == d.name) return d;
     known += std::string(known.empty() ? "" : ", ") + d.name;
   }
-  cost::refuse("roofline: there is no device ", name, "; there are ", known);
+  cost::refuse("there is no device ", name, "; there are ", known);
 }
 
 /// A kernel's launches in one step, together.
@@ -101,14 +103,14 @@ struct counts {
     for (const step& s : steps) {
       if (s.name == name) return s;
     }
-    cost::refuse("roofline: no step of ", name, " was counted");
+    cost::refuse("no step of ", name, " was counted");
   }
 };
 
 /// A file of bench/cuda/counts.sh. Throws invalid_input.
 [[nodiscard]] inline counts read_counts(const std::string& file) try {
   std::ifstream in(file);
-  if (!in) cost::refuse("roofline: cannot read ", file);
+  if (!in) cost::refuse("cannot read ", file);
   const nlohmann::json all = nlohmann::json::parse(in);
   counts c{all.at("elements"), all.at("command"), all.at("nvcc"), all.at("architecture"), {}};
   for (const auto& s : all.at("steps")) {
@@ -119,16 +121,21 @@ struct counts {
                             k.at("bytes_written")});
     }
   }
-  if (!(c.elements >= 1)) cost::refuse("roofline: ", file, " counts ", c.elements, " elements");
+  if (!(c.elements >= 1)) cost::refuse(file, " counts ", c.elements, " elements");
   return c;
 } catch (const nlohmann::json::exception& e) {
-  cost::refuse("roofline: ", file, ": ", e.what());
+  cost::refuse(file, ": ", e.what());
 }
 
-/// The file in that folder whose counts are nearest for vectors of so many elements: from 2^23 on
-/// the library cuts them into tiles of full size, below into smaller ones, which cost a tenth more.
+/// The file in that folder whose counts are nearest for vectors of so many elements that travel at
+/// once: where the library cuts them into whole tiles, or into smaller ones, which cost up to a
+/// sixth more instructions. Most kernels wait for memory, so that times differ by less.
 [[nodiscard]] inline std::string counts_file(const std::string& folder, double elements) {
-  return folder + (elements < 1 << 23 ? "/cuda-counts.json" : "/cuda-counts-large.json");
+  constexpr double many = 1e15;  // beyond all sizes that matter, and below those of std::size_t
+  const auto words =
+      static_cast<std::size_t>(std::ceil(std::min(elements, many) / onebit::word_elements));
+  const bool whole = onebit::words_of_tiles(words) == onebit::tile_words;
+  return folder + (whole ? "/cuda-counts-large.json" : "/cuda-counts.json");
 }
 
 /// Where two counts of the same steps differ: launches at all, other figures by more than
