@@ -182,10 +182,10 @@ class gather_scatter_exchange {
     gathering_.clear();
     n_sent_ = 0;
     if constexpr (carries) {
-      auto residual = server_.finish(sender_, mean(), own_chunk(0), heard(t.live), t);
+      auto residual = server_.finish(sender_, mean(), own_chunk(0), heard({}), t);
       if (!travels()) residual.n = 0;
       for (int b = 1; b < axis().n_buckets() && travels(); ++b) {
-        const auto another = server_.finish(sender_, mean(), own_chunk(b), heard(t.live), t);
+        const auto another = server_.finish(sender_, mean(), own_chunk(b), heard({}), t);
         sender_.backend().launch(another.n, another.kernel);
       }
       sender_.finish_with(t, residual, gathered_.keeping(t.now));

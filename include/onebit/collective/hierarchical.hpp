@@ -169,7 +169,7 @@ class hierarchical_exchange {
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
     if constexpr (sender_type::carries) {
-      const auto residual = server_.finish(sender_, mean(), own_chunk(), heard(t.live), t);
+      const auto residual = server_.finish(sender_, mean(), own_chunk(), heard({}), t);
       finish_with(t, residual, held_.gathered.keeping(t.now));
     } else {
       finish_with(t, held_.gathered.keeping(t.now));

@@ -20,15 +20,25 @@ template <class Produce>
 concept WakingMessage = requires {
   requires Produce::wakes;
 };
-/// What is carried of word k: y, or where elements sleep the gradient, if any, else `old`.
+/// What becomes of a word of a message.
+template <class L>
+struct sent_and_carried {
+  typename L::value sent, carried;
+};
+/// All of `y` is sent and carried, but for elements that sleep: they send 0 and carry their
+/// gradient, if any, else `old`. What is left out turns `check` from 0 to NaN if it is not finite.
 template <class L, class Produce, class Message, class V = typename L::value>
-ONEBIT_HD V carried_of(const live_mask& live, std::size_t word, const V& y, const Message& message,
-                       std::uint32_t k, const V& old) {
+ONEBIT_HD sent_and_carried<L> apart(const live_mask& live, std::size_t word, const V& y,
+                                    [[maybe_unused]] const Message& message, std::uint32_t k,
+                                    [[maybe_unused]] const V& old,
+                                    typename one_word<L>::value& check) {
+  sent_and_carried<L> r{y, y};
+  if (live.template all<L>(word)) return r;
+  r.sent = r.carried = live.template keep<L>(word, y, check);
   if constexpr (WakingMessage<Produce>) {
-    return live.template or_gradient<L>(word, y, message.gradient, k, old);
-  } else {
-    return y;
+    r.carried = live.template or_gradient<L>(word, y, message.gradient, k, old);
   }
+  return r;
 }
 
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
@@ -72,9 +82,10 @@ struct encode_kernel {
       for (std::uint32_t k = 0; k < n_words; k += L::words) {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
-        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)), check);
-        state.replace(k, old, carried_of<L, Produce>(live, t.word + k, y, message, k, old));
-        detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
+        const auto y = message(k, state.residual(k, old));
+        const auto of = apart<L, Produce>(live, t.word + k, y, message, k, old, check);
+        state.replace(k, old, of.carried);
+        detail::encode_words<L>(own, out + k * own.word_bytes, of.sent, sum);
       }
     } else {
       detail::tile_values<L> values(tile_room::work);
@@ -99,26 +110,43 @@ struct encode_kernel {
 };
 
 /// The end of a step for the carried values: those that an encode pass has overwritten are put back
-/// if the step was called off.
+/// if the step was called off. One call for 32 tiles: mostly all there is to do is to forget marks,
+/// for which a warp a tile would be many.
 template <class Undo, class Storage>
 struct take_back_kernel {
   static constexpr bool rare = true;
+  static constexpr std::size_t tiles_at_once = 32;
   Undo undo;
   const tile* tiles;
   carried_words<Storage> carried;
   std::uint32_t* saved;
   const step_scalars* now;
+  std::size_t n_tiles;
 
+  [[nodiscard]] ONEBIT_HD std::size_t launches() const {
+    return (n_tiles + tiles_at_once - 1) / tiles_at_once;
+  }
   template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    if (saved[i] == 0) return;
-    if (now->skip != 0) {
-      const tile t = tiles[i];
-      const auto before = undo.template at<L>(t);
-      const auto place = carried.template at<L>(t);
-      for (std::uint32_t k = 0; k < t.n_words(); ++k) place.put_back(k, before.load(k));
+  ONEBIT_HD void operator()(L, std::size_t index) const {
+    const std::size_t first = index * tiles_at_once, left = n_tiles - first;
+    const std::size_t end = first + (left < tiles_at_once ? left : tiles_at_once);
+    if (now->skip == 0) {
+      for (std::size_t i = first + L::own_index(); i < end; i += L::n_indices()) saved[i] = 0;
+      return;
     }
-    L::store_scalar(saved + i, std::uint32_t{0});
+    for (std::size_t i = first; i < end; ++i) {
+      if (saved[i] == 0) continue;
+      put_back<L>(tiles[i]);
+      L::store_scalar(saved + i, std::uint32_t{0});
+    }
+  }
+
+ private:
+  template <class L>
+  ONEBIT_HD void put_back(const tile& t) const {
+    const auto before = undo.template at<L>(t);
+    const auto place = carried.template at<L>(t);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) place.put_back(k, before.load(k));
   }
 };
 
@@ -137,14 +165,18 @@ struct accumulate_kernel {
     const auto message = produce.template at<L>(t, i);
     const auto old = residual.template at<L>(t, i);
     const auto place = residual.carried.template at<L>(t);
+    auto unchecked = one_word<L>::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto y = live.template keep<L>(t.word + k, message(k, old(k)));
-      place.store(k, carried_of<L, Produce>(live, t.word + k, y, message, k, place.load(k)));
+      const auto had = place.load(k);
+      const auto y = message(k, old.of(k, had));
+      const auto of = apart<L, Produce>(live, t.word + k, y, message, k, had, unchecked);
+      place.store(k, of.carried);
     }
   }
 };
 
-/// The server's new residual: what it meant to say minus what was heard.
+/// The server's new residual: what it meant to say minus what was heard; `live` says of which
+/// elements.
 template <class Produce, class View, class Storage>
 struct server_residual_kernel {
   Produce produce;
@@ -167,8 +199,8 @@ struct server_residual_kernel {
     const auto value = heard.template at<L>(t, index);
     const auto e = residual.template from<L>(format.served_word(t));
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto y = live.template keep<L>(t.word + k, message(k, e.load(k)));
-      e.store(k, L::sub(y, value(k)));
+      const auto y = message(k, e.load(k));
+      e.store(k, live.template keep<L>(t.word + k, L::sub(y, value(k))));
     }
   }
 };

@@ -179,10 +179,9 @@ class sender {
     if constexpr (carries && Undo::repeats) {
       launch_abreast(backend_, others..., scales_.keeping(t.now));
     } else if constexpr (carries) {
-      const take_back_kernel<Undo, storage> back{t.undo, tiles_.data(), carried(), saved_.data(),
-                                                 t.now};
-      launch_abreast(backend_, others..., calls{back, axis_.tiles().size()},
-                     scales_.keeping(t.now));
+      const take_back_kernel<Undo, storage> back{
+          t.undo, tiles_.data(), carried(), saved_.data(), t.now, axis_.tiles().size()};
+      launch_abreast(backend_, others..., calls{back, back.launches()}, scales_.keeping(t.now));
     } else if constexpr (sizeof...(others) > 0) {
       launch_abreast(backend_, others...);
     }

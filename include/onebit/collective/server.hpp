@@ -66,7 +66,8 @@ class server {
     end(calls{scale, std::size_t{segments.end - segments.begin}});
   }
   /// What ends a step for a chunk, where the compressor carries: the residual is what was meant
-  /// minus what was heard, unless the step was called off. One pass over the chunk.
+  /// minus what was heard (no matter of which elements), unless the step was called off. One pass
+  /// over the chunk.
   template <class Undo>
   [[nodiscard, gnu::cold]] auto finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
                                        const gathered_view<C>& heard, const turn<Undo>& t) {
