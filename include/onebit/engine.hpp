@@ -247,7 +247,8 @@ struct engine {
   /// What an encode pass needs, where the gradients cannot hold it.
   void allocate_undo() {
     if (scratch_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
-    undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
+    const std::size_t bytes = average.axis().n_words() * sender_type::undo_bytes_per_word;
+    undo = backend().template make_buffer<float>((bytes + sizeof(float) - 1) / sizeof(float));
   }
   /// All elements, from here on: padding must not be carried. Fills the mask; only launches.
   [[gnu::cold]] void all_take_part(buffer_of<B, std::uint32_t>&& elements) {

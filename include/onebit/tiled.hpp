@@ -138,14 +138,6 @@ struct finite_kernel {
   }
 };
 
-/// Values of the flat axis from the word `first` on.
-struct flat_part {
-  float* values = nullptr;
-  std::size_t first = 0;
-
-  [[nodiscard]] ONEBIT_HD float* at(const tile& t) const { return values + (t.word - first) * 32; }
-};
-
 /// A field that says `static constexpr bool narrow = true`: so much to read that a device has no
 /// registers left for several words.
 template <class Field>
@@ -239,7 +231,8 @@ struct flat_field {
 };
 
 /// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
-/// the values are produced, word by word.
+/// the values are produced, word by word. Where a word is stored in fewer bytes than its gradients
+/// have, as it is stored.
 template <class P, class G>
 struct undo_in_gradients {
   static constexpr bool repeats = false;
@@ -256,6 +249,12 @@ struct undo_in_gradients {
     }
     ONEBIT_HD typename L::value load(std::uint32_t k) const {
       return detail::load_elements<L>(first, k, n);
+    }
+    /// Where so many bytes of word k may lie; null: nowhere.
+    template <std::size_t bytes>
+    [[nodiscard]] ONEBIT_HD unsigned char* place(std::uint32_t k) const {
+      if (bytes > 32 * sizeof(G) || 32 * k + 32 > n) return nullptr;
+      return reinterpret_cast<unsigned char*>(first + 32 * k);
     }
   };
   template <class L>
@@ -277,15 +276,23 @@ struct undo_in_buffer {
 
   template <class L>
   struct writer {
-    float* first;
+    float* values;
+    std::size_t word;
     ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
-      L::store(first + 32 * k, v);
+      L::store(values + (word + k) * 32, v);
     }
-    ONEBIT_HD typename L::value load(std::uint32_t k) const { return L::load(first + 32 * k); }
+    ONEBIT_HD typename L::value load(std::uint32_t k) const {
+      return L::load(values + (word + k) * 32);
+    }
+    /// See undo_in_gradients; the buffer needs no more bytes a word.
+    template <std::size_t bytes>
+    [[nodiscard]] ONEBIT_HD unsigned char* place(std::uint32_t k) const {
+      return reinterpret_cast<unsigned char*>(values) + (word + k) * bytes;
+    }
   };
   template <class L>
   ONEBIT_HD writer<L> at(const tile& t) const {
-    return {flat_part{values, first_word}.at(t)};
+    return {values, t.word - first_word};
   }
 };
 

@@ -10,8 +10,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <onebit/backend/lanes.hpp>
 #include <onebit/onebit.hpp>
+#include <string>
 #include <vector>
 
 #include "../conformance/collective.hpp"
@@ -242,6 +244,78 @@ TEST_CASE("residuals in a storage of one's own: what it is called tells it from 
   CHECK(onebit::residual_in<onebit::residuals_in_int8, onebit::sign<>>{}.name() ==
         onebit::residual_in<onebit::int8, onebit::sign<>>{}.name());
   CHECK(onebit::residual_in<onebit::int8, unnamed>{}.name() == "custom, residuals in 8 bits");
+}
+
+namespace {
+
+/// Trains, with steps that a rank calls off before each one that communicates; empty: they change
+/// nothing. And what state the optimizer has at last, in bytes per parameter.
+struct outcome_of_skips {
+  std::string problem;
+  double bytes = 0;
+};
+template <class G, class Make>
+outcome_of_skips with_skips(onebit::threads transport, const std::vector<std::size_t>& sizes,
+                            const Make& make) {
+  training<G> data(sizes), undisturbed(sizes);
+  auto o = make(data.groups(), transport);
+  outcome_of_skips result;
+  while (o.steps() < 20) {
+    const std::uint64_t step = o.steps();
+    const auto plan = o.schedule().plan(step, 0.01F);
+    // the freeze stays done
+    if ((plan.average_gradient || plan.exchange) && step != 4) {
+      const std::uint64_t before = data.digest();
+      const std::string state = saved(o);
+      data.compute_gradients(o.rank(), step);
+      if (o.rank() == static_cast<int>(step % 3)) {
+        data.grads[2][step * 40] = std::numeric_limits<float>::infinity();
+      }
+      const bool skipped = o.step(0.01F).skipped;
+      if (!skipped || data.digest() != before || saved(o) != state) {
+        result.problem += " step " + std::to_string(step);
+      }
+    }
+    train(o, data);
+  }
+  auto again = make(undisturbed.groups(), transport);
+  while (again.steps() < 20) train(again, undisturbed);
+  if (undisturbed.digest() != data.digest()) result.problem += " the end";
+  result.bytes = static_cast<double>(o.state_bytes()) / static_cast<double>(o.n_parameters());
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("residuals in any storage are taken back as they were stored, tails of tensors too") {
+  const auto by = [](const auto& codec) {
+    return [codec](const auto& groups, auto t) {
+      return onebit::one_bit_adam(groups, t, {.freeze = {.after = 4}, .refreshes = 0},
+                                  onebit::gather_scatter{codec});
+    };
+  };
+  const auto compact = by(onebit::residual_in<onebit::int8, onebit::sign<>>{});
+  const auto halves = by(onebit::residual_in<in_bf16, onebit::sign<>>{});
+  const auto rarely = [](const auto& groups, auto t) {
+    return onebit::zero_one_adam<onebit::int8, onebit::bf16>(
+        groups, t,
+        {.schedule = {.kappa = 1, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4}},
+        onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}});
+  };
+  const std::vector<std::size_t> sizes = {33, 0, 1000, 1, 31, 1 << 17};
+  on_ranks(3, [&](onebit::threads t) {
+    CHECK(with_skips<float>(t, sizes, compact).problem == "");
+    CHECK(with_skips<const float>(t, sizes, compact).problem == "");
+    CHECK(with_skips<float>(t, sizes, halves).problem == "");
+    CHECK(with_skips<const float>(t, sizes, halves).problem == "");
+    const auto scratch = with_skips<float>(t, sizes, rarely);
+    const auto read_only = with_skips<const float>(t, sizes, rarely);
+    CHECK(scratch.problem == "");
+    CHECK(read_only.problem == "");
+    CHECK(read_only.bytes > scratch.bytes);
+    CHECK(read_only.bytes <= scratch.bytes + 1.04);
+    return 0;
+  });
 }
 
 TEST_CASE("residuals in 8 bits: bytes of state per parameter") {

@@ -21,6 +21,11 @@ struct carried_words {
   std::size_t first = 0;
   const step_scalars* now = nullptr;  ///< of the step in which they are stored
 
+  static constexpr std::size_t bytes_per_word =
+      Storage::per_word * sizeof(typename Storage::element);
+  /// Whether what is overwritten is saved as it is stored, not as floats.
+  static constexpr bool saved_as_stored = !std::is_same_v<Storage, residuals_in_float>;
+
   template <class L>
   struct access {
     typename Storage::element* first;
@@ -37,10 +42,23 @@ struct carried_words {
     ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
       put<Storage::rounds>(k, v);
     }
+    /// Word k as it is stored, to memory of the undo's and from there. Lanes may have stored bytes
+    /// that others copy.
+    ONEBIT_HD void copy_to(unsigned char* to, std::uint32_t k) const {
+      copy(to, reinterpret_cast<const unsigned char*>(at(k)));
+    }
+    ONEBIT_HD void copy_from(const unsigned char* from, std::uint32_t k) const {
+      copy(reinterpret_cast<unsigned char*>(at(k)), from);
+    }
     /// What `load` gave.
     ONEBIT_HD void put_back(std::uint32_t k, const typename L::value& v) const { put<false>(k, v); }
 
    private:
+    ONEBIT_HD static void copy(unsigned char* to, const unsigned char* from) {
+      using one = one_word<L>;
+      for (auto i = one::own_index(); i < bytes_per_word; i += one::n_indices()) to[i] = from[i];
+      if constexpr (SharingLanes<one>) one::sync();
+    }
     template <bool by_chance>
     ONEBIT_HD void put(std::uint32_t k, const typename L::value& v) const {
       using one = one_word<L>;
@@ -164,8 +182,25 @@ struct worker_carry {
     }
     ONEBIT_HD void replace(std::uint32_t k, const typename L::value& old,
                            const typename L::value& now) const {
-      if constexpr (!Undo::repeats) undo.save(k, old);
-      if constexpr (!Undo::repeats) field.place.store(k, now);
+      if constexpr (!Undo::repeats) {
+        save(k, old);
+        field.place.store(k, now);
+      }
+    }
+
+   private:
+    using words = carried_words<residual_storage_of<C>>;
+    ONEBIT_HD void save(std::uint32_t k, const typename L::value& old) const {
+      if constexpr (words::saved_as_stored) {
+        bool all = true;
+        for (unsigned j = 0; j < L::words; ++j) {
+          unsigned char* const to = undo.template place<words::bytes_per_word>(k + j);
+          if (to != nullptr) field.place.copy_to(to, k + j);
+          all = all && to != nullptr;
+        }
+        if (all) return;
+      }
+      undo.save(k, old);
     }
   };
   template <class L>

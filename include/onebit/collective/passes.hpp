@@ -146,7 +146,17 @@ struct take_back_kernel {
   ONEBIT_HD void put_back(const tile& t) const {
     const auto before = undo.template at<L>(t);
     const auto place = carried.template at<L>(t);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) place.put_back(k, before.load(k));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      if constexpr (carried_words<Storage>::saved_as_stored) {
+        const unsigned char* const from =
+            before.template place<carried_words<Storage>::bytes_per_word>(k);
+        if (from != nullptr) {
+          place.copy_from(from, k);
+          continue;
+        }
+      }
+      place.put_back(k, before.load(k));
+    }
   }
 };
 

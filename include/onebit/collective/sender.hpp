@@ -53,6 +53,8 @@ class sender {
     if constexpr (WordCompressor<C>) return bool{C::carries};
     return true;
   }();
+  /// What an encode pass overwrites of a word, with undo_in_buffer.
+  static constexpr std::size_t undo_bytes_per_word = carried_words<storage>::bytes_per_word;
   static constexpr bool by_word = carries && WordCompressor<C>;
   static constexpr bool scaled = [] {
     if constexpr (WordCompressor<C>) return bool{C::scaled};
