@@ -230,6 +230,9 @@ template <class E>
     if (x.master != nullptr) {
       detail::read_on_host(e.backend(), std::as_const(x.master), n, add);
     }
+    if (x.master_low != nullptr) {
+      detail::read_on_host(e.backend(), std::as_const(x.master_low), n, add);
+    }
   }
   return d.value();
 }

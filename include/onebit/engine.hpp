@@ -11,6 +11,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/digest.hpp>
 #include <onebit/error.hpp>
+#include <onebit/flat_tensors.hpp>
 #include <onebit/now.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/shards.hpp>

@@ -84,9 +84,9 @@ struct bucket {
 };
 
 /// How many words a tile has at most where n words travel at once: 128, or so few, down to 32, that
-/// there are 2048 tiles, each the work of a warp. Fewer still would cost more than they gain: each
-/// tile takes a warp about 140 instructions to begin and end, as many as three words of an encode
-/// pass (bench/cuda/counts.sh).
+/// there are 2048 tiles, each the work of a warp. Fewer still would cost more than they gain: a
+/// warp takes about 200 instructions to begin and end a tile's encode pass, as many as five words
+/// of it (bench/cuda/counts.sh).
 [[nodiscard]] constexpr std::size_t words_of_tiles(std::size_t n) {
   return std::clamp(std::bit_floor(n / 2048), tile_words / 4, tile_words);
 }

@@ -103,7 +103,9 @@ class other_owners {
         rule_(e_->rule.options(), e_->backend()),
         numbers_(e_->tensors.size()),
         live_(e_->live.size()),
-        masters_(parts.part.masters.size()) {
+        masters_(parts.part.masters.floats.size()),
+        low_(parts.part.masters.low.size()),
+        new_masters_(parts.backend(), 0, {}) {
     rule_.prepare(e_->average.axis());
     e_->backend().copy_out(numbers_.data(), e_->tensors.numbers.data(), numbers_.size());
   }
@@ -118,7 +120,8 @@ class other_owners {
   [[gnu::cold]] void read(std::istream& in, std::size_t r, resume_with with) {
     B& backend = e_->backend();
     own_part<B, typename Parts::params_type, typename Parts::grads_type> old(
-        backend, pieces_of(axis_, r), words_of_owner(axis_), !masters_.empty());
+        backend, pieces_of(axis_, r), words_of_owner(axis_),
+        sharding{.masters = !masters_.empty(), .low_halves = !low_.empty()});
     std::unique_ptr<E> engine;  // outlives the reader, which takes back what it read
     checkpoint_card found, wanted = here_;
     {
@@ -128,7 +131,7 @@ class other_owners {
       wanted.size = static_cast<std::uint32_t>(n_ranks_);
       wanted.ranks.slot_bytes = words_of_owner(axis_);
       require(found.difference(wanted, with));
-      record.buffer(old.masters, backend);
+      old.masters.archive(record, backend);
       record.finish();
       record.keep();
     }
@@ -152,7 +155,8 @@ class other_owners {
   /// When all are read: what may fail.
   [[gnu::cold]] void prepare() {
     B& backend = e_->backend();
-    new_masters_ = to_buffer(backend, masters_);
+    new_masters_.floats = to_buffer(backend, masters_);
+    new_masters_.low = to_buffer(backend, low_);
     new_numbers_ = to_buffer(backend, numbers_);
     new_live_ = to_buffer(backend, live_);
   }
@@ -228,13 +232,17 @@ class other_owners {
     std::vector<std::uint32_t> live(old.live.size());
     backend.copy_out(live.data(), old.live.current(), live.size());
     if (!live.empty() && !live_.empty()) words.move(live.data(), live_.data(), 1);
-    std::vector<float> masters(part.masters.size());
-    backend.copy_out(masters.data(), part.masters.data(), masters.size());
-    for (const common_words& c : common) {
-      if (masters_.empty()) break;
-      std::copy_n(masters.data() + c.old_served * word_elements, c.elements,
-                  masters_.data() + c.served * word_elements);
-    }
+    const auto bring = [&](const auto& were, auto& to) {
+      if (to.empty()) return;
+      std::vector there(were.size(), to[0]);
+      backend.copy_out(there.data(), were.data(), there.size());
+      for (const common_words& c : common) {
+        std::copy_n(there.data() + c.old_served * word_elements, c.elements,
+                    to.data() + c.served * word_elements);
+      }
+    };
+    bring(part.masters.floats, masters_);
+    bring(part.masters.low, low_);
   }
 
   Parts* parts_;
@@ -250,7 +258,8 @@ class other_owners {
   std::vector<tensor_numbers> numbers_;
   std::vector<std::uint32_t> live_;
   std::vector<float> masters_;
-  buffer_of<B, float> new_masters_{};
+  std::vector<low_half> low_;
+  own_masters<B> new_masters_;
   buffer_of<B, tensor_numbers> new_numbers_{};
   buffer_of<B, std::uint32_t> new_live_{};
 };

@@ -7,9 +7,12 @@
 #include <onebit/collective/dense.hpp>
 #include <onebit/collective/reduce_scatter.hpp>
 #include <onebit/error.hpp>
+#include <onebit/flat_tensors.hpp>
 #include <onebit/now.hpp>
 #include <onebit/tensor.hpp>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +27,9 @@ struct sharding {
   /// The part that a rank owns is also held in float, which steps act on: for 2-byte parameters. A
   /// trainer that changes parameters between steps then changes nothing that lasts.
   bool masters = false;
+  /// In place of `masters`, of bf16 parameters: in 2 bytes what these lack of floats, which steps
+  /// act on as exactly; what a trainer changes between steps counts. See tensor::master_low.
+  bool low_halves = false;
 };
 
 namespace detail {
@@ -54,19 +60,42 @@ template <class P, class G>
     throw invalid_input(message("sharded: sums by the transport are not to be had: ",
                                 "give rank_order, in_bf16 or in_int8", where));
   }
+  if (how.low_halves && (!std::is_same_v<P, bf16> || how.masters)) {
+    throw invalid_input(
+        message("sharded: low halves of masters are for parameters in bf16, not of ", sizeof(P),
+                " bytes or in fp16, and in place of masters", where));
+  }
   if (how.masters && sizeof(P) != 2) {
     throw invalid_input(
         message("sharded: masters are for parameters of 2 bytes, not of ", sizeof(P), where));
   }
   for (const auto& g : groups) {
     for (const auto& t : g.tensors) {
-      if (t.master.empty()) continue;
+      if (t.master.empty() && t.master_low.empty()) continue;
       throw invalid_input(message("sharded: a tensor of ", t.params.size(), " has masters; ",
                                   "sharding::masters holds a W-th of them on each rank instead",
                                   where));
     }
   }
 }
+
+/// What parameters lack of the floats that steps act on, or all of these: words that a rank owns.
+/// Both empty: there are none.
+template <class B>
+struct own_masters {
+  buffer_of<B, float> floats{};
+  buffer_of<B, low_half> low{};
+
+  own_masters(B& backend, std::size_t n_words, const sharding& how)
+      : floats(backend.template make_buffer<float>(how.masters ? n_words * word_elements : 0)),
+        low(backend.template make_buffer<low_half>(how.low_halves ? n_words * word_elements : 0)) {}
+  [[nodiscard]] std::size_t bytes() const { return floats.bytes() + low.bytes(); }
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a, B& backend) {
+    a.buffer(floats, backend);
+    if (low.size() > 0) a.buffer(low, backend);  // files without are those of before
+  }
+};
 
 /// The pieces of tensors that a rank owns, as tensors of an optimizer of its own: parameters where
 /// the trainer has them, gradients where the means are put, masters.
@@ -77,13 +106,13 @@ struct own_part {
   static constexpr bool in_place = exchange_type::in_place;
 
   /// Pieces among so many words, with masters of 0.
-  own_part(B& backend, std::vector<owned_piece> owned, std::size_t n_words, bool has_masters)
+  own_part(B& backend, std::vector<owned_piece> owned, std::size_t n_words, const sharding& how)
       : pieces(std::move(owned)),
-        means(make(backend, n_words, !in_place)),
-        masters(make(backend, n_words, has_masters)) {}
-  own_part(exchange_type& exchange, const flat_tensors<P, G>& tensors, bool has_masters)
-      : own_part(exchange.backend(), exchange.pieces(), exchange.own_words(), has_masters) {
-    if (!has_masters) return;
+        means(backend.template make_buffer<float>(in_place ? 0 : n_words * word_elements)),
+        masters(backend, n_words, how) {}
+  own_part(exchange_type& exchange, const flat_tensors<P, G>& tensors, const sharding& how)
+      : own_part(exchange.backend(), exchange.pieces(), exchange.own_words(), how) {
+    if (!how.masters) return;  // low halves start from 0
     std::vector<const P*> params;
     for (const owned_piece& p : pieces) {
       params.push_back(tensors.entries[p.tensor].params + p.first);
@@ -91,9 +120,10 @@ struct own_part {
     B& backend = exchange.backend();
     const auto at = to_buffer(backend, pieces);
     const auto from = to_buffer(backend, params);
-    backend.launch(pieces.size(), fill_masters_kernel<P>{at.data(), from.data(), masters.data()});
+    float* const to = masters.floats.data();
+    backend.launch(pieces.size(), fill_masters_kernel<P>{at.data(), from.data(), to});
     std::vector<float> last(1);
-    backend.copy_out(last.data(), masters.data(), masters.size() > 0 ? 1 : 0);  // the tables go
+    backend.copy_out(last.data(), to, masters.floats.size() > 0 ? 1 : 0);  // the tables go
   }
 
   /// In the groups that they are of.
@@ -106,11 +136,14 @@ struct own_part {
                                   o.own, o.rests,     o.tensor_parallel};
       for (const owned_piece& p : pieces) {
         if (p.tensor < first || p.tensor >= tensors.group_ends[g]) continue;
-        float* const master =
-            masters.size() > 0 ? masters.data() + p.word * word_elements : nullptr;
+        const auto of = [&](auto& b) {
+          return std::span(b.size() > 0 ? b.data() + p.word * word_elements : nullptr,
+                           b.size() > 0 ? p.n : 0);
+        };
         group.tensors.push_back({{tensors.entries[p.tensor].params + p.first, p.n},
                                  {mean_of(p, tensors), p.n},
-                                 {master, master != nullptr ? p.n : 0}});
+                                 of(masters.floats),
+                                 of(masters.low)});
       }
       first = tensors.group_ends[g];
       all.push_back(std::move(group));
@@ -138,13 +171,8 @@ struct own_part {
   }
 
   std::vector<owned_piece> pieces;
-  buffer_of<B, float> means;    ///< where gradients cannot hold them
-  buffer_of<B, float> masters;  ///< empty: there are none
-
- private:
-  [[nodiscard]] static buffer_of<B, float> make(B& backend, std::size_t n_words, bool any) {
-    return backend.template make_buffer<float>(any ? n_words * word_elements : 0);
-  }
+  buffer_of<B, float> means;  ///< where gradients cannot hold them
+  own_masters<B> masters;
 };
 
 }  // namespace detail

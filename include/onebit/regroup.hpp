@@ -69,6 +69,7 @@ template <class E>
   digest d;
   for (const auto& t : e.tensors.entries) {
     d.add(t.master != nullptr);
+    d.add(t.master_low != nullptr);
     d.add(t.lr_factor);
     d.add(t.weight_decay);
   }
@@ -171,6 +172,7 @@ template <class E, class Card>
       };
       with_type(x.params, bring);
       if (x.master != nullptr) bring(x.master);
+      if (x.master_low != nullptr) bring(x.master_low);
     }
   }
   std::unique_ptr<old_job<E>> job;

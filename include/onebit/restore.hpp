@@ -13,6 +13,7 @@
 #include <onebit/collective/dense.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
+#include <onebit/flat_tensors.hpp>
 #include <onebit/now.hpp>
 #include <onebit/owed.hpp>
 #include <onebit/roll_call.hpp>

@@ -33,9 +33,9 @@ namespace onebit::inline v0_1 {
 ///
 /// Cost per step: 2 collectives a bucket and an all_gather of 20 bytes; (W-1)/W 4n bytes sent for
 /// the gradients (half in bf16, 33/128 in int8) and (W-1)/W times the parameters' own bytes. State:
-/// a W-th of O's; 4/W bytes of masters, if asked for; 4/W for the means where gradients cannot hold
-/// them. Work space: 4/W bytes, and messages of two buckets. Source: ZeRO (arXiv 1910.02054),
-/// section 5.1.
+/// a W-th of O's; 4/W bytes of masters, or 2/W of their low halves, if asked for; 4/W for the means
+/// where gradients cannot hold them. Work space: 4/W bytes, and messages of two buckets. Source:
+/// ZeRO (arXiv 1910.02054), section 5.1.
 ///
 /// When the transport fails while parameters are taken over, some ranks have made the step and some
 /// have not: this rank's optimizer then throws in every further step and save, until a checkpoint

@@ -12,6 +12,7 @@
 #include <onebit/collective/reduce_scatter.hpp>
 #include <onebit/digest.hpp>
 #include <onebit/error.hpp>
+#include <onebit/flat_tensors.hpp>
 #include <onebit/now.hpp>
 #include <onebit/own_part.hpp>
 #include <onebit/rebind.hpp>
@@ -60,7 +61,7 @@ struct sharded_parts {
                           return exchange_type(resolved<G>(how.sum), comm, backend, tensors.sizes,
                                                n_buckets(tensors.sizes, how.bucket_elements));
                         })),
-        part(attend(comm, [&] { return own_part<B, P, G>(exchange, tensors, how.masters); })),
+        part(attend(comm, [&] { return own_part<B, P, G>(exchange, tensors, how); })),
         scalars(to_buffer(exchange.backend(), std::vector<step_scalars>(1))),
         announced(tensors.size(), 0),
         inner(attend(comm, [&] { return make(part.groups(tensors), alone{}, backend); })) {
@@ -72,8 +73,11 @@ struct sharded_parts {
     tensors.built = true;
     const std::string& inner_name = inner.description();  // it counts the tensors of its part
     name = "sharded_" + inner_name.substr(0, inner_name.find(" [")) +
-           to_string(resolved<G>(how.sum)) + (how.masters ? ", masters" : "") + ", buckets " +
-           std::to_string(exchange.axis().n_buckets()) + groups_text;
+           to_string(resolved<G>(how.sum)) +
+           (how.masters      ? ", masters"
+            : how.low_halves ? ", low halves"
+                             : "") +
+           ", buckets " + std::to_string(exchange.axis().n_buckets()) + groups_text;
     rank_card mine = card().ranks;
     mine.number = next_number();
     step_scalars s;
@@ -226,7 +230,7 @@ struct sharded_parts {
     if (torn) throw checkpoint_error(torn_text());
     write_checkpoint(out, [&](payload_writer& a) {
       a.local(card());
-      a.buffer(part.masters, backend());
+      part.masters.archive(a, backend());
     });
     inner.save(out);
   }
@@ -241,7 +245,7 @@ struct sharded_parts {
         failure = found.difference(card(), with);
       }
       if (failure.empty()) {
-        record->buffer(part.masters, backend());
+        part.masters.archive(*record, backend());
         record->finish();
         inner.rebind(part.groups(tensors));
       }

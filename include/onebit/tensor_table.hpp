@@ -7,6 +7,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/digest.hpp>
 #include <onebit/error.hpp>
+#include <onebit/flat_tensors.hpp>
 #include <onebit/now.hpp>
 #include <onebit/numbers.hpp>
 #include <onebit/tensor.hpp>

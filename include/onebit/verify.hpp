@@ -45,6 +45,9 @@ template <class E>
     if (t.master != nullptr) {
       read_on_host(e.backend(), std::as_const(t.master), e.tensors.sizes[i], add);
     }
+    if (t.master_low != nullptr) {
+      read_on_host(e.backend(), std::as_const(t.master_low), e.tensors.sizes[i], add);
+    }
   }
   return d.value();
 }

@@ -3,9 +3,16 @@
 
 // Tensors of several element types in one optimizer: each as if all were of its type.
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
+#include <onebit/sharded.hpp>
 #include <optional>
 #include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "../support/training.hpp"
 #include "shared.hpp"
@@ -144,6 +151,153 @@ TEST_CASE("of several types: ranks agree, a bad step changes nothing, a checkpoi
     return data.digest();
   });
   CHECK(digests[0] == digests[1]);
+}
+
+namespace {
+
+/// The same training twice, of bf16 parameters: once with masters, once with what these lack.
+struct twice {
+  static constexpr std::size_t sizes[] = {33, 0, 1000, 1, 4128};
+  std::vector<std::vector<float>> master;
+  std::vector<std::vector<onebit::bf16>> rounded, high, grads;
+  std::vector<std::vector<onebit::low_half>> low;
+
+  twice() {
+    for (const std::size_t n : sizes) {
+      master.emplace_back(n), rounded.emplace_back(n), high.emplace_back(n);
+      grads.emplace_back(n), low.emplace_back(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        rounded.back()[i] = high.back()[i] = onebit::to_bf16(noise(n + i));
+        master.back()[i] = onebit::to_float(rounded.back()[i]);
+      }
+    }
+  }
+  template <class E>
+  [[nodiscard]] std::vector<onebit::param_group<E>> groups(bool with_low) {
+    std::vector<onebit::param_group<E>> g(1);
+    g[0].weight_decay = 0.01F;
+    for (std::size_t t = 0; t < master.size(); ++t) {
+      onebit::tensor<E> x{std::span(with_low ? high[t] : rounded[t]), std::span(grads[t])};
+      if (with_low) x.master_low = low[t];
+      if (!with_low) x.master = master[t];
+      g[0].tensors.push_back(x);
+    }
+    return g;
+  }
+  void compute_gradients(int rank, std::uint64_t step, bool bad) {
+    for (std::size_t t = 0; t < grads.size(); ++t) {
+      for (std::size_t i = 0; i < grads[t].size(); ++i) {
+        grads[t][i] = onebit::to_bf16(
+            noise(7919 * (step + 1) + 104729 * static_cast<unsigned>(rank + 1) + 31 * t + i));
+      }
+    }
+    if (bad && rank == 1) grads[2][7] = onebit::to_bf16(std::numeric_limits<float>::infinity());
+  }
+  /// How many floats differ, and how many parameters are not one that is nearest to its float.
+  [[nodiscard]] std::pair<std::size_t, std::size_t> wrong() const {
+    std::pair<std::size_t, std::size_t> n;
+    for (std::size_t t = 0; t < master.size(); ++t) {
+      for (std::size_t i = 0; i < master[t].size(); ++i) {
+        const float x = master[t][i], p = onebit::to_float(high[t][i]);
+        n.first += std::bit_cast<std::uint32_t>(onebit::joined(high[t][i], low[t][i])) !=
+                   std::bit_cast<std::uint32_t>(x);
+        n.second += std::fabs(p - x) > std::fabs(onebit::to_float(rounded[t][i]) - x);
+      }
+    }
+    return n;
+  }
+};
+
+template <class E, class Make>
+void floats_of_masters(const std::string& name, const Make& built) {
+  CAPTURE(name);
+  on_ranks(2, [&](onebit::threads t) {
+    twice data;
+    auto a = built(data.groups<E>(false), t), b = built(data.groups<E>(true), t);
+    for (std::uint64_t call = 0; call < 16; ++call) {
+      const bool bad = call == 2 || call == 9;
+      for (auto* o : {&a, &b}) {
+        data.compute_gradients(t.rank(), call, bad);
+        CHECK(o->step(0.01F).skipped == bad);
+      }
+      CHECK(data.wrong() == std::pair<std::size_t, std::size_t>{});
+    }
+    std::size_t n_moved = 0;  // low halves that say something
+    for (const auto& x : data.low) {
+      for (const onebit::low_half l : x) n_moved += l.bits != 0;
+    }
+    CHECK(n_moved > 5000);
+    return 0;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("bf16 parameters with the low halves of masters: the floats are those of masters") {
+  using onebit::bf16;
+  const auto one_bit = [](const auto& g, auto t) {
+    return onebit::one_bit_adam(g, t, frozen_after(4));
+  };
+  floats_of_masters<bf16>("adam", [](const auto& g, auto t) { return onebit::adam(g, t); });
+  floats_of_masters<bf16>("lamb", [](const auto& g, auto t) { return onebit::lamb(g, t); });
+  floats_of_masters<bf16>("one_bit_adam", one_bit);
+  floats_of_masters<any_element>("one_bit_adam, of any type", one_bit);
+  floats_of_masters<bf16>("one_bit_lamb", [](const auto& g, auto t) {
+    return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 4}});
+  });
+  floats_of_masters<bf16>("one_bit_lion",
+                          [](const auto& g, auto t) { return onebit::one_bit_lion(g, t, {}); });
+}
+
+TEST_CASE("low halves of masters: moved, checked on all ranks, refused where they cannot be") {
+  on_ranks(2, [&](onebit::threads t) {
+    twice data;
+    auto o = onebit::adam(data.groups<onebit::bf16>(true), t);
+    o.verify_every(1);
+    data.compute_gradients(t.rank(), 0, false);
+    (void)o.step(0.01F);
+    auto elsewhere = data.low;  // to other memory
+    data.low.swap(elsewhere);
+    for (auto& x : elsewhere) std::fill(x.begin(), x.end(), onebit::low_half{77});
+    CHECK(o.rebind(data.groups<onebit::bf16>(true)) == 4);
+    data.compute_gradients(t.rank(), 1, false);
+    (void)o.step(0.01F);
+    for (const auto& x : elsewhere) {
+      CHECK(std::all_of(x.begin(), x.end(), [](onebit::low_half l) { return l.bits == 77; }));
+    }
+    if (t.rank() == 1) data.low[2][5].bits ^= 64;  // of one master
+    data.compute_gradients(t.rank(), 2, false);
+    CHECK_THROWS_AS(o.step(0.01F), onebit::rank_mismatch);
+    return 0;
+  });
+  on_ranks(1, [&](onebit::threads t) {
+    twice data;
+    const auto refused = [&](const auto& groups) {
+      return thrown<onebit::invalid_input>([&] { (void)onebit::adam(groups, t); });
+    };
+    auto groups = data.groups<onebit::bf16>(true);
+    groups[0].tensors[2].master = data.master[2];
+    CHECK(refused(groups) == contains{"1000 low halves of masters and 1000 masters"});
+    groups = data.groups<onebit::bf16>(true);
+    groups[0].tensors[2].master_low = std::span(data.low[2]).first(999);
+    CHECK(refused(groups) == contains{"1000 params of 2 bytes, 999 low halves"});
+    groups = data.groups<onebit::bf16>(true);
+    groups[0].tensors[2].master_low = std::span(data.low[4]).first(1000);
+    CHECK(refused(groups) == contains{"overlap in memory"});
+    mixed_training other;
+    std::vector<onebit::low_half> low(mixed_training::n);
+    auto mixed = other.groups();
+    mixed[1].tensors[0].master_low = low;  // of fp16
+    CHECK(refused(mixed) == contains{"only with bf16 parameters"});
+    auto o = onebit::adam(data.groups<onebit::bf16>(true), t);
+    CHECK(thrown<onebit::invalid_input>([&] {
+            (void)o.rebind(data.groups<onebit::bf16>(false));
+          }) == contains{"33 masters and 0 low halves, but had 33, 0 and 33"});
+    CHECK(thrown<onebit::invalid_input>([&] {
+            (void)onebit::sharded_adam(data.groups<onebit::bf16>(true), t);
+          }) == contains{"sharding::masters"});
+    return 0;
+  });
 }
 
 TEST_CASE("of several types: what cannot be is refused") {

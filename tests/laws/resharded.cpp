@@ -163,14 +163,17 @@ TEST_CASE("resharded: masters of 2-byte parameters go to their new owners") {
           masters.resize(k + 1);
           masters[k].push_back(onebit::to_float(params[k][i]));
         }
+        low.emplace_back(sizes[k]);
       }
       masters.resize(sizes.size());
     }
-    [[nodiscard]] std::vector<onebit::param_group<onebit::bf16>> groups(bool with_masters) {
+    [[nodiscard]] std::vector<onebit::param_group<onebit::bf16>> groups(bool with_masters,
+                                                                        bool with_low) {
       std::vector<onebit::param_group<onebit::bf16>> all(1);
       for (std::size_t k = 0; k < params.size(); ++k) {
         all[0].tensors.push_back({params[k], grads[k]});
         if (with_masters) all[0].tensors.back().master = masters[k];
+        if (with_low) all[0].tensors.back().master_low = low[k];
       }
       return all;
     }
@@ -185,8 +188,9 @@ TEST_CASE("resharded: masters of 2-byte parameters go to their new owners") {
     }
     std::vector<std::vector<onebit::bf16>> params, grads;
     std::vector<std::vector<float>> masters;
+    std::vector<std::vector<onebit::low_half>> low;
   };
-  const auto run = [&](int now, bool shares, std::size_t bucket) {
+  const auto run = [&](int now, bool shares, std::size_t bucket, bool halved) {
     const scratch files;
     const auto part = [&](const onebit::threads& t, bool first) {
       halves data(sizes);
@@ -202,23 +206,27 @@ TEST_CASE("resharded: masters of 2-byte parameters go to their new owners") {
           onebit::save_all(o, files.path, [&](std::ostream& out) {
             write_rows(out, data.params);
             write_rows(out, data.masters);
+            write_rows(out, data.low);
           });
           return;
         }
         const auto step = onebit::load_latest(o, files.path, [&](std::istream& in) {
           read_rows(in, data.params);
           read_rows(in, data.masters);
+          read_rows(in, data.low);
         });
         CHECK(step == std::optional(saved_at));
         until(ends_at);
       };
       if (shares) {
-        steps(onebit::sharded_adam(
-            data.groups(false), t, {},
-            {.sum = onebit::dense_sum::rank_order, .bucket_elements = bucket, .masters = true}));
+        steps(onebit::sharded_adam(data.groups(false, false), t, {},
+                                   {.sum = onebit::dense_sum::rank_order,
+                                    .bucket_elements = bucket,
+                                    .masters = !halved,
+                                    .low_halves = halved}));
       } else {
-        steps(
-            onebit::adam(data.groups(true), t, {}, onebit::host(), onebit::dense_sum::rank_order));
+        steps(onebit::adam(data.groups(!halved, halved), t, {}, onebit::host(),
+                           onebit::dense_sum::rank_order));
       }
       onebit::digest d;
       for (const auto& p : data.params) d.add(p.data(), p.size() * 2);
@@ -229,9 +237,11 @@ TEST_CASE("resharded: masters of 2-byte parameters go to their new owners") {
   };
   for (const int now : new_sizes) {
     CAPTURE(now);
-    const auto whole = run(now, false, 0);
-    CHECK(run(now, true, 0) == whole);
-    CHECK(run(now, true, 200) == whole);
+    for (const bool halved : {false, true}) {
+      const auto whole = run(now, false, 0, halved);
+      CHECK(run(now, true, 0, halved) == whole);
+      CHECK(run(now, true, 200, halved) == whole);
+    }
   }
 }
 

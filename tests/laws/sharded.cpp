@@ -399,16 +399,23 @@ TEST_CASE("sharded: a checkpoint has the bits, and one that fails on a rank chan
   CHECK(two[0] == contains("world size 3, this optimizer 2"));
 }
 
-TEST_CASE("sharded: masters are of what a rank owns, and a job with them goes on from its files") {
-  const auto unsharded = on_ranks(3, [](onebit::threads t) {
+namespace {
+
+void masters_of_what_a_rank_owns(bool low_halves) {
+  const auto unsharded = on_ranks(3, [&](onebit::threads t) {
     halves data;
     auto groups = data.groups();
     std::vector<std::vector<float>> masters;
+    std::vector<std::vector<onebit::low_half>> low;
     for (const auto& p : data.params) {
       masters.emplace_back();
       for (const auto x : p) masters.back().push_back(onebit::to_float(x));
     }
-    for (std::size_t i = 0; i < masters.size(); ++i) groups[0].tensors[i].master = masters[i];
+    for (const auto& p : data.params) low.emplace_back(p.size());
+    for (std::size_t i = 0; i < masters.size(); ++i) {
+      if (low_halves) groups[0].tensors[i].master_low = low[i];
+      if (!low_halves) groups[0].tensors[i].master = masters[i];
+    }
     auto o = onebit::adam(groups, t, {}, onebit::host(), onebit::dense_sum::rank_order);
     for (std::uint64_t i = 0; i < 20; ++i) {
       data.compute_gradients(t.rank(), i);
@@ -422,9 +429,11 @@ TEST_CASE("sharded: masters are of what a rank owns, and a job with them goes on
   const auto found = on_ranks(3, [&](onebit::threads t) {
     halves data;
     const auto make = [&] {
-      return onebit::any_optimizer(onebit::sharded_adam(
-          data.groups(), t, {},
-          {.sum = onebit::dense_sum::rank_order, .bucket_elements = 900, .masters = true}));
+      return onebit::any_optimizer(onebit::sharded_adam(data.groups(), t, {},
+                                                        {.sum = onebit::dense_sum::rank_order,
+                                                         .bucket_elements = 900,
+                                                         .masters = !low_halves,
+                                                         .low_halves = low_halves}));
     };
     const auto go = [&](auto& o, std::uint64_t until) {
       while (o.steps() < until) {
@@ -455,6 +464,38 @@ TEST_CASE("sharded: masters are of what a rank owns, and a job with them goes on
     return d.value();
   });
   CHECK(found == unsharded);
+}
+
+}  // namespace
+
+TEST_CASE("sharded: masters are of what a rank owns, and a job with them goes on from its files") {
+  masters_of_what_a_rank_owns(false);
+}
+
+TEST_CASE("sharded: low halves of masters are of what a rank owns, and take half the bytes") {
+  masters_of_what_a_rank_owns(true);
+  on_ranks(4, [](onebit::threads t) {
+    std::vector<onebit::bf16> params(40000), grads(40000);
+    std::vector<onebit::param_group<onebit::bf16>> groups(1);
+    groups[0].tensors.push_back({params, grads});
+    const auto bytes = [&](const onebit::sharding& how) {
+      return onebit::sharded_adam(groups, t, {}, how).state_bytes();
+    };
+    const std::size_t none = bytes({}), low = bytes({.low_halves = true});
+    CHECK(low - none >= 2 * 10000);
+    CHECK(low - none < 2 * 10100);  // words that are not whole
+    CHECK(bytes({.masters = true}) - none == 2 * (low - none));
+    const onebit::sharding both{.masters = true, .low_halves = true};
+    CHECK(thrown<onebit::invalid_input>([&] { (void)bytes(both); }) ==
+          contains{"in place of masters"});
+    std::vector<float> wide(100), wide_grads(100);
+    std::vector<onebit::param_group<>> floats(1);
+    floats[0].tensors.push_back({wide, wide_grads});
+    CHECK(thrown<onebit::invalid_input>([&] {
+            (void)onebit::sharded_adam(floats, t, {}, {.low_halves = true});
+          }) == contains{"low halves of masters are for parameters in bf16"});
+    return 0;
+  });
 }
 
 TEST_CASE(

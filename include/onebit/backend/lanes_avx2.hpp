@@ -80,6 +80,27 @@ struct avx2_lanes : host_lanes {
     store(x, v);
     narrow(p, x, n);
   }
+  ONEBIT_TARGET static value load_joined(const bf16* high, const low_half* low, std::uint32_t n) {
+    if (n >= 32) {
+      return {join(high, low), join(high + 8, low + 8), join(high + 16, low + 16),
+              join(high + 24, low + 24)};
+    }
+    float x[32];
+    join_each(x, high, low, n);
+    return load(x);
+  }
+  ONEBIT_TARGET static void store_split(bf16* high, low_half* low, const value& v,
+                                        std::uint32_t n) {
+    if (n >= 32) {
+      put(high, away(v.p0), away(v.p1));
+      put(high + 16, away(v.p2), away(v.p3));
+      put(low, lower(v.p0), lower(v.p1));
+      return put(low + 16, lower(v.p2), lower(v.p3));
+    }
+    float x[32];
+    store(x, v);
+    split_each(high, low, x, n);
+  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm256_add_ps(a.p0, b.p0), _mm256_add_ps(a.p1, b.p1), _mm256_add_ps(a.p2, b.p2),
             _mm256_add_ps(a.p3, b.p3)};
@@ -199,7 +220,24 @@ struct avx2_lanes : host_lanes {
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
   }
-  ONEBIT_TARGET static void put(bf16* p, const __m256i& a, const __m256i& b) {
+  /// Eight floats of two halves each, and what their halves are, each in the lower half of a lane.
+  ONEBIT_TARGET static __m256 join(const bf16* high, const low_half* low) {
+    const __m128i added = _mm_loadu_si128(reinterpret_cast<const __m128i*>(low));
+    return _mm256_castsi256_ps(
+        _mm256_add_epi32(_mm256_castps_si256(wide(high)), _mm256_cvtepi16_epi32(added)));
+  }
+  ONEBIT_TARGET static __m256i away(const __m256& v) {
+    const __m256i u = _mm256_castps_si256(v);
+    const __m256i near = _mm256_add_epi32(u, _mm256_set1_epi32(0x8000));
+    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
+  }
+  ONEBIT_TARGET static __m256i lower(const __m256& v) {
+    return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0xFFFF));
+  }
+  template <class T>
+  ONEBIT_TARGET static void put(T* p, const __m256i& a, const __m256i& b) {
     // packs within halves of the register: put their quarters in order
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xD8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);

@@ -61,6 +61,15 @@ struct avx512_lanes : host_lanes {
       put(p + 16, high(b), v.hi);
     }
   }
+  ONEBIT_TARGET static value load_joined(const bf16* p, const low_half* rest, std::uint32_t n) {
+    const std::uint32_t b = first(n);
+    return {join(p, rest, low(b)), join(p + 16, rest + 16, high(b))};
+  }
+  ONEBIT_TARGET static void store_split(bf16* p, low_half* rest, const value& v, std::uint32_t n) {
+    const std::uint32_t b = first(n);
+    put(p, rest, low(b), v.lo);
+    put(p + 16, rest + 16, high(b), v.hi);
+  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm512_add_ps(a.lo, b.lo), _mm512_add_ps(a.hi, b.hi)};
   }
@@ -184,6 +193,19 @@ struct avx512_lanes : host_lanes {
                              _mm512_set1_epi32(0x400000));
     _mm256_mask_storeu_epi16(p, b,
                              _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, r, 16)));
+  }
+  ONEBIT_TARGET static __m512 join(const bf16* p, const low_half* rest, __mmask16 b) {
+    const __m512i added = _mm512_maskz_cvtepi16_epi32(all, _mm256_maskz_loadu_epi16(b, rest));
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(wide(p, b)), added));
+  }
+  ONEBIT_TARGET static void put(bf16* p, low_half* rest, __mmask16 b, const __m512& v) {
+    const __m512i u = _mm512_castps_si512(v);
+    __m512i r = _mm512_add_epi32(u, _mm512_set1_epi32(0x8000));
+    r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
+                             _mm512_set1_epi32(0x400000));
+    _mm256_mask_storeu_epi16(p, b,
+                             _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, r, 16)));
+    _mm256_mask_storeu_epi16(rest, b, _mm512_maskz_cvtepi32_epi16(all, u));
   }
   ONEBIT_TARGET static void put(fp16* p, __mmask16 b, const __m512& v) {
     _mm256_mask_storeu_epi16(p, b, _mm512_maskz_cvtps_ph(all, v, nearest));

@@ -123,6 +123,16 @@ struct warp_lanes {
     if (Warp::lane() < n) p[Warp::lane()] = from_float<T>(v);
   }
 
+  ONEBIT_HD static value load_joined(const bf16* high, const low_half* low, std::uint32_t n) {
+    return Warp::lane() < n ? joined(high[Warp::lane()], low[Warp::lane()]) : 0.0F;
+  }
+  ONEBIT_HD static void store_split(bf16* high, low_half* low, value v, std::uint32_t n) {
+    if (Warp::lane() >= n) return;
+    const split_float x = split(v);
+    high[Warp::lane()] = x.high;
+    low[Warp::lane()] = x.low;
+  }
+
   ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }
   ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }
   ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }

@@ -56,8 +56,12 @@ struct carried_words {
    private:
     ONEBIT_HD static void copy(unsigned char* to, const unsigned char* from) {
       using one = one_word<L>;
-      for (auto i = one::own_index(); i < bytes_per_word; i += one::n_indices()) to[i] = from[i];
-      if constexpr (SharingLanes<one>) one::sync();
+      if constexpr (SharingLanes<one>) {
+        for (auto i = one::own_index(); i < bytes_per_word; i += one::n_indices()) to[i] = from[i];
+        one::sync();
+      } else {
+        __builtin_memcpy(to, from, bytes_per_word);
+      }
     }
     template <bool by_chance>
     ONEBIT_HD void put(std::uint32_t k, const typename L::value& v) const {
