@@ -149,33 +149,36 @@ struct parameters_of {
   /// Parameters may be the upper halves of floats.
   static constexpr bool may_be_halves = std::is_same_v<P, bf16> || std::is_same_v<P, any_element>;
   pointer_to<P> first;
-  float* master;
-  low_half* low;
+  void* master;  ///< floats, or their low halves: a device has few registers
+  bool is_low;
   std::uint32_t n;
 
   template <class G>
   ONEBIT_HD parameters_of(const tensor_entry<P, G>& tensor, const tile& t)
       : first(tensor.params + t.offset),
         master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
-        low(tensor.master_low == nullptr ? nullptr : tensor.master_low + t.offset),
-        n(t.n) {}
+        is_low(may_be_halves && tensor.master_low != nullptr),
+        n(t.n) {
+    if (is_low) master = tensor.master_low + t.offset;
+  }
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    if constexpr (!std::is_same_v<P, float>) {
-      if (master != nullptr)
-        return detail::load_elements<L>(static_cast<const float*>(master), k, n);
-    }
     if constexpr (may_be_halves) {
-      if (low != nullptr) return L::load_joined(halves() + 32 * k, low + 32 * k, left(k));
+      if (is_low) return L::load_joined(halves() + 32 * k, low() + 32 * k, left(k));
+    }
+    if constexpr (!std::is_same_v<P, float>) {
+      if (master != nullptr) {
+        return detail::load_elements<L>(static_cast<const float*>(master), k, n);
+      }
     }
     return detail::load_elements<L>(pointer_to<const P>(first), k, n);
   }
   ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
-    if constexpr (!std::is_same_v<P, float>) {
-      if (master != nullptr) detail::store_elements<L>(master, k, n, v);
-    }
     if constexpr (may_be_halves) {
-      if (low != nullptr) return L::store_split(halves() + 32 * k, low + 32 * k, v, left(k));
+      if (is_low) return L::store_split(halves() + 32 * k, low() + 32 * k, v, left(k));
+    }
+    if constexpr (!std::is_same_v<P, float>) {
+      if (master != nullptr) detail::store_elements<L>(static_cast<float*>(master), k, n, v);
     }
     detail::store_elements<L>(first, k, n, v);
   }
@@ -188,6 +191,7 @@ struct parameters_of {
       return first;
     }
   }
+  [[nodiscard]] ONEBIT_HD low_half* low() const { return static_cast<low_half*>(master); }
   [[nodiscard]] ONEBIT_HD std::uint32_t left(std::uint32_t k) const {
     return L::words > 1 || n - 32 * k >= 32 ? 32 : n - 32 * k;
   }

@@ -38,6 +38,9 @@ word loaded(const code& c) {
   lanes::store(values.data(), storage::load<lanes>(c.data()));
   return values;
 }
+lanes::value dither(std::size_t at, std::uint32_t step) {
+  return onebit::detail::dither<lanes>(onebit::detail::dither_of_lanes<lanes>(), at, step);
+}
 /// Of magnitudes that differ by up to 2^20, with both signs.
 word values_of(std::uint64_t seed) {
   word values{};
@@ -58,7 +61,7 @@ TEST_CASE("residuals in 8 bits: signs stay, what is lost is below a 64th of the 
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     const word values = values_of(seed);
     for (const bool chance : {false, true}) {
-      const auto by = chance ? onebit::detail::dither<lanes>(seed, 7) : lanes::set(0);
+      const auto by = chance ? dither(seed, 7) : lanes::set(0);
       const code c = stored(values, by);
       const word there = loaded(c);
       const float bound = largest_of(values) / 64;
@@ -104,7 +107,7 @@ TEST_CASE("residuals in 8 bits: chance has every value alike often, in every lan
   constexpr int steps = 8000;
   for (std::uint32_t step = 0; step < steps; ++step) {
     word d{};
-    lanes::store(d.data(), onebit::detail::dither<lanes>(5, step));
+    lanes::store(d.data(), dither(5, step));
     for (std::size_t i = 0; i < 32; ++i) {
       REQUIRE(d[i] >= -0.5F);
       REQUIRE(d[i] < 0.5F);
@@ -127,7 +130,7 @@ TEST_CASE("residuals in 8 bits: small values are not lost on average") {
   std::array<double, 32> sum{};
   constexpr int steps = 20000;
   for (std::uint32_t step = 0; step < steps; ++step) {
-    const word there = loaded(stored(values, onebit::detail::dither<lanes>(9, step)));
+    const word there = loaded(stored(values, dither(9, step)));
     for (std::size_t i = 0; i < 32; ++i) sum[i] += static_cast<double>(there[i]);
   }
   const double unit = 1.0 / 64;

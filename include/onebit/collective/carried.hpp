@@ -26,11 +26,17 @@ struct carried_words {
   /// Whether what is overwritten is saved as it is stored, not as floats.
   static constexpr bool saved_as_stored = !std::is_same_v<Storage, residuals_in_float>;
 
+  struct no_chance {};
+  template <class L>
+  struct some_chance {
+    std::uint32_t step;
+    typename one_word<L>::value of_lanes;
+  };
   template <class L>
   struct access {
     typename Storage::element* first;
     std::size_t word;  ///< of the first, for chance
-    std::uint32_t step;
+    std::conditional_t<Storage::rounds, some_chance<L>, no_chance> chance;
 
     ONEBIT_HD typename L::value load(std::uint32_t k) const {
       typename L::value v;
@@ -68,7 +74,9 @@ struct carried_words {
       using one = one_word<L>;
       for (unsigned j = 0; j < L::words; ++j) {
         auto by = one::set(0.0F);
-        if constexpr (by_chance) by = detail::dither<one>(word + k + j, step);
+        if constexpr (by_chance) {
+          by = detail::dither<one>(chance.of_lanes, word + k + j, chance.step);
+        }
         Storage::template store<one>(at(k + j), word_of<L>(v, j), by);
       }
     }
@@ -79,9 +87,13 @@ struct carried_words {
   /// From a word of `values` on; chance is that of its number there.
   template <class L>
   ONEBIT_HD access<L> from(std::size_t word) const {
-    std::uint32_t step = 0;
-    if constexpr (Storage::rounds) step = now == nullptr ? 0 : now->number;
-    return {values + word * Storage::per_word, word, step};
+    typename Storage::element* const there = values + word * Storage::per_word;
+    if constexpr (Storage::rounds) {
+      const std::uint32_t step = now == nullptr ? 0 : now->number;
+      return {there, word, {step, detail::dither_of_lanes<one_word<L>>()}};
+    } else {
+      return {there, word, {}};
+    }
   }
   template <class L>
   ONEBIT_HD access<L> at(const tile& t) const {

@@ -101,18 +101,24 @@ struct residuals_in_int8 {
 
 namespace detail {
 
-/// From -1/2 to 1/2, for each element of a word another, and for each word and step others: in
-/// steps of a 32nd over the lanes, all moved on by the same.
+/// What lanes have of a dither: from -31/64 to 31/64, in steps of a 32nd.
 template <class L>
-ONEBIT_HD typename L::value dither(std::size_t word, std::uint32_t step) {
+ONEBIT_HD typename L::value dither_of_lanes() {
   auto d = L::set(0.0F);
   for (std::uint32_t bit = 0; bit < 5; ++bit) {  // lanes whose number has the bit
     const std::uint32_t blocks[] = {0xAAAAAAAA, 0xCCCCCCCC, 0xF0F0F0F0, 0xFF00FF00, 0xFFFF0000};
     const float weight = 0.25F / static_cast<float>(1U << bit);
     d = L::add(d, L::with_sign(L::load_bits(blocks + bit), L::set(weight)));
   }
+  return d;
+}
+/// From -1/2 to 1/2, for each element of a word another, and for each word and step others: that of
+/// the lanes, all moved on by the same.
+template <class L>
+ONEBIT_HD typename L::value dither(const typename L::value& of_lanes, std::size_t word,
+                                   std::uint32_t step) {
   const std::uint32_t chance = mixed(static_cast<std::uint32_t>(word) + step * 0x9E3779B9U);
-  d = L::add(d, L::set(static_cast<float>(chance >> 8U) * 0x1p-24F));
+  const auto d = L::add(of_lanes, L::set(static_cast<float>(chance >> 8U) * 0x1p-24F));
   const auto less = L::sub(d, L::set(1.0F));
   return L::select(L::not_negative(L::sub(d, L::set(0.5F))), less, d);
 }
