@@ -269,7 +269,8 @@ template <Element M = float, class P, class G, class T, class B = host>
 /// received per rank and step, n/8 each way; all_gather the mean of the votes, for (W-1) n/8: as
 /// much at 2 ranks, with one collective instead of two, and W/2 times as much at W. hierarchical
 /// makes the majority of the nodes' means; a compressor with a residual (sign, int8) or `identity`
-/// approximates the mean, and costs 4 bytes of undo per parameter, since gradients are read twice.
+/// approximates the mean, and costs 4 bytes of undo per parameter, since gradients are read twice
+/// (1.03 with residual_in<int8, ...>).
 /// State 4 bytes per parameter, 2 with `one_bit_lion<bf16>`; m is each rank's own, and steps are
 /// the same on all. A rank cannot abstain: an element without a gradient on it gets a coin
 /// (unit_sign.hpp). One without a gradient on any rank moves by lr to and fro by the majority; by
@@ -302,12 +303,12 @@ struct zero_one_lion_options {
 /// error feedback; no averages. Collective over the transport in the steps that exchange.
 ///
 /// Cost per exchange: as one_bit_adam on the wire; per local step: nothing travels. State 12 + 4/W
-/// bytes per parameter, and 4 of undo, since gradients are read twice in a step; 2 less with
-/// `zero_one_lion<bf16>`. Between exchanges the ranks' parameters differ; a local step's gradient
-/// that is not finite is left out by its rank alone, as in zero_one_adam. An element that has no
-/// gradient on any rank is not moved by votes, but by what compression makes of them, until the
-/// residual has taken it back. `collective`: one scale per tensor unless said otherwise, since the
-/// elements of a sum of votes are of one size.
+/// bytes per parameter, and 4 of undo, since gradients are read twice in a step (1.03 with
+/// residual_in<int8, ...>); 2 less with `zero_one_lion<bf16>`. Between exchanges the ranks'
+/// parameters differ; a local step's gradient that is not finite is left out by its rank alone, as
+/// in zero_one_adam. An element that has no gradient on any rank is not moved by votes, but by what
+/// compression makes of them, until the residual has taken it back. `collective`: one scale per
+/// tensor unless said otherwise, since the elements of a sum of votes are of one size.
 template <Element M = float, class P, class G, class T, class B = host,
           class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_lion(const std::vector<param_group<P, G>>& groups,

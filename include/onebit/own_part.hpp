@@ -28,7 +28,7 @@ struct sharding {
   /// trainer that changes parameters between steps then changes nothing that lasts.
   bool masters = false;
   /// In place of `masters`, of bf16 parameters: in 2 bytes what these lack of floats, which steps
-  /// act on as exactly; what a trainer changes between steps counts. See tensor::master_low.
+  /// act on as exactly; what a trainer writes to parameters counts. See tensor::master_low.
   bool low_halves = false;
 };
 
@@ -60,10 +60,14 @@ template <class P, class G>
     throw invalid_input(message("sharded: sums by the transport are not to be had: ",
                                 "give rank_order, in_bf16 or in_int8", where));
   }
-  if (how.low_halves && (!std::is_same_v<P, bf16> || how.masters)) {
+  if (how.low_halves && !std::is_same_v<P, bf16>) {
     throw invalid_input(
-        message("sharded: low halves of masters are for parameters in bf16, not of ", sizeof(P),
-                " bytes or in fp16, and in place of masters", where));
+        message("sharded: low halves of masters are for parameters in bf16, not in ",
+                sizeof(P) == 2 ? "fp16" : "float", where));
+  }
+  if (how.low_halves && how.masters) {
+    throw invalid_input(
+        message("sharded: masters and low_halves are both asked for; give one", where));
   }
   if (how.masters && sizeof(P) != 2) {
     throw invalid_input(
@@ -73,8 +77,8 @@ template <class P, class G>
     for (const auto& t : g.tensors) {
       if (t.master.empty() && t.master_low.empty()) continue;
       throw invalid_input(message("sharded: a tensor of ", t.params.size(), " has masters; ",
-                                  "sharding::masters holds a W-th of them on each rank instead",
-                                  where));
+                                  "sharding::masters or low_halves holds a W-th of them on each ",
+                                  "rank instead", where));
     }
   }
 }
@@ -92,8 +96,8 @@ struct own_masters {
   [[nodiscard]] std::size_t bytes() const { return floats.bytes() + low.bytes(); }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
+    if (low.size() > 0) return a.buffer(low, backend);
     a.buffer(floats, backend);
-    if (low.size() > 0) a.buffer(low, backend);  // files without are those of before
   }
 };
 

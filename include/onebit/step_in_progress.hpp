@@ -331,9 +331,8 @@ class step_in_progress {
   }
   [[nodiscard]] auto at() const { return e_->at(live()); }
   [[nodiscard]] auto message() const {
-    // what sleeps is left out of the message anyway; but who wakes now has heard nothing
-    const live_mask asleep = previews() ? e_->mask() : live_mask{};
-    return e_->rule.message(e_->compressed.agreed(asleep), at());
+    // a mask is for who wakes now, and has heard nothing: the message leaves out what sleeps anyway
+    return e_->rule.message(e_->compressed.agreed(previews() ? e_->mask() : live_mask{}), at());
   }
   [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
     return {e_->now(), live(), e_->undo_space(), previews() ? e_->mask() : live_mask{}};

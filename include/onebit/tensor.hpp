@@ -19,8 +19,8 @@ namespace onebit::inline v0_1 {
 /// The gradients are consumed: a compressed step may use their memory as scratch, so what they hold
 /// afterwards is unspecified. With `G = const float`, 2-byte types and any_element they are only
 /// read: 1-bit Adam and 1-bit LAMB then make their message twice instead, which takes no memory;
-/// 0/1 Adam, Lion with local steps and `hierarchical` pay 4 bytes per parameter (the first two
-/// with residual_in<int8, ...> 1.03).
+/// 0/1 Adam, Lion with a residual and `hierarchical` pay 4 bytes per parameter (the first two with
+/// residual_in<int8, ...> 1.03).
 ///
 /// `P` and `G` are float, bf16 or fp16 (element.hpp), or both any_element: any of them, in each
 /// tensor another. With 2-byte parameters `master` may hold them in float: steps then act on it,

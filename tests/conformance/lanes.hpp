@@ -304,8 +304,18 @@ void check_halves(B backend) {
     high.push_back(onebit::split(x).high);
     low.push_back(onebit::split(x).low);
   }
-  const std::size_t n = wide.size() / 32 * 33;
-  const auto w = uploaded(backend, wide);
+  const std::size_t n_split = high.size();  // and halves that no float has
+  for (const std::uint16_t bits :
+       {0x0000, 0x8000, 0x7F80, 0xFF80, 0x0001, 0x7F7F, 0x3F80, 0x7FFF}) {
+    for (const std::int16_t added : {-32768, -1, 0, 1}) {
+      high.push_back({bits});
+      low.push_back({added});
+    }
+  }
+  flat whole = wide;
+  whole.resize(high.size());
+  const std::size_t n = whole.size() / 32 * 33;
+  const auto w = uploaded(backend, whole);
   const auto h = uploaded(backend, high);
   const auto l = uploaded(backend, low);
   auto wide_out = backend.template make_buffer<float>(32 * n);
@@ -320,9 +330,11 @@ void check_halves(B backend) {
   for (std::size_t i = 0; i < 32 * n; ++i) {
     const std::size_t word = i / 32 / 33, lane = i % 32, from = 32 * word + lane;
     const bool is_there = lane < i / 32 % 33;
-    const float x = wide[from], y = is_there ? x : 0.0F;
+    const float x = from < n_split ? wide[from] : onebit::joined(high[from], low[from]);
+    const float y = is_there ? x : 0.0F;
     const bool same = std::bit_cast<std::uint32_t>(joined[i]) == std::bit_cast<std::uint32_t>(y);
     n_wrong += same || (std::isnan(y) && std::isnan(joined[i])) ? 0 : 1;
+    if (from >= n_split) continue;
     n_wrong += highs[i] == (is_there ? high[from] : onebit::bf16{}) ? 0 : 1;
     n_wrong += lows[i].bits == (is_there ? low[from].bits : 0) ? 0 : 1;
   }

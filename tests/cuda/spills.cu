@@ -60,6 +60,9 @@ template void other_elements(const std::vector<onebit::param_group<onebit::fp16,
                              onebit::threads, onebit::cuda);
 template void other_elements(const std::vector<onebit::param_group<onebit::bf16, onebit::bf16>>&,
                              onebit::threads, onebit::cuda);
+template void other_elements(
+    const std::vector<onebit::param_group<onebit::any_element, onebit::any_element>>&,
+    onebit::threads, onebit::cuda);
 
 template <class P>
 void fewer_bytes(const std::vector<onebit::param_group<P>>& g, onebit::threads comm,

@@ -74,6 +74,7 @@ struct script {
   float loss_scale = 1;
   std::vector<std::size_t> sizes = odd_sizes;
   bool low_halves = false;  ///< of masters, in place of these: of bf16 parameters
+  bool zeros = true;        ///< every 17th gradient is 0: elements that sleep
 
   [[nodiscard]] std::size_t total() const {
     return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
@@ -114,7 +115,7 @@ class model {
       for (std::size_t t = 0; t < s.sizes.size(); ++t) {
         for (std::size_t i = 0; i < s.sizes[t]; ++i) {
           float g = noise(seed * 1000003 + t * 50021 + i) * s.loss_scale;
-          if (i % 17 == 5) g = 0;
+          if (s.zeros && i % 17 == 5) g = 0;
           if (s.is_bad(call) && rank == size - 1 && t == 2 && i == 7) {
             g = std::numeric_limits<float>::infinity();
           }

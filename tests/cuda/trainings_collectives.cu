@@ -60,6 +60,9 @@ TEST_CASE("cuda trainings: other scales, and none") {
                                one_bit_adam_with(onebit::gather_scatter{compact}));
   check_same_bits<cuda_device>("the same, local steps", 2,
                                zero_one_adam_with(onebit::all_gather{compact}));
+  check_same_bits<cuda_device>("the same, nobody sleeps, steps called off", 2,
+                               one_bit_adam_with(onebit::gather_scatter{compact}, 0),
+                               {.calls = 20, .bad = {18}, .zeros = false}, false, true);
   check_same_bits<cuda_device>("identity", 2,
                                one_bit_adam_with(onebit::gather_scatter<onebit::identity>{}));
 }

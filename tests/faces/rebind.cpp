@@ -156,7 +156,8 @@ TEST_CASE("what is not the same tensors is refused, and changes nothing") {
     CHECK(why(groups) == contains{"rebind: group 1 has 0 tensors, but had 1"});
     groups = a.groups();
     groups[0].tensors[2].params = groups[0].tensors[2].params.first(4000);
-    CHECK(why(groups) == contains{"rebind: tensor 2 has 4000 params, 0 masters and 0 low halves, but had 4099"});
+    CHECK(why(groups) ==
+          contains{"rebind: tensor 2 has 4000 params, 0 masters and 0 low halves, but had 4099"});
     groups = a.groups();
     groups[0].tensors[2].grads = groups[0].tensors[2].grads.first(4000);
     CHECK(why(groups) == contains{"4099 params but 4000 grads"});

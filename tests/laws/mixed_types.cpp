@@ -245,8 +245,38 @@ TEST_CASE("bf16 parameters with the low halves of masters: the floats are those 
   floats_of_masters<bf16>("one_bit_lamb", [](const auto& g, auto t) {
     return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 4}});
   });
+  floats_of_masters<bf16>("zero_one_adam", [](const auto& g, auto t) {
+    return onebit::zero_one_adam(  // exchanges in every step: local ones leave bad gradients out
+        g, t, {.schedule = {.kappa = 2, .warmup_steps = 5, .max_interval = 1}});
+  });
   floats_of_masters<bf16>("one_bit_lion",
                           [](const auto& g, auto t) { return onebit::one_bit_lion(g, t, {}); });
+}
+
+TEST_CASE("low halves of masters: a parameter that is set to 0 is near 0 and trains on") {
+  on_ranks(1, [&](onebit::threads t) {
+    twice data;
+    auto o = onebit::adam(data.groups<onebit::bf16>(true), t);
+    for (std::uint64_t call = 0; call < 4; ++call) {
+      data.compute_gradients(0, call, false);
+      CHECK_FALSE(o.step(0.01F).skipped);
+      if (call % 2 != 0) continue;
+      std::size_t n_negative = 0;
+      for (std::size_t k = 0; k < data.high.size(); ++k) {
+        for (std::size_t i = 0; i < data.high[k].size(); ++i) {
+          n_negative += data.low[k][i].bits < 0;
+          data.high[k][i].bits = i % 2 == 0 ? 0x0000 : 0x8000;
+          const float x = onebit::joined(data.high[k][i], data.low[k][i]);
+          CHECK(std::fabs(x) < 1e-40F);
+        }
+      }
+      CHECK(n_negative > 1000);
+    }
+    for (const auto& x : data.high) {
+      for (const onebit::bf16 p : x) CHECK(std::fabs(onebit::to_float(p)) < 0.1F);
+    }
+    return 0;
+  });
 }
 
 TEST_CASE("low halves of masters: moved, checked on all ranks, refused where they cannot be") {

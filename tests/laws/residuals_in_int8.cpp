@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "../conformance/collective.hpp"
+#include "../support/storages.hpp"
 #include "../support/training.hpp"
 
 using namespace onebit_test;
@@ -174,28 +175,6 @@ TEST_CASE("residuals in 8 bits: sums over 300 steps follow the messages") {
   CHECK(worst < 3 * largest + 5 * 2 * largest / 64 * std::sqrt(static_cast<double>(steps)));
 }
 
-namespace {
-
-/// A storage from outside: bf16, in which a value that is not 0 does not become 0.
-struct in_bf16 {
-  using element = onebit::bf16;
-  static constexpr std::size_t per_word = 32;
-  static constexpr bool rounds = false;
-
-  template <class L>
-  ONEBIT_HD static typename L::value load(const element* in) {
-    return L::load_as(in, 32);
-  }
-  template <class L>
-  ONEBIT_HD static void store(element* out, const typename L::value& v, const typename L::value&) {
-    const auto least = L::set(-1e-37F);  // below 0, and a normal number
-    const auto below = L::sub(L::set(0), L::max(L::sub(L::set(0), v), L::sub(L::set(0), least)));
-    L::store_as(out, L::select(L::not_negative(v), v, below), 32);
-  }
-};
-
-}  // namespace
-
 TEST_CASE("residuals in a storage of one's own") {
   const auto train_with = [](const auto& codec) {
     return on_ranks(3, [&](onebit::threads transport) {
@@ -299,6 +278,7 @@ TEST_CASE("residuals in any storage are taken back as they were stored, tails of
   };
   const auto compact = by(onebit::residual_in<onebit::int8, onebit::sign<>>{});
   const auto halves = by(onebit::residual_in<in_bf16, onebit::sign<>>{});
+  const auto twice = by(onebit::residual_in<in_two_floats, onebit::sign<>>{});
   const auto rarely = [](const auto& groups, auto t) {
     return onebit::zero_one_adam<onebit::int8, onebit::bf16>(
         groups, t,
@@ -311,6 +291,7 @@ TEST_CASE("residuals in any storage are taken back as they were stored, tails of
     CHECK(with_skips<const float>(t, sizes, compact).problem == "");
     CHECK(with_skips<float>(t, sizes, halves).problem == "");
     CHECK(with_skips<const float>(t, sizes, halves).problem == "");
+    CHECK(with_skips<float>(t, sizes, twice).problem == "");
     const auto scratch = with_skips<float>(t, sizes, rarely);
     const auto read_only = with_skips<const float>(t, sizes, rarely);
     CHECK(scratch.problem == "");

@@ -487,7 +487,7 @@ TEST_CASE("sharded: low halves of masters are of what a rank owns, and take half
     CHECK(bytes({.masters = true}) - none == 2 * (low - none));
     const onebit::sharding both{.masters = true, .low_halves = true};
     CHECK(thrown<onebit::invalid_input>([&] { (void)bytes(both); }) ==
-          contains{"in place of masters"});
+          contains{"masters and low_halves are both asked for"});
     std::vector<float> wide(100), wide_grads(100);
     std::vector<onebit::param_group<>> floats(1);
     floats[0].tensors.push_back({wide, wide_grads});

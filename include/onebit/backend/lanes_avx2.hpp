@@ -222,9 +222,16 @@ struct avx2_lanes : host_lanes {
   }
   /// Eight floats of two halves each, and what their halves are, each in the lower half of a lane.
   ONEBIT_TARGET static __m256 join(const bf16* high, const low_half* low) {
-    const __m128i added = _mm_loadu_si128(reinterpret_cast<const __m128i*>(low));
-    return _mm256_castsi256_ps(
-        _mm256_add_epi32(_mm256_castps_si256(wide(high)), _mm256_cvtepi16_epi32(added)));
+    const __m256i u = _mm256_castps_si256(wide(high)), none = _mm256_setzero_si256();
+    const __m256i size = _mm256_and_si256(u, _mm256_set1_epi32(0x7FFFFFFF));
+    const __m256i add =
+        _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low)));
+    const __m256i below =
+        _mm256_and_si256(_mm256_cmpeq_epi32(size, none), _mm256_cmpgt_epi32(none, add));
+    const __m256i beyond = _mm256_and_si256(_mm256_cmpeq_epi32(size, _mm256_set1_epi32(0x7F800000)),
+                                            _mm256_cmpgt_epi32(add, none));
+    const __m256i out = _mm256_or_si256(below, beyond);
+    return _mm256_castsi256_ps(_mm256_add_epi32(u, _mm256_andnot_si256(out, add)));
   }
   ONEBIT_TARGET static __m256i away(const __m256& v) {
     const __m256i u = _mm256_castps_si256(v);

@@ -195,8 +195,15 @@ struct avx512_lanes : host_lanes {
                              _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, r, 16)));
   }
   ONEBIT_TARGET static __m512 join(const bf16* p, const low_half* rest, __mmask16 b) {
-    const __m512i added = _mm512_maskz_cvtepi16_epi32(all, _mm256_maskz_loadu_epi16(b, rest));
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(wide(p, b)), added));
+    const __m512i u = _mm512_castps_si512(wide(p, b)), none = _mm512_setzero_si512();
+    const __m512i size = _mm512_and_si512(u, _mm512_set1_epi32(0x7FFFFFFF));
+    const __m512i add = _mm512_maskz_cvtepi16_epi32(all, _mm256_maskz_loadu_epi16(b, rest));
+    const __mmask16 below =
+        _mm512_mask_cmplt_epi32_mask(_mm512_cmpeq_epi32_mask(size, none), add, none);
+    const __mmask16 beyond = _mm512_mask_cmpgt_epi32_mask(
+        _mm512_cmpeq_epi32_mask(size, _mm512_set1_epi32(0x7F800000)), add, none);
+    const auto in = static_cast<__mmask16>(~(below | beyond));
+    return _mm512_castsi512_ps(_mm512_mask_add_epi32(u, in, u, add));
   }
   ONEBIT_TARGET static void put(bf16* p, low_half* rest, __mmask16 b, const __m512& v) {
     const __m512i u = _mm512_castps_si512(v);

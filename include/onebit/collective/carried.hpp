@@ -48,8 +48,9 @@ struct carried_words {
     ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
       put<Storage::rounds>(k, v);
     }
-    /// Word k as it is stored, to memory of the undo's and from there. Lanes may have stored bytes
-    /// that others copy.
+    /// Word k as it is stored, to memory of the undo's and from there. Where lanes share memory
+    /// each copies bytes that others have stored or have yet to read, of the word and of the
+    /// gradients.
     ONEBIT_HD void copy_to(unsigned char* to, std::uint32_t k) const {
       copy(to, reinterpret_cast<const unsigned char*>(at(k)));
     }
@@ -63,6 +64,7 @@ struct carried_words {
     ONEBIT_HD static void copy(unsigned char* to, const unsigned char* from) {
       using one = one_word<L>;
       if constexpr (SharingLanes<one>) {
+        one::sync();
         for (auto i = one::own_index(); i < bytes_per_word; i += one::n_indices()) to[i] = from[i];
         one::sync();
       } else {

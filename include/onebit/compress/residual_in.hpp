@@ -158,9 +158,9 @@ using residual_storage_of = typename detail::storage_of<C>::type;
 ///     onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}}
 ///
 /// In int8 the state is 1.03 + 1.03/W bytes per element in place of 4 + 4/W. A compressed step
-/// reads and writes 9 bytes per element less (3 of them are of what it may have to put back), and
-/// takes longer on a CPU all the same: what rounds costs more than these bytes (bench_steps,
-/// one_bit_adam_8_bits).
+/// reads and writes 6 bytes per element less, and 3 more where it saves in the gradients what it
+/// may have to put back; on a CPU it takes as long all the same: what rounds costs as much as these
+/// bytes (bench_steps, one_bit_adam_8_bits).
 template <class Storage, WordCompressor C>
   requires(bool{C::carries})
 struct residual_in : C {

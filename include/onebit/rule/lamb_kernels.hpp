@@ -10,6 +10,7 @@
 #include <onebit/rule/moments.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
+#include <type_traits>
 
 /// The passes of LAMB and 1-bit LAMB. Norms are sums of squares: per tile in float, over tiles in
 /// double, then one float.
@@ -212,7 +213,9 @@ struct lamb_fresh_kernel {
   float *fresh, *sum_m, *sum_u, *largest;
   float most_step;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!NarrowField<View>) {
+  /// Parameters of any type leave a device no registers for several words.
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
+      requires(!NarrowField<View> && !std::is_same_v<P, any_element>) {
     return tiles[i];
   }
   template <class L>
