@@ -110,8 +110,8 @@ namespace {
 void check_counts(const roofline::counts& c) {
   CAPTURE(c.command);
   const std::string headers = all_headers();
-  for (const char* name : {"adam by hand", "one_bit_adam", "one_bit_lamb", "zero_one_adam",
-                           "zero_one_adam, local", "adam", "lamb"}) {
+  for (const char* name : {"adam by hand", "one_bit_adam", "one_bit_adam, 8 bits", "one_bit_lamb",
+                           "zero_one_adam", "zero_one_adam, local", "adam", "lamb"}) {
     CAPTURE(name);
     const roofline::step& s = c.of(name);
     REQUIRE(!s.kernels.empty());

@@ -200,6 +200,11 @@ void count_all(counter& to) {
   };
   to.by_hand();
   to.step("one_bit_adam", 8, 6, one_bit_adam);
+  to.step("one_bit_adam, 8 bits", 8, 6, [&](const groups& g, auto t, auto b) {
+    return onebit::one_bit_adam<onebit::int8>(
+        g, t, onebit::one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 0},
+        onebit::gather_scatter<onebit::residual_in<onebit::int8, onebit::sign<>>>{}, b);
+  });
   to.step("one_bit_lamb", 8, 6, [&](const groups& g, auto t, auto b) {
     return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}},
                                 exchange, b);

@@ -93,8 +93,8 @@ struct [[gnu::may_alias]] low_half {
 };
 /// A float in two halves.
 struct split_float {
-  bf16 high;
-  low_half low;
+  bf16 high;     ///< the nearest bf16
+  low_half low;  ///< the rest
 };
 /// Exact, but for NaN, which stays one. `high` is x rounded to nearest, ties away from zero: with
 /// ties to even `low` would not tell in which direction.
