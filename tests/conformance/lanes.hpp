@@ -8,6 +8,7 @@
 #ifndef ONEBIT_TESTS_CONFORMANCE_LANES_HPP
 #define ONEBIT_TESTS_CONFORMANCE_LANES_HPP
 
+#include <initializer_list>
 #include <limits>
 #include <onebit/element.hpp>
 #include <tuple>
@@ -305,9 +306,9 @@ void check_halves(B backend) {
     low.push_back(onebit::split(x).low);
   }
   const std::size_t n_split = high.size();  // and halves that no float has
-  for (const std::uint16_t bits :
-       {0x0000, 0x8000, 0x7F80, 0xFF80, 0x0001, 0x7F7F, 0x3F80, 0x7FFF}) {
-    for (const std::int16_t added : {-32768, -1, 0, 1}) {
+  for (const std::uint16_t bits : std::initializer_list<std::uint16_t>{
+           0x0000, 0x8000, 0x7F80, 0xFF80, 0x0001, 0x7F7F, 0x3F80, 0x7FFF}) {
+    for (const std::int16_t added : std::initializer_list<std::int16_t>{-32768, -1, 0, 1}) {
       high.push_back({bits});
       low.push_back({added});
     }

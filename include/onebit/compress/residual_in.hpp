@@ -159,8 +159,8 @@ using residual_storage_of = typename detail::storage_of<C>::type;
 ///
 /// In int8 the state is 1.03 + 1.03/W bytes per element in place of 4 + 4/W. A compressed step
 /// reads and writes 6 bytes per element less, and 3 more where it saves in the gradients what it
-/// may have to put back; on a CPU it takes as long all the same: what rounds costs as much as these
-/// bytes (bench_steps, one_bit_adam_8_bits).
+/// may have to put back; on a CPU it takes as long or less (bench_steps, one_bit_adam_8_bits), on a
+/// GPU longer, by an estimate: what rounds costs more instructions than these bytes take time.
 template <class Storage, WordCompressor C>
   requires(bool{C::carries})
 struct residual_in : C {
