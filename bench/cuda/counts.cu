@@ -212,6 +212,11 @@ void count_all(counter& to) {
   to.step("zero_one_adam", 8, 6, zero_one_adam(1));
   to.step("zero_one_adam, local", 8, 5, zero_one_adam(2));
   to.step("adam", 8, 3, adam);
+  to.step("adam, in 8 buckets", 8, 3, [](const groups& g, auto t, auto b) {
+    return onebit::one_bit_adam(  // which is adam in its warm-up
+        g, t, onebit::one_bit_adam_options{.freeze = {.after = 1000}},
+        onebit::gather_scatter{onebit::sign<>{}, g[0].tensors[0].params.size() / 8}, b);
+  });
   to.step("lamb", 8, 3, [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
 }
 

@@ -105,7 +105,9 @@ struct one_bit_adam_options {
 
 /// Adam with exact averages: the uncompressed baseline. Collective over the transport.
 ///
-/// Cost per step: 2 (W-1)/W 4n bytes sent; state 8 bytes per parameter, work space 8 + 4/W.
+/// Cost per step: 2 (W-1)/W 4n bytes sent; state 8 bytes per parameter; work space: messages of 8
+/// buckets of 2^22 elements, and 4 bytes per parameter (2 where averages are in bf16) where
+/// gradients are not floats, or only read.
 template <class P, class G, class T, class B = host>
 [[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
                                    adam_options options = {}, B backend = B{},

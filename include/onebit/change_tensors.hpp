@@ -195,7 +195,7 @@ class tensor_change {
  private:
   template <class Field>
   [[nodiscard]] static std::vector<float> floats_of(E& e, const Field& field) {
-    const auto flat = e.flatten(field);
+    const auto flat = e.compressed.sender().flatten(field);
     std::vector<float> values(flat.size());
     e.backend().copy_out(values.data(), flat.data(), values.size());
     return values;

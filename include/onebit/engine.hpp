@@ -51,7 +51,8 @@ struct engine {
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
   /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
-  static constexpr bool scratch_gradients = std::is_same_v<G, float> && !R::own_momentum;
+  static constexpr bool scratch = mean_place<P, G>::in_gradients;
+  static constexpr bool scratch_gradients = scratch && !R::own_momentum;
   static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
   static constexpr bool carries = sender_type::carries;
@@ -76,9 +77,9 @@ struct engine {
         policy(collective),
         average(detail::attend(comm,
                                [&] {
-                                 return dense<B>(
+                                 return decltype(average)(
                                      resolved<G>(sum), comm, rule.backend(), tensors.sizes,
-                                     n_buckets(tensors.sizes, collective.bucket_elements));
+                                     buckets_of_means(tensors.sizes, collective.bucket_elements));
                                })),
         compressed(bind(collective)),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
@@ -173,7 +174,7 @@ struct engine {
       if (plan.exchange && !compressed.started()) start_compressed();
       if (is_refresh && live.next_size() == 0) live.set_next(make_mask());
     }
-    if (plan.average_gradient) average.prepare();
+    if (plan.average_gradient && average.prepare(mean_place_in(plan))) ++generation;
   }
   /// From the compressed phase back to a warm-up.
   [[gnu::cold]] void thaw() {
@@ -199,6 +200,14 @@ struct engine {
     ++generation;
   }
 
+  /// Where means go in a step with this plan: to the gradients, unless these are read once more.
+  [[nodiscard]] mean_place<P, G> mean_place_in(const step_plan& plan) const {
+    const bool once_more = plan.exchange || (R::local_steps && compressed.travels());
+    return {scratch && !once_more ? tensors.table.data() : nullptr};
+  }
+  [[nodiscard]] auto mean(const step_plan& plan) {
+    return average.heard(now(), mean_place_in(plan));
+  }
   /// What is averaged.
   [[nodiscard]] auto mean_message() {
     const auto own = rule.gradient(at_average());
@@ -211,16 +220,6 @@ struct engine {
     } else {
       return own;
     }
-  }
-  /// A field of the exchange's axis, on the flat axis.
-  template <class Field>
-  [[nodiscard, gnu::cold]] buffer_of<B, float> flatten(const Field& field) {
-    auto& s = compressed.sender();
-    auto flat = backend().template make_buffer<float>(s.flat_elements());
-    auto* const slots = reinterpret_cast<std::byte*>(flat.data());
-    s.backend().launch(s.axis().tiles().size(),
-                       store_field_kernel<Field>{field, s.tiles(), flat_format(s.axis()), slots});
-    return flat;
   }
   /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
   template <class Archive>
@@ -271,7 +270,7 @@ struct engine {
   tensor_table<B, P, G> tensors;
   S schedule;
   C policy;
-  dense<B> average;
+  dense<B, mean_place<P, G>> average;
   exchange_type compressed;
   buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each

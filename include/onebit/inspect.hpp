@@ -83,7 +83,7 @@ struct inspect_kernel {
 template <class E, class Field>
 [[nodiscard, gnu::cold]] std::vector<float> copy_of_tensor(E& e, const Field& field,
                                                            std::size_t tensor) {
-  const auto flat = e.flatten(field);
+  const auto flat = e.compressed.sender().flatten(field);
   std::size_t words = 0;  // before it
   for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
   std::vector<float> values(e.tensors.sizes[tensor]);

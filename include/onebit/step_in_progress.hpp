@@ -109,7 +109,7 @@ class step_in_progress {
   [[gnu::cold]] void straight() {
     E& e = *e_;
     if (plan_.average_gradient) {
-      e.average.agree(e.mean_message(), e.now(), e.rule.max_grad_norm());
+      e.average.agree(e.mean_message(), e.now(), e.rule.max_grad_norm(), e.mean_place_in(plan_));
       meet(true);
     }
     if (previews()) preview_live();
@@ -221,7 +221,7 @@ class step_in_progress {
       if (plan_.exchange)
         return look_at_layers(e, at(), e.compressed.heard(live()), e.compressed.agreed(e.mask()));
     }
-    look_at_layers(e, e.at_average(e.mask()), e.average.heard(e.now()));
+    look_at_layers(e, e.at_average(e.mask()), e.mean(plan_));
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
   [[nodiscard]] bool parted() {
@@ -238,10 +238,9 @@ class step_in_progress {
   void refresh() {
     E& e = *e_;
     if constexpr (LocalRule<R>) {
-      if (!e.compressed.travels())
-        return e.rule.dense_step(e.average.heard(e.now()), e.at_average(live()));
+      if (!e.compressed.travels()) return e.rule.dense_step(e.mean(plan_), e.at_average(live()));
     }
-    e.rule.refresh(e.average.heard(e.now()), e.at_average(e.mask()));
+    e.rule.refresh(e.mean(plan_), e.at_average(e.mask()));
   }
   void apply() {
     if constexpr (compresses)
@@ -249,8 +248,7 @@ class step_in_progress {
   }
   void preview_live() {
     if constexpr (WakingRule<R>) {
-      e_->rule.preview_live(e_->average.heard(e_->now()), e_->at_average(e_->mask()),
-                            e_->live.next());
+      e_->rule.preview_live(e_->mean(plan_), e_->at_average(e_->mask()), e_->live.next());
       if (e_->compressed.travels()) e_->compressed.count_live(live());
     }
   }
@@ -281,7 +279,7 @@ class step_in_progress {
     E& e = *e_;
     if (plan_.average_gradient) {
       for (; is_known(e.average); sent_early_ = true) {
-        e.average.send_next(e.mean_message(), e.now());
+        e.average.send_next(e.mean_message(), e.now(), e.mean_place_in(plan_));
       }
     } else if constexpr (compresses) {
       // to clip, the norm of all gradients must be known

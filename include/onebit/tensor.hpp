@@ -16,8 +16,8 @@ namespace onebit::inline v0_1 {
 
 /// One tensor of the trainer: views of its memory, never a copy.
 ///
-/// The gradients are consumed: a compressed step may use their memory as scratch, so what they hold
-/// afterwards is unspecified. With `G = const float`, 2-byte types and any_element they are only
+/// The gradients are consumed: a step may use their memory as scratch, so what they hold afterwards
+/// is unspecified. With `G = const float`, 2-byte types and any_element they are only
 /// read: 1-bit Adam and 1-bit LAMB then make their message twice instead, which takes no memory;
 /// 0/1 Adam, Lion with a residual and `hierarchical` pay 4 bytes per parameter (the first two with
 /// residual_in<int8, ...> 1.03).

@@ -100,7 +100,7 @@ template <class E>
   if (!decltype(E::rule)::own_momentum) e.rule.archive(writer);
   mine.state = state.value();
   if (e.compressed.started() && E::keeps_agreed) {
-    const auto flat = e.flatten(e.compressed.agreed(e.mask()));
+    const auto flat = e.compressed.sender().flatten(e.compressed.agreed(e.mask()));
     digest agreed;
     read_on_host(e.backend(), flat.data(), flat.size(),
                  [&](const float* p, std::size_t n) { agreed.add(p, n * sizeof *p); });

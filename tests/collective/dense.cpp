@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "../conformance/collective.hpp"
 
@@ -268,4 +269,25 @@ TEST_CASE("dense: values at both ends of the range come through") {
       }
     }
   }
+}
+
+TEST_CASE("averages take room for a few buckets where gradients are scratch, else 4 bytes each") {
+  constexpr std::size_t n = std::size_t{1} << 20U;
+  const auto bytes_each = [&]<class G>(std::type_identity<G>) {
+    return on_ranks(3, [&](onebit::threads t) {
+      std::vector<float> params(n, 1.0F), grads(n, 0.5F);
+      std::vector<onebit::param_group<float, G>> groups(1);
+      groups[0].tensors.push_back({params, grads});
+      auto o = onebit::one_bit_adam(groups, t, {}, onebit::gather_scatter{onebit::sign<>{}, 8192});
+      (void)o.step(0.01F);
+      CHECK(std::count(params.begin(), params.end(), params[0]) == n);
+      CHECK(params[0] < 1);
+      return static_cast<double>(o.work_bytes()) / n;
+    })[0];
+  };
+  // messages of 8 buckets are 0.25 bytes for each of the 2^20 elements; two axes have tables
+  CHECK(bytes_each(std::type_identity<float>{}) < 0.75);
+  const double only_read = bytes_each(std::type_identity<const float>{});
+  CHECK(only_read > 4);
+  CHECK(only_read < 4.75);
 }

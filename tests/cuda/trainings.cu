@@ -18,7 +18,7 @@ TEST_CASE("cuda trainings: every algorithm has the bits of the host") {
     };
   };
   each_algorithm(check({1, 2, 3}));
-  each_algorithm(check({3}), 3000);  // in buckets
+  each_algorithm(check({3}), 1000);  // in buckets
 }
 
 TEST_CASE("cuda trainings: a bad gradient changes nothing, and settle() tells") {

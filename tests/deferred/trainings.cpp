@@ -324,7 +324,7 @@ std::uint64_t train_in_graphs(const std::string& algorithm, std::size_t bucket, 
 TEST_CASE("deferred: every algorithm has the bits of the host") {
   SUBCASE("gather_scatter") { check_same_bits(2, onebit::gather_scatter<onebit::sign<>>{}); }
   SUBCASE("one rank") { check_same_bits(1, onebit::gather_scatter<onebit::sign<>>{}); }
-  SUBCASE("buckets") { check_same_bits(3, onebit::gather_scatter{onebit::sign<>{}, 1500}); }
+  SUBCASE("buckets") { check_same_bits(3, onebit::gather_scatter{onebit::sign<>{}, 1000}); }
   SUBCASE("all_gather") { check_same_bits(2, onebit::all_gather<onebit::sign<>>{}); }
   SUBCASE("two levels") { check_same_bits(4, onebit::hierarchical{onebit::sign<>{}, 2}); }
 }
@@ -464,7 +464,7 @@ TEST_CASE("deferred: a replayed step is the step") {
 }
 
 TEST_CASE("deferred: a collective or an allocation that fails, also in a recording: no change") {
-  for (const std::size_t bucket : {std::size_t{0}, std::size_t{1500}}) {
+  for (const std::size_t bucket : {std::size_t{0}, std::size_t{1000}}) {
     for (const std::string& algorithm : algorithms) {
       CAPTURE(bucket);
       CAPTURE(algorithm);
@@ -479,10 +479,10 @@ TEST_CASE("deferred: a collective or an allocation that fails, also in a recordi
 TEST_CASE("deferred: buckets in replayed steps, and steps announced between them") {
   for (const std::string& algorithm : algorithms) {
     CAPTURE(algorithm);
-    const auto plain = train_in_graphs<echo>(algorithm, 1500, false);
-    CHECK(train_in_graphs<starting_echo>(algorithm, 1500, true) == plain);
+    const auto plain = train_in_graphs<echo>(algorithm, 1000, false);
+    CHECK(train_in_graphs<starting_echo>(algorithm, 1000, true) == plain);
     const std::set<std::uint64_t> early = {2, 3, 7, 10, 11, 13, 15};
-    CHECK(train_in_graphs<starting_echo>(algorithm, 1500, true, early) == plain);
+    CHECK(train_in_graphs<starting_echo>(algorithm, 1000, true, early) == plain);
   }
 }
 

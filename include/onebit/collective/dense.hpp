@@ -2,111 +2,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/clip.hpp>
-#include <onebit/collective/gather_scatter.hpp>
+#include <onebit/collective/means.hpp>
+#include <onebit/collective/two_phases.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
+#include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
 #include <span>
-#include <string>
 #include <type_traits>
 #include <utility>
 
 /// The uncompressed mean: of gradients, in the warm-up and in the baselines.
 namespace onebit::inline v0_1 {
 
-/// Who adds up the gradients, and in what they travel. Sums are in fp32 in any case.
-enum class dense_sum : std::uint8_t {
-  automatic,   ///< in_bf16 where gradients are bf16, else rank_order
-  rank_order,  ///< all_to_all, sum in rank order, all_gather: the same bits on every transport
-  transport,   ///< the transport's own allreduce: its speed and its order of summation
-  /// As rank_order, in half the bytes: each rank's gradient (without the loss scale: fp16 would
-  /// lose small ones) is rounded to bf16 on its way, and the mean once more.
-  in_bf16,
-  /// The same in a quarter of the bytes: every 32 elements are whole numbers from -127 to 127 times
-  /// a common power of two (MXINT8 of the OCP Microscaling Formats, a bit to spare), which loses
-  /// elements below a 127th of the largest of the 32.
-  in_int8,
-  /// The transport's own allreduce of bf16, of gradients without the loss scale: what everybody's
-  /// 16-bit ring sends. Sums are rounded at each addition, in the transport's order. For a
-  /// HalfSummingTransport.
-  transport_in_bf16
-};
-/// Whether the transport adds up.
-[[nodiscard]] constexpr bool by_transport(dense_sum mode) {
-  return mode == dense_sum::transport || mode == dense_sum::transport_in_bf16;
-}
-/// For descriptions: empty, or from a comma on.
-[[nodiscard, gnu::cold]] inline std::string to_string(dense_sum mode) {
-  return mode == dense_sum::transport           ? ", sums by the transport"
-         : mode == dense_sum::transport_in_bf16 ? ", sums in bf16 by the transport"
-         : mode == dense_sum::in_bf16           ? ", averages in bf16"
-         : mode == dense_sum::in_int8           ? ", averages in int8"
-                                                : "";
-}
-/// What `automatic` is for gradients of this type.
-template <class G>
-[[nodiscard]] dense_sum resolved(dense_sum mode) {
-  if (mode != dense_sum::automatic) return mode;
-  const bool halves = std::is_same_v<std::remove_const_t<G>, bf16>;
-  return halves ? dense_sum::in_bf16 : dense_sum::rank_order;
-}
-
 namespace detail {
-
-/// Floats, their upper halves, or int8 with the exponent of their unit, by word; and for each chunk
-/// the sum of the squares of what was rounded: whoever has the mean has its norm.
-struct mean_codec {
-  static constexpr bool scaled = true;
-  static constexpr bool carries = false;
-  static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
-  std::size_t word_bytes = floats;
-
-  [[nodiscard]] static std::size_t bytes_of(dense_sum mode) {
-    const bool half = mode == dense_sum::in_bf16 || mode == dense_sum::transport_in_bf16;
-    return half ? halves : mode == dense_sum::in_int8 ? int8s : floats;
-  }
-  [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
-  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
-  template <class L>
-  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
-                                         const typename L::value& y) const {
-    return L::fma(y, y, sum);
-  }
-  template <class L>
-  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
-    if (word_bytes == floats) [[likely]]
-      return L::store(reinterpret_cast<float*>(out), y);
-    if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
-    const std::uint32_t e = unit_of(L::fold_max(L::abs(y)));
-    const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
-    L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
-    out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
-  }
-  template <class L>
-  ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
-    if (word_bytes == floats) [[likely]]
-      return L::load(reinterpret_cast<const float*>(in));
-    if (word_bytes == halves) return L::load_as(reinterpret_cast<const bf16*>(in), 32);
-    const auto e = static_cast<std::uint32_t>(in[32]);
-    const float unit = power_of_two(e - 6);
-    return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));
-  }
-  template <class L>
-  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
-    return L::set(0.0F);
-  }
-
- private:
-  /// Of the unit, 64 of which make the largest: it and its inverse, 2^(260 - e - 127), are normal.
-  [[nodiscard]] ONEBIT_HD static std::uint32_t unit_of(float largest) {
-    const std::uint32_t e = exponent_of(largest);
-    return e < 7 ? 7 : e > 254 ? 254 : e;
-  }
-};
-static_assert(WordCompressor<mean_codec>);
 
 /// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
 /// Per tile the sum of its squares.
@@ -247,29 +160,45 @@ struct check_tags_kernel {
 
 }  // namespace detail
 
+/// Buckets of averages beside an exchange in buckets of so many elements, or, 0, in one.
+[[nodiscard]] inline int buckets_of_means(std::span<const std::size_t> sizes,
+                                          std::size_t elements) {
+  return n_buckets(sizes, elements != 0 ? elements : std::size_t{1} << 22U);
+}
+
 /// Agrees on the mean of what the ranks produce: a gather-scatter whose sums are in fp32, or a sum
 /// of the transport's.
 ///
-/// Cost: rank_order: 2 collectives, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per rank,
-/// plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it, in_int8 33/128;
-/// transport: 1 collective, and in bf16 half of it. Memory while in use: 8 bytes per element and
-/// 4/W (in_bf16: half), 4 (transport; in bf16 2).
-template <class B>
+/// Cost: rank_order: 2 collectives a bucket, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per
+/// rank, plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it, in_int8
+/// 33/128; transport: 1 collective, and in bf16 half of it. Memory while in use: messages of 8
+/// buckets where means go to the gradients, else 4 bytes per element and messages of 4 (in_bf16:
+/// half of that); transport: 4 bytes per element, in bf16 2.
+template <class B, class To = as_they_came>
 class dense {
  public:
   dense(dense_sum mode, wire w, B backend, std::span<const std::size_t> sizes, int n_buckets = 1)
       : mode_(mode),
         wire_(std::move(w)),
         exchange_({wire_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, wire_,
-                  std::move(backend), sizes, n_buckets) {
+                  std::move(backend), sizes, n_buckets),
+        squares_(exchange_.sender().backend().template make_buffer<float>(
+            To::in_gradients ? static_cast<std::size_t>(axis().n_slots()) : 0)) {
     if (mode == dense_sum::transport_in_bf16 && wire_.size() > 1) wire_.require_half_sums();
   }
 
   [[nodiscard]] dense_sum mode() const { return mode_; }
 
-  using view = clipped_view<gathered_view<detail::mean_codec>>;
-  /// The mean, clipped.
-  [[nodiscard]] view heard(const step_scalars* now) { return {exchange_.heard({}), now}; }
+  using came = gathered_view<detail::mean_codec>;
+  using view = clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
+  /// The mean, clipped; `to`: as `agree` was told.
+  [[nodiscard]] view heard(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
+    if constexpr (To::in_gradients) {
+      return {{exchange_.heard({}), passes(to) ? to : To{}}, now};
+    } else {
+      return {exchange_.heard({}), now};
+    }
+  }
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
   [[nodiscard]] auto& sender() { return exchange_.sender(); }
   void release() noexcept { exchange_.release(); }
@@ -277,48 +206,83 @@ class dense {
   void check_slots(checked which) {
     exchange_.check_slots(by_transport(mode_) ? checked::nothing : which);
   }
-  [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return exchange_.work_bytes() + squares_.bytes();
+  }
 
   /// As gather_scatter_exchange: buckets that are not sent yet, and the next of them on its way.
   [[nodiscard]] int n_unsent() const { return by_rank_order() ? exchange_.n_unsent() : 0; }
   template <class Produce>
-  [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now) {
-    prepare();
-    exchange_.send_next(produce, turn<undo_in_buffer>{now, {}, {}});
+  [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const To& to = {}) {
+    prepare(to);
+    send(to, now,
+         [&](const auto&... take) { exchange_.send_next(produce, turn_of(now), take...); });
   }
   /// Collective; waits, unless the backend is deferred. Allocates what is not prepared. A mean
   /// whose norm is above `largest_norm` is clipped to it; 0: none is.
   template <class Produce>
-  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now, double largest_norm = 0) {
-    prepare();
-    const turn<undo_in_buffer> t{now, {}, {}};
+  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now, double largest_norm = 0,
+                           const To& to = {}) {
+    prepare(to);
     auto& s = exchange_.sender();
-    // an empty axis has no chunk that would say its sum
-    const auto n_slots = axis().tiles().empty() ? 0 : static_cast<std::uint32_t>(axis().n_slots());
+    // only a chunk that has words says its sum
+    const std::size_t words = axis().n_words(), each = axis().chunk_words();
+    const auto n_slots = static_cast<std::uint32_t>(words == 0 ? 0 : (words - 1) / each + 1);
     const slot_format& f = s.format();
     strided_floats squares{exchange_.heard_slots() + f.scales_at, f.slot_bytes, n_slots};
-    if (by_rank_order()) {
-      exchange_.agree(produce, t);
-    } else {
-      sum_by_transport(produce, t);
+    if (!by_rank_order()) {
+      sum_by_transport(produce, turn_of(now));
       squares = floats_of(s.sums(), axis().tiles().size());
+    } else {
+      send(to, now, [&](const auto&... take) { exchange_.agree(produce, turn_of(now), take...); });
+      if (passes(to)) squares = floats_of(squares_.data(), n_slots);
     }
     s.backend().launch(
         1, mean_norm_kernel{now, squares, floats_of(s.new_scales(), axis().groups().size()),
                             static_cast<float>(largest_norm)});
   }
   /// Ends the step: nothing lasts but the memory.
-  void finish(step_scalars* now) { exchange_.finish(turn<undo_in_buffer>{now, {}, {}}); }
+  void finish(step_scalars* now) { exchange_.finish(turn_of(now)); }
 
-  /// Allocates what was released, or was never there.
-  [[gnu::cold]] void prepare() {
-    if (exchange_.started()) return;
-    auto space = by_rank_order() ? exchange_.allocate(false, false) : exchange_.allocate_heard();
+  /// Allocates what was released, or was never there, or was for means that go elsewhere; whether
+  /// it did.
+  [[gnu::cold]] bool prepare(const To& to = {}) {
+    if (exchange_.started() && (passes(to) || exchange_.hears_all())) return false;
+    exchange_.release();
+    auto space = !by_rank_order() ? exchange_.allocate_heard(false)
+                 : passes(to)     ? exchange_.allocate_passing()
+                                  : exchange_.allocate(false, false);
     exchange_.hold(space);
+    return true;
   }
 
  private:
   [[nodiscard]] bool by_rank_order() const { return !by_transport(mode_) || !exchange_.travels(); }
+  /// Whether each bucket is taken where it goes: one pass more, for memory that it saves where
+  /// there are many. Sums of the transport's are all there at once.
+  [[nodiscard]] bool passes(const To& to) const {
+    const bool many = axis().n_buckets() > exchange_.most_under_way;
+    return To::in_gradients && to.tensors != nullptr && many && by_rank_order();
+  }
+  [[nodiscard]] static turn<undo_in_buffer> turn_of(step_scalars* now) { return {now, {}, {}}; }
+  /// Calls `go`, with who takes the buckets, if the means go anywhere.
+  template <class Go>
+  [[gnu::cold]] void send([[maybe_unused]] const To& to, [[maybe_unused]] const step_scalars* now,
+                          const Go& go) {
+    if constexpr (To::in_gradients) {
+      if (passes(to)) {
+        return go([&](int b, const came& mean) {
+          auto& s = exchange_.sender();
+          const tile_range part = axis().bucket_at(b).tiles;
+          // in a step that is called off already the gradients stay what they are
+          launch_commit(
+              s.backend(), now, part.end - part.begin,
+              detail::take_mean_kernel<To>{mean, to, s.tiles(), part.begin, squares_.data()});
+        });
+      }
+    }
+    go();
+  }
   template <class Produce>
   [[gnu::cold]] void sum_by_transport(const Produce& produce, const turn<undo_in_buffer>& t) {
     auto& s = exchange_.sender();
@@ -345,6 +309,7 @@ class dense {
   dense_sum mode_;
   wire wire_;
   gather_scatter_exchange<detail::mean_codec, B> exchange_;
+  buffer_of<B, float> squares_;  ///< by slot, where means go to the gradients
 };
 
 }  // namespace onebit::inline v0_1

@@ -14,6 +14,22 @@
 /// of each other's steps and bad values. A few scalars a call: serial kernels.
 namespace onebit::inline v0_1 {
 
+/// The slots of buckets, n of each. Where there is not room for all, buckets take turns.
+struct slots_of_buckets {
+  std::byte* first;
+  std::size_t bytes;  ///< of all; 0: no slot is there
+  std::size_t n, slot_bytes;
+
+  [[nodiscard]] std::byte* at(int b) const {
+    const std::size_t places = bytes / (n * slot_bytes);
+    return first + (places == 0 ? 0 : static_cast<std::size_t>(b) % places * n * slot_bytes);
+  }
+  /// What slots are counted from, the first of all buckets, so that those of b are where they are.
+  [[nodiscard]] std::byte* counted(int b) const {
+    return at(b) - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b) * n * slot_bytes);
+  }
+};
+
 /// A scale and where it goes. `n_live` elements share it.
 struct scale_entry {
   tile_range tiles;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/collective/dense.hpp>
 #include <onebit/collective/marks.hpp>
+#include <onebit/collective/means.hpp>
 #include <onebit/collective/sender.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
@@ -244,7 +244,7 @@ class reduce_scatter {
   /// Waits for the oldest bucket that was sent, and averages this rank's chunk of it.
   [[gnu::cold]] void take_next(step_scalars* now, const destination& to) {
     const int b = axis().n_buckets() - 1 - n_taken_;
-    under_way_.wait(static_cast<std::size_t>(n_taken_));
+    under_way_.wait(n_taken_);
     ++n_taken_;
     const auto w = static_cast<std::uint32_t>(ranks());
     sender_.check({.now = now,
@@ -265,7 +265,7 @@ class reduce_scatter {
   }
   [[gnu::cold]] void take_published(int b, const tensor_entry<P, G>* tensors,
                                     const step_scalars* now) {
-    under_way_.wait(static_cast<std::size_t>(b));
+    under_way_.wait(b);
     const tile_range part = axis().bucket_at(b).tiles;
     launch_commit(backend(), now, part.end - part.begin,
                   detail::take_published_kernel<P, G>{

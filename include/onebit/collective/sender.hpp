@@ -151,8 +151,7 @@ class sender {
     format_.checked =
         which == checked::everything || (which == checked::compressed && !format_.exact());
   }
-  /// For launches that end with one call.
-  [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }
+  [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< see then_once
   /// carried = produce(residual), unless the step is called off: what `encode` did not do, with
   /// undo_by_repeating. 12 bytes per element, and gradients.
   template <class Produce, class Undo>
@@ -232,6 +231,15 @@ class sender {
   [[nodiscard, gnu::cold]] carried_buffer room(bool from_nothing) {
     const bool becomes = std::is_same_v<storage, residuals_in_float> && !from_nothing;
     return room_for(carries && !becomes ? axis_.n_words() : 0);
+  }
+  /// A field, on the flat axis.
+  template <class Field>
+  [[nodiscard, gnu::cold]] buffer<float> flatten(const Field& field) {
+    auto flat = backend_.template make_buffer<float>(flat_elements());
+    auto* const to = reinterpret_cast<std::byte*>(flat.data());
+    const store_field_kernel<Field> store{field, tiles(), flat_format(axis_), to};
+    backend_.launch(axis_.tiles().size(), store);
+    return flat;
   }
   /// The elements of `live` count in scales from now on. Reads the mask.
   [[gnu::cold]] void count_live(live_mask live) {

@@ -160,10 +160,11 @@ ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::va
 /// Values of one tile out of one slot.
 template <class L, class C, bool ByWord = WordCompressor<C>>
 struct tile_reader {
-  C codec;
-  const std::byte* words;
-  float scale;
+  C codec{};
+  const std::byte* words = nullptr;
+  float scale = 0;
 
+  tile_reader() = default;
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
                         std::size_t index, tile_room = {})
       : codec(of_tile(c, index)), words(slot + f.payload_at(t, index)), scale(0) {

@@ -323,8 +323,9 @@ class in_flight {
   /// Space for n at a time.
   void reserve(std::size_t n) { requests_.reserve(n); }
   void add(request r) { requests_.push_back(std::move(r)); }
-  void wait(std::size_t i) {
-    if (i < requests_.size()) requests_[i].wait();
+  template <std::integral I>
+  void wait(I i) {
+    if (std::cmp_less(i, requests_.size())) requests_[static_cast<std::size_t>(i)].wait();
   }
   /// Lets the transport make progress.
   void poke() {
