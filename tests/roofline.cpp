@@ -107,6 +107,11 @@ TEST_CASE("roofline: what cannot be read is told") {
 
 namespace {
 
+/// Launches of a step whose averages go in two buckets in place of one: more than 2^22 elements.
+double more_for_buckets(const std::string& step, const roofline::counts& c) {
+  return (step == "adam" || step == "lamb") && c.elements > (1 << 22) ? 4 : 0;
+}
+
 void check_counts(const roofline::counts& c) {
   CAPTURE(c.command);
   const std::string headers = all_headers();
@@ -126,7 +131,7 @@ void check_counts(const roofline::counts& c) {
     const auto bytes = [](const roofline::kernel& k) { return k.bytes_read + k.bytes_written; };
     CHECK(s.sum(bytes) >= 8 * c.elements);
     CHECK(s.sum(bytes) <= 64 * c.elements);
-    CHECK(s.launches() <= 11);
+    CHECK(s.launches() <= 11 + more_for_buckets(name, c));
   }
   for (const roofline::device& d : roofline::devices) {
     CHECK(c.of("one_bit_adam").seconds(d) < c.of("adam").seconds(d));
@@ -153,7 +158,8 @@ TEST_CASE("roofline: the counts are of all algorithms, and of kernels that there
   for (std::size_t i = 0; i < small.steps.size(); ++i) {
     CAPTURE(small.steps[i].name);
     CHECK(large.steps[i].name == small.steps[i].name);
-    CHECK(large.steps[i].launches() == small.steps[i].launches());
+    CHECK(large.steps[i].launches() ==
+          small.steps[i].launches() + more_for_buckets(large.steps[i].name, large));
     for (const auto bytes : {&roofline::kernel::bytes_read, &roofline::kernel::bytes_written}) {
       CHECK(by_element(large, i, bytes) ==
             doctest::Approx(by_element(small, i, bytes)).epsilon(0.01));

@@ -16,11 +16,6 @@
 /// The compressed allreduce of the papers, as a policy: every rank averages one chunk.
 namespace onebit::inline v0_1 {
 
-/// A bucket size for transports that can start collectives: of 2^17 to 2^22, this one was the
-/// fastest with 4 MPI ranks at 1 and at 2.7 Gbit/s, and as good as smaller ones at 100 Mbit/s
-/// (bench/network.sh). Smaller buckets cost latency, larger ones overlap less.
-inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
-
 /// Collective policy: gather-scatter with error feedback on both sides.
 ///
 /// `bucket_elements` cuts the flat axis into buckets of about as many elements, each an exchange of
