@@ -121,7 +121,7 @@ class other_owners {
     B& backend = e_->backend();
     own_part<B, typename Parts::params_type, typename Parts::grads_type> old(
         backend, pieces_of(axis_, r), words_of_owner(axis_),
-        sharding{.masters = !masters_.empty(), .low_halves = !low_.empty()});
+        sharding{.masters = !masters_.empty(), .master_low = !low_.empty()});
     std::unique_ptr<E> engine;  // outlives the reader, which takes back what it read
     checkpoint_card found, wanted = here_;
     {

@@ -29,7 +29,7 @@ struct sharding {
   bool masters = false;
   /// In place of `masters`, of bf16 parameters: in 2 bytes what these lack of floats, which steps
   /// act on as exactly; what a trainer writes to parameters counts. See tensor::master_low.
-  bool low_halves = false;
+  bool master_low = false;
 };
 
 namespace detail {
@@ -60,14 +60,14 @@ template <class P, class G>
     throw invalid_input(message("sharded: sums by the transport are not to be had: ",
                                 "give rank_order, in_bf16 or in_int8", where));
   }
-  if (how.low_halves && !std::is_same_v<P, bf16>) {
+  if (how.master_low && !std::is_same_v<P, bf16>) {
     throw invalid_input(
         message("sharded: low halves of masters are for parameters in bf16, not in ",
                 sizeof(P) == 2 ? "fp16" : "float", where));
   }
-  if (how.low_halves && how.masters) {
+  if (how.master_low && how.masters) {
     throw invalid_input(
-        message("sharded: masters and low_halves are both asked for; give one", where));
+        message("sharded: masters and master_low are both asked for; give one", where));
   }
   if (how.masters && sizeof(P) != 2) {
     throw invalid_input(
@@ -77,7 +77,7 @@ template <class P, class G>
     for (const auto& t : g.tensors) {
       if (t.master.empty() && t.master_low.empty()) continue;
       throw invalid_input(message("sharded: a tensor of ", t.params.size(), " has masters; ",
-                                  "sharding::masters or low_halves holds a W-th of them on each ",
+                                  "sharding::masters or master_low holds a W-th of them on each ",
                                   "rank instead", where));
     }
   }
@@ -92,7 +92,7 @@ struct own_masters {
 
   own_masters(B& backend, std::size_t n_words, const sharding& how)
       : floats(backend.template make_buffer<float>(how.masters ? n_words * word_elements : 0)),
-        low(backend.template make_buffer<low_half>(how.low_halves ? n_words * word_elements : 0)) {}
+        low(backend.template make_buffer<low_half>(how.master_low ? n_words * word_elements : 0)) {}
   [[nodiscard]] std::size_t bytes() const { return floats.bytes() + low.bytes(); }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {

@@ -221,7 +221,7 @@ template <class Options>
     read_bucket();
     o.shares.bucket_elements = o.bucket_elements;
     r.read({"masters"}, o.shares.masters);
-    r.read({"low_halves"}, o.shares.low_halves);
+    r.read({"master_low"}, o.shares.master_low);
   };
   if (o.which == algorithm::sharded_adam) {
     detail::read_moments(r, o.adam, false);

@@ -75,7 +75,7 @@ struct sharded_parts {
     name = "sharded_" + inner_name.substr(0, inner_name.find(" [")) +
            to_string(resolved<G>(how.sum)) +
            (how.masters      ? ", masters"
-            : how.low_halves ? ", low halves"
+            : how.master_low ? ", low halves"
                              : "") +
            ", buckets " + std::to_string(exchange.axis().n_buckets()) + groups_text;
     rank_card mine = card().ranks;

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Trainings on a CUDA device have the bits of the host where averages travel in fewer bytes, v is
-// stored in 8 bits, groups have betas of their own or rest, and tensors say their type themselves.
+// stored in 8 bits or in bf16, groups have betas of their own or rest, and tensors say their type
+// themselves.
 
 #include "device.cuh"
 #include "trainings.hpp"
@@ -42,6 +43,14 @@ TEST_CASE("cuda trainings: tensors that say their type themselves, averages in b
   check_same_bits<cuda_device>("floats", 2, make);
   check_same_bits<cuda_device, onebit::bf16>("bf16 with masters", 2, make, {}, true);
   check_same_bits<cuda_device, onebit::fp16>("fp16", 2, make);
+}
+
+TEST_CASE("cuda trainings: v in bf16") {
+  const auto make = [](auto g, auto t, auto b) {
+    const onebit::one_bit_adam_options o{.freeze = {.after = 12}, .refreshes = 3};
+    return onebit::one_bit_adam<onebit::bf16>(g, t, o, onebit::gather_scatter<onebit::sign<>>{}, b);
+  };
+  check_same_bits<cuda_device>("one_bit_adam", 2, make);
 }
 
 TEST_CASE("cuda trainings: 0/1 Adam with v and residuals in 8 bits, m in bf16") {

@@ -191,7 +191,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"set_grad_none", "true", {adam, lion}},
                       {"sum", "rank_order", {adam, lamb, lion, sharded_adam, sharded_lion}},
                       {"masters", "true", {sharded_adam, sharded_lion}},
-                      {"low_halves", "true", {sharded_adam, sharded_lion}},
+                      {"master_low", "true", {sharded_adam, sharded_lion}},
                       {"max_coeff", "0.3", lambs},
                       {"min_coeff", "0.02", lambs},
                       {"freeze_step", "400", freezing},

@@ -223,7 +223,7 @@ TEST_CASE("resharded: masters of 2-byte parameters go to their new owners") {
                                    {.sum = onebit::dense_sum::rank_order,
                                     .bucket_elements = bucket,
                                     .masters = !halved,
-                                    .low_halves = halved}));
+                                    .master_low = halved}));
       } else {
         steps(onebit::adam(data.groups(!halved, halved), t, {}, onebit::host(),
                            onebit::dense_sum::rank_order));

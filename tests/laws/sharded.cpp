@@ -433,7 +433,7 @@ void masters_of_what_a_rank_owns(bool low_halves) {
                                                         {.sum = onebit::dense_sum::rank_order,
                                                          .bucket_elements = 900,
                                                          .masters = !low_halves,
-                                                         .low_halves = low_halves}));
+                                                         .master_low = low_halves}));
     };
     const auto go = [&](auto& o, std::uint64_t until) {
       while (o.steps() < until) {
@@ -481,18 +481,18 @@ TEST_CASE("sharded: low halves of masters are of what a rank owns, and take half
     const auto bytes = [&](const onebit::sharding& how) {
       return onebit::sharded_adam(groups, t, {}, how).state_bytes();
     };
-    const std::size_t none = bytes({}), low = bytes({.low_halves = true});
+    const std::size_t none = bytes({}), low = bytes({.master_low = true});
     CHECK(low - none >= 2 * 10000);
     CHECK(low - none < 2 * 10100);  // words that are not whole
     CHECK(bytes({.masters = true}) - none == 2 * (low - none));
-    const onebit::sharding both{.masters = true, .low_halves = true};
+    const onebit::sharding both{.masters = true, .master_low = true};
     CHECK(thrown<onebit::invalid_input>([&] { (void)bytes(both); }) ==
-          contains{"masters and low_halves are both asked for"});
+          contains{"masters and master_low are both asked for"});
     std::vector<float> wide(100), wide_grads(100);
     std::vector<onebit::param_group<>> floats(1);
     floats[0].tensors.push_back({wide, wide_grads});
     CHECK(thrown<onebit::invalid_input>([&] {
-            (void)onebit::sharded_adam(floats, t, {}, {.low_halves = true});
+            (void)onebit::sharded_adam(floats, t, {}, {.master_low = true});
           }) == contains{"low halves of masters are for parameters in bf16"});
     return 0;
   });

@@ -1,12 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// v in 8 bits while it is constant: how near it is, what it takes, and that nothing else changes.
+// v in 8 bits, in bf16, and in a storage of one's own, while it is constant: how near it is, what
+// it takes, and that nothing else changes.
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <sstream>
 
@@ -26,10 +28,38 @@ lanes::value there_and_back(const lanes::value& d, float dither = 0) {
   return word::load<lanes>(bytes);
 }
 
-constexpr auto make = [](auto& data, auto t, std::uint64_t refreshes) {
+template <class V>
+constexpr auto make_with = [](auto& data, auto t, std::uint64_t refreshes) {
   onebit::one_bit_adam_options o = frozen_after(3);
   o.refreshes = refreshes;
-  return onebit::one_bit_adam<onebit::int8>(data.groups(), t, o);
+  return onebit::one_bit_adam<V>(data.groups(), t, o);
+};
+constexpr auto make = make_with<onebit::int8>;
+
+onebit::zero_one_adam_options rarely_refreshed() {
+  onebit::zero_one_adam_options o;
+  o.adam.beta2 = 0.99;
+  o.schedule = {.kappa = 1, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4};
+  return o;  // v is refreshed in steps 0, 1, 3, 7, 15, 31, 63, and no float after step 15
+}
+
+/// The largest of the word stands for all: 4 bytes for 32 elements.
+struct largest_of_word {
+  static constexpr std::size_t bytes = 4;
+  static constexpr std::byte idle{0x3F};
+  static constexpr const char* name = "the largest of a word";
+  template <class L>
+  static ONEBIT_HD typename L::value load(const std::byte* in) {
+    float d;
+    std::memcpy(&d, in, sizeof d);
+    return L::set(d);
+  }
+  template <class L>
+  static ONEBIT_HD void store(std::byte* out, const typename L::value& d,
+                              const typename L::value&) {
+    const float most = L::fold_max(d);
+    std::memcpy(out, &most, sizeof most);
+  }
 };
 
 }  // namespace
@@ -77,6 +107,91 @@ TEST_CASE("a denominator in 8 bits is never 0, and by chance it is the right one
   CHECK(std::fabs(n_up / static_cast<double>(n) - up) < 0.01);
 }
 
+TEST_CASE("a number in bf16 is as near as a unit, on average itself, and what is stored stays") {
+  using half = onebit::detail::half_word;
+  const auto stored = [](float x, float dither) {
+    std::byte bytes[half::bytes];
+    half::store<lanes>(bytes, lanes::set(x), lanes::set(dither));
+    return half::load<lanes>(bytes).lane[13];
+  };
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    const float x = std::ldexp(1 + std::fabs(noise(2 * i)), static_cast<int>(i % 120) - 60),
+                dither = noise(2 * i + 1) / 2.01F;
+    const float nearest = onebit::to_float(onebit::to_bf16(x));
+    CHECK(stored(x, 0) == nearest);
+    CHECK(std::fabs(stored(x, dither) - x) <= x * 0x1p-7F);
+    CHECK(stored(nearest, dither) == nearest);
+    CHECK(stored(std::ldexp(1.0F, static_cast<int>(i % 120) - 60), dither) ==
+          std::ldexp(1.0F, static_cast<int>(i % 120) - 60));
+  }
+  CHECK(stored(0, 0.3F) == 0);
+  for (const float x : {1.001F, 1.9990F, 1.3F, 1.503F}) {
+    double sum = 0;
+    constexpr int n = 4096;
+    for (int i = 0; i < n; ++i) {
+      sum += static_cast<double>(stored(x, (static_cast<float>(i) + 0.5F) / n - 0.5F));
+    }
+    // a unit is 2^-7 here: off by less than what so many draws leave
+    CHECK(std::fabs(sum / n - static_cast<double>(x)) < 2 * 0x1p-7 / n);
+  }
+}
+
+TEST_CASE("v in bf16, and in a storage of one's own: bytes per parameter, and who says so") {
+  const auto each = [](auto v, std::uint64_t refreshes) {
+    return on_ranks(4, [&](onebit::threads t) {
+      training<> data({40000, 33, 4096});
+      auto o = make_with<decltype(v)>(data, t, refreshes);
+      while (o.steps() < 20) CHECK_FALSE(train(o, data).skipped);
+      for (const auto other : o.tell_all(data.digest())) CHECK(other == data.digest());
+      return static_cast<double>(o.state_bytes()) / static_cast<double>(o.n_parameters());
+    });
+  };
+  // as above, with 2 and 1/8 in place of 33/32
+  CHECK(each(onebit::bf16{}, 0).at(0) < 6.27 + 4.0 / 4);
+  CHECK(each(onebit::bf16{}, 0).at(0) > 6.2 + 4.0 / 4);
+  CHECK(each(largest_of_word{}, 0).at(0) < 4.4 + 4.0 / 4);
+
+  // a checkpoint says how v was stored
+  on_ranks(1, [&](onebit::threads t) {
+    training<> data;
+    auto own = make_with<largest_of_word>(data, t, 0);
+    auto halves = make_with<onebit::bf16>(data, t, 0);
+    std::istringstream in(saved(halves));
+    std::string said;
+    try {
+      own.load(in);
+    } catch (const onebit::checkpoint_error& e) {
+      said = e.what();
+    }
+    CAPTURE(said);
+    CHECK(said.find("bf16") != std::string::npos);
+    CHECK(said.find("the largest of a word") != std::string::npos);
+    return 0;
+  });
+}
+
+TEST_CASE("0/1 Adam with v in bf16: bytes per parameter, parameters near those of floats") {
+  on_ranks(2, [&](onebit::threads t) {
+    training<> halves({40000, 33}), floats({40000, 33});
+    auto a = onebit::zero_one_adam<onebit::bf16>(halves.groups(), t, rarely_refreshed());
+    auto b = onebit::zero_one_adam(floats.groups(), t, rarely_refreshed());
+    while (a.steps() < 36) {
+      CHECK_FALSE(train(a, halves).skipped);
+      CHECK_FALSE(train(b, floats).skipped);
+    }
+    const auto n = static_cast<double>(a.n_parameters());
+    CHECK(static_cast<double>(a.state_bytes()) < (14.4 + 4.0 / 2) * n);
+    double moved = 0, apart = 0;
+    const training<> first({40000, 33});
+    for (std::size_t i = 0; i < 40000; ++i) {
+      moved += std::fabs(static_cast<double>(floats.params[0][i] - first.params[0][i]));
+      apart += std::fabs(static_cast<double>(floats.params[0][i] - halves.params[0][i]));
+    }
+    CHECK(apart < 0.01 * moved);
+    return 0;
+  });
+}
+
 TEST_CASE("v in 8 bits: bytes per parameter, equal ranks, and parameters near those of floats") {
   on_ranks(4, [&](onebit::threads t) {
     training<> bytes({40000, 33, 4096}), floats({40000, 33, 4096});
@@ -104,7 +219,10 @@ TEST_CASE("v in 8 bits: bytes per parameter, equal ranks, and parameters near th
   });
 }
 
-TEST_CASE("v in 8 bits: bad steps of every kind change nothing, a checkpoint goes on, it thaws") {
+TEST_CASE_TEMPLATE(
+    "small v: bad steps of every kind change nothing, a checkpoint goes on, it thaws", V,
+    onebit::int8, onebit::bf16, largest_of_word) {
+  constexpr auto make = make_with<V>;
   for (const std::uint64_t refreshes : {0, 2}) {
     const auto run = [&](bool disturbed) {
       return on_ranks(2, [&](onebit::threads t) {
@@ -197,12 +315,6 @@ TEST_CASE("a variance in 8 bits: 0 stays 0, what is not does not become 0, its r
 
 namespace {
 
-onebit::zero_one_adam_options rarely_refreshed() {
-  onebit::zero_one_adam_options o;
-  o.adam.beta2 = 0.99;
-  o.schedule = {.kappa = 1, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4};
-  return o;  // v is refreshed in steps 0, 1, 3, 7, 15, 31, 63, and in 8 bits after step 15
-}
 constexpr auto make_compact = [](auto& data, auto t) {
   return onebit::zero_one_adam<onebit::int8, onebit::bf16>(
       data.groups(), t, rarely_refreshed(),

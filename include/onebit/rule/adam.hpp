@@ -46,13 +46,17 @@ inline void validate(const adam_options& o) {
 /// collectives' business.
 ///
 /// State: m and v, 8 bytes per element in the warm-up; after the freeze one denominator: 4 bytes,
-/// or 33/32 with V = int8 (and floats while refreshes of v follow each other closely). Source:
-/// 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
+/// or 33/32 with V = int8, 2 with bf16, what a VarianceStorage as V says (and floats while
+/// refreshes of v follow each other closely). Source: 1-bit Adam, algorithm 1; eps outside the
+/// root, decoupled decay, as the authors' code.
 template <Backend B, class V = float>
 class adam_rule : public rule_defaults {
-  static_assert(std::is_same_v<V, float> || std::is_same_v<V, int8>,
-                "onebit: v is stored as float, or in 8 bits (int8) once it is frozen");
-  static constexpr bool packs = std::is_same_v<V, int8>;
+  static_assert(
+      detail::StoredVariance<V>,
+      "onebit: v is stored as float; once it is frozen also as bf16, in 8 bits (int8), or "
+      "as a VarianceStorage of yours says");
+  static constexpr bool packs = !std::is_same_v<V, float>;
+  using word = typename detail::storage_of_v<V>::denominators;
 
  public:
   using backend_type = B;
@@ -123,8 +127,7 @@ class adam_rule : public rule_defaults {
   /// Freezes v: fills `live`, hands m over.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
-    if (packs)
-      packed_ = backend_.template make_buffer<std::byte>(n_words_ * detail::byte_word::bytes);
+    if (packs) packed_ = backend_.template make_buffer<std::byte>(n_words_ * word::bytes);
     backend_.launch(at.n_tiles(),
                     detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
     if (packs) {
@@ -173,7 +176,7 @@ class adam_rule : public rule_defaults {
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
     const float most = bound_of(options_.max_step);
     if constexpr (packs) {
-      at.commit(detail::adam_update_kernel<View, P, G, byte_denominators>{
+      at.commit(detail::adam_update_kernel<View, P, G, stored_field<word>>{
           heard, at.tiles, at.tensors, at.numbers, {packed_.data()}, at.now, most});
     } else {
       at.commit(detail::adam_update_kernel<View, P, G>{
@@ -194,7 +197,7 @@ class adam_rule : public rule_defaults {
     const std::size_t n = n_words_ * word_elements;
     a.by_word(m_, backend_, frozen_ ? 0 : n);
     if (packs && frozen_) {
-      a.by_word(packed_, backend_, n_words_ * detail::byte_word::bytes, detail::byte_word::idle);
+      a.by_word(packed_, backend_, n_words_ * word::bytes, word::idle);
       if constexpr (Archive::reading) a.put_aside(v_);
     } else {
       a.by_word(v_, backend_, n, frozen_ ? 1.0F : 0.0F);
@@ -207,13 +210,11 @@ class adam_rule : public rule_defaults {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
   }
   template <class At>
-  [[nodiscard]] detail::pack_kernel<detail::byte_word> pack(const At& at, live_mask live,
-                                                            bool dithers) {
+  [[nodiscard]] detail::pack_kernel<word> pack(const At& at, live_mask live, bool dithers) {
     return {v_.data(), at.tiles, live, packed_.data(), at.now, dithers};
   }
   void unpack(B& backend, const tile* tiles, std::size_t n_tiles) {
-    backend.launch(n_tiles,
-                   detail::unpack_kernel<detail::byte_word>{packed_.data(), tiles, v_.data()});
+    backend.launch(n_tiles, detail::unpack_kernel<word>{packed_.data(), tiles, v_.data()});
   }
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
@@ -224,7 +225,7 @@ class adam_rule : public rule_defaults {
   adam_options options_;
   B backend_;
   float_buffer m_, v_;
-  buffer_of<B, std::byte> packed_;  ///< v, after the freeze, in 8 bits
+  buffer_of<B, std::byte> packed_;  ///< v, after the freeze, if it is not in floats
   buffer_of<B, double> variance_norm_;
   const std::uint32_t* next_live_ = nullptr;  ///< of the step that refreshes: who wakes is in it
   std::size_t n_words_ = 0;

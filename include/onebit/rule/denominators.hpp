@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
@@ -9,10 +10,27 @@
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
+#include <string>
 #include <type_traits>
 
-/// How v, or sqrt(v) + eps, is stored in 8 bits while it is constant.
+/// How v, or sqrt(v) + eps, is stored while it is constant: as floats, in bf16, in 8 bits.
 namespace onebit::inline v0_1 {
+
+/// How a word of 32 numbers that are not negative is stored in `bytes` bytes, of any alignment that
+/// divides them: sqrt(v) + eps of 1-bit Adam, which is above 0 and must stay so, or v of 0/1 Adam,
+/// of which 0 must stay 0. `dither`: in (-1/2, 1/2), what is added before rounding, in steps from a
+/// number to the next; 0 rounds to nearest, and what `load` gave is stored again as it was, with
+/// any. `name`: ranks and checkpoints compare it. `idle`: what memory without tensors is filled
+/// with, byte by byte.
+template <class S>
+concept VarianceStorage = requires(std::byte* out, const std::byte* in,
+                                   const detail::any_lanes::value& v) {
+  { S::bytes } -> std::convertible_to<std::size_t>;
+  { S::idle } -> std::convertible_to<std::byte>;
+  std::string(S::name);
+  { S::template load<detail::any_lanes>(in) } -> std::same_as<detail::any_lanes::value>;
+  S::template store<detail::any_lanes>(out, v, v);
+};
 
 namespace detail {
 
@@ -21,6 +39,7 @@ namespace detail {
 /// largest of the word, 6% to 7% for one of a 200th of it, 23% to 28% for one of a 50,000th.
 struct byte_word {
   static constexpr std::size_t bytes = 33;
+  static constexpr const char* name = "8 bits";
   /// Of words of nothing but this: denominators that are positive, and divide 0.
   static constexpr std::byte idle{65};
 
@@ -31,7 +50,6 @@ struct byte_word {
     const auto square = L::mul(root, root);
     return L::mul(L::mul(square, square), L::set(power_of_two(static_cast<std::uint32_t>(in[32]))));
   }
-  /// `dither`: in (-1/2, 1/2), what is added before rounding; 0 rounds to nearest.
   template <class L>
   static ONEBIT_HD void store(std::byte* out, const typename L::value& d,
                               const typename L::value& dither) {
@@ -48,6 +66,7 @@ struct byte_word {
 /// stays 0, and what is not does not become 0, but for what is next to no float (3e-44).
 struct byte_root {
   static constexpr std::size_t bytes = byte_word::bytes;
+  static constexpr const char* name = byte_word::name;
   static constexpr std::byte idle{128};  ///< of words of zeros
 
   template <class L>
@@ -64,6 +83,68 @@ struct byte_root {
     L::store_as(codes, none, 32);
   }
 };
+
+/// A word of either in bf16, 64 bytes: as near as a 256th, half of that where nothing is added.
+struct half_word {
+  static constexpr std::size_t bytes = 64;
+  static constexpr const char* name = "bf16";
+  static constexpr std::byte idle{0x3F};  ///< 0.75
+
+  template <class L>
+  static ONEBIT_HD typename L::value load(const std::byte* in) {
+    return L::load_as(reinterpret_cast<const bf16*>(in), 32);
+  }
+  template <class L>
+  static ONEBIT_HD void store(std::byte* out, const typename L::value& d,
+                              const typename L::value& dither) {
+    auto* const halves = reinterpret_cast<bf16*>(out);
+    const auto rounded = [&](const typename L::value& v) {
+      L::store_as(halves, v, 32);
+      return L::load_as(halves, 32);
+    };
+    // of 128 to 255 units a bit more than half a unit to a bit more than one: to the next number
+    const auto aside =
+        L::select(L::not_negative(dither), L::set(1 + 0x1.02p-8F), L::set(1 - 0x1.02p-8F));
+    const auto nearest = rounded(d);
+    const auto step = L::abs(L::sub(rounded(L::mul(nearest, aside)), nearest));
+    L::store_as(halves, L::add(d, L::mul(dither, step)), 32);
+  }
+};
+/// The same of variances.
+struct half_variances : half_word {
+  static constexpr std::byte idle{};
+};
+
+/// How a rule stores what it calls V: as floats where V is float, though a type is named.
+template <class V>
+struct storage_of_v {
+  using denominators = V;
+  using variances = V;
+};
+template <>
+struct storage_of_v<int8> {
+  using denominators = byte_word;
+  using variances = byte_root;
+};
+template <>
+struct storage_of_v<float> : storage_of_v<int8> {};
+template <>
+struct storage_of_v<bf16> {
+  using denominators = half_word;
+  using variances = half_variances;
+};
+template <class V>
+concept StoredVariance = VarianceStorage<typename storage_of_v<V>::denominators>;
+
+/// For the name of an optimizer.
+template <class V>
+[[nodiscard, gnu::cold]] std::string v_is_in() {
+  if constexpr (std::same_as<V, float>) {
+    return {};
+  } else {
+    return std::string("with v in ") + storage_of_v<V>::denominators::name + " ";
+  }
+}
 
 /// Packs denominators or variances, those of elements that are not live as the smallest. `dithers`:
 /// rounds up or down by chance, as near as either is, so that small changes add up; chance is a
@@ -115,9 +196,9 @@ struct unpack_kernel {
 
 }  // namespace detail
 
-/// A field of denominators or variances in 8 bits.
+/// A field of denominators or variances that are stored as Word says.
 template <class Word>
-struct byte_field {
+struct stored_field {
   const std::byte* words;
 
   template <class L>
@@ -136,7 +217,8 @@ struct byte_field {
     return {words + t.word * Word::bytes};
   }
 };
-using byte_denominators = byte_field<detail::byte_word>;
-using byte_variances = byte_field<detail::byte_root>;
+
+static_assert(VarianceStorage<detail::byte_word> && VarianceStorage<detail::byte_root> &&
+              VarianceStorage<detail::half_word> && VarianceStorage<detail::half_variances>);
 
 }  // namespace onebit::inline v0_1

@@ -42,18 +42,21 @@ struct zero_one_options {
 /// steps only, so it is not part of u.
 ///
 /// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's). With m in
-/// bf16 2 less. V = int8: v in 8 bits, 3 less, from the first refresh on after which v is constant
-/// for a while; until then, and in each later refresh, there are floats as well. Source: 0/1 Adam
+/// bf16 2 less. V = int8: v in 8 bits, 3 less (bf16: 2; or a VarianceStorage), from the first
+/// refresh on after which v is constant for a while; until then, and in each later refresh, there
+/// are floats as well. Source: 0/1 Adam
 /// (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the printed old one
 /// would keep the gradient out when every step exchanges); eps outside the root.
 template <Backend B, class V = float, Element M = float>
 class zero_one_rule : public rule_defaults {
-  static_assert(std::is_same_v<V, float> || std::is_same_v<V, int8>,
-                "onebit: v is stored as float or int8");
+  static_assert(
+      detail::StoredVariance<V>,
+      "onebit: v is stored as float; while it is constant also as bf16, in 8 bits (int8), "
+      "or as a VarianceStorage of yours says");
   static_assert(!std::is_same_v<M, fp16>,
                 "onebit: a momentum in fp16 overflows at 65504: take float or bf16");
-  static constexpr bool packs = std::is_same_v<V, int8>;
-  using word = detail::byte_root;
+  static constexpr bool packs = !std::is_same_v<V, float>;
+  using word = typename detail::storage_of_v<V>::variances;
 
  public:
   using backend_type = B;
@@ -216,11 +219,11 @@ class zero_one_rule : public rule_defaults {
   template <class F>
   void with_variance(const F& f) {
     if constexpr (packs) {
-      if (!in_floats_) return f(byte_variances{packed_.data()});
+      if (!in_floats_) return f(stored_field<word>{packed_.data()});
     }
     f(flat_field{v_.data()});
   }
-  /// Memory for v in floats, in steps that refresh it, and in 8 bits, after which it is constant.
+  /// Memory for v in floats, in steps that refresh it, and packed, after which it is constant.
   /// New memory is never in a graph that was captured: after the last average for a while, and
   /// after steps that must be known, all are captured anew.
   template <class At>
@@ -254,7 +257,7 @@ class zero_one_rule : public rule_defaults {
   B backend_;
   buffer_of<B, M> m_;
   buffer_of<B, float> v_, anchor_;
-  buffer_of<B, std::byte> packed_;  ///< v in 8 bits, while it is constant
+  buffer_of<B, std::byte> packed_;  ///< v while it is constant, if it is not in floats
   detail::pack_kernel<word> pack_{};
   std::size_t n_tiles_ = 0;
   bool packed_now_ = false;  ///< then floats are only for refreshes
