@@ -70,6 +70,7 @@ void fewer_bytes(const std::vector<onebit::param_group<P>>& g, onebit::threads c
   const onebit::gather_scatter<onebit::sign<>> exchange;
   steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, exchange, backend));
   steps(onebit::one_bit_adam<onebit::bf16>(g, comm, {}, exchange, backend));
+  steps(onebit::one_bit_lamb<onebit::bf16>(g, comm, {}, exchange, backend));
   const onebit::gather_scatter<onebit::residual_in<onebit::int8, onebit::sign<>>> compact;
   steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, compact, backend));
   steps(onebit::zero_one_adam(g, comm, {}, compact, backend));

@@ -51,6 +51,11 @@ TEST_CASE("cuda trainings: v in bf16") {
     return onebit::one_bit_adam<onebit::bf16>(g, t, o, onebit::gather_scatter<onebit::sign<>>{}, b);
   };
   check_same_bits<cuda_device>("one_bit_adam", 2, make);
+  const auto make_lamb = [](auto g, auto t, auto b) {
+    return onebit::one_bit_lamb<onebit::bf16>(g, t, {.freeze = {.after = 12}},
+                                              onebit::gather_scatter<onebit::sign<>>{}, b);
+  };
+  check_same_bits<cuda_device>("one_bit_lamb", 2, make_lamb);
 }
 
 TEST_CASE("cuda trainings: 0/1 Adam with v and residuals in 8 bits, m in bf16") {

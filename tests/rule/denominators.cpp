@@ -36,6 +36,21 @@ constexpr auto make_with = [](auto& data, auto t, std::uint64_t refreshes) {
 };
 constexpr auto make = make_with<onebit::int8>;
 
+/// Makes 1-bit Adam, or 1-bit LAMB, with v stored as V.
+template <class V>
+struct of_adam {
+  auto operator()(auto& data, auto t, std::uint64_t refreshes) const {
+    return make_with<V>(data, t, refreshes);
+  }
+};
+template <class V>
+struct of_lamb {
+  auto operator()(auto& data, auto t, std::uint64_t) const {
+    const onebit::one_bit_lamb_options o{.freeze = {.after = 3}};
+    return onebit::one_bit_lamb<V>(data.groups(), t, o);
+  }
+};
+
 onebit::zero_one_adam_options rarely_refreshed() {
   onebit::zero_one_adam_options o;
   o.adam.beta2 = 0.99;
@@ -170,6 +185,37 @@ TEST_CASE("v in bf16, and in a storage of one's own: bytes per parameter, and wh
   });
 }
 
+TEST_CASE_TEMPLATE("v in bf16 in 1-bit Adam and 1-bit LAMB: parameters near those of floats", Makes,
+                   std::pair<of_adam<onebit::bf16>, of_adam<float>>,
+                   std::pair<of_lamb<onebit::bf16>, of_lamb<float>>) {
+  on_ranks(2, [&](onebit::threads t) {
+    const Makes make;
+    training<> halves({40000, 33}), floats({40000, 33});
+    auto a = make.first(halves, t, 0);
+    auto b = make.second(floats, t, 0);
+    while (a.steps() < 24) {
+      CHECK_FALSE(train(a, halves).skipped);
+      CHECK_FALSE(train(b, floats).skipped);
+    }
+    const auto n = static_cast<double>(a.n_parameters());
+    const auto saved_bytes = static_cast<double>(b.state_bytes() - a.state_bytes());
+    CHECK(saved_bytes > 1.99 * n);
+    double moved = 0, apart = 0;
+    std::size_t n_apart_asleep = 0;
+    const training<> first({40000, 33});
+    for (std::size_t i = 0; i < 40000; ++i) {
+      moved += std::fabs(static_cast<double>(floats.params[0][i] - first.params[0][i]));
+      apart += std::fabs(static_cast<double>(floats.params[0][i] - halves.params[0][i]));
+    }
+    CHECK(apart < 0.01 * moved);
+    for (std::size_t i = 5; i < 33; i += 17) {  // without gradients, nor decay
+      n_apart_asleep += halves.params[1][i] != first.params[1][i];
+    }
+    CHECK(n_apart_asleep == 0);
+    return 0;
+  });
+}
+
 TEST_CASE("0/1 Adam with v in bf16: bytes per parameter, parameters near those of floats") {
   on_ranks(2, [&](onebit::threads t) {
     training<> halves({40000, 33}), floats({40000, 33});
@@ -220,9 +266,9 @@ TEST_CASE("v in 8 bits: bytes per parameter, equal ranks, and parameters near th
 }
 
 TEST_CASE_TEMPLATE(
-    "small v: bad steps of every kind change nothing, a checkpoint goes on, it thaws", V,
-    onebit::int8, onebit::bf16, largest_of_word) {
-  constexpr auto make = make_with<V>;
+    "small v: bad steps of every kind change nothing, a checkpoint goes on, it thaws", Make,
+    of_adam<onebit::int8>, of_adam<onebit::bf16>, of_adam<largest_of_word>, of_lamb<onebit::bf16>) {
+  const Make make;
   for (const std::uint64_t refreshes : {0, 2}) {
     const auto run = [&](bool disturbed) {
       return on_ranks(2, [&](onebit::threads t) {

@@ -194,15 +194,9 @@ class adam_rule : public rule_defaults {
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
-    const std::size_t n = n_words_ * word_elements;
-    a.by_word(m_, backend_, frozen_ ? 0 : n);
-    if (packs && frozen_) {
-      a.by_word(packed_, backend_, n_words_ * word::bytes, word::idle);
-      if constexpr (Archive::reading) a.put_aside(v_);
-    } else {
-      a.by_word(v_, backend_, n, frozen_ ? 1.0F : 0.0F);
-      if constexpr (Archive::reading) a.put_aside(packed_);
-    }
+    a.by_word(m_, backend_, frozen_ ? 0 : n_words_ * word_elements);
+    detail::archive_variance<word>(a, backend_, v_, packed_, packs && frozen_, n_words_,
+                                   frozen_ ? 1.0F : 0.0F);
   }
 
  private:
@@ -211,7 +205,7 @@ class adam_rule : public rule_defaults {
   }
   template <class At>
   [[nodiscard]] detail::pack_kernel<word> pack(const At& at, live_mask live, bool dithers) {
-    return {v_.data(), at.tiles, live, packed_.data(), at.now, dithers};
+    return {v_.data(), at.tiles, live, packed_.data(), at.now, dithers, detail::least_denominator};
   }
   void unpack(B& backend, const tile* tiles, std::size_t n_tiles) {
     backend.launch(n_tiles, detail::unpack_kernel<word>{packed_.data(), tiles, v_.data()});

@@ -17,11 +17,11 @@
 namespace onebit::inline v0_1 {
 
 /// How a word of 32 numbers that are not negative is stored in `bytes` bytes, of any alignment that
-/// divides them: sqrt(v) + eps of 1-bit Adam, which is above 0 and must stay so, or v of 0/1 Adam,
-/// of which 0 must stay 0. `dither`: in (-1/2, 1/2), what is added before rounding, in steps from a
-/// number to the next; 0 rounds to nearest, and what `load` gave is stored again as it was, with
-/// any. `name`: ranks and checkpoints compare it. `idle`: what memory without tensors is filled
-/// with, byte by byte.
+/// divides them: sqrt(v) + eps of 1-bit Adam and 1-bit LAMB, which is above 0 (2^-126 where there
+/// is no v) and must stay so, or v of 0/1 Adam, of which 0 must stay 0. `dither`: in (-1/2, 1/2),
+/// what is added before rounding, in steps from a number to the next; 0 rounds to nearest, and what
+/// `load` gave is stored again as it was, with any. `name`: ranks and checkpoints compare it.
+/// `idle`: what memory without tensors is filled with, byte by byte.
 template <class S>
 concept VarianceStorage = requires(std::byte* out, const std::byte* in,
                                    const detail::any_lanes::value& v) {
@@ -146,7 +146,20 @@ template <class V>
   }
 }
 
-/// Packs denominators or variances, those of elements that are not live as the smallest. `dithers`:
+/// What a rule has of v: `packed`, or `v` in floats, of which words without tensors are `idle`.
+template <class Word, class Archive, class B, class Floats, class Bytes>
+[[gnu::cold]] void archive_variance(Archive& a, B& backend, Floats& v, Bytes& packed,
+                                    bool is_packed, std::size_t n_words, float idle) {
+  if (is_packed) {
+    a.by_word(packed, backend, n_words * Word::bytes, Word::idle);
+    if constexpr (Archive::reading) a.put_aside(v);
+  } else {
+    a.by_word(v, backend, n_words * word_elements, idle);
+    if constexpr (Archive::reading) a.put_aside(packed);
+  }
+}
+
+/// Packs denominators or variances; of elements that are not live, or below it, `least`. `dithers`:
 /// rounds up or down by chance, as near as either is, so that small changes add up; chance is a
 /// function of element and step, the same on every rank and backend.
 template <class Word>
@@ -158,6 +171,7 @@ struct pack_kernel {
   std::byte* words;
   const step_scalars* now;
   bool dithers;
+  float least;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -171,11 +185,15 @@ struct pack_kernel {
         const float weight = 0.25F / static_cast<float>(1U << bit);
         dither = L::add(dither, L::with_sign(L::load_bits(&side), L::set(weight)));
       }
-      const auto d = live.template keep<L>(word, L::load(values + word * 32));
+      const auto kept = live.template keep<L>(word, L::load(values + word * 32));
+      const auto d = L::max(kept, L::set(least));
       Word::template store<L>(words + word * Word::bytes, d, dither);
     }
   }
 };
+
+/// A denominator of what has no gradients, so that 0 divided by it is 0.
+inline constexpr float least_denominator = 0x1p-126F;
 
 template <class Word>
 struct unpack_kernel {

@@ -9,10 +9,12 @@
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
+#include <onebit/rule/denominators.hpp>
 #include <onebit/rule/lamb_kernels.hpp>
 #include <onebit/rule/lamb_scaling.hpp>
 #include <onebit/rule/moments.hpp>
 #include <onebit/tiled.hpp>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -45,17 +47,13 @@ struct lamb_options {
 /// Throws invalid_input when an option is out of range.
 inline void validate(const lamb_options& o) {
   validate_moments("lamb_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
-  const auto ordered = [](double low, double high) { return low > 0 && low <= high; };
-  if (!ordered(o.min_coeff, o.max_coeff) || !std::isfinite(o.max_coeff)) {
-    throw invalid_input(detail::message("lamb_options: min_coeff is ", o.min_coeff,
-                                        " and max_coeff ", o.max_coeff,
-                                        "; needs 0 < min <= max < inf"));
-  }
-  if (!ordered(o.factor_min, o.factor_max) || !std::isfinite(o.factor_max)) {
-    throw invalid_input(detail::message("lamb_options: factor_min is ", o.factor_min,
-                                        " and factor_max ", o.factor_max,
-                                        "; needs 0 < min <= max < inf"));
-  }
+  const auto ordered = [](const char* of, double low, const char* and_of, double high) {
+    if (low > 0 && low <= high && std::isfinite(high)) return;
+    throw invalid_input(detail::message("lamb_options: ", of, " is ", low, " and ", and_of, " ",
+                                        high, "; needs 0 < min <= max < inf"));
+  };
+  ordered("min_coeff", o.min_coeff, "max_coeff", o.max_coeff);
+  ordered("factor_min", o.factor_min, "factor_max", o.factor_max);
   if (!(o.coeff_beta >= 0 && o.coeff_beta < 1)) {
     throw invalid_input(
         detail::message("lamb_options: coeff_beta is ", o.coeff_beta, ", must be in [0, 1)"));
@@ -78,11 +76,18 @@ inline void validate(const lamb_options& o) {
 /// f = 1 where no element has variance.
 ///
 /// State: m and v, 8 bytes per element in the warm-up; afterwards denominators and the second
-/// variance, 8 bytes; 28 bytes per tensor.
+/// variance, 8 bytes, 6 with V = bf16, what a VarianceStorage as V says and 4; 28 bytes per tensor.
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
 /// authors' code.
-template <Backend B>
+template <Backend B, class V = float>
 class lamb_rule : public rule_defaults {
+  static_assert(detail::StoredVariance<V> && !std::is_same_v<V, int8>,
+                "onebit: LAMB's v is stored as float; once it is frozen also as bf16, or as a "
+                "VarianceStorage of yours says; in 8 bits it would be up to 28% larger where it is "
+                "small, and the factor of a layer follows the element that is most so");
+  static constexpr bool packs = !std::is_same_v<V, float>;
+  using word = typename detail::storage_of_v<V>::denominators;
+
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
@@ -94,10 +99,10 @@ class lamb_rule : public rule_defaults {
   [[nodiscard]] B& backend() { return backend_; }
 
   void prepare(const layout& axis) {
-    const std::size_t n = axis.n_words() * word_elements;
     const std::size_t n_tensors = axis.tensor_tiles().size();
-    m_ = backend_.template make_buffer<float>(n);
-    v_ = backend_.template make_buffer<float>(n);
+    n_words_ = axis.n_words();
+    m_ = make_floats();
+    v_ = make_floats();
     variance_norm_ = backend_.template make_buffer<double>(1);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
@@ -170,10 +175,10 @@ class lamb_rule : public rule_defaults {
   /// common scale then fits all); keeps m for the first compressed step.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
-    auto fresh = backend_.template make_buffer<float>(v_.size());
-    auto copy = backend_.template make_buffer<float>(m_.size());
+    auto fresh = make_floats(), copy = make_floats();
     auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
     auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
+    if (packs) packed_ = backend_.template make_buffer<std::byte>(n_words_ * word::bytes);
     at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.data(),
                                                              sum_m.data(), sum_v.data()});
     at.backend.launch(1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sum_m.data(),
@@ -185,6 +190,12 @@ class lamb_rule : public rule_defaults {
     backend_.launch(keep_m.launches(), keep_m);
     backend_.launch(at.n_tiles(),
                     detail::freeze_kernel{at.tiles, at.numbers, copy.data(), v_.data(), live});
+    if (packs) {
+      const detail::pack_kernel<word> pack{
+          v_.data(), at.tiles, {live}, packed_.data(), at.now, false, detail::least_denominator};
+      backend_.launch(at.n_tiles(), pack);
+      v_ = {};
+    }
     fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
@@ -195,7 +206,13 @@ class lamb_rule : public rule_defaults {
   /// go on from their averages.
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
-    auto m = backend_.template make_buffer<float>(v_.size());
+    auto m = make_floats();
+    if (packs) {
+      v_ = make_floats();
+      backend_.launch(at.n_tiles(),
+                      detail::unpack_kernel<word>{packed_.data(), at.tiles, v_.data()});
+      packed_ = {};
+    }
     using unscaled = detail::lamb_unscaled_view<View>;
     backend_.launch(
         at.n_tiles(),
@@ -214,8 +231,8 @@ class lamb_rule : public rule_defaults {
     using unscaled = detail::lamb_unscaled_view<View>;
     // until a compressed step has been made nothing was agreed, and m is still here
     const bool has_m = m_.size() > 0;
-    auto m = backend_.template make_buffer<float>(has_m ? 0 : v_.size());
-    auto copy = backend_.template make_buffer<float>(v_.size());
+    auto m = backend_.template make_buffer<float>(has_m ? 0 : n_words_ * word_elements);
+    auto copy = make_floats();
     for (auto* flat : {&m, &copy}) {
       if (flat->size() == 0) continue;
       backend_.launch(at.n_tiles(), detail::flatten_kernel<unscaled>{
@@ -239,9 +256,9 @@ class lamb_rule : public rule_defaults {
                                   at.tensor_tiles, at.tiles, at.tensors, sums_a_.data(),
                                   sums_b_.data(), at.sums, layers_.data(), options_.factor_min,
                                   options_.factor_max, options_.factor_threshold, at.layers});
-    at.commit(detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
-                                                     layers_.data(), v_.data(), at.now,
-                                                     bound_of(options_.max_step)});
+    at.commit(detail::lamb_update_kernel<View, P, G, denominators_field>{
+        heard, at.tiles, at.tensors, at.numbers, layers_.data(), denominators(), at.now,
+        bound_of(options_.max_step)});
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
@@ -251,25 +268,27 @@ class lamb_rule : public rule_defaults {
     if (plan.exchange && must_know()) m_ = {};
   }
 
-  /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps;
-  /// the second variance (after the freeze).
+  /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps
+  /// (with V = float); the second variance (after the freeze).
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] const float* fresh_variance() const { return fresh_.data(); }
   /// By tensor: coefficient of the last step, its average, last factor, momentum scaling.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + fresh_.bytes() + layers_.bytes() + factors_.bytes();
+    return m_.bytes() + v_.bytes() + packed_.bytes() + fresh_.bytes() + layers_.bytes() +
+           factors_.bytes();
   }
 
   template <class Archive>
   void archive(Archive& a) {
-    const std::size_t n = v_.size();
+    const std::size_t n = n_words_ * word_elements;
     bool has_m = m_.size() > 0;
     a.scalar(frozen_);
     a.local(has_m);
     a.by_word(m_, backend_, has_m || !frozen_ ? n : 0, 0.0F);
-    a.by_word(v_, backend_, n, frozen_ ? 1.0F : 0.0F);
+    detail::archive_variance<word>(a, backend_, v_, packed_, packs && frozen_, n_words_,
+                                   frozen_ ? 1.0F : 0.0F);
     a.by_word(fresh_, backend_, frozen_ ? n : 0);
     a.by_tensor(layers_, backend_);
     a.by_tensor(factors_, backend_);
@@ -279,6 +298,18 @@ class lamb_rule : public rule_defaults {
   }
 
  private:
+  using denominators_field = std::conditional_t<packs, stored_field<word>, flat_field>;
+
+  [[nodiscard]] float_buffer make_floats() {
+    return backend_.template make_buffer<float>(n_words_ * word_elements);
+  }
+  [[nodiscard]] denominators_field denominators() const {
+    if constexpr (packs) {
+      return {packed_.data()};
+    } else {
+      return {v_.data()};
+    }
+  }
   template <bool looks, class View, class P, class G>
   [[nodiscard]] auto moments_kernel(const View& gradient, const tiled<B, P, G>& at) {
     return detail::lamb_moments_kernel<View, P, G, looks>{
@@ -287,29 +318,26 @@ class lamb_rule : public rule_defaults {
   }
   template <bool looks, class View, class P, class G>
   [[nodiscard]] auto fresh_kernel(const View& heard, const View& before, const tiled<B, P, G>& at) {
-    return detail::lamb_fresh_kernel<View, P, G, looks>{heard,
-                                                        before,
-                                                        m_.size() > 0 ? m_.data() : nullptr,
-                                                        at.live,
-                                                        at.tiles,
-                                                        at.tensors,
-                                                        at.numbers,
-                                                        layers_.data(),
-                                                        v_.data(),
-                                                        fresh_.data(),
-                                                        sums_a_.data(),
-                                                        sums_b_.data(),
-                                                        at.sums,
-                                                        bound_of(options_.max_step)};
+    using kernel = detail::lamb_fresh_kernel<View, P, G, denominators_field, looks>;
+    const float* const first = m_.size() > 0 ? m_.data() : nullptr;
+    return kernel{heard,          before,
+                  first,          at.live,
+                  at.tiles,       at.tensors,
+                  at.numbers,     layers_.data(),
+                  denominators(), fresh_.data(),
+                  sums_a_.data(), sums_b_.data(),
+                  at.sums,        bound_of(options_.max_step)};
   }
 
   lamb_options options_;
   B backend_;
   float_buffer m_, v_, fresh_;
-  float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
+  buffer_of<B, std::byte> packed_;  ///< v, after the freeze, if it is not in floats
+  float_buffer sums_a_, sums_b_;    ///< by tile of the axis in use
   buffer_of<B, double> variance_norm_;
   buffer_of<B, lamb_layer> layers_;
   float_buffer factors_;  ///< by tensor: momentum scaling k
+  std::size_t n_words_ = 0;
   bool frozen_ = false;
 };
 

@@ -198,7 +198,7 @@ struct lamb_message {
 /// The second variance, from the gradient that the agreed momenta imply; per tile ||m/d||^2,
 /// ||u||^2 and the largest d / (sqrt(fresh) + eps). One that `looks` changes nothing but these, of
 /// tensors that are shards of a layer.
-template <class View, class P, class G, bool looks = false>
+template <class View, class P, class G, class Denominators, bool looks = false>
 struct lamb_fresh_kernel {
   static constexpr bool rare = looks;
   View agreed, before;
@@ -209,7 +209,7 @@ struct lamb_fresh_kernel {
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const lamb_layer* layers;
-  const float* denominators;
+  Denominators denominators;
   float *fresh, *sum_m, *sum_u, *largest;
   float most_step;
 
@@ -227,6 +227,7 @@ struct lamb_fresh_kernel {
     const parameters_of<L, P> params(tensor, t);
     const auto now_at = agreed.template at<L>(t, i);
     const auto before_at = before.template at<L>(t, i);
+    const auto d_at = denominators.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const tensor_numbers of = numbers[t.tensor];
     const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
@@ -239,7 +240,7 @@ struct lamb_fresh_kernel {
                                                    : L::mul(before_at(k), inverse_k);
       const auto g = L::mul(L::fma(L::set(-of.c.beta1), m_old, m), inverse);
       const auto w = of.c.template next_variance<L>(L::load(fresh + word * 32), g);
-      const auto d = L::load(denominators + word * 32);
+      const auto d = d_at(k);
       const auto ratio = L::div(d, of.c.template denominator<L>(w, of.v_correction));
       const auto kept = live.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
@@ -292,14 +293,14 @@ struct lamb_factor_kernel {
   }
 };
 
-template <class View, class P, class G>
+template <class View, class P, class G, class Denominators>
 struct lamb_update_kernel {
   View agreed;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const lamb_layer* layers;
-  const float* denominators;
+  Denominators denominators;
   const step_scalars* now;
   float most_step;
 
@@ -310,13 +311,14 @@ struct lamb_update_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const lamb_layer& layer = layers[t.tensor];
     const auto at = agreed.template at<L>(t, i);
+    const auto d_at = denominators.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-(tensor.rate(now) * layer.coefficient));
     const auto inverse_k = L::set(layer.inverse_k);
     const auto m_correction = L::set(numbers[t.tensor].m_correction);
     const auto decay = L::set(tensor.weight_decay);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k), d = L::load(denominators + (t.word + k) * 32);
+      const auto x = params.load(k), d = d_at(k);
       const auto m = L::mul(L::mul(at(k), inverse_k), m_correction);
       const auto moved = L::bound(L::div(m, d), most_step);
       params.store(k, L::fma(step, L::fma(decay, x, moved), x));

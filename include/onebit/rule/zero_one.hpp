@@ -194,13 +194,7 @@ class zero_one_rule : public rule_defaults {
     a.by_word(m_, backend_, n);
     if constexpr (packs) a.scalar(packed_now_);
     in_floats_ = !packed_now_;  // also for an `apply` before the next step
-    if (packs && packed_now_) {
-      a.by_word(packed_, backend_, n_words_ * word::bytes, word::idle);
-      if constexpr (Archive::reading) a.put_aside(v_);
-    } else {
-      a.by_word(v_, backend_, n);
-      if constexpr (Archive::reading) a.put_aside(packed_);
-    }
+    detail::archive_variance<word>(a, backend_, v_, packed_, packs && packed_now_, n_words_, 0.0F);
     a.by_word(anchor_, backend_, n);
   }
 
@@ -238,7 +232,7 @@ class zero_one_rule : public rule_defaults {
       packed_ = backend_.template make_buffer<std::byte>(n_words_ * word::bytes);
     }
     n_tiles_ = at.n_tiles();
-    pack_ = {v_.data(), at.tiles, {}, packed_.data(), at.now, true};
+    pack_ = {v_.data(), at.tiles, {}, packed_.data(), at.now, true, 0.0F};
   }
   /// After a step: v goes into 8 bits, or is in floats again. (On a device the step may have been
   /// skipped; v as it was goes back to the same 8 bits.)
