@@ -232,7 +232,7 @@ struct flat_field {
 
 /// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
 /// the values are produced, word by word. Where a word is stored in fewer bytes than its gradients
-/// have, as it is stored.
+/// have, as it is stored, one word beside the other.
 template <class P, class G>
 struct undo_in_gradients {
   static constexpr bool repeats = false;
@@ -250,11 +250,11 @@ struct undo_in_gradients {
     ONEBIT_HD typename L::value load(std::uint32_t k) const {
       return detail::load_elements<L>(first, k, n);
     }
-    /// Where so many bytes of word k may lie; null: nowhere.
+    /// Where so many bytes of word k may lie, no farther than its own gradients; null: nowhere.
     template <std::size_t bytes>
     [[nodiscard]] ONEBIT_HD unsigned char* place(std::uint32_t k) const {
       if (bytes > 32 * sizeof(G) || 32 * k + 32 > n) return nullptr;
-      return reinterpret_cast<unsigned char*>(first + 32 * k);
+      return reinterpret_cast<unsigned char*>(first) + k * bytes;
     }
   };
   template <class L>
