@@ -254,7 +254,7 @@ struct undo_in_gradients {
     template <std::size_t bytes>
     [[nodiscard]] ONEBIT_HD unsigned char* place(std::uint32_t k) const {
       if (bytes > 32 * sizeof(G) || 32 * k + 32 > n) return nullptr;
-      return reinterpret_cast<unsigned char*>(first) + k * bytes;
+      return reinterpret_cast<unsigned char*>(first) + k * static_cast<std::uint32_t>(bytes);
     }
   };
   template <class L>

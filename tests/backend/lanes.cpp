@@ -74,7 +74,9 @@ TEST_CASE("lanes: the portable ones are plain C++") {
     std::uint32_t not_negative = 0, positive = 0;
     flat lanes(in.a.begin() + static_cast<std::ptrdiff_t>(32 * w),
                in.a.begin() + static_cast<std::ptrdiff_t>(32 * w + 32));
-    flat top = lanes;
+    flat top = lanes, size = {0};
+    for (const float x : lanes) size[0] = size[0] >= std::fabs(x) ? size[0] : std::fabs(x);
+    for (const float x : lanes) size[0] = std::isnan(x) ? x : size[0];
     for (std::uint32_t l = 0; l < 32; ++l) {
       if (lanes[l] >= 0) not_negative |= 1U << l;  // bit i is element i
       if (lanes[l] > 0) positive |= 1U << l;
@@ -92,6 +94,7 @@ TEST_CASE("lanes: the portable ones are plain C++") {
     CHECK(r.bits[3 * n + w] == static_cast<std::uint32_t>(std::popcount(in.bits[w])));
     CHECK(first_difference_but_nan({&r.scalars[w], 1}, {lanes.data(), 1}) == none);
     CHECK(first_difference_but_nan({&r.scalars[n + w], 1}, {top.data(), 1}) == none);
+    CHECK(first_difference_but_nan({&r.scalars[3 * n + w], 1}, size) == none);
   }
 }
 

@@ -100,7 +100,7 @@ struct every_operation {
   std::size_t n_words;
   float* out;               // [operation][word][lane]
   std::uint32_t* bits_out;  // [4][word]
-  float* scalars_out;       // [3][word]
+  float* scalars_out;       // [4][word]
 
   template <class L>
   ONEBIT_HD void put(std::size_t op, std::size_t w, const typename L::value& v) const {
@@ -138,6 +138,7 @@ struct every_operation {
     L::store_scalar(scalars_out + w, L::fold(x));
     L::store_scalar(scalars_out + n_words + w, L::fold_max(x));
     L::store_scalar(scalars_out + 2 * n_words + w, L::abs_scalar(a[32 * w]));
+    L::store_scalar(scalars_out + 3 * n_words + w, L::fold_size(x));
   }
 };
 
@@ -152,7 +153,7 @@ results run(B backend, const inputs& in) {
   const auto a = uploaded(backend, in.a), b = uploaded(backend, in.b), c = uploaded(backend, in.c);
   const auto bits = uploaded(backend, in.bits);
   auto out = backend.template make_buffer<float>(n_operations * n * 32);
-  auto scalars = backend.template make_buffer<float>(3 * n);
+  auto scalars = backend.template make_buffer<float>(4 * n);
   auto bits_out = backend.template make_buffer<std::uint32_t>(4 * n);
   backend.launch(n, every_operation{a.data(), b.data(), c.data(), bits.data(), n, out.data(),
                                     bits_out.data(), scalars.data()});

@@ -9,6 +9,7 @@
 #ifndef ONEBIT_TESTS_SUPPORT_EMULATED_WARP_HPP
 #define ONEBIT_TESTS_SUPPORT_EMULATED_WARP_HPP
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -284,6 +285,10 @@ struct emulated_warp {
   static float shuffle_xor(float x, std::uint32_t mask) {
     const std::uint64_t word = std::bit_cast<std::uint32_t>(x);
     return std::bit_cast<float>(static_cast<std::uint32_t>(shuffle_xor(word, mask)));
+  }
+  static std::uint32_t largest(std::uint32_t x) {
+    const std::uint64_t* all = warp_fibers::current().meet("largest", x);
+    return static_cast<std::uint32_t>(*std::max_element(all, all + 32));
   }
   static float add(float a, float b) { return a + b; }
   static float sub(float a, float b) { return a - b; }

@@ -73,6 +73,17 @@ struct cuda_warp {
   ONEBIT_HD static float shuffle([[maybe_unused]] float x, [[maybe_unused]] unsigned lane) {
     ONEBIT_ON_DEVICE(__shfl_sync(all, x, lane));
   }
+  ONEBIT_HD static std::uint32_t largest(std::uint32_t x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(all, x);
+#elif defined(__CUDA_ARCH__)
+    for (int mask = 16; mask > 0; mask /= 2) x = max(x, __shfl_xor_sync(all, x, mask));
+    return x;
+#else
+    __builtin_trap();
+    return x;
+#endif
+  }
   ONEBIT_HD static float with_sign(float x, [[maybe_unused]] std::uint32_t word) {
     float r = x;
 #if defined(__CUDA_ARCH__)

@@ -283,6 +283,15 @@ struct portable_lanes : host_lanes {
     }
     return v.lane[0];
   }
+  /// The largest magnitude; of words with NaN the greatest of these, as integers.
+  ONEBIT_LANES static float fold_size(const value& v) {
+    std::uint32_t most = 0;
+    for (const float x : v.lane) {
+      const std::uint32_t size = __builtin_bit_cast(std::uint32_t, x) & 0x7FFFFFFFU;
+      most = size > most ? size : most;
+    }
+    return __builtin_bit_cast(float, most);
+  }
 };
 
 #undef ONEBIT_LANES

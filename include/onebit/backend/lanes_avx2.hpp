@@ -204,8 +204,20 @@ struct avx2_lanes : host_lanes {
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
   }
+  ONEBIT_TARGET static float fold_size(const value& v) {
+    const __m256i a = _mm256_max_epu32(size(v.p0), size(v.p1));
+    const __m256i e = _mm256_max_epu32(a, _mm256_max_epu32(size(v.p2), size(v.p3)));
+    __m128i q = _mm_max_epu32(_mm256_castsi256_si128(e), _mm256_extracti128_si256(e, 1));
+    q = _mm_max_epu32(q, _mm_shuffle_epi32(q, 0x4E));
+    q = _mm_max_epu32(q, _mm_shuffle_epi32(q, 0xB1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(q));
+  }
 
  private:
+  /// Without the sign.
+  ONEBIT_TARGET static __m256i size(const __m256& x) {
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
+  }
   /// Eight bf16 as floats.
   ONEBIT_TARGET static __m256 wide(const bf16* p) {
     const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -170,6 +170,19 @@ struct avx512_lanes : host_lanes {
     q = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(q, _mm_shuffle_ps(q, q, 1)));
   }
+  ONEBIT_TARGET static float fold_size(const value& v) {
+    const __m512i sizes = _mm512_set1_epi32(0x7FFFFFFF);
+    const __m512i lo = _mm512_and_si512(_mm512_castps_si512(v.lo), sizes);
+    const __m512i s =
+        _mm512_maskz_max_epu32(all, lo, _mm512_and_si512(_mm512_castps_si512(v.hi), sizes));
+    const __m512 both = _mm512_castsi512_ps(s);
+    const __m256i e =
+        _mm256_max_epu32(_mm256_castps_si256(lower(both)), _mm256_castps_si256(upper(both)));
+    __m128i q = _mm_max_epu32(_mm256_castsi256_si128(e), _mm256_extracti128_si256(e, 1));
+    q = _mm_max_epu32(q, _mm_shuffle_epi32(q, 0x4E));
+    q = _mm_max_epu32(q, _mm_shuffle_epi32(q, 0xB1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(q));
+  }
 
  private:
   static constexpr __mmask16 all = 0xFFFF;

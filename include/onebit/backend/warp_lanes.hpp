@@ -22,6 +22,7 @@ namespace onebit::inline v0_1 {
 ///     ballot(bool)             bit l is what lane l said
 ///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
 ///     shuffle(x, l)            the x of lane l % 32; float
+///     largest(x)               of all lanes' x; std::uint32_t
 ///     transposition()(word)    bit l is bit lane() of lane l's word
 ///     with_sign(x, word)       x where the word's highest bit is set, -x elsewhere
 ///     sync()                   all 32 are here, and see what each other wrote
@@ -168,6 +169,10 @@ struct warp_lanes {
       v = (Warp::lane() & half) == 0 ? max(v, other) : max(other, v);
     }
     return v;
+  }
+  ONEBIT_HD static float fold_size(value v) {
+    const std::uint32_t most = Warp::largest(__builtin_bit_cast(std::uint32_t, abs(v)));
+    return __builtin_bit_cast(float, most);
   }
 
  private:

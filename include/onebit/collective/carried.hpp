@@ -65,7 +65,10 @@ struct carried_words {
       using one = one_word<L>;
       if constexpr (SharingLanes<one>) {
         one::sync();
-        for (auto i = one::own_index(); i < bytes_per_word; i += one::n_indices()) to[i] = from[i];
+        for (std::size_t i = 0; i < bytes_per_word; i += one::n_indices()) {
+          const auto own = i + one::own_index();
+          if (own < bytes_per_word) to[own] = from[own];
+        }
         one::sync();
       } else {
         __builtin_memcpy(to, from, bytes_per_word);

@@ -92,7 +92,7 @@ struct mean_codec {
     if (word_bytes == floats) [[likely]]
       return L::store(reinterpret_cast<float*>(out), y);
     if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
-    const std::uint32_t e = unit_of(L::fold_max(L::abs(y)));
+    const std::uint32_t e = unit_of(L::fold_size(y));
     const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
     L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
     out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same

@@ -80,7 +80,7 @@ struct residuals_in_int8 {
   ONEBIT_HD static void store(unsigned char* out, const typename L::value& v,
                               const typename L::value& dither) {
     // the largest is 64 to 127 units before and after it is rounded: the unit stays the same
-    const float most = L::fold_max(L::abs(v));
+    const float most = L::fold_size(v);
     const std::uint32_t top = exponent_of(most);
     const std::uint32_t unit = most > 0 ? (top < 64 ? 64 : top > 190 ? 190 : top) - 6 : 0;
     const auto size = L::add(L::mul(L::abs(v), L::set(power_of_two(254 - unit))), dither);

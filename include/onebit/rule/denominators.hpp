@@ -53,7 +53,7 @@ struct byte_word {
   template <class L>
   static ONEBIT_HD void store(std::byte* out, const typename L::value& d,
                               const typename L::value& dither) {
-    const std::uint32_t top = exponent_of(L::fold_max(d));
+    const std::uint32_t top = exponent_of(L::fold_size(d));
     const std::uint32_t e = top < 64 ? 65 : top > 190 ? 191 : top + 1;  // of d: 2^-63 to 2^63
     const auto root = L::sqrt(L::sqrt(L::mul(d, L::set(power_of_two(254 - e)))));
     const auto q = L::max(L::add(L::mul(root, L::set(255.0F)), dither), L::set(1.0F));
