@@ -118,10 +118,10 @@ class optimizer {
     parts_->open.emplace(parts_->lasting, lr, inverse_loss_scale);
   }
   /// Says that the gradients of one tensor, in the order of the groups, are final: buckets whose
-  /// gradients are all known start to travel, the last bucket first. Collective in its effect: all
-  /// ranks announce the same tensors in the same order. Between begin() and step(); tensors that
-  /// are not announced go with step(). Changes nothing but time. When the transport throws, the
-  /// step is taken back: call begin() again, with fresh gradients.
+  /// gradients are all known start to travel, the last bucket first, and may be overwritten; where
+  /// averages use memory again, it waits for earlier ones. Collective in its effect: all ranks
+  /// announce the same in the same order, between begin() and step(), with which the others go.
+  /// When the transport throws, the step is taken back: begin() again, with fresh gradients.
   void ready(std::size_t tensor) {
     const detail::standard_arithmetic arithmetic;
     if (!parts_->open) {
