@@ -52,22 +52,29 @@ struct carried_words {
     /// each copies bytes that others have stored or have yet to read, of the word and of the
     /// gradients.
     ONEBIT_HD void copy_to(unsigned char* to, std::uint32_t k) const {
-      copy(to, reinterpret_cast<const unsigned char*>(at(k)));
+      copy<false>(to, reinterpret_cast<const unsigned char*>(at(k)));
     }
     ONEBIT_HD void copy_from(const unsigned char* from, std::uint32_t k) const {
-      copy(reinterpret_cast<unsigned char*>(at(k)), from);
+      copy<true>(reinterpret_cast<unsigned char*>(at(k)), from);
     }
     /// What `load` gave.
     ONEBIT_HD void put_back(std::uint32_t k, const typename L::value& v) const { put<false>(k, v); }
 
    private:
+    /// `rarely`: with a loop, since what is rare shares a kernel that has no registers to spare.
+    template <bool rarely>
     ONEBIT_HD static void copy(unsigned char* to, const unsigned char* from) {
       using one = one_word<L>;
       if constexpr (SharingLanes<one>) {
         one::sync();
-        for (std::size_t i = 0; i < bytes_per_word; i += one::n_indices()) {
-          const auto own = i + one::own_index();
-          if (own < bytes_per_word) to[own] = from[own];
+        if constexpr (rarely) {
+          for (auto i = one::own_index(); i < bytes_per_word; i += one::n_indices())
+            to[i] = from[i];
+        } else {
+          for (std::size_t i = 0; i < bytes_per_word; i += one::n_indices()) {
+            const auto own = i + one::own_index();
+            if (own < bytes_per_word) to[own] = from[own];
+          }
         }
         one::sync();
       } else {

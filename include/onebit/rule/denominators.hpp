@@ -84,7 +84,7 @@ struct byte_root {
   }
 };
 
-/// A word of either in bf16, 64 bytes: as near as a 256th, half of that where nothing is added.
+/// A word of either in bf16, 64 bytes: as near as a 128th, half of that where nothing is added.
 struct half_word {
   static constexpr std::size_t bytes = 64;
   static constexpr const char* name = "bf16";
