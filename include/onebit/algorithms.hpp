@@ -124,12 +124,13 @@ template <class P, class G, class T, class B = host>
 /// (`refreshes`; 0: never, as in the paper). Collective over the transport.
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 8.25 + 4/W
-/// bytes per parameter; in a step that refreshes also those of a dense one, and its work space,
-/// which is given back where the gaps are long. Elements that had no gradient up to the freeze or a
-/// refresh are not moved (with one rank nothing freezes); weight decay still acts on them. Source:
-/// 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes at growing gaps as 0/1 Adam's T_v.
-/// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with one that
-/// works word by word: sign<l2_scale> unless said otherwise.
+/// bytes per parameter; in a step that refreshes also those of a dense one, and 4 bytes per
+/// parameter (bf16: 2) of work space, given back where the gaps are long. Elements that had no
+/// gradient up to the freeze or a refresh are not moved (with one rank nothing freezes); weight
+/// decay still acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes at
+/// growing gaps as 0/1 Adam's T_v. `collective` is gather_scatter or all_gather with any
+/// compressor, or hierarchical with one that works word by word: sign<l2_scale> unless said
+/// otherwise.
 ///
 /// `one_bit_adam<int8>` stores the frozen v in 8 bits: 5.3 + 4/W bytes per parameter (while
 /// refreshes follow each other closely as many as without); `one_bit_adam<bf16>` 6.25 + 4/W. A

@@ -56,7 +56,7 @@ concept Transport = requires(T transport, const void* send, void* receive, std::
 /// Can also start its collectives, and wait for them later: gather_scatter with buckets computes
 /// meanwhile (nothing else starts them). All ranks start all theirs in the same order; several of
 /// both kinds may be under way. A request is movable; `test()` says whether it is done; `wait()`
-/// may follow either; an error is thrown once; destroyed, it waits.
+/// may be called again, and does nothing then; an error is thrown once; destroyed, it waits.
 template <class T>
 concept StartingTransport = Transport<T> &&
     requires(T t, const void* send, void* receive, std::size_t n) {

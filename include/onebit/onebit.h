@@ -154,7 +154,8 @@ onebit_status onebit_step(onebit_optimizer* optimizer, float lr, float inverse_l
  * changes no bit. */
 onebit_status onebit_begin(onebit_optimizer* optimizer, float lr, float inverse_loss_scale);
 /** Then, from the last tensor to the first, each that is final, by its place in the list given to
- * onebit_create. */
+ * onebit_create. What is announced may be overwritten; the call may wait for tensors that were
+ * announced before. */
 onebit_status onebit_ready(onebit_optimizer* optimizer, size_t tensor);
 
 /** The report in one line, for logs (no line end). Writes at most n bytes, the

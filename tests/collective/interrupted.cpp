@@ -34,7 +34,7 @@ using onebit_test::training;
 namespace {
 
 const onebit::hierarchical levels{onebit::sign<>{}, 2};
-const onebit::gather_scatter buckets{onebit::sign<>{}, 1500};
+const onebit::gather_scatter buckets{onebit::sign<>{}, 700};
 
 struct one_bit_adam_maker {
   static constexpr std::uint64_t freezes_before = 3;  // where ranks or nodes have something to say
