@@ -327,7 +327,7 @@ struct collective_defaults {
   static constexpr bool splits = false;
   /// What ranks must agree on before it is bound, in words.
   [[nodiscard]] std::string terms() const { return {}; }
-  /// The buckets of the dense averages beside it: about so many elements each, 0: one for all.
+  /// The buckets of the dense averages beside it: about so many elements each, 0: of 2^22.
   static constexpr std::size_t bucket_elements = 0;
 };
 

@@ -183,6 +183,7 @@ struct engine {
       compressed.start({}, {});  // gives its memory back
       live.set_current({});
       live.set_next({});
+      average.release();  // refreshes need more room than a warm-up
       ++generation;
     } else {
       refuse("averages gradients after the warm-up has ended, and this rule has no way back");

@@ -18,8 +18,9 @@ namespace onebit::inline v0_1 {
 ///
 /// The gradients are consumed: a step may use their memory as scratch, so what they hold afterwards
 /// is unspecified. With `G = const float`, 2-byte types and any_element they are only
-/// read: 1-bit Adam and 1-bit LAMB then make their message twice instead, which takes no memory;
-/// 0/1 Adam, Lion with a residual and `hierarchical` pay 4 bytes per parameter (the first two with
+/// read: averages in more than four buckets (of 2^22 elements) then take 4 bytes per parameter
+/// (in bf16 2); 1-bit Adam and 1-bit LAMB make their message twice, which takes no memory; 0/1
+/// Adam, Lion with a residual and `hierarchical` pay 4 bytes per parameter (the first two with
 /// residual_in<int8, ...> 1.03).
 ///
 /// `P` and `G` are float, bf16 or fp16 (element.hpp), or both any_element: any of them, in each

@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "../conformance/collective.hpp"
+#include "../support/training.hpp"
 
 using namespace onebit_test;
 
@@ -290,4 +291,24 @@ TEST_CASE("averages take room for a few buckets where gradients are scratch, els
   const double only_read = bytes_each(std::type_identity<const float>{});
   CHECK(only_read > 4);
   CHECK(only_read < 4.75);
+}
+
+TEST_CASE("a warm-up after a thaw takes no more room for averages than the first did") {
+  on_ranks(2, [&](onebit::threads t) {
+    onebit_test::training<> data({33, 5000, 0, 64, 700});
+    onebit::one_bit_adam_options options{.freeze = {.after = 3}, .refreshes = 3};
+    auto o = onebit::one_bit_adam(data.groups(), t, options,
+                                  onebit::gather_scatter{onebit::sign<>{}, 300});
+    const auto step = [&] {
+      CHECK_FALSE(onebit_test::train(o, data).skipped);
+      return o.work_bytes();
+    };
+    const std::size_t first = step();
+    std::size_t refreshing = 0;
+    while (o.steps() < 5) refreshing = step();
+    CHECK(refreshing > first + 4 * 5000);  // not given back: the gaps are short
+    o.thaw(3);
+    CHECK(step() == first);
+    return 0;
+  });
 }

@@ -140,6 +140,10 @@ TEST_CASE("a number in bf16 is as near as a unit, on average itself, and what is
           std::ldexp(1.0F, static_cast<int>(i % 120) - 60));
   }
   CHECK(stored(0, 0.3F) == 0);
+  // what is too large stays a number
+  for (const float x : {INFINITY, 3.4e38F}) {
+    for (const float dither : {-0.3F, 0.0F, 0.3F}) CHECK(stored(x, dither) >= 0x1p126F);
+  }
   for (const float x : {1.001F, 1.9990F, 1.3F, 1.503F}) {
     double sum = 0;
     constexpr int n = 4096;
@@ -212,6 +216,31 @@ TEST_CASE_TEMPLATE("v in bf16 in 1-bit Adam and 1-bit LAMB: parameters near thos
       n_apart_asleep += halves.params[1][i] != first.params[1][i];
     }
     CHECK(n_apart_asleep == 0);
+    return 0;
+  });
+}
+
+TEST_CASE_TEMPLATE("small v: what never had a gradient stays where it is, after a thaw, too", Make,
+                   of_adam<float>, of_adam<onebit::int8>, of_adam<onebit::bf16>,
+                   of_adam<largest_of_word>, of_lamb<onebit::bf16>) {
+  on_ranks(2, [&](onebit::threads t) {
+    const std::vector<std::size_t> sizes = {33, 4000, 700};  // the first has decay
+    const training<> first(sizes);
+    training<> data(sizes);
+    auto o = Make{}(data, t, 0);
+    while (o.steps() < 24) {
+      if (o.steps() == 9) o.thaw(6);
+      CHECK_FALSE(train(o, data).skipped);
+    }
+    std::size_t n_moved = 0, n_asleep_moved = 0;
+    for (std::size_t k = 1; k < sizes.size(); ++k) {
+      for (std::size_t i = 0; i < sizes[k]; ++i) {
+        const bool moved = data.params[k][i] != first.params[k][i];
+        (i % 17 == 5 ? n_asleep_moved : n_moved) += moved;
+      }
+    }
+    CHECK(n_moved > 4000);
+    CHECK(n_asleep_moved == 0);
     return 0;
   });
 }

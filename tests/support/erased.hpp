@@ -133,7 +133,7 @@ template <class Groups, class T, class B>
   if (p == policy::two_levels) {
     return make_erased(a, groups, t, onebit::hierarchical{codec, 2}, backend);
   }
-  const std::size_t bucket = p == policy::buckets ? 500 : 0;
+  const std::size_t bucket = p == policy::buckets ? 200 : 0;
   return make_erased(a, groups, t, onebit::gather_scatter{codec, bucket}, backend);
 }
 

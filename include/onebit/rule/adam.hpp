@@ -145,10 +145,10 @@ class adam_rule : public rule_defaults {
       if (v_.size() == 0) v_ = make_floats();
       unpack(at.backend, at.tiles, at.n_tiles());
     }
-    packed_ = {};
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
                                                             v_.data(), at.numbers});
     m_ = std::move(m);
+    packed_ = {};
     frozen_ = false;
   }
   /// Hands over what was agreed, for an exchange that starts with v frozen.

@@ -103,7 +103,8 @@ struct frozen_variance_kernel {
   ONEBIT_HD typename L::value next(const tensor_numbers& of, std::size_t word,
                                    const typename L::value& g) const {
     const auto d = L::load(denominators + word * 32);
-    const auto root = live.template keep<L>(word, L::sub(d, L::set(of.c.eps)));
+    const auto above = L::max(L::sub(d, L::set(of.c.eps)), L::set(0.0F));  // d may have lost bits
+    const auto root = live.template keep<L>(word, above);
     const auto v = L::mul(L::mul(root, root), L::set(1 / correction(of.bias.v)));
     return of.c.template next_variance<L>(v, g);
   }

@@ -18,10 +18,11 @@ namespace onebit::inline v0_1 {
 
 /// How a word of 32 numbers that are not negative is stored in `bytes` bytes, of any alignment that
 /// divides them: sqrt(v) + eps of 1-bit Adam and 1-bit LAMB, which is above 0 (2^-126 where there
-/// is no v) and must stay so, or v of 0/1 Adam, of which 0 must stay 0. `dither`: in (-1/2, 1/2),
-/// what is added before rounding, in steps from a number to the next; 0 rounds to nearest, and what
-/// `load` gave is stored again as it was, with any. `name`: ranks and checkpoints compare it.
-/// `idle`: what memory without tensors is filled with, byte by byte.
+/// is no v) and must stay so, or v of 0/1 Adam, of which 0 must stay 0; infinity may come. L is one
+/// word. `dither`: in (-1/2, 1/2), what is added before rounding, in steps from a number to the
+/// next; 0 rounds to nearest, and what `load` gave should be stored again as it was, with any:
+/// tensors that rest are, at each refresh. `name`: ranks and checkpoints compare it. `idle`: what
+/// memory without tensors is filled with, byte by byte.
 template <class S>
 concept VarianceStorage = requires(std::byte* out, const std::byte* in,
                                    const detail::any_lanes::value& v) {
@@ -88,7 +89,7 @@ struct byte_root {
 struct half_word {
   static constexpr std::size_t bytes = 64;
   static constexpr const char* name = "bf16";
-  static constexpr std::byte idle{0x3F};  ///< 0.75
+  static constexpr std::byte idle{0x3F};  ///< 0.746
 
   template <class L>
   static ONEBIT_HD typename L::value load(const std::byte* in) {
@@ -105,12 +106,13 @@ struct half_word {
     // of 128 to 255 units a bit more than half a unit to a bit more than one: to the next number
     const auto aside =
         L::select(L::not_negative(dither), L::set(1 + 0x1.02p-8F), L::set(1 - 0x1.02p-8F));
-    const auto nearest = rounded(d);
+    const auto value = L::bound(d, 0x1p127F);  // of infinity there is no next
+    const auto nearest = rounded(value);
     const auto step = L::abs(L::sub(rounded(L::mul(nearest, aside)), nearest));
-    L::store_as(halves, L::add(d, L::mul(dither, step)), 32);
+    L::store_as(halves, L::add(value, L::mul(dither, step)), 32);
   }
 };
-/// The same of variances.
+/// The same of variances; those below 2^-134 become 0.
 struct half_variances : half_word {
   static constexpr std::byte idle{};
 };

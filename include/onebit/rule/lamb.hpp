@@ -211,7 +211,6 @@ class lamb_rule : public rule_defaults {
       v_ = make_floats();
       backend_.launch(at.n_tiles(),
                       detail::unpack_kernel<word>{packed_.data(), at.tiles, v_.data()});
-      packed_ = {};
     }
     using unscaled = detail::lamb_unscaled_view<View>;
     backend_.launch(
@@ -219,6 +218,7 @@ class lamb_rule : public rule_defaults {
         detail::thaw_kernel<unscaled>{
             {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.data(), at.numbers});
     m_ = std::move(m);
+    packed_ = {};
     fresh_ = {};
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};
     frozen_ = false;

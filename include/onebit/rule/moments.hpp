@@ -176,10 +176,12 @@ struct thaw_kernel {
     const auto inverse = L::set(1 / correction(of.bias.v));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto root = L::sub(L::load(v + word * 32), L::set(of.c.eps));
-      const auto zero = L::set(0.0F), least = L::sub(zero, root);
+      // what was stored in fewer bits may be less than eps
+      const auto zero = L::set(0.0F);
+      const auto root = L::max(L::sub(L::load(v + word * 32), L::set(of.c.eps)), zero);
+      const auto least = L::sub(zero, root);
       const auto at_most = L::sub(zero, L::max(m_at(k), least));
-      L::store(m + word * 32, L::sub(zero, L::max(at_most, least)));
+      L::store(m + word * 32, live.template keep<L>(word, L::sub(zero, L::max(at_most, least))));
       const auto variance = L::mul(L::mul(root, root), inverse);
       L::store(v + word * 32, live.template keep<L>(word, variance));
     }
