@@ -14,13 +14,12 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <onebit/onebit.hpp>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "compositions.hpp"
 #include "ranges.hpp"
 #include "support.hpp"
 
@@ -68,9 +67,7 @@ std::vector<std::size_t> sizes_of(bool mixed) {
   return mixed ? mixed_tensors(n) : std::vector<std::size_t>{n};
 }
 
-template <class Make>
-void run(benchmark::State& state, Make make, double state_budget, bool mixed) {
-  using optimizer = decltype(make(groups{}, std::declval<onebit::threads>()));
+void run(benchmark::State& state, const composition& what, bool mixed) {
   const std::vector<std::size_t> sizes = sizes_of(mixed);
   const auto n = static_cast<double>(step_parameters());
   const std::size_t room = rank_model::room(sizes);
@@ -79,17 +76,16 @@ void run(benchmark::State& state, Make make, double state_budget, bool mixed) {
 
   rank_team team(step_ranks);
   std::vector<std::unique_ptr<rank_model>> models(step_ranks);
-  std::vector<std::unique_ptr<optimizer>> optimizers(step_ranks);
+  std::vector<onebit::any_optimizer> optimizers(step_ranks);
   std::vector<onebit::report> reports(step_ranks);
   const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
   const auto step = [&] {
     team.time([&](int r) { models[at(r)]->refill(r); });
-    return team.time([&](int r) { reports[at(r)] = optimizers[at(r)]->step(1e-4F); });
+    return team.time([&](int r) { reports[at(r)] = optimizers[at(r)].step(1e-4F); });
   };
   team.time([&](int r) {
     models[at(r)] = std::make_unique<rank_model>(sizes, random.data());
-    optimizers[at(r)] =
-        std::make_unique<optimizer>(make(models[at(r)]->tensors, team.transport(r)));
+    optimizers[at(r)] = what.make(models[at(r)]->tensors, onebit::wire(team.transport(r)));
   });
   for (int i = 0; i < step_warm_up; ++i) step();
 
@@ -119,53 +115,24 @@ void run(benchmark::State& state, Make make, double state_budget, bool mixed) {
   state.counters["update_ns"] = median(update) * ns;
   state.counters["axpy_ns"] = median(axpys) * 1e9 / static_cast<double>(room);
   state.counters["bytes_sent"] = static_cast<double>(reports[0].bytes_sent);
-  state.counters["state_bytes"] = static_cast<double>(optimizers[0]->state_bytes()) / n;
-  state.counters["state_budget"] = state_budget;
+  state.counters["state_bytes"] = static_cast<double>(optimizers[0].state_bytes()) / n;
+  state.counters["state_budget"] = what.state_budget(step_ranks);
   state.SetLabel(std::string(to_string(reports[0].phase)) + ", " + std::to_string(sizes.size()) +
                  " tensors");
-}
-
-/// `make(groups, transport)` gives the optimizer; `state_budget` is in bytes per parameter.
-template <class Make>
-void add(const char* what, double state_budget, Make make) {
-  for (const bool mixed : {false, true}) {
-    const std::string name = std::string(what) + (mixed ? "/mixed" : "/one_tensor") +
-                             "/n:" + std::to_string(step_parameters());
-    benchmark::RegisterBenchmark(name.c_str(), run<Make>, make, state_budget, mixed)
-        ->UseManualTime()
-        ->Unit(benchmark::kMillisecond);
-  }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr double server = 4.0 / step_ranks;
-  add("adam", 8, [](const groups& g, onebit::threads t) { return adam(g, t); });
-  add("one_bit_adam", 8.25 + server, [](const groups& g, onebit::threads t) {
-    return one_bit_adam(g, t, {.freeze = {.after = 2}, .refreshes = 0});
-  });
-  add("one_bit_adam_8_bits", 2.6 + server / 3.8, [](const groups& g, onebit::threads t) {
-    return onebit::one_bit_adam<onebit::int8>(
-        g, t, {.freeze = {.after = 2}, .refreshes = 0},
-        onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}});
-  });
-  add("adam_clipped", 8,
-      [](const groups& g, onebit::threads t) { return adam(g, t, {.max_grad_norm = 1}); });
-  add("one_bit_adam_clipped", 8.25 + server, [](const groups& g, onebit::threads t) {
-    return one_bit_adam(g, t,
-                        {.adam = {.max_grad_norm = 1}, .freeze = {.after = 2}, .refreshes = 0});
-  });
-  add("lamb", 8, [](const groups& g, onebit::threads t) { return lamb(g, t); });
-  add("one_bit_lamb", 12.5 + server, [](const groups& g, onebit::threads t) {
-    return one_bit_lamb(g, t, {.freeze = {.after = 2}});
-  });
-  // an exchange in every step: the dearest kind
-  add("zero_one_adam", 16.25 + server, [](const groups& g, onebit::threads t) {
-    return zero_one_adam(
-        g, t,
-        {.schedule = {.kappa = 1, .warmup_steps = 2, .max_interval = 1, .stop_refreshing = true}});
-  });
+  for (const composition& what : compositions()) {
+    for (const bool mixed : {false, true}) {
+      const std::string name = std::string(what.name) + (mixed ? "/mixed" : "/one_tensor") +
+                               "/n:" + std::to_string(step_parameters());
+      benchmark::RegisterBenchmark(name.c_str(), run, what, mixed)
+          ->UseManualTime()
+          ->Unit(benchmark::kMillisecond);
+    }
+  }
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

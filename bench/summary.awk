@@ -16,7 +16,7 @@ function flush_one(    n, parts, key) {
     rate[key, parts[1]] = v["bytes_per_second"] / 1e9
     axpy_rate[key] = v["axpy_bytes_per_second"] / 1e9
   } else if ("ns_per_parameter" in v) {
-    steps[++n_steps] = sprintf("%-13s %-10s %8.2f %7.2f %6.2f %6.2f %8.2f %7.1f %9.2f %7.2f", \
+    steps[++n_steps] = sprintf("%-21s %-10s %8.2f %7.2f %6.2f %6.2f %8.2f %7.1f %9.2f %7.2f", \
       parts[1], parts[2], v["ns_per_parameter"], v["encode_ns"], v["communicate_ns"], \
       v["update_ns"], v["axpy_ns"], v["ns_per_parameter"] / v["axpy_ns"], v["state_bytes"], \
       v["state_budget"])
@@ -50,7 +50,7 @@ END {
   }
   if (n_steps) {
     print "\nWhole steps: ns per parameter and rank, its parts, and state in bytes per parameter"
-    printf "%-13s %-10s %8s %7s %6s %6s %8s %7s %9s %7s\n", "", "", "ns", "encode", "comm.",
+    printf "%-21s %-10s %8s %7s %6s %6s %8s %7s %9s %7s\n", "", "", "ns", "encode", "comm.",
       "update", "axpy ns", "ratio", "state", "budget"
     for (i = 1; i <= n_steps; ++i) print steps[i]
   }

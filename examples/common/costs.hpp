@@ -38,6 +38,7 @@ struct run_costs {
   std::uint64_t seed = 0;
   std::uint64_t parameters = 0;
   std::uint64_t parameters_hash = 0;  // the same on all ranks
+  std::uint64_t state_bytes = 0;      // the optimizer's, of this rank, after the last step
   totals total;
 };
 

@@ -95,8 +95,9 @@ training_result train(common::rank_link& link, const data_set& data, const std::
                        static_cast<std::uint64_t>(step), link.rank);
     const double loss = model.loss_and_gradients(drawn);
     total.compute_seconds += now() - begin;
-    const onebit::report costs =
-        optimizer.step(common::learning_rate(options.learning_rate, step, options.steps));
+    const float rate = common::learning_rate(options.learning_rate, step, options.steps);
+    const onebit::report costs = optimizer.step(rate);
+    if (link.after_step) link.after_step(rate);
     total.add(costs);
     if (bar) bar->show(step + 1, loss, to_string(costs.phase));
     if ((step + 1) % interval != 0) continue;
@@ -115,6 +116,7 @@ training_result train(common::rank_link& link, const data_set& data, const std::
                     .parameters = count,
                     .parameters_hash =
                         common::common_hash(link, parameters, false, "after " + algorithm),
+                    .state_bytes = optimizer.state_bytes(),
                     .total = common::combine(link, total)},
           .validation_loss = validation_loss,
           .test_accuracy = evaluate(link, model, data.test, 0, data.test.size()).accuracy};

@@ -200,6 +200,7 @@ class training {
                       .seed = options_.seed,
                       .parameters = values.size(),
                       .parameters_hash = common::common_hash(link_, hash, may_differ, when),
+                      .state_bytes = optimizer_.state_bytes(),
                       .total = common::combine(link_, total_)},
             .validation_loss = validation_loss_,
             .history = history_};

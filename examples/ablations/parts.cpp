@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#include "row.hpp"
+#include "rules.hpp"
+
+using namespace onebit;
+using namespace ablations;
+
+namespace {
+
+/// 1-bit Adam with any options and collective.
+template <class C = gather_scatter<sign<>>>
+row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 2) {
+  return {name, family::adam, [=](const groups& g, threads t, const settings& s) {
+            return quiet(one_bit_adam(g, t,
+                                      {.adam = {.beta2 = s.adam.beta2, .max_step = bound},
+                                       .freeze = {.after = s.freeze_after},
+                                       .refreshes = refreshes},
+                                      collective));
+          }};
+}
+/// Naive 1-bit Adam: compressed gradients from the first step.
+template <class C>
+row naive(const char* name, C collective) {
+  return {
+      name, family::adam, [=](const groups& g, threads t, const settings& s) {
+        const custom_schedule always([](std::uint64_t, float) {
+          return step_plan{.average_gradient = false, .exchange = true};
+        });
+        return quiet(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
+      }};
+}
+row lamb_with(const char* name, lamb_options o) {
+  return {name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
+            o.beta2 = s.adam.beta2;
+            return quiet(one_bit_lamb(g, t, {.lamb = o, .freeze = {.after = 2 * s.freeze_after}}));
+          }};
+}
+
+template <class C = sign<>>
+row zero_one(const char* name, intervals_options when, C codec = {}, double bound = 2) {
+  return {name, family::adam, [=](const groups& g, threads t, const settings& s) mutable {
+            when.warmup_steps = s.freeze_after;
+            when.also_every = s.meet_every;
+            return quiet(zero_one_adam(
+                g, t, {.adam = {.beta2 = s.adam.beta2, .max_step = bound}, .schedule = when},
+                gather_scatter{codec}));
+          }};
+}
+
+}  // namespace
+
+std::vector<row> ablations::rows_of_parts() {
+  const auto layer = granularity::layer(), block = granularity::block(128);
+  const residual_in<int8, sign<>> compact;
+  return {
+      {"adam", family::adam,
+       [](const groups& g, threads t, const settings& s) { return quiet(adam(g, t, s.adam)); }},
+      one_bit("1-bit Adam", 16),
+      one_bit("  no bound on steps", 16, gather_scatter<sign<>>{}, 0),
+      one_bit("  v frozen for good (the paper's)", 0, gather_scatter{sign<>{layer}}, 0),
+      one_bit("  v frozen for good, no compression", 0, gather_scatter<identity>{}),
+      one_bit("  no error feedback", 16, all_gather{forgetful_sign<>{}}),
+      one_bit("  tensors below 1024 elements exact", 16, gather_scatter{exact_below{1024}}),
+      one_bit("  a scale per layer", 16, gather_scatter{sign<>{layer}}),
+      one_bit("  L1 scale per layer", 16, gather_scatter{sign<l1_scale>{layer}}),
+      one_bit("  L2 scale per block of 128", 16, gather_scatter{sign<l2_scale>{block}}),
+      one_bit("  L1 scale per block of 128", 16, gather_scatter{sign<l1_scale>{block}}),
+      one_bit("  one L2 scale for all layers", 16, gather_scatter{sign<>{granularity::vector()}}),
+      {"  v and residuals in 8 bits", family::adam,
+       [compact](const groups& g, threads t, const settings& s) {
+         return quiet(one_bit_adam<int8>(
+             g, t, {.adam = {.beta2 = s.adam.beta2}, .freeze = {.after = s.freeze_after}},
+             gather_scatter{compact}));
+       }},
+      {"  message m / sqrt(v), v frozen", family::adam,
+       [](const groups& g, threads t, const settings& s) {
+         return quiet(optimizer("updates", g, t, compressed_updates(s.adam),
+                                freeze({.after = s.freeze_after}, s.adam.beta2),
+                                gather_scatter<sign<>>{}));
+       }},
+      naive("naive: gradients compressed, v live", gather_scatter<sign<>>{}),
+      naive("  no error feedback", all_gather{forgetful_sign<>{}}),
+      zero_one("0/1 Adam", {}),
+      zero_one("  no local steps", {.max_interval = 1}),
+      zero_one("  no bound on steps (the paper's)", {}, sign<>{layer}, 0),
+      zero_one("  tensors below 1024 elements exact", {}, exact_below{1024}),
+      zero_one("  a scale per layer", {}, sign<>{layer}),
+      zero_one("  L2 scale per block of 128", {}, sign<>{block}),
+      zero_one("  residuals in 8 bits", {}, compact),
+      {"lamb", family::lamb,
+       [](const groups& g, threads t, const settings& s) {
+         return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));
+       }},
+      lamb_with("1-bit LAMB", {}),
+      lamb_with("  coefficient frozen", {.factor_min = 1, .factor_max = 1}),
+      lamb_with("  no momentum scaling", {.momentum_scaling = false}),
+  };
+}
