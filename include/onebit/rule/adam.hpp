@@ -11,6 +11,7 @@
 #include <onebit/rule/adam_kernels.hpp>
 #include <onebit/rule/denominators.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/stored_variance.hpp>
 #include <onebit/tiled.hpp>
 #include <type_traits>
 #include <utility>
@@ -55,8 +56,8 @@ class adam_rule : public rule_defaults {
       detail::StoredVariance<V>,
       "onebit: v is stored as float; once it is frozen also as bf16, in 8 bits (int8), or "
       "as a VarianceStorage of yours says");
-  static constexpr bool packs = !std::is_same_v<V, float>;
-  using word = typename detail::storage_of_v<V>::denominators;
+  using variance_type = stored_variance<B, V, typename detail::storage_of_v<V>::denominators>;
+  static constexpr bool packs = variance_type::packs;
 
  public:
   using backend_type = B;
@@ -71,7 +72,7 @@ class adam_rule : public rule_defaults {
   void prepare(const layout& axis) {
     n_words_ = axis.n_words();
     m_ = make_floats();
-    v_ = make_floats();
+    v_.prepare(backend_, n_words_);
     variance_norm_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
@@ -79,7 +80,7 @@ class adam_rule : public rule_defaults {
   /// Moments from elsewhere, on the flat axis.
   void take(const float* m, const float* v) {
     backend_.copy_in(m_.data(), m, m_.size());
-    backend_.copy_in(v_.data(), v, v_.size());
+    backend_.copy_in(v_.floats(), v, v_.n_floats());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   static constexpr bool has_moments = true;
@@ -95,16 +96,24 @@ class adam_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  /// A step that refreshes v needs it as it was, in floats.
+  /// Packs v, once it is frozen: not before, since the freeze still holds m in floats. A step that
+  /// refreshes v needs it in floats again.
   template <class At>
   void open(const step_plan& plan, float, std::uint64_t, const At& at) {
-    if (!packs || !frozen_ || !plan.average_gradient) return;
-    if (v_.size() == 0) v_ = make_floats();
-    unpack(at.backend, at.tiles, at.n_tiles());
+    if (!packs || !frozen_) return;
+    if (!v_.packed()) {
+      v_.make_words(at.backend);
+      at.backend.launch(at.n_tiles(), v_.packing(at, at.live, false, detail::least_denominator));
+      v_.keep_words();
+      if (!plan.average_gradient) v_.drop_floats();
+    }
+    if (!plan.average_gradient) return;
+    v_.make_floats(at.backend);
+    v_.unpack(at);
   }
   /// Its floats go when the averages' memory does.
   void done(const step_plan& plan, float) {
-    if (packs && frozen_ && plan.last_average) v_ = {};
+    if (packs && frozen_ && plan.last_average) v_.drop_floats();
   }
   /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element. After the
   /// freeze only v, 12 bytes.
@@ -112,11 +121,11 @@ class adam_rule : public rule_defaults {
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
     if (frozen_) {
       at.commit(frozen_variance(gradient, at));
-      if (packs) at.commit(pack(at, {next_live_}, true));
+      if (packs) at.commit(v_.packing(at, {next_live_}, true, detail::least_denominator));
       return;
     }
     at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
-                                                    m_.data(), v_.data(), at.sums, at.now});
+                                                    m_.data(), v_.floats(), at.sums, at.now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
@@ -124,16 +133,11 @@ class adam_rule : public rule_defaults {
     return detail::sum_of_tiles(at, variance_norm_.data());
   }
 
-  /// Freezes v: fills `live`, hands m over.
+  /// Freezes v: fills `live`, hands m over. Allocates nothing.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
-    if (packs) packed_ = backend_.template make_buffer<std::byte>(n_words_ * word::bytes);
     backend_.launch(at.n_tiles(),
-                    detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
-    if (packs) {
-      backend_.launch(at.n_tiles(), pack(at, {live}, false));
-      v_ = {};
-    }
+                    detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.floats(), live});
     frozen_ = true;
     return {std::move(m_), nullptr, at.numbers};
   }
@@ -141,14 +145,12 @@ class adam_rule : public rule_defaults {
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
-    if (packs) {
-      if (v_.size() == 0) v_ = make_floats();
-      unpack(at.backend, at.tiles, at.n_tiles());
-    }
+    v_.make_floats(backend_);
+    v_.unpack(at);
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
-                                                            v_.data(), at.numbers});
+                                                            v_.floats(), at.numbers});
     m_ = std::move(m);
-    packed_ = {};
+    v_.keep_floats();
     frozen_ = false;
   }
   /// Hands over what was agreed, for an exchange that starts with v frozen.
@@ -175,51 +177,37 @@ class adam_rule : public rule_defaults {
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
     const float most = bound_of(options_.max_step);
-    if constexpr (packs) {
-      at.commit(detail::adam_update_kernel<View, P, G, stored_field<word>>{
-          heard, at.tiles, at.tensors, at.numbers, {packed_.data()}, at.now, most});
-    } else {
-      at.commit(detail::adam_update_kernel<View, P, G>{
-          heard, at.tiles, at.tensors, at.numbers, {v_.data()}, at.now, most});
-    }
+    using field = typename variance_type::field;
+    at.commit(detail::adam_update_kernel<View, P, G, field>{heard, at.tiles, at.tensors, at.numbers,
+                                                            v_.constant(), at.now, most});
   }
 
   /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  [[nodiscard]] const float* variance() const { return v_.data(); }
-  [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + packed_.bytes();
-  }
+  [[nodiscard]] const float* variance() const { return v_.floats(); }
+  [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
 
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
     a.by_word(m_, backend_, frozen_ ? 0 : n_words_ * word_elements);
-    detail::archive_variance<word>(a, backend_, v_, packed_, packs && frozen_, n_words_,
-                                   frozen_ ? 1.0F : 0.0F);
+    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F);
   }
 
  private:
   [[nodiscard]] float_buffer make_floats() {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
   }
-  template <class At>
-  [[nodiscard]] detail::pack_kernel<word> pack(const At& at, live_mask live, bool dithers) {
-    return {v_.data(), at.tiles, live, packed_.data(), at.now, dithers, detail::least_denominator};
-  }
-  void unpack(B& backend, const tile* tiles, std::size_t n_tiles) {
-    backend.launch(n_tiles, detail::unpack_kernel<word>{packed_.data(), tiles, v_.data()});
-  }
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
                                                                      const At& at) {
-    return {gradient, at.tiles, at.live, v_.data(), at.numbers, options_.bias_correction};
+    return {gradient, at.tiles, at.live, v_.floats(), at.numbers, options_.bias_correction};
   }
 
   adam_options options_;
   B backend_;
-  float_buffer m_, v_;
-  buffer_of<B, std::byte> packed_;  ///< v, after the freeze, if it is not in floats
+  float_buffer m_;
+  variance_type v_;
   buffer_of<B, double> variance_norm_;
   const std::uint32_t* next_live_ = nullptr;  ///< of the step that refreshes: who wakes is in it
   std::size_t n_words_ = 0;

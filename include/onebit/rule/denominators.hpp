@@ -148,19 +148,6 @@ template <class V>
   }
 }
 
-/// What a rule has of v: `packed`, or `v` in floats, of which words without tensors are `idle`.
-template <class Word, class Archive, class B, class Floats, class Bytes>
-[[gnu::cold]] void archive_variance(Archive& a, B& backend, Floats& v, Bytes& packed,
-                                    bool is_packed, std::size_t n_words, float idle) {
-  if (is_packed) {
-    a.by_word(packed, backend, n_words * Word::bytes, Word::idle);
-    if constexpr (Archive::reading) a.put_aside(v);
-  } else {
-    a.by_word(v, backend, n_words * word_elements, idle);
-    if constexpr (Archive::reading) a.put_aside(packed);
-  }
-}
-
 /// Packs denominators or variances; of elements that are not live, or below it, `least`. `dithers`:
 /// rounds up or down by chance, as near as either is, so that small changes add up; chance is a
 /// function of element and step, the same on every rank and backend.

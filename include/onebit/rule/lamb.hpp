@@ -13,6 +13,7 @@
 #include <onebit/rule/lamb_kernels.hpp>
 #include <onebit/rule/lamb_scaling.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/stored_variance.hpp>
 #include <onebit/tiled.hpp>
 #include <type_traits>
 #include <utility>
@@ -85,8 +86,8 @@ class lamb_rule : public rule_defaults {
                 "onebit: LAMB's v is stored as float; once it is frozen also as bf16, or as a "
                 "VarianceStorage of yours says; in 8 bits it would be up to 28% larger where it is "
                 "small, and the factor of a layer follows the element that is most so");
-  static constexpr bool packs = !std::is_same_v<V, float>;
   using word = typename detail::storage_of_v<V>::denominators;
+  using variance_type = stored_variance<B, V, word>;
 
  public:
   using backend_type = B;
@@ -102,7 +103,7 @@ class lamb_rule : public rule_defaults {
     const std::size_t n_tensors = axis.tensor_tiles().size();
     n_words_ = axis.n_words();
     m_ = make_floats();
-    v_ = make_floats();
+    v_.prepare(backend_, n_words_);
     variance_norm_ = backend_.template make_buffer<double>(1);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
@@ -112,7 +113,7 @@ class lamb_rule : public rule_defaults {
   /// Moments from elsewhere, on the flat axis.
   void take(const float* m, const float* v) {
     backend_.copy_in(m_.data(), m, m_.size());
-    backend_.copy_in(v_.data(), v, v_.size());
+    backend_.copy_in(v_.floats(), v, v_.n_floats());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// Of v's, too, after the freeze: it is that of the second variance then.
@@ -163,7 +164,7 @@ class lamb_rule : public rule_defaults {
                   at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(), layers_.data(),
                   options_.min_coeff, options_.max_coeff, options_.coeff_beta, at.layers});
     at.commit(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.numbers, m_.data(),
-                                                     v_.data(), layers_.data(), at.now});
+                                                     v_.floats(), layers_.data(), at.now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
@@ -175,28 +176,31 @@ class lamb_rule : public rule_defaults {
   /// common scale then fits all); keeps m for the first compressed step.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
-    auto fresh = make_floats(), copy = make_floats();
+    auto copy = make_floats();
+    auto fresh = variance_type::packs ? float_buffer{} : make_floats();
     auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
     auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
-    if (packs) packed_ = backend_.template make_buffer<std::byte>(n_words_ * word::bytes);
-    at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.data(),
+    if (variance_type::packs) v_.make_words(backend_);
+    at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.floats(),
                                                              sum_m.data(), sum_v.data()});
     at.backend.launch(1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sum_m.data(),
                                                      sum_v.data(), layers_.size(), layers_.data(),
                                                      factors_.data(), options_.momentum_scaling});
-    const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
-    backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(keep_m.launches(), keep_m);
-    backend_.launch(at.n_tiles(),
-                    detail::freeze_kernel{at.tiles, at.numbers, copy.data(), v_.data(), live});
-    if (packs) {
-      const detail::pack_kernel<word> pack{
-          v_.data(), at.tiles, {live}, packed_.data(), at.now, false, detail::least_denominator};
-      backend_.launch(at.n_tiles(), pack);
-      v_ = {};
+    if constexpr (variance_type::packs) {
+      backend_.launch(at.n_tiles(), detail::freeze_words_kernel<word>{
+                                        at.tiles, at.numbers, copy.data(), v_.floats(), live,
+                                        v_.words(), detail::least_denominator});
+      v_.keep_words();
+      fresh_ = v_.take_floats();
+    } else {
+      const copy_kernel keep_v{v_.floats(), fresh.data(), v_.n_floats()};
+      backend_.launch(keep_v.launches(), keep_v);
+      backend_.launch(at.n_tiles(),
+                      detail::freeze_kernel{at.tiles, at.numbers, copy.data(), v_.floats(), live});
+      fresh_ = std::move(fresh);
     }
-    fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
     return {std::move(copy), factors_.data(), at.numbers};
@@ -207,18 +211,15 @@ class lamb_rule : public rule_defaults {
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
-    if (packs) {
-      v_ = make_floats();
-      backend_.launch(at.n_tiles(),
-                      detail::unpack_kernel<word>{packed_.data(), at.tiles, v_.data()});
-    }
+    v_.make_floats(backend_);
+    v_.unpack(at);
     using unscaled = detail::lamb_unscaled_view<View>;
     backend_.launch(
         at.n_tiles(),
         detail::thaw_kernel<unscaled>{
-            {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.data(), at.numbers});
+            {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.floats(), at.numbers});
     m_ = std::move(m);
-    packed_ = {};
+    v_.keep_floats();
     fresh_ = {};
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};
     frozen_ = false;
@@ -256,8 +257,8 @@ class lamb_rule : public rule_defaults {
                                   at.tensor_tiles, at.tiles, at.tensors, sums_a_.data(),
                                   sums_b_.data(), at.sums, layers_.data(), options_.factor_min,
                                   options_.factor_max, options_.factor_threshold, at.layers});
-    at.commit(detail::lamb_update_kernel<View, P, G, denominators_field>{
-        heard, at.tiles, at.tensors, at.numbers, layers_.data(), denominators(), at.now,
+    at.commit(detail::lamb_update_kernel<View, P, G, typename variance_type::field>{
+        heard, at.tiles, at.tensors, at.numbers, layers_.data(), v_.constant(), at.now,
         bound_of(options_.max_step)});
   }
 
@@ -271,13 +272,12 @@ class lamb_rule : public rule_defaults {
   /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps
   /// (with V = float); the second variance (after the freeze).
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  [[nodiscard]] const float* variance() const { return v_.data(); }
+  [[nodiscard]] const float* variance() const { return v_.floats(); }
   [[nodiscard]] const float* fresh_variance() const { return fresh_.data(); }
   /// By tensor: coefficient of the last step, its average, last factor, momentum scaling.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + packed_.bytes() + fresh_.bytes() + layers_.bytes() +
-           factors_.bytes();
+    return m_.bytes() + v_.bytes() + fresh_.bytes() + layers_.bytes() + factors_.bytes();
   }
 
   template <class Archive>
@@ -287,8 +287,7 @@ class lamb_rule : public rule_defaults {
     a.scalar(frozen_);
     a.local(has_m);
     a.by_word(m_, backend_, has_m || !frozen_ ? n : 0, 0.0F);
-    detail::archive_variance<word>(a, backend_, v_, packed_, packs && frozen_, n_words_,
-                                   frozen_ ? 1.0F : 0.0F);
+    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F);
     a.by_word(fresh_, backend_, frozen_ ? n : 0);
     a.by_tensor(layers_, backend_);
     a.by_tensor(factors_, backend_);
@@ -298,42 +297,33 @@ class lamb_rule : public rule_defaults {
   }
 
  private:
-  using denominators_field = std::conditional_t<packs, stored_field<word>, flat_field>;
-
   [[nodiscard]] float_buffer make_floats() {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
-  }
-  [[nodiscard]] denominators_field denominators() const {
-    if constexpr (packs) {
-      return {packed_.data()};
-    } else {
-      return {v_.data()};
-    }
   }
   template <bool looks, class View, class P, class G>
   [[nodiscard]] auto moments_kernel(const View& gradient, const tiled<B, P, G>& at) {
     return detail::lamb_moments_kernel<View, P, G, looks>{
-        gradient,  at.tiles, at.tensors,     at.numbers,    m_.data(),
-        v_.data(), at.sums,  sums_a_.data(), sums_b_.data()};
+        gradient,    at.tiles, at.tensors,     at.numbers,    m_.data(),
+        v_.floats(), at.sums,  sums_a_.data(), sums_b_.data()};
   }
   template <bool looks, class View, class P, class G>
   [[nodiscard]] auto fresh_kernel(const View& heard, const View& before, const tiled<B, P, G>& at) {
-    using kernel = detail::lamb_fresh_kernel<View, P, G, denominators_field, looks>;
+    using kernel = detail::lamb_fresh_kernel<View, P, G, typename variance_type::field, looks>;
     const float* const first = m_.size() > 0 ? m_.data() : nullptr;
     return kernel{heard,          before,
                   first,          at.live,
                   at.tiles,       at.tensors,
                   at.numbers,     layers_.data(),
-                  denominators(), fresh_.data(),
+                  v_.constant(),  fresh_.data(),
                   sums_a_.data(), sums_b_.data(),
                   at.sums,        bound_of(options_.max_step)};
   }
 
   lamb_options options_;
   B backend_;
-  float_buffer m_, v_, fresh_;
-  buffer_of<B, std::byte> packed_;  ///< v, after the freeze, if it is not in floats
-  float_buffer sums_a_, sums_b_;    ///< by tile of the axis in use
+  float_buffer m_, fresh_;
+  variance_type v_;
+  float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
   buffer_of<B, double> variance_norm_;
   buffer_of<B, lamb_layer> layers_;
   float_buffer factors_;  ///< by tensor: momentum scaling k

@@ -155,6 +155,37 @@ struct freeze_kernel {
   }
 };
 
+/// The same, the denominators as words of a VarianceStorage; v stays as it is.
+template <class Word>
+struct freeze_words_kernel {
+  static constexpr bool rare = true;
+  const tile* tiles;
+  const tensor_numbers* numbers;
+  float* m;
+  const float* v;
+  std::uint32_t* live;
+  std::byte* words;
+  float least;  ///< the denominator of elements without variance, or below it
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_numbers& of = numbers[t.tensor];
+    const float corrected = correction(of.bias.v);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t word = t.word + k;
+      const auto variance = L::load(v + word * 32);
+      const auto alive = L::positive(variance);
+      const auto d = L::max(of.c.template denominator<L>(variance, corrected), L::set(least));
+      Word::template store<L>(words + word * Word::bytes, L::select(alive, d, L::set(least)),
+                              L::set(0.0F));
+      L::store_bits(live + word, alive);
+      float* const m_word = m + word * 32;
+      L::store(m_word, L::keep(alive, L::load(m_word)));
+    }
+  }
+};
+
 /// The way back: m from what was agreed, v from its denominator; elements that have none get 0. A
 /// mean is hardly larger than the root of the mean square: what a scale for many elements made too
 /// large for some is cut to that, since no residual follows that would take it back. (Gradients

@@ -10,6 +10,7 @@
 #include <onebit/layout.hpp>
 #include <onebit/rule/denominators.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/stored_variance.hpp>
 #include <onebit/rule/zero_one_kernels.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
@@ -55,8 +56,8 @@ class zero_one_rule : public rule_defaults {
       "or as a VarianceStorage of yours says");
   static_assert(!std::is_same_v<M, fp16>,
                 "onebit: a momentum in fp16 overflows at 65504: take float or bf16");
-  static constexpr bool packs = !std::is_same_v<V, float>;
-  using word = typename detail::storage_of_v<V>::variances;
+  using variance_type = stored_variance<B, V, typename detail::storage_of_v<V>::variances>;
+  static constexpr bool packs = variance_type::packs;
 
  public:
   using backend_type = B;
@@ -73,15 +74,15 @@ class zero_one_rule : public rule_defaults {
   void prepare(const layout& axis) {
     n_words_ = axis.n_words();
     m_ = backend_.template make_buffer<M>(n_words_ * word_elements);
-    v_ = make_floats();
-    anchor_ = make_floats();
+    v_.prepare(backend_, n_words_);
+    anchor_ = backend_.template make_buffer<float>(n_words_ * word_elements);
     lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
   /// Moments from elsewhere, on the flat axis.
   void take(const float* m, const float* v) requires takes_moments {
     backend_.copy_in(m_.data(), m, m_.size());
-    backend_.copy_in(v_.data(), v, v_.size());
+    backend_.copy_in(v_.floats(), v, v_.n_floats());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// m sees every step's gradient, v those that are averaged.
@@ -106,7 +107,7 @@ class zero_one_rule : public rule_defaults {
     if constexpr (packs) make_room(plan, at);
   }
   /// The first step is taken again when it was skipped; and v may lie elsewhere after a refresh.
-  [[nodiscard]] bool must_know() const { return !started_ || in_floats_ == packed_now_; }
+  [[nodiscard]] bool must_know() const { return !started_ || reads_floats_ == v_.packed(); }
 
   template <class P, class G>
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
@@ -116,7 +117,7 @@ class zero_one_rule : public rule_defaults {
   template <class View, class At>
   void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
     at.backend.launch(at.n_tiles(),
-                      preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, at.numbers});
+                      preview_live_kernel<View>{gradient, at.tiles, v_.floats(), live, at.numbers});
   }
   /// After steps in which nothing travelled: the ranks start from the parameters that there are.
   template <class View, class P, class G>
@@ -134,7 +135,7 @@ class zero_one_rule : public rule_defaults {
     if (!started_) {
       at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
-    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), at.numbers,
+    at.commit(variance_kernel<View>{gradient, at.tiles, v_.floats(), at.numbers,
                                     started_ && options_.bias_correction});
   }
   /// The whole step, where nothing travels: Adam's, from the mean gradient.
@@ -179,10 +180,10 @@ class zero_one_rule : public rule_defaults {
 
   [[nodiscard]] bool moved() const { return moved_; }  // in local steps since the last exchange
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  [[nodiscard]] const float* variance() const { return v_.data(); }
+  [[nodiscard]] const float* variance() const { return v_.floats(); }
   [[nodiscard]] const float* anchor() const { return anchor_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + packed_.bytes() + anchor_.bytes() + lr_sum_.bytes();
+    return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes();
   }
 
   template <class Archive>
@@ -192,9 +193,8 @@ class zero_one_rule : public rule_defaults {
     a.by_tensor(lr_sum_, backend_);
     const std::size_t n = n_words_ * word_elements;
     a.by_word(m_, backend_, n);
-    if constexpr (packs) a.scalar(packed_now_);
-    in_floats_ = !packed_now_;  // also for an `apply` before the next step
-    detail::archive_variance<word>(a, backend_, v_, packed_, packs && packed_now_, n_words_, 0.0F);
+    v_.archive(a, backend_, 0.0F);
+    reads_floats_ = !v_.packed();  // also for an `apply` before the next step
     a.by_word(anchor_, backend_, n);
   }
 
@@ -206,56 +206,49 @@ class zero_one_rule : public rule_defaults {
           gradient, at.tiles, at.tensors, at.numbers, at.live, m_.data(), v, at.now, most});
     });
   }
-  [[nodiscard]] buffer_of<B, float> make_floats() {
-    return backend_.template make_buffer<float>(n_words_ * word_elements);
-  }
   /// Calls f(field of v) with what this step reads it from.
   template <class F>
   void with_variance(const F& f) {
     if constexpr (packs) {
-      if (!in_floats_) return f(stored_field<word>{packed_.data()});
+      if (!reads_floats_) return f(v_.constant());
     }
-    f(flat_field{v_.data()});
+    f(flat_field{v_.floats()});
   }
   /// Memory for v in floats, in steps that refresh it, and packed, after which it is constant.
   /// New memory is never in a graph that was captured: after the last average for a while, and
   /// after steps that must be known, all are captured anew.
   template <class At>
   void make_room(const step_plan& plan, const At& at) {
-    in_floats_ = plan.average_gradient || !packed_now_;
-    if (packed_now_ && in_floats_) {
-      if (v_.size() == 0) v_ = make_floats();
-      at.backend.launch(at.n_tiles(),
-                        detail::unpack_kernel<word>{packed_.data(), at.tiles, v_.data()});
+    reads_floats_ = plan.average_gradient || !v_.packed();
+    if (reads_floats_) {
+      v_.make_floats(at.backend);
+      v_.unpack(at);
     }
-    if (plan.last_average && packed_.size() == 0) {
-      packed_ = backend_.template make_buffer<std::byte>(n_words_ * word::bytes);
-    }
+    if (plan.last_average) v_.make_words(at.backend);
     n_tiles_ = at.n_tiles();
-    pack_ = {v_.data(), at.tiles, {}, packed_.data(), at.now, true, 0.0F};
+    pack_ = v_.packing(at, {}, true, 0.0F);
   }
   /// After a step: v goes into 8 bits, or is in floats again. (On a device the step may have been
   /// skipped; v as it was goes back to the same 8 bits.)
   void keep_variance(const step_plan& plan) {
-    if (!in_floats_) return;
-    packed_now_ = plan.last_average;
-    if (packed_now_) {
+    if (!reads_floats_) return;
+    if (plan.last_average) {
       backend_.launch(n_tiles_, pack_);
-      v_ = {};
+      v_.keep_words();
+      v_.drop_floats();
     } else {
-      packed_ = {};
+      v_.keep_floats();
     }
   }
 
   zero_one_options options_;
   B backend_;
   buffer_of<B, M> m_;
-  buffer_of<B, float> v_, anchor_;
-  buffer_of<B, std::byte> packed_;  ///< v while it is constant, if it is not in floats
-  detail::pack_kernel<word> pack_{};
+  buffer_of<B, float> anchor_;
+  variance_type v_;
+  detail::pack_kernel<typename detail::storage_of_v<V>::variances> pack_{};  ///< after this step
   std::size_t n_tiles_ = 0;
-  bool packed_now_ = false;  ///< then floats are only for refreshes
-  bool in_floats_ = true;    ///< what this step reads, or an `apply` before the next
+  bool reads_floats_ = true;  ///< this step, or an `apply` before the next
   std::size_t n_words_ = 0;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
   bool moved_ = false;           ///< that sum is not 0
