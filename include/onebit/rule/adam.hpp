@@ -56,7 +56,8 @@ class adam_rule : public rule_defaults {
       detail::StoredVariance<V>,
       "onebit: v is stored as float; once it is frozen also as bf16, in 8 bits (int8), or "
       "as a VarianceStorage of yours says");
-  using variance_type = stored_variance<B, V, typename detail::storage_of_v<V>::denominators>;
+  using variance_type =
+      detail::stored_variance<B, V, typename detail::storage_of_v<V>::denominators>;
   static constexpr bool packs = variance_type::packs;
 
  public:

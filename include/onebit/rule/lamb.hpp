@@ -87,7 +87,7 @@ class lamb_rule : public rule_defaults {
                 "VarianceStorage of yours says; in 8 bits it would be up to 28% larger where it is "
                 "small, and the factor of a layer follows the element that is most so");
   using word = typename detail::storage_of_v<V>::denominators;
-  using variance_type = stored_variance<B, V, word>;
+  using variance_type = detail::stored_variance<B, V, word>;
 
  public:
   using backend_type = B;

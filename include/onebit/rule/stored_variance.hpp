@@ -11,7 +11,7 @@
 #include <utility>
 
 /// v of a rule, which knows in which form it is.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_1::detail {
 
 /// v, or sqrt(v) + eps, on the flat axis: floats while it changes, words as Word stores them while
 /// it is constant. Of both forms one counts: `packed` says which. The other is there while one is
@@ -52,18 +52,16 @@ class stored_variance {
     }
   }
 
-  /// Fills the words: from `live` elements' floats, `least` elsewhere. See detail::pack_kernel.
+  /// Fills the words: from `live` elements' floats, `least` elsewhere. See pack_kernel.
   template <class At>
-  [[nodiscard]] detail::pack_kernel<Word> packing(const At& at, live_mask live, bool dithers,
-                                                  float least) {
+  [[nodiscard]] pack_kernel<Word> packing(const At& at, live_mask live, bool dithers, float least) {
     return {floats_.data(), at.tiles, live, words_.data(), at.now, dithers, least};
   }
   /// Fills the floats, from the words if they count.
   template <class At>
   void unpack(const At& at) {
     if (!packed_) return;
-    at.backend.launch(at.n_tiles(),
-                      detail::unpack_kernel<Word>{words_.data(), at.tiles, floats_.data()});
+    at.backend.launch(at.n_tiles(), unpack_kernel<Word>{words_.data(), at.tiles, floats_.data()});
   }
   /// From here on the words count.
   void keep_words() noexcept { packed_ = true; }
@@ -97,4 +95,4 @@ class stored_variance {
   bool packed_ = false;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_1::detail

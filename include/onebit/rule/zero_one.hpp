@@ -56,7 +56,7 @@ class zero_one_rule : public rule_defaults {
       "or as a VarianceStorage of yours says");
   static_assert(!std::is_same_v<M, fp16>,
                 "onebit: a momentum in fp16 overflows at 65504: take float or bf16");
-  using variance_type = stored_variance<B, V, typename detail::storage_of_v<V>::variances>;
+  using variance_type = detail::stored_variance<B, V, typename detail::storage_of_v<V>::variances>;
   static constexpr bool packs = variance_type::packs;
 
  public:
