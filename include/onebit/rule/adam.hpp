@@ -103,16 +103,14 @@ class adam_rule : public rule_defaults {
   void open(const step_plan& plan, float, std::uint64_t, const At& at) {
     if (!packs || !frozen_) return;
     if (!v_.packed()) {
-      v_.make_words(at.backend);
-      at.backend.launch(at.n_tiles(), v_.packing(at, at.live, false, detail::least_denominator));
-      v_.keep_words();
+      pack(at);
       if (!plan.average_gradient) v_.drop_floats();
     }
     if (!plan.average_gradient) return;
-    v_.make_floats(at.backend);
+    v_.provide_floats(at.backend);
     v_.unpack(at);
   }
-  /// Its floats go when the averages' memory does.
+  /// v's floats go when the averages' memory does.
   void done(const step_plan& plan, float) {
     if (packs && frozen_ && plan.last_average) v_.drop_floats();
   }
@@ -146,7 +144,9 @@ class adam_rule : public rule_defaults {
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
-    v_.make_floats(backend_);
+    v_.provide_floats(backend_);
+    // on some ranks memory may have failed between the freeze and here: all start from the same v
+    if (packs && !v_.packed()) pack(at);
     v_.unpack(at);
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
                                                             v_.floats(), at.numbers});
@@ -180,10 +180,10 @@ class adam_rule : public rule_defaults {
     const float most = bound_of(options_.max_step);
     using field = typename variance_type::field;
     at.commit(detail::adam_update_kernel<View, P, G, field>{heard, at.tiles, at.tensors, at.numbers,
-                                                            v_.constant(), at.now, most});
+                                                            v_.as_field(), at.now, most});
   }
 
-  /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
+  /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps (with V = float).
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   [[nodiscard]] const float* variance() const { return v_.floats(); }
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
@@ -192,12 +192,20 @@ class adam_rule : public rule_defaults {
   void archive(Archive& a) {
     a.scalar(frozen_);
     a.by_word(m_, backend_, frozen_ ? 0 : n_words_ * word_elements);
-    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F);
+    using form = typename variance_type::form;
+    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F, frozen_ ? form::by_rank : form::floats);
   }
 
  private:
   [[nodiscard]] float_buffer make_floats() {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
+  }
+  /// After the freeze.
+  template <class At>
+  void pack(const At& at) {
+    v_.provide_words(at.backend);
+    at.backend.launch(at.n_tiles(), v_.packing(at, at.live, false, detail::least_denominator));
+    v_.keep_words();
   }
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,

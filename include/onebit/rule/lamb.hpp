@@ -180,7 +180,7 @@ class lamb_rule : public rule_defaults {
     auto fresh = variance_type::packs ? float_buffer{} : make_floats();
     auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
     auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
-    if (variance_type::packs) v_.make_words(backend_);
+    if (variance_type::packs) v_.provide_words(backend_);
     at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.floats(),
                                                              sum_m.data(), sum_v.data()});
     at.backend.launch(1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sum_m.data(),
@@ -211,7 +211,7 @@ class lamb_rule : public rule_defaults {
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
-    v_.make_floats(backend_);
+    v_.provide_floats(backend_);
     v_.unpack(at);
     using unscaled = detail::lamb_unscaled_view<View>;
     backend_.launch(
@@ -258,7 +258,7 @@ class lamb_rule : public rule_defaults {
                                   sums_b_.data(), at.sums, layers_.data(), options_.factor_min,
                                   options_.factor_max, options_.factor_threshold, at.layers});
     at.commit(detail::lamb_update_kernel<View, P, G, typename variance_type::field>{
-        heard, at.tiles, at.tensors, at.numbers, layers_.data(), v_.constant(), at.now,
+        heard, at.tiles, at.tensors, at.numbers, layers_.data(), v_.as_field(), at.now,
         bound_of(options_.max_step)});
   }
 
@@ -287,7 +287,8 @@ class lamb_rule : public rule_defaults {
     a.scalar(frozen_);
     a.local(has_m);
     a.by_word(m_, backend_, has_m || !frozen_ ? n : 0, 0.0F);
-    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F);
+    using form = typename variance_type::form;
+    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F, frozen_ ? form::words : form::floats);
     a.by_word(fresh_, backend_, frozen_ ? n : 0);
     a.by_tensor(layers_, backend_);
     a.by_tensor(factors_, backend_);
@@ -314,7 +315,7 @@ class lamb_rule : public rule_defaults {
                   first,          at.live,
                   at.tiles,       at.tensors,
                   at.numbers,     layers_.data(),
-                  v_.constant(),  fresh_.data(),
+                  v_.as_field(),  fresh_.data(),
                   sums_a_.data(), sums_b_.data(),
                   at.sums,        bound_of(options_.max_step)};
   }

@@ -14,37 +14,43 @@
 namespace onebit::inline v0_1::detail {
 
 /// v, or sqrt(v) + eps, on the flat axis: floats while it changes, words as Word stores them while
-/// it is constant. Of both forms one counts: `packed` says which. The other is there while one is
-/// made from the other, or is room for what a step may change. With V = float it is always floats.
+/// it is constant. Between steps one of both forms counts: `packed` says which. A step that changes
+/// v while the words count takes `provide_floats`, `unpack`, changes the floats, and stores them by
+/// `packing`, or lets the floats count from then on. With V = float it is always floats.
 ///
-/// `make_floats` and `make_words` allocate, and throw what that throws; the rest does neither.
+/// `provide_floats` and `provide_words` allocate, and throw what that throws; the rest does
+/// neither.
 template <Backend B, class V, class Word>
 class stored_variance {
  public:
+  /// What is known of the form when v is saved, and loaded.
+  enum class form : std::uint8_t { floats, words, by_job, by_rank };
   static constexpr bool packs = !std::is_same_v<V, float>;
-  /// What a kernel reads the constant v by.
+  using packer = pack_kernel<Word>;
+  /// What a kernel reads v by.
   using field = std::conditional_t<packs, stored_field<Word>, flat_field>;
 
   void prepare(B& backend, std::size_t n_words) {
     n_words_ = n_words;
-    make_floats(backend);
+    provide_floats(backend);
   }
-  void make_floats(B& backend) {
+  /// Memory for the floats, if there is none.
+  void provide_floats(B& backend) {
     if (floats_.size() > 0) return;
     floats_ = backend.template make_buffer<float>(n_words_ * word_elements);
   }
-  void make_words(B& backend) {
+  void provide_words(B& backend) {
     if (words_.size() > 0) return;
     words_ = backend.template make_buffer<std::byte>(n_words_ * Word::bytes);
   }
   /// The words count.
   [[nodiscard]] bool packed() const { return packed_; }
-  [[nodiscard]] bool has_floats() const { return floats_.size() > 0; }
   [[nodiscard]] float* floats() { return floats_.data(); }
   [[nodiscard]] const float* floats() const { return floats_.data(); }
   [[nodiscard]] std::size_t n_floats() const { return floats_.size(); }
   [[nodiscard]] std::byte* words() { return words_.data(); }
-  [[nodiscard]] field constant() const {
+  /// While the words count; with V = float always.
+  [[nodiscard]] field as_field() const {
     if constexpr (packs) {
       return {words_.data()};
     } else {
@@ -54,10 +60,10 @@ class stored_variance {
 
   /// Fills the words: from `live` elements' floats, `least` elsewhere. See pack_kernel.
   template <class At>
-  [[nodiscard]] pack_kernel<Word> packing(const At& at, live_mask live, bool dithers, float least) {
+  [[nodiscard]] packer packing(const At& at, live_mask live, bool dithers, float least) {
     return {floats_.data(), at.tiles, live, words_.data(), at.now, dithers, least};
   }
-  /// Fills the floats, from the words if they count.
+  /// If the words count: fills the floats from them. Else the floats are v already.
   template <class At>
   void unpack(const At& at) {
     if (!packed_) return;
@@ -71,14 +77,20 @@ class stored_variance {
     words_ = {};
   }
   void drop_floats() noexcept { floats_ = {}; }
-  /// The floats, for another use.
+  /// The floats, which stay what they are: LAMB's second variance starts from v.
   [[nodiscard]] buffer_of<B, float> take_floats() noexcept { return std::move(floats_); }
 
   [[nodiscard]] std::size_t bytes() const { return floats_.bytes() + words_.bytes(); }
-  /// Words without tensors are `idle` in floats.
+  /// Words without tensors are `idle` in floats. `kept` is what the rule knows of the form: ranks
+  /// may differ in it only where an allocation may have failed on one of them.
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a, B& backend, float idle) {
-    if constexpr (packs) a.local(packed_);  // an allocation may have failed on one rank
+  [[gnu::cold]] void archive(Archive& a, B& backend, float idle, form kept) {
+    if constexpr (packs) {
+      if constexpr (Archive::reading) a.put_aside(packed_);
+      if (kept == form::by_rank) a.local(packed_);
+      if (kept == form::by_job) a.scalar(packed_);
+      if (kept == form::floats || kept == form::words) packed_ = kept == form::words;
+    }
     if (packed_) {
       a.by_word(words_, backend, n_words_ * Word::bytes, Word::idle);
       if constexpr (Archive::reading) a.put_aside(floats_);

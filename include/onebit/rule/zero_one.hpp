@@ -193,7 +193,8 @@ class zero_one_rule : public rule_defaults {
     a.by_tensor(lr_sum_, backend_);
     const std::size_t n = n_words_ * word_elements;
     a.by_word(m_, backend_, n);
-    v_.archive(a, backend_, 0.0F);
+    v_.archive(a, backend_, 0.0F, variance_type::form::by_job);
+    if constexpr (Archive::reading) a.put_aside(reads_floats_);
     reads_floats_ = !v_.packed();  // also for an `apply` before the next step
     a.by_word(anchor_, backend_, n);
   }
@@ -210,7 +211,7 @@ class zero_one_rule : public rule_defaults {
   template <class F>
   void with_variance(const F& f) {
     if constexpr (packs) {
-      if (!reads_floats_) return f(v_.constant());
+      if (!reads_floats_) return f(v_.as_field());
     }
     f(flat_field{v_.floats()});
   }
@@ -221,10 +222,10 @@ class zero_one_rule : public rule_defaults {
   void make_room(const step_plan& plan, const At& at) {
     reads_floats_ = plan.average_gradient || !v_.packed();
     if (reads_floats_) {
-      v_.make_floats(at.backend);
+      v_.provide_floats(at.backend);
       v_.unpack(at);
     }
-    if (plan.last_average) v_.make_words(at.backend);
+    if (plan.last_average) v_.provide_words(at.backend);
     n_tiles_ = at.n_tiles();
     pack_ = v_.packing(at, {}, true, 0.0F);
   }
@@ -246,7 +247,7 @@ class zero_one_rule : public rule_defaults {
   buffer_of<B, M> m_;
   buffer_of<B, float> anchor_;
   variance_type v_;
-  detail::pack_kernel<typename detail::storage_of_v<V>::variances> pack_{};  ///< after this step
+  typename variance_type::packer pack_{};  ///< after this step
   std::size_t n_tiles_ = 0;
   bool reads_floats_ = true;  ///< this step, or an `apply` before the next
   std::size_t n_words_ = 0;
