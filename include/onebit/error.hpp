@@ -103,7 +103,7 @@ class text_part {
 
 /// An error message from its parts. Only ever called on the way to a throw.
 template <class... Parts>
-[[nodiscard]] std::string message(const Parts&... parts) {
+[[nodiscard, gnu::cold]] std::string message(const Parts&... parts) {
   return join(6, {"onebit::", text_part(parts)...});
 }
 

@@ -90,12 +90,31 @@ struct then_once {
   }
 };
 
-/// Runs them so.
+namespace detail {
+
+template <class B, class Kernel>
+void launch_once(B& backend, const Kernel& kernel) {
+  backend.launch(1, kernel);
+}
+template <class B, class First, class Second>
+void launch_once(B& backend, const in_turn<First, Second>& both) {
+  launch_once(backend, both.first);
+  launch_once(backend, both.second);
+}
+
+}  // namespace detail
+
+/// Runs them so; on a device in one launch. A host compiles each kernel once, not every pair.
 template <class B, class Each, class After>
 void launch_then_once(B& backend, const calls<Each>& each, const After& after,
-                      std::uint32_t* n_ended) {
-  const then_once<Each, After> all{each, after, n_ended};
-  backend.launch(all.launches(), all);
+                      [[maybe_unused]] std::uint32_t* n_ended) {
+  if constexpr (B::deferred) {
+    const then_once<Each, After> all{each, after, n_ended};
+    backend.launch(all.launches(), all);
+  } else {
+    backend.launch(each.n, each.kernel);
+    detail::launch_once(backend, after);
+  }
 }
 
 }  // namespace onebit::inline v0_1

@@ -162,7 +162,7 @@ class host {
  private:
   using task = detail::thread_team::task;
 
-  void run(std::size_t n, task f, const void* kernel) const {
+  [[gnu::noinline]] void run(std::size_t n, task f, const void* kernel) const {
     if (team_) {
       team_->run(n, f, kernel);
     } else {

@@ -133,69 +133,78 @@ struct host_lanes {
   }
 };
 
+// Where there are others, few machines run these: their operations are called, since every kernel
+// would compile them once more, and be no faster (32 floats are no register).
+#if (defined(__x86_64__) || defined(_M_X64)) && !defined(__CUDACC__)
+#define ONEBIT_PORTABLE [[gnu::noinline, gnu::cold]]
+#else
+#define ONEBIT_PORTABLE ONEBIT_LANES
+#endif
+
 struct portable_lanes : host_lanes {
   struct value {
     float lane[32];
   };
   using bits = std::uint32_t;
 
-  ONEBIT_LANES static bits load_bits(const std::uint32_t* p) { return *p; }
-  ONEBIT_LANES static void store_bits(std::uint32_t* p, bits b) { *p = b; }
+  ONEBIT_PORTABLE static bits load_bits(const std::uint32_t* p) { return *p; }
+  ONEBIT_PORTABLE static void store_bits(std::uint32_t* p, bits b) { *p = b; }
 
-  ONEBIT_LANES static value set(float x) {
+  ONEBIT_PORTABLE static value set(float x) {
     value r;
     for (float& lane : r.lane) lane = x;
     return r;
   }
-  ONEBIT_LANES static value load(const float* p) {
+  ONEBIT_PORTABLE static value load(const float* p) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = p[l];
     return r;
   }
-  ONEBIT_LANES static value load(const float* p, std::uint32_t n) {
+  ONEBIT_PORTABLE static value load(const float* p, std::uint32_t n) {
     value r;
     for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = l < n ? p[l] : 0.0F;
     return r;
   }
-  ONEBIT_LANES static void store(float* p, const value& v) {
+  ONEBIT_PORTABLE static void store(float* p, const value& v) {
     for (int l = 0; l < 32; ++l) p[l] = v.lane[l];
   }
-  ONEBIT_LANES static void store(float* p, const value& v, std::uint32_t n) {
+  ONEBIT_PORTABLE static void store(float* p, const value& v, std::uint32_t n) {
     for (std::uint32_t l = 0; l < n; ++l) p[l] = v.lane[l];
   }
   /// The first n elements of any type (all 32 where n >= 32), converted; the other lanes are 0.
   template <Storable T>
-  ONEBIT_LANES static value load_as(const T* p, std::uint32_t n) {
+  ONEBIT_PORTABLE static value load_as(const T* p, std::uint32_t n) {
     value r;
     widen(r.lane, p, n);
     return r;
   }
   /// Stores the first n lanes (all 32 where n >= 32), rounded to any element type.
   template <Storable T>
-  ONEBIT_LANES static void store_as(T* p, const value& v, std::uint32_t n) {
+  ONEBIT_PORTABLE static void store_as(T* p, const value& v, std::uint32_t n) {
     narrow(p, v.lane, n);
   }
   /// The first n floats that lie in two halves; the other lanes are 0.
-  ONEBIT_LANES static value load_joined(const bf16* high, const low_half* low, std::uint32_t n) {
+  ONEBIT_PORTABLE static value load_joined(const bf16* high, const low_half* low, std::uint32_t n) {
     value r;
     join_each(r.lane, high, low, n);
     return r;
   }
   /// Stores the first n lanes in two halves.
-  ONEBIT_LANES static void store_split(bf16* high, low_half* low, const value& v, std::uint32_t n) {
+  ONEBIT_PORTABLE static void store_split(bf16* high, low_half* low, const value& v,
+                                          std::uint32_t n) {
     split_each(high, low, v.lane, n);
   }
-  ONEBIT_LANES static value add(const value& a, const value& b) {
+  ONEBIT_PORTABLE static value add(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] + b.lane[l];
     return r;
   }
-  ONEBIT_LANES static value sub(const value& a, const value& b) {
+  ONEBIT_PORTABLE static value sub(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] - b.lane[l];
     return r;
   }
-  ONEBIT_LANES static value mul(const value& a, const value& b) {
+  ONEBIT_PORTABLE static value mul(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] * b.lane[l];
 #if defined(__GNUC__) && !defined(__CUDA_ARCH__)
@@ -203,35 +212,35 @@ struct portable_lanes : host_lanes {
 #endif
     return r;
   }
-  ONEBIT_LANES static value div(const value& a, const value& b) {
+  ONEBIT_PORTABLE static value div(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] / b.lane[l];
     return r;
   }
   /// The larger; b where either is NaN.
-  ONEBIT_LANES static value max(const value& a, const value& b) {
+  ONEBIT_PORTABLE static value max(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l];
     return r;
   }
-  ONEBIT_LANES static value sqrt(const value& a) {
+  ONEBIT_PORTABLE static value sqrt(const value& a) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = std::sqrt(a.lane[l]);
     return r;
   }
-  ONEBIT_LANES static value abs(const value& a) {
+  ONEBIT_PORTABLE static value abs(const value& a) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = std::fabs(a.lane[l]);
     return r;
   }
   /// a * b + c, rounded once.
-  ONEBIT_LANES static value fma(const value& a, const value& b, const value& c) {
+  ONEBIT_PORTABLE static value fma(const value& a, const value& b, const value& c) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = std::fma(a.lane[l], b.lane[l], c.lane[l]);
     return r;
   }
   /// a, at most `most` > 0 in size; -most where a is NaN, +0 where it is -0.
-  ONEBIT_LANES static value bound(const value& a, float most) {
+  ONEBIT_PORTABLE static value bound(const value& a, float most) {
     value r;
     for (int l = 0; l < 32; ++l) {
       const float x = a.lane[l] > -most ? a.lane[l] : -most;
@@ -240,42 +249,42 @@ struct portable_lanes : host_lanes {
     return r;
   }
   /// Lanes with v >= 0: both zeros count, NaN does not.
-  ONEBIT_LANES static bits not_negative(const value& v) {
+  ONEBIT_PORTABLE static bits not_negative(const value& v) {
     bits r = 0;
     for (int l = 0; l < 32; ++l) r |= static_cast<bits>(v.lane[l] >= 0.0F) << l;
     return r;
   }
   /// Lanes with v > 0.
-  ONEBIT_LANES static bits positive(const value& v) {
+  ONEBIT_PORTABLE static bits positive(const value& v) {
     bits r = 0;
     for (int l = 0; l < 32; ++l) r |= static_cast<bits>(v.lane[l] > 0.0F) << l;
     return r;
   }
-  ONEBIT_LANES static value select(bits b, const value& yes, const value& no) {
+  ONEBIT_PORTABLE static value select(bits b, const value& yes, const value& no) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? yes.lane[l] : no.lane[l];
     return r;
   }
   /// s where the bit is set, -s elsewhere.
-  ONEBIT_LANES static value with_sign(bits b, const value& s) {
+  ONEBIT_PORTABLE static value with_sign(bits b, const value& s) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? s.lane[l] : -s.lane[l];
     return r;
   }
   /// s where a is not negative, -s elsewhere.
-  ONEBIT_LANES static value with_sign_of(const value& a, const value& s) {
+  ONEBIT_PORTABLE static value with_sign_of(const value& a, const value& s) {
     return with_sign(not_negative(a), s);
   }
   /// v where the bit is set, +0 elsewhere (also for NaN).
-  ONEBIT_LANES static value keep(bits b, const value& v) { return select(b, v, set(0.0F)); }
+  ONEBIT_PORTABLE static value keep(bits b, const value& v) { return select(b, v, set(0.0F)); }
   /// Sum over the lanes, folding 16, 8, 4, 2, 1.
-  ONEBIT_LANES static float fold(value v) {
+  ONEBIT_PORTABLE static float fold(value v) {
     for (int half = 16; half > 0; half /= 2) {
       for (int l = 0; l < half; ++l) v.lane[l] += v.lane[l + half];
     }
     return v.lane[0];
   }
-  ONEBIT_LANES static float fold_max(value v) {
+  ONEBIT_PORTABLE static float fold_max(value v) {
     for (int half = 16; half > 0; half /= 2) {
       for (int l = 0; l < half; ++l) {
         v.lane[l] = v.lane[l] > v.lane[l + half] ? v.lane[l] : v.lane[l + half];
@@ -284,7 +293,7 @@ struct portable_lanes : host_lanes {
     return v.lane[0];
   }
   /// The largest magnitude; of words with NaN the greatest of these, as integers.
-  ONEBIT_LANES static float fold_size(const value& v) {
+  ONEBIT_PORTABLE static float fold_size(const value& v) {
     std::uint32_t most = 0;
     for (const float x : v.lane) {
       const std::uint32_t size = __builtin_bit_cast(std::uint32_t, x) & 0x7FFFFFFFU;
@@ -294,6 +303,7 @@ struct portable_lanes : host_lanes {
   }
 };
 
+#undef ONEBIT_PORTABLE
 #undef ONEBIT_LANES
 
 }  // namespace onebit::inline v0_1

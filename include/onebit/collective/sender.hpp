@@ -176,7 +176,6 @@ class sender {
   /// The same, and other kernels that end the step, none of which hangs on another.
   template <class Undo, class... Kernels>
   [[gnu::cold]] void finish_with(const turn<Undo>& t, const calls<Kernels>&... others) {
-    if constexpr (!B::deferred) *n_ended() = 0;  // a codec may have thrown half-way
     if constexpr (carries && Undo::repeats) {
       launch_abreast(backend_, others..., scales_.keeping(t.now));
     } else if constexpr (carries) {

@@ -54,7 +54,7 @@ class line {
   [[nodiscard]] virtual bool is_done(int ticket) = 0;
   virtual void finish(int ticket) noexcept = 0;
   virtual void wait() = 0;
-  [[nodiscard]] virtual std::unique_ptr<line> split(int color, int key) const = 0;
+  [[nodiscard]] virtual std::shared_ptr<line> split(int color, int key) const = 0;
   [[nodiscard]] virtual int ranks_per_node() const = 0;
 };
 
@@ -127,10 +127,10 @@ class line_of final : public line {
   void wait() override {
     if constexpr (WaitingTransport<T>) inner_.wait();
   }
-  [[nodiscard]] std::unique_ptr<line> split([[maybe_unused]] int color,
+  [[nodiscard]] std::shared_ptr<line> split([[maybe_unused]] int color,
                                             [[maybe_unused]] int key) const override {
     if constexpr (SplittingTransport<T>) {
-      return std::make_unique<line_of>(inner_.split(color, key));
+      return std::make_shared<line_of>(inner_.split(color, key));
     } else {
       throw invalid_input(
           message("wire: this transport cannot be split: it has no split(color, "
@@ -167,12 +167,13 @@ struct traffic_ledger {
 class traffic_timer {
  public:
   explicit traffic_timer(traffic_ledger& ledger) : ledger_(ledger) {}
-  traffic_timer(traffic_ledger& ledger, std::uint64_t bytes) : ledger_(ledger) {
+  [[gnu::cold, gnu::noinline]] traffic_timer(traffic_ledger& ledger, std::uint64_t bytes)
+      : ledger_(ledger) {
     ledger_.add(bytes, 1, 0);
   }
   traffic_timer(const traffic_timer&) = delete;
   traffic_timer& operator=(const traffic_timer&) = delete;
-  ~traffic_timer() {
+  [[gnu::cold, gnu::noinline]] ~traffic_timer() {
     ledger_.add(0, 0, std::chrono::duration<double>(clock::now() - start_).count());
   }
 
@@ -219,7 +220,7 @@ class request {
   }
 
  private:
-  void finish() noexcept {
+  [[gnu::cold, gnu::noinline]] void finish() noexcept {
     if (ticket_ == detail::line::over) return;
     const detail::traffic_timer time(*ledger_);
     line_->finish(std::exchange(ticket_, detail::line::over));
@@ -238,7 +239,7 @@ class wire {
   template <Transport T>
     requires(!std::same_as<T, wire>)
   explicit wire(T transport)
-      : wire(std::make_unique<detail::line_of<T>>(std::move(transport)), nullptr) {}
+      : wire(std::make_shared<detail::line_of<T>>(std::move(transport)), nullptr) {}
 
   [[nodiscard]] int rank() const { return line_->rank(); }
   [[nodiscard]] int size() const { return line_->size(); }
@@ -300,12 +301,14 @@ class wire {
   using timer = detail::traffic_timer;
   using call = detail::collective_call;
 
-  wire(std::unique_ptr<detail::line> line, std::shared_ptr<detail::traffic_ledger> parent)
-      : line_(std::move(line)),
-        ledger_(std::make_shared<detail::traffic_ledger>(
-            detail::traffic_ledger{{}, std::move(parent)})) {}
+  [[gnu::cold]] wire(std::shared_ptr<detail::line> line,
+                     std::shared_ptr<detail::traffic_ledger> parent)
+      : line_(std::move(line)), ledger_(std::make_shared<detail::traffic_ledger>()) {
+    ledger_->parent = std::move(parent);
+  }
 
-  [[nodiscard]] request start(call c, const void* send, void* receive, std::size_t slot_bytes) {
+  [[nodiscard, gnu::cold]] request start(call c, const void* send, void* receive,
+                                         std::size_t slot_bytes) {
     const timer time(*ledger_, others() * slot_bytes);
     return {line_, ledger_, line_->start(c, send, receive, slot_bytes)};
   }
@@ -321,20 +324,20 @@ static_assert(StartingTransport<wire> && SplittingTransport<wire> && NodeAwareTr
 class in_flight {
  public:
   /// Space for n at a time.
-  void reserve(std::size_t n) { requests_.reserve(n); }
-  void add(request r) { requests_.push_back(std::move(r)); }
+  [[gnu::cold]] void reserve(std::size_t n) { requests_.reserve(n); }
+  [[gnu::cold]] void add(request r) { requests_.push_back(std::move(r)); }
   template <std::integral I>
   void wait(I i) {
     if (std::cmp_less(i, requests_.size())) requests_[static_cast<std::size_t>(i)].wait();
   }
   /// Lets the transport make progress.
-  void poke() {
+  [[gnu::cold]] void poke() {
     for (request& r : requests_) {
       if (!r.test()) return;
     }
   }
   /// Forgets them; waits for those that are still under way.
-  void clear() noexcept { requests_.clear(); }
+  [[gnu::cold, gnu::noinline]] void clear() noexcept { requests_.clear(); }
 
  private:
   std::vector<request> requests_;
