@@ -74,11 +74,8 @@ class any_optimizer {
   report step(float lr, float inverse_loss_scale = 1.0F) {
     return at().step(lr, inverse_loss_scale);
   }
-  template <class Run>
-  report step_with(Run&& run, float lr, float inverse_loss_scale = 1.0F) {
-    return at().step_with(
-        [&run](std::uint64_t key, const std::function<void()>& enqueue) { run(key, enqueue); }, lr,
-        inverse_loss_scale);
+  report step_with(step_runner run, float lr, float inverse_loss_scale = 1.0F) {
+    return at().step_with(run, lr, inverse_loss_scale);
   }
   void begin(float lr, float inverse_loss_scale = 1.0F) { at().begin(lr, inverse_loss_scale); }
   void ready(std::size_t tensor) { at().ready(tensor); }
@@ -161,7 +158,6 @@ class any_optimizer {
   [[nodiscard]] const std::string& description() const { return at().description(); }
 
  private:
-  using runner = std::function<void(std::uint64_t, const std::function<void()>&)>;
   using piece = std::array<char, 64>;
   using opener = std::function<std::unique_ptr<std::istream>(std::size_t)>;
 
@@ -185,7 +181,7 @@ class any_optimizer {
     face& operator=(const face&) = delete;
     virtual ~face() = default;
     virtual report step(float lr, float scale) = 0;
-    virtual report step_with(const runner& run, float lr, float scale) = 0;
+    virtual report step_with(step_runner run, float lr, float scale) = 0;
     virtual void begin(float lr, float scale) = 0;
     virtual void ready(std::size_t tensor) = 0;
     virtual outcome settle() = 0;
@@ -228,10 +224,8 @@ class any_optimizer {
     explicit face_of(O owned) : o(std::move(owned)) {}
 
     report step(float lr, float scale) override { return o.step(lr, scale); }
-    report step_with(const runner& run, float lr, float scale) override {
-      return o.step_with(
-          [&run](std::uint64_t key, const auto& enqueue) { run(key, [&enqueue] { enqueue(); }); },
-          lr, scale);
+    report step_with(step_runner run, float lr, float scale) override {
+      return o.step_with(run, lr, scale);
     }
     void begin(float lr, float scale) override { o.begin(lr, scale); }
     void ready(std::size_t tensor) override { o.ready(tensor); }

@@ -6,345 +6,133 @@
 #include <cstdint>
 #include <istream>
 #include <memory>
-#include <onebit/change_tensors.hpp>
 #include <onebit/checkpoint.hpp>
 #include <onebit/collective/dense.hpp>
-#include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
-#include <onebit/engine.hpp>
 #include <onebit/error.hpp>
-#include <onebit/given_moments.hpp>
 #include <onebit/inspect.hpp>
+#include <onebit/now.hpp>
+#include <onebit/optimizer_class.hpp>
 #include <onebit/own_card.hpp>
-#include <onebit/policy_checks.hpp>
 #include <onebit/rebind.hpp>
-#include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
 #include <onebit/roll_call.hpp>
-#include <onebit/running.hpp>
+#include <onebit/shards.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
+#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+/// What the calls of `optimizer` do. They are not inline: a program that says
+///
+///     extern template class onebit::optimizer<RULE, SCHEDULE, COLLECTIVE, float, float>;
+///
+/// where it uses one, and the same without `extern` in one file, compiles them in that file alone.
 namespace onebit::inline v0_1 {
 
-/// A distributed optimizer: a rule, a schedule and a collective over a transport.
-///
-/// Built collectively by all ranks over the same tensors and options, with equal parameters. Holds
-/// views of the trainer's memory, which must outlive it and stay where it is. Movable.
-/// `algorithms.hpp` has the usual pairings; a new pairing is a call of this constructor.
-///
-/// R  a Rule: adam_rule, lamb_rule, zero_one_rule; it says on which backend it runs
-/// S  a Schedule: always_dense, freeze, intervals, custom_schedule
-/// C  a Collective: gather_scatter, all_gather, hierarchical
 template <class R, class S, class C, class P, class G>
-class optimizer {
-  static_assert(detail::can_be_trained<P, std::remove_const_t<G>>,
-                "onebit: parameters must be float, bf16 or fp16, gradients the same or const");
-  using engine_type = engine<R, S, C, P, G>;
-  using B = typename R::backend_type;
-  using parts = running<engine_type>;
+optimizer<R, S, C, P, G>::optimizer(wire transport, std::string name,
+                                    const std::vector<param_group<P, G>>& groups, R rule,
+                                    S schedule, const C& collective, dense_sum sum)
+    : parts_(std::make_unique<parts>(groups, std::move(transport), std::move(rule),
+                                     std::move(schedule), collective, sum)),
+      name_(std::move(name) + to_string(resolved<G>(sum))) {
+  engine_type& e = parts_->lasting;
+  detail::rank_card card = detail::own_card(name_, e).ranks;
+  card.number = detail::next_number();
+  e.prepare(detail::roll_call(e.comm, card));
+}
+template <class R, class S, class C, class P, class G>
+optimizer<R, S, C, P, G>::optimizer(optimizer&&) noexcept = default;
+template <class R, class S, class C, class P, class G>
+optimizer<R, S, C, P, G>& optimizer<R, S, C, P, G>::operator=(optimizer&&) noexcept = default;
+template <class R, class S, class C, class P, class G>
+optimizer<R, S, C, P, G>::~optimizer() = default;
 
- public:
-  using rule_type = R;                                     ///< its arithmetic
-  using groups_type = std::vector<param_group<P, G>>;      ///< what it trains
-  static constexpr bool thaws = S::thaws;                  ///< it can warm up anew
-  static constexpr bool takes_moments = R::takes_moments;  ///< it has start_from
-  static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks or tensors
+template <class R, class S, class C, class P, class G>
+report optimizer<R, S, C, P, G>::step_with(step_runner run, float lr, float inverse_loss_scale) {
+  const detail::standard_arithmetic arithmetic;
+  if (parts_->open) {
+    parts_->open->require(lr, inverse_loss_scale);
+  } else {
+    begin(lr, inverse_loss_scale);
+  }
+  const typename parts::close_after closing{*parts_};
+  return parts_->open->run(run);
+}
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
+  const detail::standard_arithmetic arithmetic;
+  if (parts_->open) {
+    throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
+  }
+  parts_->open.emplace(parts_->lasting, lr, inverse_loss_scale);
+}
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::ready(std::size_t tensor) {
+  const detail::standard_arithmetic arithmetic;
+  if (!parts_->open) {
+    throw invalid_input(detail::message("optimizer: ready(", tensor, ") without begin()", where()));
+  }
+  const typename parts::close_after closing{*parts_};
+  parts_->open->ready(tensor);
+}
+template <class R, class S, class C, class P, class G>
+outcome optimizer<R, S, C, P, G>::settle() {
+  engine_type& e = parts_->lasting;
+  e.comm.wait();
+  e.others.wait();
+  return outcome_of(onebit::settle(e.backend(), e.now(), rank(), size()));
+}
 
-  /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
-  /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws
-  /// invalid_input, rank_mismatch.
-  template <class T>
-  [[gnu::cold]] optimizer(std::string name, const std::vector<param_group<P, G>>& groups,
-                          T transport, R rule, S schedule, const C& collective,
-                          dense_sum sum = dense_sum::automatic)
-      : parts_(std::make_unique<parts>(groups, detail::wire_of<C>(std::move(transport)),
-                                       std::move(rule), std::move(schedule), collective, sum)),
-        name_(std::move(name) + to_string(resolved<G>(sum))) {
-    engine_type& e = parts_->lasting;
-    detail::rank_card card = detail::own_card(name_, parts_->lasting).ranks;
-    card.number = detail::next_number();
-    e.prepare(detail::roll_call(e.comm, card));
-  }
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::set_group(std::size_t group, const group_options& options) {
+  between_steps().tensors.set_group(group, options, rule(), where());
+}
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::set_group(std::size_t group, float lr_factor, float weight_decay) {
+  between_steps().tensors.set_group(group, lr_factor, weight_decay, rule(), where());
+}
+template <class R, class S, class C, class P, class G>
+std::size_t optimizer<R, S, C, P, G>::rebind(const std::vector<param_group<P, G>>& groups) {
+  return detail::rebind(between_steps().tensors, groups, where());
+}
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::join_others(wire transport, int stage, const step_scalars* whole) {
+  join(between_steps(), std::move(transport), stage, whole);
+}
+template <class R, class S, class C, class P, class G>
+std::optional<compression_state> optimizer<R, S, C, P, G>::inspect() {
+  return onebit::inspect(between_steps());
+}
 
-  /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
-  /// factor.
-  ///
-  /// Collective; waits, unless the backend is deferred. Cost of a step compressed by
-  /// gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8 bytes sent, plus scales and
-  /// status words; about 30 bytes of memory traffic per parameter. No allocation after the second
-  /// step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient is not
-  /// finite, or reaches gradient_limit, no rank changes anything and all report the step as
-  /// skipped. Throws invalid_input when lr is not finite or negative, on all ranks, unless the step
-  /// is local (rank_mismatch on those that were told other numbers: no rank waits for one that was
-  /// given a NaN); rank_mismatch when ranks are out of step, or what the transport, an allocation
-  /// or a codec throws. Then nothing has changed here, but that the warm-up may have ended, which
-  /// comes before a step.
-  ///
-  /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
-  /// report does not know the outcome (`pending`), and a skipped step counts for the schedule;
-  /// `settle` tells. Only steps on whose outcome the next one hangs wait for it.
-  report step(float lr, float inverse_loss_scale = 1.0F) {
-    return step_with([](std::uint64_t, const auto& enqueue) { enqueue(); }, lr, inverse_loss_scale);
-  }
-  /// The same; what does not depend on its numbers goes through `run(key, enqueue)`, which calls
-  /// enqueue() or does what it did with the same key before: a CUDA graph.
-  template <class Run>
-  report step_with(Run&& run, float lr, float inverse_loss_scale = 1.0F) {
-    const detail::standard_arithmetic arithmetic;
-    if (parts_->open) {
-      parts_->open->require(lr, inverse_loss_scale);
-    } else {
-      begin(lr, inverse_loss_scale);
-    }
-    const typename parts::close_after closing{*parts_};
-    return parts_->open->run(std::forward<Run>(run));
-  }
-
-  /// Announces the next step, so that `ready` may send before it: `step` must follow with the same
-  /// numbers, and refuses them if they cannot be used. Not collective.
-  void begin(float lr, float inverse_loss_scale = 1.0F) {
-    const detail::standard_arithmetic arithmetic;
-    if (parts_->open) {
-      throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
-    }
-    parts_->open.emplace(parts_->lasting, lr, inverse_loss_scale);
-  }
-  /// Says that the gradients of one tensor, in the order of the groups, are final: buckets whose
-  /// gradients are all known start to travel, the last bucket first, and may be overwritten; where
-  /// averages use memory again, it waits for earlier ones. Collective in its effect: all ranks
-  /// announce the same in the same order, between begin() and step(), with which the others go.
-  /// When the transport throws, the step is taken back: begin() again, with fresh gradients.
-  void ready(std::size_t tensor) {
-    const detail::standard_arithmetic arithmetic;
-    if (!parts_->open) {
-      throw invalid_input(
-          detail::message("optimizer: ready(", tensor, ") without begin()", where()));
-    }
-    const typename parts::close_after closing{*parts_};
-    parts_->open->ready(tensor);
-  }
-
-  /// What became of the last step, on a deferred backend too: waits. Throws as step.
-  outcome settle() {
-    engine_type& e = parts_->lasting;
-    e.comm.wait();
-    e.others.wait();
-    return outcome_of(onebit::settle(e.backend(), e.now(), rank(), size()));
-  }
-  /// report::gradient_norm of the last step; waits.
-  [[nodiscard]] std::optional<float> gradient_norm() {
-    const float norm = gradient_norm_of(now());
-    return norm >= 0 ? std::optional(norm) : std::nullopt;
-  }
-  /// Steps skipped since the optimizer was built. Waits.
-  [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
-
-  // What follows throws invalid_input between begin() and step().
-  /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
-  /// discriminative rates, frozen layers. All ranks must do the same, and again after a load.
-  /// Throws invalid_input as the constructor, and for another eps.
-  void set_group(std::size_t group, const group_options& options) {
-    between_steps().tensors.set_group(group, options, rule(), where());
-  }
-  void set_group(std::size_t group, float lr_factor, float weight_decay) {  ///< the same, of these
-    between_steps().tensors.set_group(group, lr_factor, weight_decay, rule(), where());
-  }
-  /// A tensor, in the order of the groups, has no gradient in the next step (torch's None), or in
-  /// the next attempt, where that is skipped or fails: what lies there is not read, but it may be
-  /// scratch from begin() on. Parameters, m, v and corrections stay, but for what compression owes,
-  /// m in the first compressed step (a gradient of 0), and 0/1 Adam's earlier local steps. All
-  /// ranks say so, or throw rank_mismatch.
-  void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, where()); }
-  /// Memory that moved, with the same values, is where `groups` says from the next step on, on this
-  /// rank (rebind.hpp). How many tensors have; 0 costs next to nothing. Throws invalid_input for
-  /// other sizes.
-  std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
-    return detail::rebind(between_steps().tensors, groups, where());
-  }
-  /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
-  /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on, elements that
-  /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
-  /// step has succeeded since). Collective in its effect: all ranks call it at the same step.
-  /// Throws invalid_input where 0 cannot be.
-  void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) {
-    engine_type& e = between_steps();
-    e.schedule.thaw(e.step, warm_up_steps);
-  }
-  /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
-  /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
-  /// All ranks must give the same. Throws invalid_input after a step, and where sizes differ.
-  [[gnu::cold]] void start_from(const std::vector<given_moments>& moments,
-                                std::uint64_t steps) requires(takes_moments) {
-    const detail::standard_arithmetic arithmetic;
-    take_moments(parts_->lasting, moments, steps, parts_->open.has_value());
-  }
-
-  /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
-  /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, in
-  /// the same order on all replicas, each with an optimizer of its own. From now on a step that one
-  /// skips all skip, max_grad_norm is the norm of the whole (a tensor that several shards hold
-  /// counts as often), and LAMB's norms in tensor_parallel groups are of whole layers, over the
-  /// ranks that gave the same `stage`. Local steps are each rank's own. `whole`: see shards.
-  ///
-  /// All make the same steps: one schedule (an automatic freeze sees v of the whole), more than
-  /// one rank each or one each; else all throw rank_mismatch, as here for other numbers of
-  /// tensor_parallel tensors. Collective. Costs an all_gather of 20 bytes in steps that average or
-  /// exchange, a second if both, or to clip alone, or to look at v; one of 24 bytes a cut tensor.
-  template <class T>
-  [[gnu::cold]] void join_shards(T transport, int stage = 0, const step_scalars* whole = nullptr) {
-    join(between_steps(), detail::wire_of<C>(std::move(transport)), stage, whole);
-  }
-
-  /// Compares parameters and what the ranks agreed on, bit for bit, after every `steps`-th step (of
-  /// those of 0/1 Adam that exchange); 0: never. Finds memory that fails, and trainers that write
-  /// to parameters on one rank. All ranks must do the same. `step` then throws rank_mismatch on all
-  /// ranks, naming the one that differs from most; the step was done. Costs a pass over both on the
-  /// host, 4 bytes per parameter for as long, and a collective of 24 bytes.
-  void verify_every(std::uint64_t steps) { parts_->lasting.verify_every = steps; }
-
-  /// Which messages have a checksum: at first those of compressors, where it costs a percent of a
-  /// step, and none on deferred backends, where it costs launches; full precision costs a tenth and
-  /// more (never with dense_sum::transport). A rank that a damaged one reaches takes the step back
-  /// and throws transport_error; the others skip it where an average was yet to be sent, else all
-  /// throw rank_mismatch in the next step. All ranks must do the same, between steps.
-  void check_messages(checked which) { between_steps().check_slots(which); }
-
-  /// What compression does to this run, on this rank: inspect.hpp. Not collective; waits.
-  [[nodiscard]] std::optional<compression_state> inspect() {
-    return onebit::inspect(between_steps());
-  }
-
-  /// Where warnings go (null: nowhere); at first to stderr on rank 0.
-  void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
-
-  /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
-  /// collective. Throws checkpoint_error.
-  [[gnu::cold]] void save(std::ostream& out) {
-    engine_type& e = between_steps();
-    const detail::checkpoint_card card = detail::own_card(name_, e);
-    detail::write_checkpoint(out, [&](detail::payload_writer& a) {
-      a.local(card);
-      e.archive(a);
-    });
-  }
-  /// Reads what `save` wrote on this rank. Between building the optimizer and this, restore the
-  /// parameters of this rank: their digest is compared. (Not before building: ranks start equal,
-  /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
-  /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
-  [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options,
-                          const larger_load& whole = {}) {
-    const detail::standard_arithmetic arithmetic;
-    load_checkpoint(
-        parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
-        parts_->refusal(), whole);
-  }
-  /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
-  /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
-  /// parameters it restores before; what the old ranks had still to send is kept on average. One
-  /// rank alone warms up anew; that, or a thaw, before a step has been made drops m. Collective;
-  /// throws as load. Costs reading all files on each rank; memory: the state three times.
-  template <class Open>
-  [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
-                                  resume_with with = resume_with::same_options) requires resumes {
-    const detail::standard_arithmetic arithmetic;
-    onebit::load_old_job(
-        parts_->lasting, n_ranks, open, [&] { return detail::own_card(name_, parts_->lasting); },
-        with, parts_->refusal());
-  }
-
-  /// Goes on over another transport with other ranks, in the same process: those that were in a job
-  /// bring the state after one step of it, the others (an optimizer of their own, of one rank or
-  /// node, or a rank that took the last step back alone) bring nothing, and get parameters too. As
-  /// load_old_job; what lost ranks had still to send is lost. Tensors, options and settings must be
-  /// the same. Collective over the new transport: throws on all ranks when one fails; then this one
-  /// is what it was (parameters may have come). Costs sending each state to all; memory: four times
-  /// the state. The old transport is let go.
-  template <class T>
-  [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires resumes {
-    const detail::standard_arithmetic arithmetic;
-    engine_type& e = parts_->lasting;
-    auto fresh = renewed(detail::groups_of(e.tensors), detail::wire_of<C>(std::move(transport)));
-    regroup_engines(fresh->lasting, e, what, parts_->refusal(),
-                    [&](engine_type& of) { return detail::own_card(name_, of); });
-    parts_ = std::move(fresh);
-  }
-  /// Other tensors from the next step on: layers that come, go, or change groups. `from[t]` is the
-  /// place that the t-th of `groups` had, or new_tensor. Those that stay keep moments and
-  /// corrections; what ranks owe of them is kept on average. New ones have no moments, and stand
-  /// still where v is frozen, until it is refreshed or thaws. Options are those of `groups`.
-  /// Collective: throws invalid_input or rank_mismatch on all ranks when one fails; then nothing
-  /// has changed. Costs 4 bytes per parameter from each rank to all, where something is owed.
-  [[gnu::cold]] void change_tensors(const std::vector<param_group<P, G>>& groups,
-                                    const std::vector<std::size_t>& from) requires resumes {
-    const detail::standard_arithmetic arithmetic;
-    engine_type& e = parts_->lasting;
-    detail::attend(e.comm, [&] {
-      (void)between_steps();
-      detail::check_moves(detail::sizes_of(groups), e.tensors.sizes, from, where());
-    });
-    auto fresh = renewed(groups, e.comm);
-    change_tensors_of(fresh->lasting, e, from,
-                      [&](engine_type& of) { return detail::own_card(name_, of); });
-    parts_ = std::move(fresh);
-  }
-
-  /// What every rank says: a few bytes, for what ranks decide together. Collective.
-  template <class T>
-    requires std::is_trivially_copyable_v<T>
-  [[nodiscard]] std::vector<T> tell_all(const T& mine) {
-    std::vector<T> all(static_cast<std::size_t>(size()));
-    parts_->lasting.comm.host_all_gather(&mine, all.data(), sizeof mine);
-    return all;
-  }
-
-  [[nodiscard]] int rank() const { return parts_->lasting.comm.rank(); }  ///< of this optimizer
-  [[nodiscard]] int size() const { return parts_->lasting.comm.size(); }  ///< ranks that train
-  /// Steps done, without the skipped ones (on a deferred backend, and in local steps, these count).
-  [[nodiscard]] std::uint64_t steps() const { return parts_->lasting.step; }
-  [[nodiscard]] std::size_t n_parameters() const {  ///< of all tensors
-    return parts_->lasting.average.axis().n_elements();
-  }
-  /// Bytes that live from step to step in this phase.
-  [[nodiscard]] std::size_t state_bytes() const { return parts_->lasting.state_bytes(); }
-  [[nodiscard]] std::size_t work_bytes() const { return parts_->lasting.work_bytes(); }  ///< in one
-
-  [[nodiscard]] const std::string& description() const { return name_; }        ///< and its options
-  [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }          ///< a part
-  [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }  ///< a part
-  [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }         ///< what sends
-  [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }  ///< what is exchanged
-  template <class Field>
-  [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {  ///< of a tensor
-    return copy_of_tensor(parts_->lasting, field, tensor);
-  }
-
- private:
-  friend struct detail::within;
-  /// For other tensors, or another transport.
-  [[nodiscard, gnu::cold]] std::unique_ptr<parts> renewed(
-      const std::vector<param_group<P, G>>& groups, wire w) {
-    engine_type& e = parts_->lasting;
-    return std::make_unique<parts>(groups, std::move(w), R(e.rule.options(), e.backend()),
-                                   e.schedule, e.policy, e.average.mode());
-  }
-  [[nodiscard]] step_scalars now() {
-    step_scalars s;
-    parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);
-    return s;
-  }
-  [[nodiscard]] std::string where() const { return parts_->lasting.comm.where(); }
-  [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
-
-  std::unique_ptr<parts> parts_;  ///< on the heap, where they stay when the optimizer moves
-  std::string name_;
-};
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::save(std::ostream& out) {
+  engine_type& e = between_steps();
+  const detail::checkpoint_card card = detail::own_card(name_, e);
+  detail::write_checkpoint(out, [&](detail::payload_writer& a) {
+    a.local(card);
+    e.archive(a);
+  });
+}
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with, const larger_load& whole) {
+  const detail::standard_arithmetic arithmetic;
+  load_checkpoint(
+      parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
+      parts_->refusal(), whole);
+}
+template <class R, class S, class C, class P, class G>
+std::size_t optimizer<R, S, C, P, G>::state_bytes() const {
+  return parts_->lasting.state_bytes();
+}
+template <class R, class S, class C, class P, class G>
+std::size_t optimizer<R, S, C, P, G>::work_bytes() const {
+  return parts_->lasting.work_bytes();
+}
 
 }  // namespace onebit::inline v0_1

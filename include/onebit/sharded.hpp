@@ -70,15 +70,14 @@ class sharded {
     return step_with([](std::uint64_t, const auto& enqueue) { enqueue(); }, lr, inverse_loss_scale);
   }
   /// The same; what the owner's optimizer does goes through `run`, as optimizer::step_with says.
-  template <class Run>
-  report step_with(Run&& run, float lr, float inverse_loss_scale = 1.0F) {
+  report step_with(step_runner run, float lr, float inverse_loss_scale = 1.0F) {
     const detail::standard_arithmetic arithmetic;
     if (!parts_->begun) {
       begin(lr, inverse_loss_scale);
     } else {
       parts_->require(lr, inverse_loss_scale);
     }
-    return parts_->run(std::forward<Run>(run));
+    return parts_->run(run);
   }
   /// As optimizer::begin.
   void begin(float lr, float inverse_loss_scale = 1.0F) {

@@ -189,8 +189,7 @@ struct sharded_parts {
     guard.done = true;
   }
   /// The rest of the step, after begin(); `enqueue`: see optimizer::step_with.
-  template <class Run>
-  [[nodiscard, gnu::cold]] report run(Run&& enqueue) {
+  [[nodiscard, gnu::cold]] report run(step_runner enqueue) {
     const auto start = clock::now();
     const taken_back guard{*this};
     // before it: afterwards all have what the owners say
@@ -198,7 +197,7 @@ struct sharded_parts {
     exchange.agree(gradient(), now(), destination());
     const auto agreed = clock::now();
     const double sending = (comm.sent() - begun->sent).seconds;
-    report r = inner_step(std::forward<Run>(enqueue));
+    report r = inner_step(enqueue);
     if (comm.size() > 1 && (r.pending || !r.skipped)) {
       torn = true;
       exchange.publish(tensors.table.data(), now());
@@ -318,12 +317,11 @@ struct sharded_parts {
     tensors.add_to(d);
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
   }
-  template <class Run>
-  [[nodiscard]] report inner_step(Run&& enqueue) {
+  [[nodiscard]] report inner_step(step_runner enqueue) {
     part.for_each(tensors, [&](std::size_t place, std::size_t tensor) {
       if (resting[tensor] != 0) inner.rest(place);
     });
-    return inner.step_with(std::forward<Run>(enqueue), refusal.empty() ? begun->lr : 1.0F);
+    return inner.step_with(enqueue, refusal.empty() ? begun->lr : 1.0F);
   }
   /// Throws what this rank was told, or rank_mismatch when another is out of step: all have skipped
   /// it.

@@ -87,8 +87,7 @@ class step_in_progress {
   /// Everything up to the end. What does not depend on the step's numbers goes through
   /// `run(key, enqueue)`. Throws what the transport and the backend throw; the step is then taken
   /// back. Throws rank_mismatch when a rank was at another step; then all ranks have skipped it.
-  template <class Run>
-  [[nodiscard, gnu::cold]] report run(Run&& run) {
+  [[nodiscard, gnu::cold]] report run(step_runner run) {
     meter_.enter();
     try {
       if (sent_early_ || e_->rule.must_know()) {

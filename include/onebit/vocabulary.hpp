@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 /// The vocabulary of the library.
 ///
@@ -38,6 +39,30 @@
 #endif
 
 namespace onebit::inline v0_1 {
+
+/// Refers to what can be called so, without its type; it must outlive this.
+template <class Signature>
+class function_ref;
+template <class Result, class... Args>
+class function_ref<Result(Args...)> {
+ public:
+  template <class F>
+    requires(!std::is_same_v<std::remove_cvref_t<F>, function_ref> &&
+             std::is_invocable_r_v<Result, F&, Args...>)
+  function_ref(F&& f)
+      : called_(const_cast<void*>(static_cast<const volatile void*>(&f))),
+        call_([](void* called, Args... args) -> Result {
+          return (*static_cast<std::remove_reference_t<F>*>(called))(static_cast<Args>(args)...);
+        }) {}
+  Result operator()(Args... args) const { return call_(called_, static_cast<Args>(args)...); }
+
+ private:
+  void* called_;
+  Result (*call_)(void*, Args...);
+};
+
+/// Calls enqueue(), or does what it did with the same key before: optimizer::step_with.
+using step_runner = function_ref<void(std::uint64_t key, function_ref<void()> enqueue)>;
 
 inline constexpr std::size_t word_elements = 32;    ///< elements whose bits are sent together
 inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit of work and of sums
