@@ -2,12 +2,13 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# What it costs to compile a file that includes <onebit/onebit.hpp> and makes one optimizer: user
-# seconds, the median of ROUNDS (3) compilations. The budget is 3 s with g++ -O2.
+# What it costs to compile a file that includes <onebit/onebit.hpp> and makes one optimizer, with the
+# optimizer, or where another file compiles it (examples/compiled_once), and that file: user seconds,
+# the median of ROUNDS (3) compilations. The budget is 3 s with g++ -O2.
 #
 #   bench/compile_time.sh [--against DIR] [--where] [compiler argument...]
 #
-# --against DIR   the same with the headers in DIR, compiled in turn with these, and the ratio
+# --against DIR   the first with the headers in DIR, compiled in turn with these, and the ratios
 # --where         also what the headers alone cost, and where the compiler says its time goes
 # CXX             the compiler, g++ unless set
 
@@ -42,7 +43,13 @@ void train(const std::vector<onebit::param_group<>>& groups, onebit::threads tra
   optimizer.step(1e-3F);
 }
 END
+type='onebit::optimizer<onebit::adam_rule<onebit::host>, onebit::freeze,
+                        onebit::gather_scatter<onebit::sign<>>, float, float>'
+sed "2a extern template class $(tr '\n' ' ' <<<"$type");" "$work/step.cpp" >"$work/split.cpp"
+printf '#include <onebit/onebit.hpp>\ntemplate class %s;\n' "$type" >"$work/other.cpp"
 step=(-c "$work/step.cpp" -o "$work/step.o")
+split=(-c "$work/split.cpp" -o "$work/split.o")
+other=(-c "$work/other.cpp" -o "$work/other.o")
 
 once() { # include directory, compiler arguments: user seconds
   local TIMEFORMAT=%U
@@ -58,14 +65,20 @@ user_seconds() { # compiler arguments
 
 for ((i = 0; i < rounds; ++i)); do
   once include "${step[@]}" >>"$work/ours"
+  once include "${split[@]}" >>"$work/ours_split"
+  once include "${other[@]}" >>"$work/ours_other"
   [[ -z "$against" ]] || once "$against" "${step[@]}" >>"$work/theirs"
 done
 ours="$(median <"$work/ours")"
+ours_split="$(median <"$work/ours_split")"
 tell "onebit.hpp and one_bit_adam, $cxx -O2" "$ours" " s (budget 3)"
+tell "  where another file compiles the optimizer" "$ours_split" " s (budget 3)"
+tell "  that file, all its calls" "$(median <"$work/ours_other")" " s"
 if [[ -n "$against" ]]; then
   theirs="$(median <"$work/theirs")"
-  tell "  the same with $against" "$theirs" " s"
-  tell "  these to those" "$(awk "BEGIN { printf \"%.2f\", $ours / $theirs }")" ""
+  tell "  the first with $against" "$theirs" " s"
+  tell "  the first to that" "$(awk "BEGIN { printf \"%.2f\", $ours / $theirs }")" ""
+  tell "  the second to that" "$(awk "BEGIN { printf \"%.2f\", $ours_split / $theirs }")" ""
 fi
 ((where)) || exit 0
 tell "  the same, -O0" "$(user_seconds -O0 "${step[@]}")" " s"

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <istream>
 #include <memory>
 #include <onebit/concepts.hpp>
@@ -159,7 +158,7 @@ class any_optimizer {
 
  private:
   using piece = std::array<char, 64>;
-  using opener = std::function<std::unique_ptr<std::istream>(std::size_t)>;
+  using opener = function_ref<std::unique_ptr<std::istream>(std::size_t)>;
 
   /// A number for each pair of element types: there may be no RTTI.
   template <class T>
@@ -203,7 +202,7 @@ class any_optimizer {
     virtual void warn_with(void (*f)(const std::string& text)) = 0;
     virtual void save(std::ostream& out) = 0;
     virtual void load(std::istream& in, resume_with with) = 0;
-    virtual void load_old_job(std::size_t n_ranks, const opener& open, resume_with with) = 0;
+    virtual void load_old_job(std::size_t n_ranks, opener open, resume_with with) = 0;
     [[nodiscard]] virtual std::vector<piece> tell_all(const piece& mine) = 0;
     [[nodiscard]] virtual int rank() const = 0;
     [[nodiscard]] virtual int size() const = 0;
@@ -286,7 +285,7 @@ class any_optimizer {
     void warn_with(void (*f)(const std::string& text)) override { o.warn_with(f); }
     void save(std::ostream& out) override { o.save(out); }
     void load(std::istream& in, resume_with with) override { o.load(in, with); }
-    void load_old_job([[maybe_unused]] std::size_t n_ranks, [[maybe_unused]] const opener& open,
+    void load_old_job([[maybe_unused]] std::size_t n_ranks, [[maybe_unused]] opener open,
                       [[maybe_unused]] resume_with with) override {
       if constexpr (O::resumes) {
         o.load_old_job(n_ranks, open, with);

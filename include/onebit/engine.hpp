@@ -18,6 +18,7 @@
 #include <onebit/tensor_table.hpp>
 #include <onebit/tiled.hpp>
 #include <onebit/transport/wire.hpp>
+#include <onebit/vocabulary.hpp>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -279,7 +280,7 @@ struct engine {
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
   shards<B> others;                    ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
-  checked checks = B::deferred ? checked::nothing : checked::compressed;
+  checked checks = checked_at_first<B>;
   std::uint64_t step = 0, verify_every = 0, verified = 0;  ///< 0: never; after which step it was
   std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke
   float last_lr = 1;             ///< the last one that was not 0

@@ -8,6 +8,7 @@
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/launches.hpp>
+#include <onebit/vocabulary.hpp>
 #include <onebit/wide_lanes.hpp>
 #include <utility>
 #include <vector>
@@ -168,12 +169,10 @@ class two_sided {
   [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
     const bool both = current_.size() > 0 && next_.size() > 0;
     const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
-    if constexpr (B::deferred) {
-      return {{copy, now}, both ? copy.launches() : 0};
-    } else {
-      if (both && now->skip == 0) std::swap(current_, next_);
-      return {{copy, now}, 0};
-    }
+    const step_scalars* const seen = host_view<B>(now);
+    if (seen == nullptr) return {{copy, now}, both ? copy.launches() : 0};
+    if (both && seen->skip == 0) std::swap(current_, next_);
+    return {{copy, now}, 0};
   }
 
   template <class Archive>

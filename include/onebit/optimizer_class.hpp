@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <istream>
 #include <memory>
-#include <onebit/change_tensors.hpp>
-#include <onebit/checkpoint.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
@@ -15,16 +13,14 @@
 #include <onebit/error.hpp>
 #include <onebit/given_moments.hpp>
 #include <onebit/inspect.hpp>
-#include <onebit/own_card.hpp>
 #include <onebit/policy_checks.hpp>
-#include <onebit/rebind.hpp>
 #include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
-#include <onebit/roll_call.hpp>
 #include <onebit/running.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
+#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -137,17 +133,13 @@ class optimizer {
   /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
   /// step has succeeded since). Collective in its effect: all ranks call it at the same step.
   /// Throws invalid_input where 0 cannot be.
-  void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) {
-    engine_type& e = between_steps();
-    e.schedule.thaw(e.step, warm_up_steps);
-  }
+  void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) { thaw_for(warm_up_steps); }
   /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
   /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
   /// All ranks must give the same. Throws invalid_input after a step, and where sizes differ.
-  [[gnu::cold]] void start_from(const std::vector<given_moments>& moments,
-                                std::uint64_t steps) requires(takes_moments) {
-    const detail::standard_arithmetic arithmetic;
-    take_moments(parts_->lasting, moments, steps, parts_->open.has_value());
+  void start_from(const std::vector<given_moments>& moments,
+                  std::uint64_t steps) requires(takes_moments) {
+    take(moments, steps);
   }
 
   /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
@@ -203,10 +195,9 @@ class optimizer {
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
                                   resume_with with = resume_with::same_options) requires resumes {
-    const detail::standard_arithmetic arithmetic;
-    onebit::load_old_job(
-        parts_->lasting, n_ranks, open, [&] { return detail::own_card(name_, parts_->lasting); },
-        with, parts_->refusal());
+    read_old_job(
+        n_ranks, [&](std::size_t r, function_ref<void(std::istream&)> read) { read(*open(r)); },
+        with);
   }
 
   /// Goes on over another transport with other ranks, in the same process: those that were in a job
@@ -218,12 +209,7 @@ class optimizer {
   /// the state. The old transport is let go.
   template <class T>
   [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires resumes {
-    const detail::standard_arithmetic arithmetic;
-    engine_type& e = parts_->lasting;
-    auto fresh = renewed(detail::groups_of(e.tensors), detail::wire_of<C>(std::move(transport)));
-    regroup_engines(fresh->lasting, e, what, parts_->refusal(),
-                    [&](engine_type& of) { return detail::own_card(name_, of); });
-    parts_ = std::move(fresh);
+    regroup_over(detail::wire_of<C>(std::move(transport)), what);
   }
   /// Other tensors from the next step on: layers that come, go, or change groups. `from[t]` is the
   /// place that the t-th of `groups` had, or new_tensor. Those that stay keep moments and
@@ -231,18 +217,9 @@ class optimizer {
   /// still where v is frozen, until it is refreshed or thaws. Options are those of `groups`.
   /// Collective: throws invalid_input or rank_mismatch on all ranks when one fails; then nothing
   /// has changed. Costs 4 bytes per parameter from each rank to all, where something is owed.
-  [[gnu::cold]] void change_tensors(const std::vector<param_group<P, G>>& groups,
-                                    const std::vector<std::size_t>& from) requires resumes {
-    const detail::standard_arithmetic arithmetic;
-    engine_type& e = parts_->lasting;
-    detail::attend(e.comm, [&] {
-      (void)between_steps();
-      detail::check_moves(detail::sizes_of(groups), e.tensors.sizes, from, where());
-    });
-    auto fresh = renewed(groups, e.comm);
-    change_tensors_of(fresh->lasting, e, from,
-                      [&](engine_type& of) { return detail::own_card(name_, of); });
-    parts_ = std::move(fresh);
+  void change_tensors(const std::vector<param_group<P, G>>& groups,
+                      const std::vector<std::size_t>& from) requires resumes {
+    change_to(groups, from);
   }
 
   /// What every rank says: a few bytes, for what ranks decide together. Collective.
@@ -280,13 +257,13 @@ class optimizer {
   optimizer(wire transport, std::string name, const std::vector<param_group<P, G>>& groups, R rule,
             S schedule, const C& collective, dense_sum sum);
   void join_others(wire transport, int stage, const step_scalars* whole);
-  /// For other tensors, or another transport.
-  [[nodiscard, gnu::cold]] std::unique_ptr<parts> renewed(
-      const std::vector<param_group<P, G>>& groups, wire w) {
-    engine_type& e = parts_->lasting;
-    return std::make_unique<parts>(groups, std::move(w), R(e.rule.options(), e.backend()),
-                                   e.schedule, e.policy, e.average.mode());
-  }
+  // what some pairings cannot do; the public names say which
+  void thaw_for(std::uint64_t warm_up_steps);
+  void take(const std::vector<given_moments>& moments, std::uint64_t steps);
+  void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
+  void regroup_over(wire transport, brings what);
+  void change_to(const std::vector<param_group<P, G>>& groups,
+                 const std::vector<std::size_t>& from);
   [[nodiscard]] step_scalars now() {
     step_scalars s;
     parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);

@@ -19,6 +19,7 @@
 #include <onebit/roll_call.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
+#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -251,12 +252,15 @@ class old_job {
   handover<buffer_of<B, float>> given_{};
 };
 
-/// Reads the checkpoints of the `n_ranks` ranks that `open(r)` opens, as streams, and takes their
+/// The files of an old job: reads that of its rank r.
+using old_files = function_ref<void(std::size_t r, function_ref<void(std::istream&)> read)>;
+
+/// Reads the checkpoints of the `n_ranks` ranks of an old job, from its files, and takes their
 /// state over; the rest as load_checkpoint. Collective: throws checkpoint_error on all ranks when
 /// one fails; then nothing has changed.
-template <class E, class Open, class Card>
-[[gnu::cold]] void load_old_job(E& e, std::size_t n_ranks, const Open& open, const Card& card,
-                                resume_with with, const std::string& refusal) {
+template <class E, class Card>
+[[gnu::cold]] void load_old_job_of(E& e, std::size_t n_ranks, old_files files, const Card& card,
+                                   resume_with with, const std::string& refusal) {
   std::string failure = refusal;
   std::unique_ptr<old_job<E>> old;
   try {
@@ -268,8 +272,7 @@ template <class E, class Open, class Card>
       old = std::make_unique<old_job<E>>(e, old_ranks{n_ranks, std::move(all), source});
       const detail::checkpoint_card here = card();
       for (std::size_t r = 0; r < n_ranks; ++r) {
-        const auto in = open(r);
-        old->read(*in, here, with);
+        files(r, [&](std::istream& in) { old->read(in, here, with); });
       }
       old->prepare();
     }

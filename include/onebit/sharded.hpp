@@ -10,6 +10,7 @@
 #include <onebit/algorithms.hpp>
 #include <onebit/other_owners.hpp>
 #include <onebit/sharded_parts.hpp>
+#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
 #include <string>

@@ -24,6 +24,7 @@
 #include <onebit/transport/alone.hpp>
 #include <onebit/transport/wire.hpp>
 #include <onebit/verify.hpp>
+#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -279,7 +280,7 @@ struct sharded_parts {
   };
   std::optional<step_numbers> begun;
   std::string refusal;  ///< of these numbers
-  checked checks = B::deferred ? checked::nothing : checked::compressed;
+  checked checks = checked_at_first<B>;
   std::uint64_t verify_every = 0;
   bool torn = false;  ///< some ranks may have made a step that others have not
 
@@ -293,7 +294,8 @@ struct sharded_parts {
       p.exchange.clear();
       p.begun.reset();
       p.refusal.clear();
-      if constexpr (!B::deferred) p.now()->odd_rank = 0;  // the next step has not that rank
+      // the next step has not that rank
+      if (step_scalars* const now = host_view<B>(p.now())) now->odd_rank = 0;
     }
   };
 

@@ -13,6 +13,7 @@
 #include <onebit/now.hpp>
 #include <onebit/tiled.hpp>
 #include <onebit/transport/wire.hpp>
+#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -166,8 +167,8 @@ class shards {
     backend.launch(
         1, hear_shards_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()), plan,
                               norms, static_cast<float>(largest_norm), whole_});
-    if constexpr (!B::deferred) {  // all hear the same words: all find it, or none
-      const shard_word* const words = all_.data();
+    if (const shard_word* const words = host_view<B>(all_.data())) {
+      // all hear the same words: all find it, or none
       for (std::size_t r = 1; r < terms_.size(); ++r) {
         parted_ = parted_ || words[r].number != words[0].number || words[r].plan != words[0].plan;
       }
@@ -256,9 +257,8 @@ template <class E>
 template <class E, class At, class... Fields>
 [[gnu::cold]] void look_at_layers(E& e, const At& at, const Fields&... fields) {
   if (!e.others.have_layers()) return;
-  if constexpr (!E::backend_type::deferred) {
-    if (e.now()->skip != 0) return;
-  }
+  const step_scalars* const now = host_view<typename E::backend_type>(e.now());
+  if (now != nullptr && now->skip != 0) return;
   if constexpr (LayerRule<decltype(E::rule)>) e.rule.look(at, e.others.own_parts(), fields...);
   e.others.tell_layers();
 }

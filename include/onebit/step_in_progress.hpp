@@ -14,6 +14,7 @@
 #include <onebit/shards.hpp>
 #include <onebit/tiled.hpp>
 #include <onebit/verify.hpp>
+#include <onebit/vocabulary.hpp>
 #include <string>
 #include <utility>
 
@@ -145,7 +146,8 @@ class step_in_progress {
     try {
       e_->backend().launch(1, detail::call_off_kernel{e_->now()});
       finish();
-      if constexpr (!B::deferred) e_->now()->odd_rank = 0;  // the next step has not that rank
+      // the next step has not that rank
+      if (step_scalars* const now = host_view<B>(e_->now())) now->odd_rank = 0;
     } catch (...) {
     }
   }
@@ -224,8 +226,8 @@ class step_in_progress {
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
   [[nodiscard]] bool parted() {
-    if constexpr (B::deferred) return false;
-    return e_->now()->odd_rank != 0 && e_->now()->odd_in != odd::bytes;
+    const step_scalars* const now = host_view<B>(e_->now());
+    return now != nullptr && now->odd_rank != 0 && now->odd_in != odd::bytes;
   }
   void exchange() {
     if constexpr (compresses) e_->compressed.agree(message(), turn());

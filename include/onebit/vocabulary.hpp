@@ -61,6 +61,13 @@ class function_ref<Result(Args...)> {
   Result (*call_)(void*, Args...);
 };
 
+/// p, which lies in the memory of a backend B, where the host may look there at once; null where
+/// what was launched runs behind the host.
+template <class B, class T>
+[[nodiscard]] constexpr T* host_view(T* p) {
+  return B::deferred ? nullptr : p;
+}
+
 /// Calls enqueue(), or does what it did with the same key before: optimizer::step_with.
 using step_runner = function_ref<void(std::uint64_t key, function_ref<void()> enqueue)>;
 
@@ -110,6 +117,9 @@ enum class checked : std::uint8_t {
   compressed,  ///< those of compressors
   everything   ///< also those in full precision
 };
+/// What an optimizer on a backend B checks unless it is told otherwise.
+template <class B>
+inline constexpr checked checked_at_first = B::deferred ? checked::nothing : checked::compressed;
 
 /// The weight of a word in a checksum, by its place: odd, and no two are the same in 2^31 words.
 /// Its upper half is 0, so that a word's product has no more than 64 bits: a sum of products modulo

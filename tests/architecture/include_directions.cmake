@@ -56,8 +56,9 @@ set(may_include_own_card checkpoint roll_call verify)
 set(may_include_step_in_progress ${core} report shards verify)
 set(may_include_inspect ${core})
 set(may_include_running error step_in_progress)
-set(may_include_optimizer ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
-                          change_tensors given_moments inspect own_card rebind regroup running)
+set(may_include_optimizer_class ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
+                                given_moments inspect regroup running)
+set(may_include_optimizer ${may_include_optimizer_class} change_tensors own_card rebind optimizer_class)
 set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
 set(may_include_onebit ${may_include_algorithms} transport algorithms)
 set(may_include_own_part ${core} collective flat_tensors)

@@ -36,6 +36,7 @@
 #include <variant>
 #include <vector>
 
+#include "../compiled/emulated.hpp"
 #include "../support/emulated.hpp"
 #include "trainer.hpp"
 

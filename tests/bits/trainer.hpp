@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "../compiled/optimizers.hpp"
+
 namespace onebit_test::bits {
 
 inline constexpr std::uint64_t n_steps = 15;

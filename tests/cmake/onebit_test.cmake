@@ -15,13 +15,39 @@ add_library(onebit_test_main OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/
 target_link_libraries(onebit_test_main PRIVATE doctest::doctest)
 target_compile_features(onebit_test_main PRIVATE cxx_std_20)
 
-# Nearly all tests include both: read once, not sixty times. That every header can be included alone
+# The optimizers that several files train with are compiled once, and with optimisation (off: in each
+# file that uses them, as it is compiled; less to build where only one test is wanted).
+option(ONEBIT_TESTS_COMPILED "Compile the optimizers that tests share once" ON)
+mark_as_advanced(ONEBIT_TESTS_COMPILED)
+set(onebit_test_optimizers onebit)
+if(ONEBIT_TESTS_COMPILED)
+  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/../compiled/*.cpp")
+  add_library(onebit_test_optimizers STATIC EXCLUDE_FROM_ALL ${sources})
+  target_link_libraries(onebit_test_optimizers PUBLIC onebit PRIVATE onebit_warnings)
+  target_compile_definitions(onebit_test_optimizers INTERFACE ONEBIT_TESTS_COMPILED)
+  set(onebit_test_optimizers onebit_test_optimizers)
+endif()
+
+# onebit_use_compiled(target...): programs that say nothing of the compiled optimizers use them, too.
+function(onebit_use_compiled)
+  if(NOT ONEBIT_TESTS_COMPILED)
+    return()
+  endif()
+  set(header "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../compiled/optimizers.hpp")
+  foreach(target IN LISTS ARGN)
+    target_link_libraries(${target} PRIVATE onebit_test_optimizers)
+    target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-include ${header}>")
+  endforeach()
+endfunction()
+
+# Nearly all tests include these: read once, not sixty times. That every header can be included alone
 # is a test of its own.
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp" CONTENT "" @ONLY)
 foreach(headers IN ITEMS onebit_test_headers onebit_test_headers_brief)
   add_library(${headers} OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_BINARY_DIR}/test_headers.cpp")
-  target_link_libraries(${headers} PRIVATE onebit onebit_warnings doctest::doctest)
-  target_precompile_headers(${headers} PRIVATE <doctest/doctest.h> <onebit/onebit.hpp>)
+  target_link_libraries(${headers} PRIVATE ${onebit_test_optimizers} onebit_warnings doctest::doctest)
+  target_precompile_headers(${headers} PRIVATE <doctest/doctest.h> <onebit/onebit.hpp>
+                            "${CMAKE_CURRENT_LIST_DIR}/../compiled/optimizers.hpp")
 endforeach()
 target_compile_options(onebit_test_headers_brief PRIVATE ${ONEBIT_BRIEF_OPTIONS})
 
@@ -53,7 +79,8 @@ function(onebit_test name)
   add_executable(test_${name} ${arg_UNPARSED_ARGUMENTS})
   add_dependencies(onebit_tests test_${name})
   target_include_directories(test_${name} PRIVATE "${PROJECT_SOURCE_DIR}/tests")
-  target_link_libraries(test_${name} PRIVATE onebit onebit_warnings doctest::doctest ${arg_LIBS})
+  target_link_libraries(test_${name} PRIVATE ${onebit_test_optimizers} onebit_warnings
+                                             doctest::doctest ${arg_LIBS})
   if(NOT arg_OWN_MAIN)
     target_link_libraries(test_${name} PRIVATE onebit_test_main)
   endif()

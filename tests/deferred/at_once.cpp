@@ -4,6 +4,7 @@
 // Every algorithm on emulated warps against the host: the kernels of a whole training give the same
 // bits, whatever the lanes.
 
+#include "../compiled/emulated.hpp"
 #include "../conformance/models.hpp"
 #include "../support/emulated.hpp"
 

@@ -3,6 +3,7 @@
 
 // Compressors by tile on emulated warps, which decode two messages in one kernel: the host's bits.
 
+#include "../compiled/emulated.hpp"
 #include "../cuda/trainings.hpp"
 #include "../support/emulated.hpp"
 #include "../support/storages.hpp"

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "../../examples/deepspeed_zero_one.hpp"
+#include "../compiled/emulated.hpp"
 #include "../support/echo.hpp"
 #include "../support/emulated.hpp"
 #include "../support/erased.hpp"

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "compiled/emulated.hpp"
 #include "support/emulated.hpp"
 
 using namespace onebit;

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "../compiled/emulated.hpp"
 #include "../support/emulated.hpp"
 #include "../support/scripted.hpp"
 #include "../support/training.hpp"

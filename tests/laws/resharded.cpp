@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "../compiled/emulated.hpp"
 #include "../support/emulated.hpp"
 #include "../support/scratch.hpp"
 #include "../support/training.hpp"

@@ -24,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "../compiled/emulated.hpp"
 #include "../support/emulated.hpp"
 #include "../support/scripted.hpp"
 #include "../support/training.hpp"

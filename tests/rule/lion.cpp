@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "../compiled/emulated.hpp"
 #include "../support/emulated.hpp"
 #include "../support/training.hpp"
 

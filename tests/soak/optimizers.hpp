@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "../compiled/optimizers.hpp"
 #include "../support/training.hpp"
 #include "faults.hpp"
 
