@@ -129,7 +129,7 @@ configure() {
     "${architecture[@]}" "-DCMAKE_CUDA_FLAGS_RELEASE=-O2 -DNDEBUG" \
     "-DONEBIT_BUILD_TESTS=$with_tests" \
     "-DONEBIT_BUILD_BENCH=$with_bench" -DONEBIT_BUILD_EXAMPLES=ON \
-    -DONEBIT_INSTALL=OFF "${cmake_args[@]}"
+    -DONEBIT_INSTALL=OFF -DONEBIT_TESTS_COMPILED=OFF "${cmake_args[@]}"
 }
 has_target() { cmake --build "$build" --target help | grep -E "(^|[ /])$1(:|\$| )" >/dev/null; }
 build_all() {

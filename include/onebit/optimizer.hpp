@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-/// What the calls of `optimizer` do. They are not inline: a program that says
+/// What most calls of `optimizer` do. They are not inline: a program that says
 ///
 ///     extern template class onebit::optimizer<RULE, SCHEDULE, COLLECTIVE, float, float>;
 ///
@@ -40,7 +40,8 @@ namespace onebit::inline v0_1 {
 
 namespace detail {
 
-/// The same for other tensors, or another transport.
+/// The parts of an optimizer with the rule, schedule and policy of e, for other tensors or another
+/// transport.
 template <class E, class Groups>
 [[nodiscard, gnu::cold]] std::unique_ptr<running<E>> renewed(E& e, const Groups& groups, wire w) {
   return std::make_unique<running<E>>(groups, std::move(w),

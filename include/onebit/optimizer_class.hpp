@@ -28,6 +28,8 @@
 #include <utility>
 #include <vector>
 
+// Only the class, to be read: include optimizer.hpp, which has what its calls do, so that these can
+// be compiled in one file of a program.
 namespace onebit::inline v0_1 {
 
 /// A distributed optimizer: a rule, a schedule and a collective over a transport.
@@ -257,7 +259,8 @@ class optimizer {
   optimizer(wire transport, std::string name, const std::vector<param_group<P, G>>& groups, R rule,
             S schedule, const C& collective, dense_sum sum);
   void join_others(wire transport, int stage, const step_scalars* whole);
-  // what some pairings cannot do; the public names say which
+  // What some pairings cannot do. The public names are constrained, but may not be defined
+  // elsewhere (clang 14); these may, and are empty where they are never called.
   void thaw_for(std::uint64_t warm_up_steps);
   void take(const std::vector<given_moments>& moments, std::uint64_t steps);
   void read_old_job(std::size_t n_ranks, old_files files, resume_with with);

@@ -5,6 +5,7 @@
 #include <cfenv>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <type_traits>
 
@@ -40,37 +41,6 @@
 
 namespace onebit::inline v0_1 {
 
-/// Refers to what can be called so, without its type; it must outlive this.
-template <class Signature>
-class function_ref;
-template <class Result, class... Args>
-class function_ref<Result(Args...)> {
- public:
-  template <class F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, function_ref> &&
-             std::is_invocable_r_v<Result, F&, Args...>)
-  function_ref(F&& f)
-      : called_(const_cast<void*>(static_cast<const volatile void*>(&f))),
-        call_([](void* called, Args... args) -> Result {
-          return (*static_cast<std::remove_reference_t<F>*>(called))(static_cast<Args>(args)...);
-        }) {}
-  Result operator()(Args... args) const { return call_(called_, static_cast<Args>(args)...); }
-
- private:
-  void* called_;
-  Result (*call_)(void*, Args...);
-};
-
-/// p, which lies in the memory of a backend B, where the host may look there at once; null where
-/// what was launched runs behind the host.
-template <class B, class T>
-[[nodiscard]] constexpr T* host_view(T* p) {
-  return B::deferred ? nullptr : p;
-}
-
-/// Calls enqueue(), or does what it did with the same key before: optimizer::step_with.
-using step_runner = function_ref<void(std::uint64_t key, function_ref<void()> enqueue)>;
-
 inline constexpr std::size_t word_elements = 32;    ///< elements whose bits are sent together
 inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit of work and of sums
 /// Tiles of floats that a kernel call may hold in memory that its lanes share: 48 KiB of a device.
@@ -103,6 +73,51 @@ struct step_plan {
   /// A step in which nothing travels, for rules that have one.
   [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
 };
+
+/// Refers to what can be called so, without its type. What is called must outlive the reference.
+template <class Signature>
+class function_ref;
+template <class Result, class... Args>
+class function_ref<Result(Args...)> {
+ public:
+  template <class F>
+    requires(!std::is_same_v<std::remove_cvref_t<F>, function_ref> &&
+             std::is_invocable_r_v<Result, F&, Args...>)
+  function_ref(F&& f) {
+    using called = std::remove_reference_t<F>;
+    if constexpr (std::is_function_v<called>) {
+      called_.function = reinterpret_cast<void (*)()>(&f);
+      call_ = [](target t, Args... args) -> Result {
+        return static_cast<Result>(reinterpret_cast<called*>(t.function)(
+            static_cast<Args>(args)...));  // void for any result, where it is void
+      };
+    } else {
+      called_.object = const_cast<void*>(static_cast<const volatile void*>(std::addressof(f)));
+      call_ = [](target t, Args... args) -> Result {
+        return static_cast<Result>((*static_cast<called*>(t.object))(static_cast<Args>(args)...));
+      };
+    }
+  }
+  Result operator()(Args... args) const { return call_(called_, static_cast<Args>(args)...); }
+
+ private:
+  union target {
+    void* object;
+    void (*function)();
+  };
+  target called_{};
+  Result (*call_)(target, Args...);
+};
+
+/// p, which lies in the memory of a backend B, where the host may look there at once; null where
+/// what was launched runs behind the host.
+template <class B, class T>
+[[nodiscard]] constexpr T* host_view(T* p) {
+  return B::deferred ? nullptr : p;
+}
+
+/// Calls enqueue(), or does what it did with the same key before: optimizer::step_with.
+using step_runner = function_ref<void(std::uint64_t key, function_ref<void()> enqueue)>;
 
 /// What a checkpoint must have in common with the optimizer that loads it, beside algorithm,
 /// tensors and messages.

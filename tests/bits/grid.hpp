@@ -36,7 +36,6 @@
 #include <variant>
 #include <vector>
 
-#include "../compiled/emulated.hpp"
 #include "../support/emulated.hpp"
 #include "trainer.hpp"
 

@@ -15,8 +15,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "../compiled/optimizers.hpp"
-
 namespace onebit_test::bits {
 
 inline constexpr std::uint64_t n_steps = 15;

@@ -206,6 +206,13 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
       CHECK(downloaded(backend, total).front() == times * n);
       CHECK(downloaded(backend, n_ended).front() == 0);
     }
+    // and as one kernel, which that is on a device
+    const onebit::then_once both{onebit::calls{backend_suite::raise_each{flags.data()}, n},
+                                 backend_suite::count_raised{flags.data(), n, total.data()},
+                                 n_ended.data()};
+    backend.launch(both.launches(), both);
+    CHECK(downloaded(backend, total).front() == 4 * n);
+    CHECK(downloaded(backend, n_ended).front() == 0);
   }
 
   for (const int n_ranks : {1, 2, 4, 5, 6, 8, 9, 13, 16, 17, 40}) {

@@ -133,10 +133,11 @@ struct host_lanes {
   }
 };
 
-// Where there are others, few machines run these: their operations are called, since every kernel
-// would compile them once more, and be no faster (32 floats are no register).
+// Where there are others, these run rare kernels, and all of machines from before 2013: operations
+// are called, since every kernel would compile them once more, and none be faster for it (32 floats
+// are no register). Not cold: the loops over lanes become vectors.
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__CUDACC__)
-#define ONEBIT_PORTABLE [[gnu::noinline, gnu::cold]]
+#define ONEBIT_PORTABLE [[gnu::noinline]]
 #else
 #define ONEBIT_PORTABLE ONEBIT_LANES
 #endif
