@@ -67,7 +67,7 @@ class optimizer {
                   std::move(rule), std::move(schedule), collective, sum) {}
   optimizer(optimizer&&) noexcept;
   optimizer& operator=(optimizer&&) noexcept;  ///< a step that has begun is taken back
-  ~optimizer();
+  [[gnu::cold]] ~optimizer();
 
   /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
   /// factor.
@@ -175,7 +175,7 @@ class optimizer {
   void check_messages(checked which) { between_steps().check_slots(which); }
 
   /// What compression does to this run, on this rank: inspect.hpp. Not collective; waits.
-  [[nodiscard]] std::optional<compression_state> inspect();
+  [[nodiscard, gnu::cold]] std::optional<compression_state> inspect();
 
   /// Where warnings go (null: nowhere); at first to stderr on rank 0.
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
@@ -241,8 +241,8 @@ class optimizer {
     return parts_->lasting.average.axis().n_elements();
   }
   /// Bytes that live from step to step in this phase.
-  [[nodiscard]] std::size_t state_bytes() const;
-  [[nodiscard]] std::size_t work_bytes() const;  ///< in one
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const;
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const;  ///< in one
 
   [[nodiscard]] const std::string& description() const { return name_; }        ///< and its options
   [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }          ///< a part
@@ -256,17 +256,18 @@ class optimizer {
 
  private:
   friend struct detail::within;
-  optimizer(wire transport, std::string name, const std::vector<param_group<P, G>>& groups, R rule,
-            S schedule, const C& collective, dense_sum sum);
-  void join_others(wire transport, int stage, const step_scalars* whole);
+  [[gnu::cold]] optimizer(wire transport, std::string name,
+                          const std::vector<param_group<P, G>>& groups, R rule, S schedule,
+                          const C& collective, dense_sum sum);
+  [[gnu::cold]] void join_others(wire transport, int stage, const step_scalars* whole);
   // What some pairings cannot do. The public names are constrained, but may not be defined
   // elsewhere (clang 14); these may, and are empty where they are never called.
-  void thaw_for(std::uint64_t warm_up_steps);
-  void take(const std::vector<given_moments>& moments, std::uint64_t steps);
-  void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
-  void regroup_over(wire transport, brings what);
-  void change_to(const std::vector<param_group<P, G>>& groups,
-                 const std::vector<std::size_t>& from);
+  [[gnu::cold]] void thaw_for(std::uint64_t warm_up_steps);
+  [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
+  [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
+  [[gnu::cold]] void regroup_over(wire transport, brings what);
+  [[gnu::cold]] void change_to(const std::vector<param_group<P, G>>& groups,
+                               const std::vector<std::size_t>& from);
   [[nodiscard]] step_scalars now() {
     step_scalars s;
     parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);

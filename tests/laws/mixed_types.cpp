@@ -72,7 +72,7 @@ onebit::report train(O& o, mixed_training& data) {
   return o.step(0.01F);
 }
 
-constexpr auto make = [](mixed_training& data, auto t) {
+constexpr auto make_mixed = [](mixed_training& data, auto t) {
   return onebit::one_bit_adam(data.groups(), t, frozen_after(3));
 };
 
@@ -129,7 +129,7 @@ TEST_CASE("all floats, without their type, are trained to the same bits in every
 TEST_CASE("of several types: ranks agree, a bad step changes nothing, a checkpoint goes on") {
   const auto digests = on_ranks(2, [&](onebit::threads t) {
     mixed_training data;
-    std::optional o = make(data, t);
+    std::optional o = make_mixed(data, t);
     for (int i = 0; i < 9; ++i) {
       CHECK_FALSE(train(*o, data).skipped);
       const auto before = data.digest();
@@ -144,7 +144,7 @@ TEST_CASE("of several types: ranks agree, a bad step changes nothing, a checkpoi
       if (i % 3 == 2) {
         std::istringstream in(state);
         o.reset();
-        o.emplace(make(data, t));
+        o.emplace(make_mixed(data, t));
         o->load(in);
       }
     }

@@ -13,7 +13,8 @@ float first_parameter_after_a_step() {
   onebit::run_threads(1, [&](onebit::threads comm) {
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({std::span<float>(w), std::span<float>(g)});
-    auto optimizer = onebit::adam(groups, comm, onebit::adam_options{});
+    // not one that is compiled elsewhere
+    auto optimizer = onebit::lion<onebit::bf16>(groups, comm, onebit::lion_options{});
     optimizer.step(0.1f);
   });
   return w[0];
