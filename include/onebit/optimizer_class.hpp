@@ -65,7 +65,7 @@ class optimizer {
                           dense_sum sum = dense_sum::automatic)
       : optimizer(detail::wire_of<C>(std::move(transport)), std::move(name), groups,
                   std::move(rule), std::move(schedule), collective, sum) {}
-  optimizer(optimizer&&) noexcept;
+  optimizer(optimizer&&) noexcept;             ///< the other may only be assigned to, or end
   optimizer& operator=(optimizer&&) noexcept;  ///< a step that has begun is taken back
   [[gnu::cold]] ~optimizer();
 

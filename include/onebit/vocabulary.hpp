@@ -77,9 +77,11 @@ struct step_plan {
 /// Refers to what can be called so, without its type. What is called must outlive the reference.
 template <class Signature>
 class function_ref;
+/// Of two pointers; calls what it refers to, and converts what that returns (to void: drops it).
 template <class Result, class... Args>
 class function_ref<Result(Args...)> {
  public:
+  /// An object that can be called, or a function.
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, function_ref> &&
              std::is_invocable_r_v<Result, F&, Args...>)
@@ -88,8 +90,8 @@ class function_ref<Result(Args...)> {
     if constexpr (std::is_function_v<called>) {
       called_.function = reinterpret_cast<void (*)()>(&f);
       call_ = [](target t, Args... args) -> Result {
-        return static_cast<Result>(reinterpret_cast<called*>(t.function)(
-            static_cast<Args>(args)...));  // void for any result, where it is void
+        return static_cast<Result>(
+            reinterpret_cast<called*>(t.function)(static_cast<Args>(args)...));
       };
     } else {
       called_.object = const_cast<void*>(static_cast<const volatile void*>(std::addressof(f)));
@@ -98,6 +100,7 @@ class function_ref<Result(Args...)> {
       };
     }
   }
+  /// Calls it.
   Result operator()(Args... args) const { return call_(called_, static_cast<Args>(args)...); }
 
  private:
