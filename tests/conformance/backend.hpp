@@ -207,9 +207,9 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
       CHECK(downloaded(backend, n_ended).front() == 0);
     }
     // and as one kernel, which that is on a device
-    const onebit::then_once both{onebit::calls{backend_suite::raise_each{flags.data()}, n},
-                                 backend_suite::count_raised{flags.data(), n, total.data()},
-                                 n_ended.data()};
+    const onebit::then_once<backend_suite::raise_each, backend_suite::count_raised> both{
+        onebit::calls{backend_suite::raise_each{flags.data()}, n},
+        backend_suite::count_raised{flags.data(), n, total.data()}, n_ended.data()};
     backend.launch(both.launches(), both);
     CHECK(downloaded(backend, total).front() == 4 * n);
     CHECK(downloaded(backend, n_ended).front() == 0);
