@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Trains with an optimizer that another file compiles: this one compiles in a third of the time.
+// Trains with an optimizer that another file compiles: this one takes less than half the time.
 
 #include <cmath>
 #include <cstddef>
