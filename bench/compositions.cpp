@@ -4,7 +4,6 @@
 #include "compositions.hpp"
 
 #include <onebit/onebit.hpp>
-#include <onebit/sharded.hpp>
 
 namespace onebit_bench {
 
@@ -13,7 +12,6 @@ using namespace onebit;
 namespace {
 
 using groups = std::vector<param_group<>>;
-using compact = gather_scatter<residual_in<int8, sign<>>>;
 
 const one_bit_adam_options frozen{.freeze = {.after = 2}, .refreshes = 0};
 const one_bit_lamb_options frozen_lamb{.freeze = {.after = 2}};
@@ -21,7 +19,7 @@ const one_bit_lamb_options frozen_lamb{.freeze = {.after = 2}};
 const zero_one_adam_options exchanging{
     .schedule = {.kappa = 1, .warmup_steps = 2, .max_interval = 1, .stop_refreshing = true}};
 
-/// `own` bytes, and `served` of the W-th part that a rank serves, or owns.
+/// `own` bytes, and `served` of the W-th part that a rank serves.
 std::function<double(double)> bytes(double own, double served = 0) {
   return [=](double ranks) { return own + served / ranks; };
 }
@@ -41,30 +39,11 @@ const std::vector<composition>& compositions() {
          clipped.adam.max_grad_norm = 1;
          return one_bit_adam(g, t, clipped);
        }},
-      {"one_bit_adam_v_bf16", bytes(6.25, 4),
-       [](const groups& g, wire t) { return one_bit_adam<bf16>(g, t, frozen); }},
-      {"one_bit_adam_v_8_bits", bytes(5.3, 4),
-       [](const groups& g, wire t) { return one_bit_adam<int8>(g, t, frozen); }},
-      {"one_bit_adam_8_bits", bytes(2.6, 1.05),
-       [](const groups& g, wire t) { return one_bit_adam<int8>(g, t, frozen, compact{}); }},
       {"lamb", bytes(8), [](const groups& g, wire t) { return lamb(g, t); }},
       {"one_bit_lamb", bytes(12.5, 4),
        [](const groups& g, wire t) { return one_bit_lamb(g, t, frozen_lamb); }},
-      {"one_bit_lamb_v_bf16", bytes(10.5, 4),
-       [](const groups& g, wire t) { return one_bit_lamb<bf16>(g, t, frozen_lamb); }},
       {"zero_one_adam", bytes(16.25, 4),
        [](const groups& g, wire t) { return zero_one_adam(g, t, exchanging); }},
-      {"zero_one_adam_8_bits", bytes(8.3, 1.05),
-       [](const groups& g, wire t) {
-         return zero_one_adam<int8, bf16>(g, t, exchanging, compact{});
-       }},
-      {"lion", bytes(4), [](const groups& g, wire t) { return lion(g, t); }},
-      {"one_bit_lion", bytes(4), [](const groups& g, wire t) { return one_bit_lion(g, t); }},
-      {"one_bit_lion_m_bf16", bytes(2),
-       [](const groups& g, wire t) { return one_bit_lion<bf16>(g, t); }},
-      {"sharded_adam", bytes(0, 8), [](const groups& g, wire t) { return sharded_adam(g, t); }},
-      {"sharded_lion_m_bf16", bytes(0, 2),
-       [](const groups& g, wire t) { return sharded_lion<bf16>(g, t); }},
   };
   return all;
 }

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Every algorithm, in every form that its state can have: what the benchmarks of steps and of
-// memory measure.
+// Every algorithm: what the benchmarks of steps and of memory measure.
 
 #ifndef ONEBIT_BENCH_COMPOSITIONS_HPP
 #define ONEBIT_BENCH_COMPOSITIONS_HPP

@@ -107,21 +107,21 @@ fi
       "5 %%, %s lose more\n\n", ranks, n_cells, methods, share(gains, methods), share(loses, methods)
     for (r = 1; r <= n_rates; ++r) {
       rate = rates[r]
-      printf "%s (the advisor measured %.3g Gbit/s): 1-bit Adam, 0/1 Adam, Lion by votes, whole runs;" \
+      printf "%s (the advisor measured %.3g Gbit/s): 1-bit Adam, 0/1 Adam, whole runs;" \
         " (predicted)\n%-14s", rate, gbit[rate] / n_gbit[rate], "compute"
-      for (i = 1; i <= n_sizes; ++i) printf "  2^%-31.0f", log(sizes[i]) / log(2)
+      for (i = 1; i <= n_sizes; ++i) printf "  2^%-20.0f", log(sizes[i]) / log(2)
       printf "\n"
       for (j = 1; j <= n_computes; ++j) {
         printf "%4g ns/param. ", computes[j]
         for (i = 1; i <= n_sizes; ++i) {
           cell = rate SUBSEP sizes[i] SUBSEP computes[j]
-          split("one_bit_adam zero_one_adam one_bit_lion", of, " ")
+          split("one_bit_adam zero_one_adam", of, " ")
           text = ""; text2 = ""
-          for (k = 1; k <= 3; ++k) {
+          for (k = 1; k <= 2; ++k) {
             text = text sprintf("%5s", times(measured[cell, of[k]]))
             text2 = text2 sprintf("%s%s", k > 1 ? " " : "", times(predicted[cell, of[k]]))
           }
-          printf "  %-33s", text " (" text2 ")"
+          printf "  %-22s", text " (" text2 ")"
           print r, i, j, measured[cell, "one_bit_adam"], measured[cell, "zero_one_adam"],
             predicted[cell, "one_bit_adam"], rate, log(sizes[i]) / log(2), computes[j] >data
         }

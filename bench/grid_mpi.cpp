@@ -220,8 +220,6 @@ std::vector<method> methods(model& m, const onebit::mpi& comm) {
     return onebit::adam(m.groups, comm, {}, onebit::host{}, onebit::dense_sum::in_bf16);
   };
   add("dense", std::make_shared<decltype(warm_up())>(warm_up()), phase::dense);
-  const auto votes = [&] { return onebit::one_bit_lion(m.groups, comm); };
-  add("lion", std::make_shared<decltype(votes())>(votes()));
   const auto local = [&] {  // exchanges at first, each twice as far from the last
     onebit::zero_one_adam_options o;
     o.schedule.warmup_steps = 1;
@@ -241,7 +239,7 @@ std::vector<method> methods(model& m, const onebit::mpi& comm) {
 
 // -- whole runs
 
-/// The papers' run of BERT-Large: 152000 steps, a warm-up of 23000 for 1-bit Adam; Lion has none.
+/// The papers' run of BERT-Large: 152000 steps, a warm-up of 23000 for 1-bit Adam.
 cost::workload workload_of(double n, double compute, const advisor::measurement& m) {
   cost::workload w;
   w.parameters = n;
@@ -258,7 +256,6 @@ cost::workload workload_of(double n, double compute, const advisor::measurement&
   w.zero_one_adam =
       advisor::dry_run(onebit::intervals({.warmup_steps = 12500, .doubling_steps = 32678}), w.steps,
                        [](std::uint64_t) { return 1.0F; });
-  w.one_bit_lion = {0, w.steps, 0, 0};
   return w;
 }
 
@@ -270,8 +267,7 @@ struct run {
 const run runs[] = {{algorithm::one_bit_adam, exchange::gather_scatter, "gather_scatter"},
                     {algorithm::one_bit_adam, exchange::all_gather, "all_gather"},
                     {algorithm::one_bit_adam, exchange::in_buckets, "in_buckets"},
-                    {algorithm::zero_one_adam, exchange::gather_scatter, "gather_scatter"},
-                    {algorithm::one_bit_lion, exchange::gather_scatter, "lion"}};
+                    {algorithm::zero_one_adam, exchange::gather_scatter, "gather_scatter"}};
 
 // -- measuring
 

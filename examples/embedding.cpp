@@ -67,8 +67,7 @@ class trainer {
     options.warm_up_sum = onebit::dense_sum::in_int8;  // and those in a quarter of the bytes
     options.adam.max_grad_norm = 50;                   // clipped by the global norm
     const onebit::gather_scatter in_buckets{onebit::sign<>{}, onebit::default_bucket_elements};
-    optimizer_ = onebit::one_bit_adam<onebit::int8>(  // v in 8 bits
-        groups_of(model_), comm_, options, in_buckets);
+    optimizer_ = onebit::one_bit_adam(groups_of(model_), comm_, options, in_buckets);
     // [/options]
   }
 

@@ -388,7 +388,6 @@ TEST_CASE(
   cost::workload w = papers_run();
   w.backward_share = 0.67;
   w.one_bit_adam = advisor::step_counts::freeze_after(8, 8);
-  w.one_bit_lion = {0, 8, 0, 0};
   const cost::prediction adam = cost::predict(net, w, algorithm::adam, exchange::ring);
   const cost::prediction own =
       cost::predict(net, w, algorithm::adam, exchange::dense_gather_scatter);
@@ -396,7 +395,4 @@ TEST_CASE(
       cost::predict(net, w, algorithm::one_bit_adam, exchange::gather_scatter);
   CHECK(own.step_seconds > adam.step_seconds);
   CHECK(warm_up.seconds == doctest::Approx(8 * own.step_seconds));
-  const cost::prediction lion =
-      cost::predict(net, w, algorithm::one_bit_lion, exchange::gather_scatter);
-  CHECK(lion.seconds == doctest::Approx(8 * lion.step_seconds));
 }

@@ -111,8 +111,6 @@ TEST_CASE("element: fp16 is what the compiler calls _Float16") {
 
 TEST_CASE("element: conversions are constant expressions") {
   static_assert(onebit::to_float(onebit::to_bf16(1.5F)) == 1.5F);
-  static_assert(onebit::joined(onebit::split(1.2345678F).high, onebit::split(1.2345678F).low) ==
-                1.2345678F);
   static_assert(onebit::to_float(onebit::to_fp16(65504.0F)) == 65504.0F);
   static_assert(onebit::to_fp16(65520.0F).bits == 0x7C00U);
   static_assert(onebit::to_fp16(0x1p-24F).bits == 1U);

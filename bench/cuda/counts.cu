@@ -18,7 +18,6 @@
 #include <nlohmann/json.hpp>
 #include <onebit/backend/cuda.cuh>
 #include <onebit/onebit.hpp>
-#include <onebit/sharded.hpp>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -201,11 +200,6 @@ void count_all(counter& to) {
   };
   to.by_hand();
   to.step("one_bit_adam", 8, 6, one_bit_adam);
-  to.step("one_bit_adam, 8 bits", 8, 6, [&](const groups& g, auto t, auto b) {
-    return onebit::one_bit_adam<onebit::int8>(
-        g, t, onebit::one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 0},
-        onebit::gather_scatter<onebit::residual_in<onebit::int8, onebit::sign<>>>{}, b);
-  });
   to.step("one_bit_lamb", 8, 6, [&](const groups& g, auto t, auto b) {
     return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}},
                                 exchange, b);
@@ -219,40 +213,6 @@ void count_all(counter& to) {
         onebit::gather_scatter{onebit::sign<>{}, g[0].tensors[0].params.size() / 8}, b);
   });
   to.step("lamb", 8, 3, [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
-
-  // state in fewer bytes; without v, or shared out
-  using onebit::bf16;
-  using onebit::int8;
-  const onebit::gather_scatter<onebit::residual_in<int8, onebit::sign<>>> compact;
-  const onebit::one_bit_adam_options frozen{.freeze = {.after = 2}, .refreshes = 0};
-  to.step("one_bit_adam, v in bf16", 8, 6, [&](const groups& g, auto t, auto b) {
-    return onebit::one_bit_adam<bf16>(g, t, frozen, exchange, b);
-  });
-  to.step("one_bit_adam, v in 8 bits", 8, 6, [&](const groups& g, auto t, auto b) {
-    return onebit::one_bit_adam<int8>(g, t, frozen, exchange, b);
-  });
-  to.step("one_bit_lamb, v in bf16", 8, 6, [&](const groups& g, auto t, auto b) {
-    return onebit::one_bit_lamb<bf16>(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}},
-                                      exchange, b);
-  });
-  to.step("zero_one_adam, 8 bits", 8, 6, [&](const groups& g, auto t, auto b) {
-    return onebit::zero_one_adam<int8, bf16>(
-        g, t,
-        onebit::zero_one_adam_options{.schedule = {.kappa = 1,
-                                                   .warmup_steps = 2,
-                                                   .max_interval = 1,
-                                                   .stop_refreshing = true}},
-        compact, b);
-  });
-  to.step("one_bit_lion", 8, 3, [](const groups& g, auto t, auto b) {
-    return onebit::one_bit_lion(g, t, {}, onebit::gather_scatter<onebit::unit_sign>{}, b);
-  });
-  to.step("one_bit_lion, m in bf16", 8, 3, [](const groups& g, auto t, auto b) {
-    return onebit::one_bit_lion<bf16>(g, t, {}, onebit::gather_scatter<onebit::unit_sign>{}, b);
-  });
-  to.step("lion", 8, 3, [](const groups& g, auto t, auto b) { return onebit::lion(g, t, {}, b); });
-  to.step("sharded_adam", 8, 3,
-          [](const groups& g, auto t, auto b) { return onebit::sharded_adam(g, t, {}, {}, b); });
 }
 
 }  // namespace

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What each part of the algorithms is for: a model trained with parts left out or exchanged,
-// several seeds each; and every algorithm in every form of its state. Every row is a composition of
-// a line or two. `farthest` is the largest change of a parameter in one step, in units of the
-// learning rate.
+// several seeds each. Every row is a composition of a line or two. `farthest` is the largest change
+// of a parameter in one step, in units of the learning rate.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -29,8 +28,7 @@ using namespace ablations;
 
 struct options {
   int ranks = 4, n_seeds = 3;
-  std::string of = "parts", only;
-  std::string text_file, data_directory = "/usr/share/datasets/fashion-mnist";
+  std::string only, text_file, data_directory = "/usr/share/datasets/fashion-mnist";
   std::int64_t steps = 0;  // 0: the task's
   bool images = false;
 };
@@ -44,24 +42,20 @@ struct trained {
 struct task {
   const char* figure;
   std::int64_t steps;
-  double adams_rate, lambs_rate, lions_rate;  // LAMB's is relative to a tensor's size
+  double adams_rate, lambs_rate;  // LAMB's is relative to a tensor's size
   std::function<trained(common::rank_link&, const std::string& name, double rate,
                         std::uint64_t seed)>
       train;
 
   [[nodiscard]] double rate_of(family f) const {
-    return f == family::adam ? adams_rate : f == family::lamb ? lambs_rate : lions_rate;
+    return f == family::adam ? adams_rate : lambs_rate;
   }
 };
 
 task language(const options& o) {
   auto source = std::make_shared<language_model::text>(language_model::text::load(o.text_file));
   const std::int64_t steps = o.steps > 0 ? o.steps : 400;
-  return {"validation",
-          steps,
-          0.002,
-          0.007,
-          0.0006,
+  return {"validation", steps, 0.002, 0.007,
           [=](common::rank_link& link, const std::string& name, double rate, std::uint64_t seed) {
             language_model::training_options run;
             run.steps = steps;
@@ -76,11 +70,7 @@ task language(const options& o) {
 task images(const options& o) {
   auto data = std::make_shared<image_classifier::data_set>(o.data_directory);
   const std::int64_t steps = o.steps > 0 ? o.steps : 2000;
-  return {"accuracy %",
-          steps,
-          0.002,
-          0.003,
-          0.001,
+  return {"accuracy %", steps, 0.002, 0.003,
           [=](common::rank_link& link, const std::string&, double rate, std::uint64_t seed) {
             const auto done =
                 image_classifier::train(link, *data, "adam",  // it freezes after a tenth
@@ -91,9 +81,8 @@ task images(const options& o) {
 
 struct outcome_of_row {
   std::vector<double> figures;
-  double farthest = 0;     ///< the largest change of an element in a step, in units of its lr
-  double share = 0;        ///< of the bytes that dense steps send
-  double state_bytes = 0;  ///< per parameter, after the last step
+  double farthest = 0;  ///< the largest change of an element in a step, in units of its lr
+  double share = 0;     ///< of the bytes that dense steps send
 };
 
 /// How far each step moves the parameters, from where the last one left them.
@@ -137,10 +126,8 @@ void train(const options& o, const task& learnt, const row& r, std::uint64_t see
       const trained done = learnt.train(link, r.name, learnt.rate_of(r.like), seed);
       if (comm.rank() != 0) return;
       result.figures.push_back(done.figure);
-      const auto n = static_cast<double>(done.costs.parameters);
       result.share = static_cast<double>(done.costs.total.bytes_sent) /
                      static_cast<double>(common::dense_bytes(done.costs));
-      result.state_bytes = static_cast<double>(done.costs.state_bytes) / n;
     } catch (const std::exception& e) {  // on all ranks alike: the loss is not finite
       if (comm.rank() != 0) return;
       std::fprintf(stderr, "%s: %s\n", r.name, e.what());
@@ -154,17 +141,17 @@ void print(const row& r, const outcome_of_row& o) {
   const auto n = static_cast<double>(o.figures.size());
   for (const double x : o.figures) mean += x / n;
   for (const double x : o.figures) spread += (x - mean) * (x - mean) / std::max(1.0, n - 1);
-  std::printf("%-38s %10.4f %8.4f %9.2f %% %9.1f %8.2f\n", r.name, mean, std::sqrt(spread),
-              100 * o.share, o.farthest, o.state_bytes);
+  std::printf("%-38s %10.4f %8.4f %9.2f %% %9.1f\n", r.name, mean, std::sqrt(spread), 100 * o.share,
+              o.farthest);
   std::fflush(stdout);
 }
 
 void run(const options& o) {
   const task learnt = o.images ? images(o) : language(o);
-  std::printf("%lld steps, %d ranks, seeds 1 to %d\n%-38s %10s %8s %11s %9s %8s\n",
+  std::printf("%lld steps, %d ranks, seeds 1 to %d\n%-38s %10s %8s %11s %9s\n",
               static_cast<long long>(learnt.steps), o.ranks, o.n_seeds, "composition",
-              learnt.figure, "spread", "of dense", "farthest", "state");
-  for (const row& r : o.of == "states" ? rows_of_states() : rows_of_parts()) {
+              learnt.figure, "spread", "of dense", "farthest");
+  for (const row& r : rows()) {
     if (std::string(r.name).find(o.only) == std::string::npos) continue;
     outcome_of_row result;
     for (int seed = 1; seed <= o.n_seeds; ++seed) {
@@ -179,8 +166,6 @@ void run(const options& o) {
 int main(int argc, char** argv) {
   options o;
   CLI::App app{"Trains a model with parts of the algorithms left out or exchanged."};
-  app.add_option("--of", o.of, "parts, or states: every form of every algorithm's state (parts)")
-      ->check(CLI::IsMember({"parts", "states"}));
   app.add_flag("--images", o.images, "Train the image classifier, not the language model");
   app.add_option("--steps", o.steps, "Steps of each training (400, of images 2000)")
       ->check(CLI::Range(1, 1000000000));

@@ -37,8 +37,7 @@ row lamb_with(const char* name, lamb_options o) {
           }};
 }
 
-template <class C = sign<>>
-row zero_one(const char* name, intervals_options when, C codec = {}, double bound = 2) {
+row zero_one(const char* name, intervals_options when, sign<> codec = {}, double bound = 2) {
   return {name, family::adam, [=](const groups& g, threads t, const settings& s) mutable {
             when.warmup_steps = s.freeze_after;
             when.also_every = s.meet_every;
@@ -50,9 +49,8 @@ row zero_one(const char* name, intervals_options when, C codec = {}, double boun
 
 }  // namespace
 
-std::vector<row> ablations::rows_of_parts() {
+std::vector<row> ablations::rows() {
   const auto layer = granularity::layer(), block = granularity::block(128);
-  const residual_in<int8, sign<>> compact;
   return {
       {"adam", family::adam,
        [](const groups& g, threads t, const settings& s) { return quiet(adam(g, t, s.adam)); }},
@@ -61,18 +59,11 @@ std::vector<row> ablations::rows_of_parts() {
       one_bit("  v frozen for good (the paper's)", 0, gather_scatter{sign<>{layer}}, 0),
       one_bit("  v frozen for good, no compression", 0, gather_scatter<identity>{}),
       one_bit("  no error feedback", 16, all_gather{forgetful_sign<>{}}),
-      one_bit("  tensors below 1024 elements exact", 16, gather_scatter{exact_below{1024}}),
       one_bit("  a scale per layer", 16, gather_scatter{sign<>{layer}}),
       one_bit("  L1 scale per layer", 16, gather_scatter{sign<l1_scale>{layer}}),
       one_bit("  L2 scale per block of 128", 16, gather_scatter{sign<l2_scale>{block}}),
       one_bit("  L1 scale per block of 128", 16, gather_scatter{sign<l1_scale>{block}}),
       one_bit("  one L2 scale for all layers", 16, gather_scatter{sign<>{granularity::vector()}}),
-      {"  v and residuals in 8 bits", family::adam,
-       [compact](const groups& g, threads t, const settings& s) {
-         return quiet(one_bit_adam<int8>(
-             g, t, {.adam = {.beta2 = s.adam.beta2}, .freeze = {.after = s.freeze_after}},
-             gather_scatter{compact}));
-       }},
       {"  message m / sqrt(v), v frozen", family::adam,
        [](const groups& g, threads t, const settings& s) {
          return quiet(optimizer("updates", g, t, compressed_updates(s.adam),
@@ -84,10 +75,8 @@ std::vector<row> ablations::rows_of_parts() {
       zero_one("0/1 Adam", {}),
       zero_one("  no local steps", {.max_interval = 1}),
       zero_one("  no bound on steps (the paper's)", {}, sign<>{layer}, 0),
-      zero_one("  tensors below 1024 elements exact", {}, exact_below{1024}),
       zero_one("  a scale per layer", {}, sign<>{layer}),
       zero_one("  L2 scale per block of 128", {}, sign<>{block}),
-      zero_one("  residuals in 8 bits", {}, compact),
       {"lamb", family::lamb,
        [](const groups& g, threads t, const settings& s) {
          return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));

@@ -20,7 +20,7 @@ struct settings {
   std::uint64_t freeze_after, meet_every;
 };
 
-enum class family { adam, lamb, lion };  // decides the learning rate
+enum class family { adam, lamb };  // decides the learning rate
 
 struct row {
   const char* name;
@@ -34,7 +34,6 @@ onebit::any_optimizer quiet(Optimizer made) {
   return made;
 }
 
-std::vector<row> rows_of_parts();   // parts left out, or exchanged
-std::vector<row> rows_of_states();  // every algorithm, in every form that its state can have
+std::vector<row> rows();
 
 }  // namespace ablations

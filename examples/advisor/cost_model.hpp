@@ -37,7 +37,7 @@ struct workload {
   double dense_update_seconds = 0;      ///< of the optimizer's arithmetic in a dense step
   passes compression;                   ///< the same for the steps that are not dense
   std::uint64_t steps = 1;              ///< of the uncompressed run: Adam, LAMB
-  step_counts one_bit_adam, one_bit_lamb, zero_one_adam, one_bit_lion;
+  step_counts one_bit_adam, one_bit_lamb, zero_one_adam;
 
   /// Of forward_backward_seconds, at their end: where gradients come one after the other, and what
   /// has come travels. Then adam's ring is torch's DistributedDataParallel, and
@@ -49,17 +49,10 @@ struct workload {
   double bucket_elements = 1 << 20;      ///< of in_buckets: default_bucket_elements
 };
 
-enum class algorithm : std::uint8_t {
-  adam,
-  one_bit_adam,
-  one_bit_lamb,
-  zero_one_adam,
-  one_bit_lion
-};
+enum class algorithm : std::uint8_t { adam, one_bit_adam, one_bit_lamb, zero_one_adam };
 
 [[nodiscard]] inline const char* name_of(algorithm a) {
-  constexpr const char* names[] = {"adam", "one_bit_adam", "one_bit_lamb", "zero_one_adam",
-                                   "one_bit_lion"};
+  constexpr const char* names[] = {"adam", "one_bit_adam", "one_bit_lamb", "zero_one_adam"};
   return names[static_cast<std::size_t>(a)];
 }
 
@@ -148,7 +141,6 @@ struct prediction {
 [[nodiscard]] inline const step_counts& steps_of(const workload& work, algorithm by) {
   return by == algorithm::one_bit_adam   ? work.one_bit_adam
          : by == algorithm::one_bit_lamb ? work.one_bit_lamb
-         : by == algorithm::one_bit_lion ? work.one_bit_lion
                                          : work.zero_one_adam;
 }
 
@@ -225,8 +217,8 @@ struct advice {
   add(algorithm::adam, exchange::dense_gather_scatter);
   const double adam = std::max(a.all[0].speed_up, a.all[1].speed_up);
   const bool has_levels = net.ranks_per_node > 1 && net.ranks > net.ranks_per_node;
-  for (const algorithm by : {algorithm::one_bit_adam, algorithm::one_bit_lamb,
-                             algorithm::zero_one_adam, algorithm::one_bit_lion}) {
+  for (const algorithm by :
+       {algorithm::one_bit_adam, algorithm::one_bit_lamb, algorithm::zero_one_adam}) {
     if (steps_of(work, by).steps() == 0) continue;
     add(by, exchange::gather_scatter);
     add(by, exchange::all_gather);

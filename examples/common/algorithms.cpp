@@ -4,7 +4,6 @@
 // All of the trainers' use of onebit: the optimizers and the transports.
 #include "algorithms.hpp"
 
-#include <onebit/collective/all_gather.hpp>
 #include <onebit/make_optimizer.hpp>
 #include <onebit/transport/threads.hpp>
 #ifdef EXAMPLE_WITH_MPI
@@ -27,13 +26,8 @@ template <class Transport>
 onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorithm,
                                      std::span<const parameter> parameters,
                                      const optimizer_settings& settings) {
-  auto groups = make_groups(parameters);
-  onebit::option_map options = options_of(algorithm, settings, groups);
-  if (algorithm == "mean_lion") {
-    return onebit::one_bit_lion(groups, comm,
-                                onebit::lion_options{.max_grad_norm = settings.max_grad_norm},
-                                onebit::all_gather<onebit::unit_sign>{});
-  }
+  const auto groups = make_groups(parameters);
+  onebit::option_map options = options_of(algorithm, settings);
   if (settings.bucket_elements > 0 && algorithm.find('_') != std::string::npos) {
     options["bucket_elements"] = std::to_string(settings.bucket_elements);
   }
@@ -88,25 +82,17 @@ std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parame
   return groups;
 }
 
-onebit::option_map options_of(const std::string& algorithm, const optimizer_settings& settings,
-                              std::vector<onebit::param_group<>>& groups) {
+onebit::option_map options_of(const std::string& algorithm, const optimizer_settings& settings) {
   using onebit::describe;
-  onebit::option_map options{{"max_grad_norm", describe(settings.max_grad_norm)}};
-  if (algorithm.ends_with("lion")) {
-    // Its betas are its own; decays act with rates a tenth of Adam's, and are ten times as large.
-    for (auto& g : groups) g.weight_decay *= 10;
-    const bool averages = algorithm == "lion" || algorithm == "sharded_lion";
-    if (averages) options["sum"] = settings.averages;  // votes have none
-  } else {
-    options["beta2"] = describe(settings.beta2);
-    options["eps"] = describe(settings.eps);
-    if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
-    const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
-                        : algorithm == "zero_one_adam"   ? "refresh_sum"
-                                                         : "sum";
-    options[where] = settings.averages;
-  }
-  if (algorithm.starts_with("zero_one")) {
+  onebit::option_map options{{"max_grad_norm", describe(settings.max_grad_norm)},
+                             {"beta2", describe(settings.beta2)},
+                             {"eps", describe(settings.eps)}};
+  if (algorithm.starts_with("one_bit")) options["freeze.after"] = describe(settings.freeze_after);
+  const char* where = algorithm.starts_with("one_bit") ? "warm_up_sum"
+                      : algorithm == "zero_one_adam"   ? "refresh_sum"
+                                                       : "sum";
+  options[where] = settings.averages;
+  if (algorithm == "zero_one_adam") {
     // it has no freeze that comes by itself
     const auto steps = settings.freeze_after > 0 ? settings.freeze_after : 10;
     options["schedule.warmup_steps"] = describe(steps);
@@ -115,14 +101,8 @@ onebit::option_map options_of(const std::string& algorithm, const optimizer_sett
   return options;
 }
 
-std::vector<std::string> usual_algorithms() {
-  return {"adam", "one_bit_adam", "lamb", "one_bit_lamb", "zero_one_adam"};
-}
 std::vector<std::string> available_algorithms() {
-  auto all = usual_algorithms();
-  all.insert(all.end(), {"sharded_adam", "lion", "sharded_lion", "one_bit_lion", "mean_lion",
-                         "zero_one_lion"});
-  return all;
+  return {"adam", "one_bit_adam", "lamb", "one_bit_lamb", "zero_one_adam"};
 }
 
 std::vector<std::string> available_transports() {

@@ -17,7 +17,6 @@
 namespace common {
 
 std::vector<std::string> available_algorithms();
-std::vector<std::string> usual_algorithms();  // those that are trained unless others are named
 std::vector<std::string> available_transports();
 
 struct parameter {
@@ -30,14 +29,13 @@ struct optimizer_settings {
   double beta2;
   double eps;
   // Steps in which the variance still learns: those of one_bit_adam and one_bit_lamb send exact
-  // averages; in those of zero_one_adam and zero_one_lion, which compress from the start, every
-  // step exchanges.
+  // averages; in those of zero_one_adam, which compresses from the start, every step exchanges.
   std::uint64_t freeze_after;
   double max_grad_norm = 0;  // gradients are clipped to it; 0: not at all
   // What averages travel in: automatic (fp32 here), in_bf16 or in_int8.
   std::string averages = "automatic";
   std::size_t bucket_elements = 0;  // of the compressed exchange; 0: one bucket
-  // After every so-manieth step the ranks of those two have the same parameters.
+  // After every so-manieth step the ranks of zero_one_adam have the same parameters.
   std::uint64_t meet_every;
 };
 
@@ -67,9 +65,8 @@ struct rank_link {
 // Matrices decay; biases and gains do not.
 std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters);
 
-// What an algorithm is told; may change the decay of the groups.
-onebit::option_map options_of(const std::string& algorithm, const optimizer_settings& settings,
-                              std::vector<onebit::param_group<>>& groups);
+// What an algorithm is told.
+onebit::option_map options_of(const std::string& algorithm, const optimizer_settings& settings);
 
 // Runs f on every rank: on `ranks` threads, or on the calling process as one of mpirun's, whose
 // number is checked against `ranks` unless that is 0.

@@ -85,8 +85,7 @@ over() {
 # trainer does by itself, trained once for all figures.
 train() {
   local figure="$1" option="$2" algorithm value seed arguments=()
-  run default --algorithm adam --algorithm one_bit_adam --algorithm zero_one_adam \
-    --algorithm one_bit_lion
+  run default --algorithm adam --algorithm one_bit_adam --algorithm zero_one_adam
   for seed in "${seeds[@]}"; do cp "$work/default.$seed" "$work/$figure-$3.$seed"; done
   shift 3
   for algorithm in "${algorithms[@]}"; do arguments+=(--algorithm "$algorithm"); done
@@ -122,7 +121,7 @@ beta2() {
   over beta2 "beta2" 0.9 0.97 0.99 0.999
 }
 clip() {
-  algorithms=(one_bit_adam one_bit_lion)
+  algorithms=(one_bit_adam)
   train clip --max-grad-norm 0 0.3 1
   over clip "max_grad_norm (0: not clipped)" 0.3 1 0
 }

@@ -22,15 +22,14 @@ using namespace image_classifier;
 
 struct options {
   int ranks = 4;
-  std::vector<std::string> algorithms = common::usual_algorithms();
+  std::vector<std::string> algorithms = common::available_algorithms();
   std::string data_directory = "/usr/share/datasets/fashion-mnist";
   std::string json_file;
   training_options training{.model = "perceptron", .steps = 2000};
 };
 
 void declare(CLI::App& app, options& o) {
-  app.add_option("--algorithm", o.algorithms,
-                 "Optimizer to train with; may be repeated (all but Lion's)")
+  app.add_option("--algorithm", o.algorithms, "Optimizer to train with; may be repeated (all)")
       ->check(CLI::IsMember(common::available_algorithms()));
   app.add_option("--model", o.training.model,
                  "What learns: perceptron or convolutional (perceptron)")
@@ -41,16 +40,15 @@ void declare(CLI::App& app, options& o) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
   app.add_option("--seed", o.training.seed, "Seed of the initial parameters and batches (1)");
   app.add_option("--learning-rate", o.training.learning_rate,
-                 "At the peak, after warm-up (0.002; LAMB 0.003, Lion 0.001)")
+                 "At the peak, after warm-up (0.002; LAMB 0.003)")
       ->check(CLI::Range(1e-8, 10.0));
   app.add_option("--data", o.data_directory, "Directory of the images and labels")
       ->capture_default_str();
   app.add_option("--json", o.json_file, "File to write the table to as JSON");
 }
 
-// LAMB's is relative to the size of each tensor; Lion moves every element by the whole of it.
+// LAMB's is relative to the size of each tensor.
 double peak_learning_rate(const std::string& algorithm) {
-  if (algorithm.ends_with("lion")) return 0.001;
   return algorithm.ends_with("lamb") ? 0.003 : 0.002;
 }
 

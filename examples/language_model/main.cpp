@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   std::string transport = "threads";
   int ranks = 0;
   CLI::App app{"Trains a small language model with onebit's optimizers and compares them."};
-  declare(app, o, common::available_algorithms());
+  declare(app, o);
   app.add_option("--transport", transport, "What connects the ranks; mpi under mpirun (threads)")
       ->check(CLI::IsMember(common::available_transports()));
   app.add_option("--ranks", ranks, "Ranks that train together (4; with mpi: as mpirun started)")

@@ -14,9 +14,8 @@ namespace language_model {
 
 namespace {
 
-// LAMB's is relative to the size of each tensor; Lion moves every element by the whole of it.
+// LAMB's is relative to the size of each tensor.
 double peak_learning_rate(const std::string& algorithm) {
-  if (algorithm.ends_with("lion")) return 0.0006;
   return algorithm.ends_with("lamb") ? 0.007 : 0.002;
 }
 
@@ -49,12 +48,11 @@ void report(const program_options& o, const summary& done) {
 
 }  // namespace
 
-void declare(CLI::App& app, program_options& o, const std::vector<std::string>& algorithms) {
+void declare(CLI::App& app, program_options& o) {
   const auto at_least_1 = CLI::Range(std::int64_t{1}, std::int64_t{1000000000});
   training_options& t = o.training;
-  app.add_option("--algorithm", o.algorithms,
-                 "Optimizer to train with; may be repeated (all but Lion's)")
-      ->check(CLI::IsMember(algorithms));
+  app.add_option("--algorithm", o.algorithms, "Optimizer to train with; may be repeated (all)")
+      ->check(CLI::IsMember(common::available_algorithms()));
   app.add_option("--steps", t.steps, "Steps of training (1600)")->check(at_least_1);
   app.add_option("--seed", t.seed, "Seed of the initial parameters and of the batches (1)");
   app.add_option("--batch", t.batch, "Sequences per rank and step (2)")->check(CLI::Range(1, 4096));
@@ -65,12 +63,12 @@ void declare(CLI::App& app, program_options& o, const std::vector<std::string>& 
   app.add_option("--context", t.shape.context, "Characters in a sequence (64)")
       ->check(CLI::Range(8, 1024));
   app.add_option("--learning-rate", t.learning_rate,
-                 "At the peak, after warm-up (0.002; LAMB 0.007, Lion 0.0006)")
+                 "At the peak, after warm-up (0.002; LAMB 0.007)")
       ->check(CLI::Range(1e-8, 10.0));
   app.add_option("--max-grad-norm", t.max_grad_norm,
                  "Clips gradients by their global norm (0: does not)")
       ->check(CLI::Range(0.0, 1e30));
-  app.add_option("--beta2", t.beta2, "How long the variance remembers (0.99); not Lion's")
+  app.add_option("--beta2", t.beta2, "How long the variance remembers (0.99)")
       ->check(CLI::Range(0.0, 0.99999));
   app.add_option("--rate-warm-up", t.rate_warm_up,
                  "Share of the steps in which the rate rises (0.1)")
@@ -79,7 +77,7 @@ void declare(CLI::App& app, program_options& o, const std::vector<std::string>& 
                  "Of the compressed exchange's buckets (0: one bucket)")
       ->check(CLI::Range(0, 1 << 30));
   app.add_option("--averages", t.averages,
-                 "What averages of gradients travel in (automatic: here fp32); not Lion's")
+                 "What averages of gradients travel in (automatic: here fp32)")
       ->check(CLI::IsMember({"automatic", "in_bf16", "in_int8"}));
   app.add_option("--freeze-after", t.freeze_after,
                  "Step from which the variance is frozen (a tenth of the run, LAMB a fifth; at "

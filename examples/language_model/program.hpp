@@ -16,7 +16,7 @@
 namespace language_model {
 
 struct program_options {
-  std::vector<std::string> algorithms = common::usual_algorithms();
+  std::vector<std::string> algorithms = common::available_algorithms();
   std::string text_file;
   std::string json_file;
   std::string out_directory = "language_model_out";
@@ -28,7 +28,7 @@ struct program_options {
                             .checkpoint_every = -1};
 };
 
-void declare(CLI::App& app, program_options& o, const std::vector<std::string>& algorithms);
+void declare(CLI::App& app, program_options& o);
 
 // Replaces what was not said by what follows from the rest. Throws where that does not fit
 // together.

@@ -12,7 +12,6 @@
 #include <new>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/sharded.hpp>
 #include <vector>
 
 #include "support/training.hpp"
@@ -142,13 +141,6 @@ TEST_CASE("steps do not allocate: Adam") {
     return onebit::adam(data.groups(), t, {}, backend, onebit::dense_sum::transport);
   });
 }
-TEST_CASE("steps do not allocate: Adam, its state shared out") {
-  for (const std::size_t bucket : {0, 900}) {
-    check_steps(any_number, [bucket](auto& data, auto t, auto backend) {
-      return onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = bucket}, backend);
-    });
-  }
-}
 TEST_CASE("steps do not allocate: 1-bit Adam, gather-scatter") {
   check_steps(1, [](auto& data, auto t, auto backend) {
     return onebit::one_bit_adam(data.groups(), t, frozen_after_6(),
@@ -183,23 +175,6 @@ TEST_CASE("steps do not allocate: gradients that are only read") {
     }
     return onebit::one_bit_adam(groups, t, frozen_after_6(),
                                 onebit::gather_scatter<onebit::sign<>>{}, backend);
-  });
-}
-TEST_CASE("steps do not allocate: 1-bit Adam, v and residuals in 8 bits") {
-  check_steps(1, [](auto& data, auto t, auto backend) {
-    return onebit::one_bit_adam<onebit::int8>(
-        data.groups(), t, frozen_after_6(),
-        onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, backend);
-  });
-}
-TEST_CASE("steps do not allocate: 0/1 Adam, v and residuals in 8 bits, m in bf16") {
-  check_steps(any_number, [](auto& data, auto t, auto backend) {
-    onebit::zero_one_adam_options o;
-    o.schedule = {.warmup_steps = 2, .doubling_steps = 4, .max_interval = 4};
-    o.schedule.stop_refreshing = true;  // v is in 8 bits from the end of step 1 on
-    return onebit::zero_one_adam<onebit::int8, onebit::bf16>(
-        data.groups(), t, o,
-        onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, backend);
   });
 }
 TEST_CASE("steps do not allocate: 1-bit LAMB") {
@@ -237,35 +212,6 @@ TEST_CASE("state_bytes and work_bytes are what an optimizer holds on the heap") 
         CHECK(held >= told - told / 100);
         CHECK(held <= told + n / 4096 * 400 + 20000);
       }
-    });
-  }
-}
-
-TEST_CASE("a shared optimizer holds a W-th on the heap, and messages of two buckets") {
-  const std::size_t n = std::size_t{1} << 20;
-  for (const int w : {2, 4}) {
-    onebit::run_threads(w, [&](onebit::threads t) {
-      std::vector<onebit::bf16> params(n), grads(n);
-      std::vector<onebit::param_group<onebit::bf16>> groups(1);
-      groups[0].tensors.push_back({params, grads});
-      wait_for_all(t);
-      const auto before = live_bytes.load();
-      wait_for_all(t);
-      const std::size_t bucket = 1 << 16;
-      auto optimizer =
-          onebit::sharded_adam(groups, t, {}, {.bucket_elements = bucket, .masters = true});
-      for (int i = 0; i < 3; ++i) (void)optimizer.step(0.01F);
-      wait_for_all(t);
-      const auto each = static_cast<std::size_t>(w);
-      const auto held = static_cast<std::size_t>(live_bytes.load() - before) / each;
-      const std::size_t told = optimizer.state_bytes() + optimizer.work_bytes();
-      CHECK(held >= told - told / 100);
-      CHECK(held <= told + n / 4096 * 400 + 20000);
-      // m, v, masters; the means, and the optimizer's own copy of them; bf16 messages both ways
-      CHECK(optimizer.state_bytes() <= 12 * n / each + 4096);
-      // and about 100 bytes for each tile, here of 1024 elements
-      CHECK(optimizer.work_bytes() <= 8 * n / each + 4 * 2 * bucket + n / 1024 * 100 + 20000);
-      wait_for_all(t);
     });
   }
 }

@@ -28,13 +28,6 @@
   X(adam_rule<host>, freeze, all_gather<sign<l1_scale>>, float, float)     \
   X(adam_rule<host>, freeze, hierarchical<sign<>>, float, float)
 
-#define ONEBIT_TESTS_ONE_BIT_ADAM_FORMS(X)                                                  \
-  X(adam_rule<host>, freeze, gather_scatter<exact_below<sign<>>>, float, float)             \
-  X(adam_rule<host>, freeze, hierarchical<exact_below<sign<>>>, float, float)               \
-  X(adam_rule<host>, freeze, gather_scatter<residual_in<int8, sign<>>>, float, float)       \
-  X(adam_rule<host, int8>, freeze, gather_scatter<residual_in<int8, sign<>>>, float, float) \
-  X(adam_rule<host, int8>, freeze, gather_scatter<sign<>>, float, float)
-
 #define ONEBIT_TESTS_LAMB(X)                                                     \
   X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, float)       \
   X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, const float) \
@@ -44,31 +37,14 @@
   X(lamb_rule<host>, freeze, gather_scatter<sign<>>, float, const float)         \
   X(lamb_rule<host>, freeze, gather_scatter<sign<>>, bf16, bf16)                 \
   X(lamb_rule<host>, freeze, all_gather<sign<>>, float, float)                   \
-  X(lamb_rule<host>, freeze, hierarchical<sign<>>, float, float)                 \
-  X(lamb_rule<host, bf16>, freeze, gather_scatter<sign<>>, float, float)
+  X(lamb_rule<host>, freeze, hierarchical<sign<>>, float, float)
 
-#define ONEBIT_TESTS_ZERO_ONE_ADAM(X)                                                             \
-  X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, float, float)                         \
-  X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, bf16, bf16)                           \
-  X(zero_one_rule<host>, intervals, gather_scatter<identity>, float, float)                       \
-  X(zero_one_rule<host>, intervals, all_gather<sign<>>, float, float)                             \
-  X(zero_one_rule<host>, intervals, hierarchical<sign<>>, float, float)                           \
-  X(zero_one_rule<host, int8, bf16>, intervals, gather_scatter<sign<>>, float, float)             \
-  X(zero_one_rule<host, int8, bf16>, intervals, gather_scatter<residual_in<int8, sign<>>>, float, \
-    float)                                                                                        \
-  X(zero_one_rule<host, int8, bf16>, intervals, gather_scatter<residual_in<int8, sign<>>>, float, \
-    const float)
-
-#define ONEBIT_TESTS_LION(X)                                                           \
-  X(lion_rule<host>, always_dense, gather_scatter<identity>, float, float)             \
-  X(lion_rule<host>, always_dense, gather_scatter<identity>, bf16, bf16)               \
-  X(lion_rule<host>, always_compressed, gather_scatter<unit_sign>, float, float)       \
-  X(lion_rule<host>, always_compressed, gather_scatter<unit_sign>, float, const float) \
-  X(lion_rule<host>, always_compressed, gather_scatter<unit_sign>, bf16, bf16)         \
-  X(lion_rule<host>, always_compressed, gather_scatter<sign<>>, float, float)          \
-  X(lion_rule<host>, always_compressed, all_gather<unit_sign>, float, float)           \
-  X(lion_rule<host, bf16>, always_compressed, all_gather<unit_sign>, float, float)     \
-  X(zero_one_lion_rule<host>, exchange_intervals, gather_scatter<sign<>>, float, float)
+#define ONEBIT_TESTS_ZERO_ONE_ADAM(X)                                       \
+  X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, float, float)   \
+  X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, bf16, bf16)     \
+  X(zero_one_rule<host>, intervals, gather_scatter<identity>, float, float) \
+  X(zero_one_rule<host>, intervals, all_gather<sign<>>, float, float)       \
+  X(zero_one_rule<host>, intervals, hierarchical<sign<>>, float, float)
 
 namespace onebit {
 
@@ -78,10 +54,8 @@ namespace onebit {
 #if defined(ONEBIT_TESTS_COMPILED)
 ONEBIT_TESTS_ADAM(ONEBIT_TESTS_DECLARE)
 ONEBIT_TESTS_ONE_BIT_ADAM(ONEBIT_TESTS_DECLARE)
-ONEBIT_TESTS_ONE_BIT_ADAM_FORMS(ONEBIT_TESTS_DECLARE)
 ONEBIT_TESTS_LAMB(ONEBIT_TESTS_DECLARE)
 ONEBIT_TESTS_ZERO_ONE_ADAM(ONEBIT_TESTS_DECLARE)
-ONEBIT_TESTS_LION(ONEBIT_TESTS_DECLARE)
 #endif
 
 }  // namespace onebit

@@ -88,10 +88,6 @@ int main() {
                   return onebit::zero_one_adam(groups, comm, options,
                                                onebit::gather_scatter{by_tensor}, backend);
                 });
-  good &= check("lion, none, float", 3,
-                [](const auto& groups, onebit::threads comm, onebit::host backend) {
-                  return onebit::lion(groups, comm, {}, backend);
-                });
   std::puts(good ? "the recorded bits" : "NOT the recorded bits");
   return good ? 0 : 1;
 }

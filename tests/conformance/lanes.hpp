@@ -280,69 +280,6 @@ void check_elements(B backend) {
   CHECK(std::memcmp(narrow.data(), narrow_host.data(), narrow.size() * sizeof(T)) == 0);
 }
 
-/// The same of floats in two halves.
-struct halves {
-  const onebit::bf16* high_in;
-  const onebit::low_half* low_in;
-  const float* wide_in;
-  float* wide_out;
-  onebit::bf16* high_out;
-  onebit::low_half* low_out;
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const std::size_t word = i / 33;
-    const auto n = static_cast<std::uint32_t>(i % 33);
-    L::store(wide_out + 32 * i, L::load_joined(high_in + 32 * word, low_in + 32 * word, n));
-    L::store_split(high_out + 32 * i, low_out + 32 * i, L::load(wide_in + 32 * word), n);
-  }
-};
-
-template <class B>
-void check_halves(B backend) {
-  const flat wide = rounding_cases();
-  std::vector<onebit::bf16> high;
-  std::vector<onebit::low_half> low;
-  for (const float x : wide) {
-    high.push_back(onebit::split(x).high);
-    low.push_back(onebit::split(x).low);
-  }
-  const std::size_t n_split = high.size();  // and halves that no float has
-  for (const std::uint16_t bits : std::initializer_list<std::uint16_t>{
-           0x0000, 0x8000, 0x7F80, 0xFF80, 0x0001, 0x7F7F, 0x3F80, 0x7FFF}) {
-    for (const std::int16_t added : std::initializer_list<std::int16_t>{-32768, -1, 0, 1}) {
-      high.push_back({bits});
-      low.push_back({added});
-    }
-  }
-  flat whole = wide;
-  whole.resize(high.size());
-  const std::size_t n = whole.size() / 32 * 33;
-  const auto w = uploaded(backend, whole);
-  const auto h = uploaded(backend, high);
-  const auto l = uploaded(backend, low);
-  auto wide_out = backend.template make_buffer<float>(32 * n);
-  auto high_out = backend.template make_buffer<onebit::bf16>(32 * n);
-  auto low_out = backend.template make_buffer<onebit::low_half>(32 * n);
-  backend.launch(
-      n, halves{h.data(), l.data(), w.data(), wide_out.data(), high_out.data(), low_out.data()});
-  const auto joined = downloaded(backend, wide_out);
-  const auto highs = downloaded(backend, high_out);
-  const auto lows = downloaded(backend, low_out);
-  std::size_t n_wrong = 0;
-  for (std::size_t i = 0; i < 32 * n; ++i) {
-    const std::size_t word = i / 32 / 33, lane = i % 32, from = 32 * word + lane;
-    const bool is_there = lane < i / 32 % 33;
-    const float x = from < n_split ? wide[from] : onebit::joined(high[from], low[from]);
-    const float y = is_there ? x : 0.0F;
-    const bool same = std::bit_cast<std::uint32_t>(joined[i]) == std::bit_cast<std::uint32_t>(y);
-    n_wrong += same || (std::isnan(y) && std::isnan(joined[i])) ? 0 : 1;
-    if (from >= n_split) continue;
-    n_wrong += highs[i] == (is_there ? high[from] : onebit::bf16{}) ? 0 : 1;
-    n_wrong += lows[i].bits == (is_there ? low[from].bits : 0) ? 0 : 1;
-  }
-  CHECK(n_wrong == 0);
-}
-
 }  // namespace onebit_test::lanes_suite
 
 TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
@@ -405,7 +342,6 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
   check_elements<float>(backend);
   check_elements<onebit::bf16>(backend);
   check_elements<onebit::fp16>(backend);
-  check_halves(backend);
 }
 
 #endif  // ONEBIT_TESTS_CONFORMANCE_LANES_HPP

@@ -46,29 +46,6 @@ TEST_CASE("cuda: buffers are aligned and go back to the resource they came from"
   CHECK(memory.bytes == 0);
 }
 
-TEST_CASE("cuda: bytes are messages, of the memory that a resource has for these") {
-  struct two_kinds {
-    counting_memory *other, *messages;
-    void* allocate_async(std::size_t n, std::size_t, cudaStream_t stream) const {
-      return other->allocate(n, stream);
-    }
-    void* allocate_message_async(std::size_t n, std::size_t, cudaStream_t stream) const {
-      return messages->allocate(n, stream);
-    }
-    void deallocate_async(void* p, std::size_t n, std::size_t, cudaStream_t stream) const noexcept {
-      other->deallocate(p, n, stream);
-    }
-  };
-  const stream s;
-  counting_memory other, messages;
-  onebit::cuda_resource_of resource(two_kinds{&other, &messages});
-  const onebit::cuda backend(s.handle, resource);
-  const auto floats = backend.make_buffer<float>(100);
-  const auto bytes = backend.make_buffer<std::byte>(300);
-  CHECK(other.bytes == 400);
-  CHECK(messages.bytes == 300);
-}
-
 TEST_CASE("cuda: an error says which call, which code and what it means") {
   try {
     onebit::detail::check_cuda(cudaErrorMemoryAllocation, "cudaMallocAsync");

@@ -30,9 +30,6 @@ void every_kernel(const groups& g, onebit::threads comm, Backend backend) {
   steps(onebit::one_bit_lamb(g, comm, {}, exchange, backend));
   steps(onebit::zero_one_adam(g, comm, {}, exchange, backend));
   steps(deepspeed::zero_one_adam(g, comm, {}, exchange, backend));
-  steps(onebit::lion(g, comm, {}, backend));
-  steps(onebit::one_bit_lion(g, comm, {}, onebit::gather_scatter<onebit::unit_sign>{}, backend));
-  steps(onebit::zero_one_lion(g, comm, {}, exchange, backend));
 }
 
 }  // namespace
@@ -44,8 +41,6 @@ void on_a_device(const groups& g, onebit::threads comm, onebit::cuda backend) {
 void other_collectives(const groups& g, onebit::threads comm, onebit::cuda backend) {
   steps(onebit::one_bit_adam(g, comm, {}, onebit::all_gather<onebit::sign<>>{}, backend));
   steps(onebit::zero_one_adam(g, comm, {}, onebit::hierarchical{onebit::sign<>{}, 2}, backend));
-  steps(onebit::one_bit_lion<onebit::bf16>(g, comm, {}, onebit::all_gather<onebit::unit_sign>{},
-                                           backend));
 }
 
 template <class T>
@@ -63,29 +58,6 @@ template void other_elements(const std::vector<onebit::param_group<onebit::bf16,
 template void other_elements(
     const std::vector<onebit::param_group<onebit::any_element, onebit::any_element>>&,
     onebit::threads, onebit::cuda);
-
-template <class P>
-void fewer_bytes(const std::vector<onebit::param_group<P>>& g, onebit::threads comm,
-                 onebit::cuda backend) {
-  const onebit::gather_scatter<onebit::sign<>> exchange;
-  steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, exchange, backend));
-  steps(onebit::one_bit_adam<onebit::bf16>(g, comm, {}, exchange, backend));
-  steps(onebit::one_bit_lamb<onebit::bf16>(g, comm, {}, exchange, backend));
-  const onebit::gather_scatter<onebit::residual_in<onebit::int8, onebit::sign<>>> compact;
-  steps(onebit::one_bit_adam<onebit::int8>(g, comm, {}, compact, backend));
-  steps(onebit::zero_one_adam(g, comm, {}, compact, backend));
-  steps(onebit::zero_one_adam<onebit::int8, onebit::bf16>(g, comm, {}, compact, backend));
-}
-template void fewer_bytes(const groups&, onebit::threads, onebit::cuda);
-template void fewer_bytes(const std::vector<onebit::param_group<onebit::any_element>>&,
-                          onebit::threads, onebit::cuda);
-
-void small_tensors_in_full(const groups& g, onebit::threads comm, onebit::cuda backend) {
-  const onebit::gather_scatter<onebit::exact_below<>> exchange;
-  steps(onebit::one_bit_adam(g, comm, {}, exchange, backend));
-  steps(onebit::one_bit_lamb(g, comm, {}, exchange, backend));
-  steps(onebit::zero_one_adam(g, comm, {}, exchange, backend));
-}
 
 // The host backend in a .cu file must compile without warnings too.
 void on_the_host(const groups& g, onebit::threads comm, onebit::host backend) {

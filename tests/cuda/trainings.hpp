@@ -73,8 +73,7 @@ struct script {
   std::vector<std::uint64_t> bad{};
   float loss_scale = 1;
   std::vector<std::size_t> sizes = odd_sizes;
-  bool low_halves = false;  ///< of masters, in place of these: of bf16 parameters
-  bool zeros = true;        ///< every 17th gradient is 0: elements that sleep
+  bool zeros = true;  ///< every 17th gradient is 0: elements that sleep
 
   [[nodiscard]] std::size_t total() const {
     return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
@@ -97,12 +96,10 @@ class model {
         params_(s.total()),
         grads_(s.total()),
         master_(with_master ? s.total() : 0),
-        low_(s.low_halves ? s.total() : 0),
         source_(s.total() * s.calls),
-        history_((params_.bytes() + master_.bytes() + low_.bytes()) * s.calls) {
+        history_((params_.bytes() + master_.bytes()) * s.calls) {
     std::vector<float> x;
     std::vector<P> rounded;
-    const std::vector<onebit::low_half> zeros(s.total());
     for (std::size_t t = 0; t < s.sizes.size(); ++t) {
       for (std::size_t i = 0; i < s.sizes[t]; ++i) {
         x.push_back(noise(t * 1000003 + i));
@@ -127,7 +124,6 @@ class model {
     memory.copy(params_.data(), rounded.data(), params_.bytes());
     memory.copy(source_.data(), all.data(), source_.bytes());
     memory.copy(master_.data(), x.data(), master_.bytes());
-    memory.copy(low_.data(), zeros.data(), low_.bytes());
     memory.wait();
   }
   model(const model&) = delete;
@@ -144,7 +140,6 @@ class model {
       const std::size_t n = script_.sizes[t];
       onebit::tensor<P, G> x{{params_.data() + at, n}, {grads_.data() + at, n}};
       if (master_.size() > 0) x.master = {master_.data() + at, n};
-      if (low_.size() > 0) x.master_low = {low_.data() + at, n};
       result[t == 0 ? 0 : 1].tensors.push_back(x);
       at += n;
     }
@@ -156,11 +151,10 @@ class model {
     device_->memory().copy(grads_.data(), source_.data() + call * script_.total(), grads_.bytes());
   }
   void keep(std::uint64_t call) {
-    std::byte* to = history_.data() + call * (params_.bytes() + master_.bytes() + low_.bytes());
+    std::byte* to = history_.data() + call * (params_.bytes() + master_.bytes());
     auto memory = device_->memory();
     memory.copy(to, params_.data(), params_.bytes());
     memory.copy(to + params_.bytes(), master_.data(), master_.bytes());
-    memory.copy(to + params_.bytes() + master_.bytes(), low_.data(), low_.bytes());
   }
   /// Takes another model's parameters over, wherever they are.
   template <class Other>
@@ -181,7 +175,7 @@ class model {
   }
   /// A digest for each call in [first, last).
   [[nodiscard]] std::vector<std::uint64_t> digests(std::uint64_t first, std::uint64_t last) const {
-    const std::size_t n = params_.bytes() + master_.bytes() + low_.bytes();
+    const std::size_t n = params_.bytes() + master_.bytes();
     std::vector<std::byte> all((last - first) * n);
     auto memory = device_->memory();
     memory.copy(all.data(), history_.data() + first * n, all.size());
@@ -202,7 +196,6 @@ class model {
   area<P, Device> params_;
   area<G, Device> grads_;
   area<float, Device> master_;
-  area<onebit::low_half, Device> low_;
   area<G, Device> source_;           ///< the gradients of all calls
   area<std::byte, Device> history_;  ///< the parameters after each
 };

@@ -20,18 +20,6 @@ TEST_CASE("cuda trainings: all_gather") {
   check_same_bits<cuda_device>("zero_one_adam", 3, zero_one_adam_with(c));
 }
 
-TEST_CASE("cuda trainings: votes, their majority and their mean") {
-  const auto with = [](auto collective) {
-    return [=](const auto& g, auto t, auto b) {
-      return onebit::one_bit_lion(g, t, onebit::lion_options{}, collective, b);
-    };
-  };
-  for (const int n : {2, 3}) {
-    check_same_bits<cuda_device>("majority", n, with(onebit::gather_scatter<onebit::unit_sign>{}));
-    check_same_bits<cuda_device>("mean", n, with(onebit::all_gather<onebit::unit_sign>{}));
-  }
-}
-
 TEST_CASE("cuda trainings: two levels, and what is left of them") {
   // nodes of 2: between them; a node of 2 alone: every step is dense; nodes of 1 each: as
   // gather_scatter
@@ -52,17 +40,6 @@ TEST_CASE("cuda trainings: other scales, and none") {
   check_same_bits<cuda_device>(
       "l1 by block", 2,
       one_bit_adam_with(onebit::gather_scatter{l1{onebit::granularity::block(1024)}}));
-  check_same_bits<cuda_device>(
-      "small tensors exact", 2,
-      one_bit_adam_with(onebit::gather_scatter{onebit::exact_below<>{100}}));
-  const onebit::residual_in<onebit::int8, onebit::sign<>> compact;
-  check_same_bits<cuda_device>("residuals in 8 bits", 3,
-                               one_bit_adam_with(onebit::gather_scatter{compact}));
-  check_same_bits<cuda_device>("the same, local steps", 2,
-                               zero_one_adam_with(onebit::all_gather{compact}));
-  check_same_bits<cuda_device>("the same, nobody sleeps, steps called off", 2,
-                               one_bit_adam_with(onebit::gather_scatter{compact}, 0),
-                               {.calls = 20, .bad = {18}, .zeros = false}, false, true);
   check_same_bits<cuda_device>("identity", 2,
                                one_bit_adam_with(onebit::gather_scatter<onebit::identity>{}));
 }

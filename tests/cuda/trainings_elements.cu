@@ -23,8 +23,6 @@ TEST_CASE("cuda elements: bf16") {
   check_same_bits<cuda_device, bf16>("master", 2, one_bit_adam, s, true);
   check_same_bits<cuda_device, bf16>("no master", 2, one_bit_adam, s, false);
   check_same_bits<cuda_device, bf16>("one rank", 1, one_bit_adam, s, true);
-  const script halves{.loss_scale = 1024, .low_halves = true};
-  check_same_bits<cuda_device, bf16>("low halves of masters", 2, one_bit_adam, halves);
   check_same_bits<cuda_device, float, bf16>("gradients alone", 2, one_bit_adam, s);
   check_same_bits<cuda_device, bf16>("zero_one_adam", 2, zero_one_adam_with(exchange), s, true);
 }

@@ -1,24 +1,22 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Trainings on a CUDA device have the bits of the host where averages travel in fewer bytes, v is
-// stored in 8 bits or in bf16, groups have betas of their own or rest, and tensors say their type
-// themselves.
+// Trainings on a CUDA device have the bits of the host where averages travel in fewer bytes, groups
+// have betas of their own or rest, and tensors say their type themselves.
 
 #include "device.cuh"
 #include "trainings.hpp"
 
 using namespace onebit_test;
 
-TEST_CASE(
-    "cuda trainings: averages in int8, v in 8 bits, a group of its own betas, one that rests") {
+TEST_CASE("cuda trainings: averages in int8, a group of its own betas, one that rests") {
   std::uint64_t refreshes = 3;
   const auto make = [&](auto g, auto t, auto b) {
     g[0].rests = true;
     g[1].own = {.beta1 = 0.8, .eps = 1e-6};
     onebit::one_bit_adam_options o{.freeze = {.after = 12}, .refreshes = refreshes};
     o.warm_up_sum = onebit::dense_sum::in_int8;
-    return onebit::one_bit_adam<onebit::int8>(g, t, o, onebit::gather_scatter<onebit::sign<>>{}, b);
+    return onebit::one_bit_adam(g, t, o, onebit::gather_scatter<onebit::sign<>>{}, b);
   };
   for (const int n : {1, 3}) check_same_bits<cuda_device>("one_bit_adam", n, make);
   // a skipped step counts for the schedule of a deferred backend: after the freeze, no refreshes
@@ -43,27 +41,4 @@ TEST_CASE("cuda trainings: tensors that say their type themselves, averages in b
   check_same_bits<cuda_device>("floats", 2, make);
   check_same_bits<cuda_device, onebit::bf16>("bf16 with masters", 2, make, {}, true);
   check_same_bits<cuda_device, onebit::fp16>("fp16", 2, make);
-}
-
-TEST_CASE("cuda trainings: v in bf16") {
-  const auto make = [](auto g, auto t, auto b) {
-    const onebit::one_bit_adam_options o{.freeze = {.after = 12}, .refreshes = 3};
-    return onebit::one_bit_adam<onebit::bf16>(g, t, o, onebit::gather_scatter<onebit::sign<>>{}, b);
-  };
-  check_same_bits<cuda_device>("one_bit_adam", 2, make);
-  const auto make_lamb = [](auto g, auto t, auto b) {
-    return onebit::one_bit_lamb<onebit::bf16>(g, t, {.freeze = {.after = 12}},
-                                              onebit::gather_scatter<onebit::sign<>>{}, b);
-  };
-  check_same_bits<cuda_device>("one_bit_lamb", 2, make_lamb);
-}
-
-TEST_CASE("cuda trainings: 0/1 Adam with v and residuals in 8 bits, m in bf16") {
-  const auto make = [](auto g, auto t, auto b) {
-    const onebit::zero_one_adam_options o{
-        .schedule = {.kappa = 1, .warmup_steps = 8, .doubling_steps = 6, .max_interval = 4}};
-    return onebit::zero_one_adam<onebit::int8, onebit::bf16>(
-        g, t, o, onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}}, b);
-  };
-  for (const int n : {1, 2}) check_same_bits<cuda_device>("zero_one_adam", n, make);
 }

@@ -11,12 +11,11 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <new>
+#include <onebit/any_optimizer.hpp>
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/sharded.hpp>
 #include <onebit/transport/staged.hpp>
 #include <optional>
 #include <set>
@@ -29,15 +28,13 @@
 #include "../compiled/emulated.hpp"
 #include "../support/echo.hpp"
 #include "../support/emulated.hpp"
-#include "../support/erased.hpp"
 #include "../support/flat_message.hpp"
 #include "../support/training.hpp"
 
-using onebit_test::any_optimizer;
+using onebit::any_optimizer;
 using onebit_test::contains;
 using onebit_test::emulated;
 using onebit_test::emulated_memory;
-using onebit_test::erase;
 using onebit_test::thrown;
 
 namespace {
@@ -140,38 +137,36 @@ std::uint64_t freezes_before(const std::string& algorithm) {
 }
 
 template <class T, class C, class B>
-std::unique_ptr<any_optimizer> make(const std::string& algorithm, tensors<>& data, const T& t, C c,
-                                    B b) {
+any_optimizer make(const std::string& algorithm, tensors<>& data, const T& t, C c, B b) {
   const auto g = data.groups();
   const onebit::wire w(t);
   const double norm = algorithm.ends_with("clipped") ? 1 : 0;  // most gradients are larger
-  if (algorithm == "adam") return erase(onebit::adam(g, w, {}, b));
-  if (algorithm == "lamb") return erase(onebit::lamb(g, w, {}, b));
+  if (algorithm == "adam") return onebit::adam(g, w, {}, b);
+  if (algorithm == "lamb") return onebit::lamb(g, w, {}, b);
   if (algorithm.starts_with("one_bit_adam")) {
-    return erase(onebit::one_bit_adam(
+    return onebit::one_bit_adam(
         g, w,
         onebit::one_bit_adam_options{
             .adam = {.max_grad_norm = norm}, .freeze = {.after = 4}, .refreshes = 2},
-        c, b));
+        c, b);
   }
   if (algorithm == "one_bit_lamb") {
-    return erase(
-        onebit::one_bit_lamb(g, w, onebit::one_bit_lamb_options{.freeze = {.after = 4}}, c, b));
+    return onebit::one_bit_lamb(g, w, onebit::one_bit_lamb_options{.freeze = {.after = 4}}, c, b);
   }
   if (algorithm.starts_with("zero_one_adam")) {
-    return erase(onebit::zero_one_adam(
+    return onebit::zero_one_adam(
         g, w,
         onebit::zero_one_adam_options{
             .adam = {.max_grad_norm = norm},
             .schedule = {.kappa = 2, .warmup_steps = 5, .doubling_steps = 3, .max_interval = 2}},
-        c, b));
+        c, b);
   }
-  return erase(deepspeed::zero_one_adam(g, w,
-                                        deepspeed::zero_one_options{.var_freeze_step = 5,
-                                                                    .var_update_scaler = 2,
-                                                                    .local_step_scaler = 3,
-                                                                    .local_step_clipper = 2},
-                                        c, b));
+  return deepspeed::zero_one_adam(g, w,
+                                  deepspeed::zero_one_options{.var_freeze_step = 5,
+                                                              .var_update_scaler = 2,
+                                                              .local_step_scaler = 3,
+                                                              .local_step_clipper = 2},
+                                  c, b);
 }
 
 template <class Collective>
@@ -180,8 +175,8 @@ void check_same_bits(int n, const Collective& collective) {
     CAPTURE(algorithm);
     const auto train = [&](auto t, auto b) {
       tensors<> data;
-      const auto o = make(algorithm, data, t, collective, b);
-      return steps(*o, data, 0, 11);
+      auto o = make(algorithm, data, t, collective, b);
+      return steps(o, data, 0, 11);
     };
     CHECK(on_device(n, train) == on_host(n, train));
   }
@@ -244,17 +239,17 @@ std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
   const emulated backend;
   failing_echo::script told;
   tensors<> data(false, whole_words);  // what one rank says for all is no padding elsewhere
-  const auto o = make(algorithm, data, failing_echo(emulated_memory(backend), 2, &told),
-                      in_two_phases{{}, bucket}, backend);
+  auto o = make(algorithm, data, failing_echo(emulated_memory(backend), 2, &told),
+                in_two_phases{{}, bucket}, backend);
   onebit_test::emulated_graphs graphs(backend);
-  const auto state = [&] { return std::pair(data.digest(), o->saved()); };
+  const auto state = [&] { return std::pair(data.digest(), onebit_test::saved(o)); };
   std::vector<std::pair<std::uint64_t, std::string>> states;
   int n_failed = 0;
   for (std::uint64_t call = 0; call < 12; ++call) {
     CAPTURE(call);
     const auto step = [&] {
       data.fill(0, call);
-      (void)o->step_with(std::ref(graphs), 0.01F / static_cast<float>(1 + call % 3));
+      (void)o.step_with(std::ref(graphs), 0.01F / static_cast<float>(1 + call % 3));
     };
     bool done = false, may_freeze = call == freezes_before(algorithm);
     for (std::uint64_t k = 0; what != failure::none && !done; ++k) {
@@ -276,10 +271,10 @@ std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
       const auto after = state();
       CHECK(after.first == before.first);
       CHECK((after.second == before.second || std::exchange(may_freeze, false)));
-      CHECK(o->steps() == call);
+      CHECK(o.steps() == call);
     }
     if (!done) step();
-    CHECK(o->settle() == onebit::outcome::agreed);
+    CHECK(o.settle() == onebit::outcome::agreed);
     states.push_back(state());
   }
   CHECK(graphs.n_replayed > 2);
@@ -296,7 +291,7 @@ std::uint64_t train_in_graphs(const std::string& algorithm, std::size_t bucket, 
                               const std::set<std::uint64_t>& early = {}) {
   const emulated backend;
   tensors<> data;
-  const auto o =
+  auto o =
       make(algorithm, data, T(emulated_memory(backend), 2), in_two_phases{{}, bucket}, backend);
   onebit_test::emulated_graphs graphs(backend);
   for (std::uint64_t call = 0; call < 20; ++call) {
@@ -305,15 +300,15 @@ std::uint64_t train_in_graphs(const std::string& algorithm, std::size_t bucket, 
     const float lr = 0.01F / static_cast<float>(1 + call % 3);
     const float scale = call % 2 == 0 ? 1.0F : 0.5F;
     if (early.contains(call)) {
-      o->begin(lr, scale);
-      o->ready(data.params.size() - 1);
+      o.begin(lr, scale);
+      o.ready(data.params.size() - 1);
     }
     if (replay) {
-      (void)o->step_with(std::ref(graphs), lr, scale);
+      (void)o.step_with(std::ref(graphs), lr, scale);
     } else {
-      (void)o->step(lr, scale);
+      (void)o.step(lr, scale);
     }
-    CHECK((o->settle() == onebit::outcome::skipped) == (call == 13));
+    CHECK((o.settle() == onebit::outcome::skipped) == (call == 13));
   }
   if (replay) CHECK(graphs.n_replayed > 2);
   if (replay && early.empty()) CHECK(graphs.n_replayed > 8);
@@ -330,20 +325,6 @@ TEST_CASE("deferred: every algorithm has the bits of the host") {
   SUBCASE("two levels") { check_same_bits(4, onebit::hierarchical{onebit::sign<>{}, 2}); }
 }
 
-TEST_CASE("deferred: state that is shared out has the bits of the host") {
-  for (const int n : {1, 2, 3}) {
-    for (const std::size_t bucket : {0, 900}) {
-      const auto train = [&](auto t, auto b) {
-        tensors<> data;
-        const auto o =
-            erase(onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = bucket}, b));
-        return steps(*o, data, 0, 11, {3, 4, 8});
-      };
-      CHECK(on_device(n, train) == on_host(n, train));
-    }
-  }
-}
-
 TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where the host looks") {
   // Call 4 or 5 is the first compressed one: LAMB's momentum must outlive it if it is skipped.
   const std::vector<std::vector<std::uint64_t>> when = {{0}, {1, 2}, {3}, {4}, {5}, {8, 9}};
@@ -351,8 +332,8 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
     CAPTURE(bad[0]);
     const auto train = [&](auto t, auto b) {
       tensors<> data;
-      const auto o = make("one_bit_lamb", data, t, in_two_phases{}, b);
-      return steps(*o, data, 0, 12, bad);
+      auto o = make("one_bit_lamb", data, t, in_two_phases{}, b);
+      return steps(o, data, 0, 12, bad);
     };
     const auto device = on_device(2, train);
     CHECK(device[0] == device[1]);
@@ -362,11 +343,11 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
   }
   const auto train = [&](auto t, auto b) {
     tensors<> data;
-    const auto o = erase(onebit::zero_one_adam(
+    any_optimizer o = onebit::zero_one_adam(
         data.groups(), onebit::wire(t),
         onebit::zero_one_adam_options{.schedule = {.kappa = 16, .warmup_steps = 50}},
-        in_two_phases{}, b));
-    return steps(*o, data, 0, 8, {0, 3, 6});
+        in_two_phases{}, b);
+    return steps(o, data, 0, 8, {0, 3, 6});
   };
   const auto device = on_device(2, train);
   CHECK(device == on_host(2, train));
@@ -377,20 +358,21 @@ TEST_CASE("deferred: save, load, go on") {
     CAPTURE(algorithm);
     const auto whole = [&](auto t, auto b) {
       tensors<> data;
-      const auto o = make(algorithm, data, t, in_two_phases{}, b);
-      return steps(*o, data, 0, 11);
+      auto o = make(algorithm, data, t, in_two_phases{}, b);
+      return steps(o, data, 0, 11);
     };
     const auto halves = [&](auto t, auto b) {
       tensors<> data;
       std::string file;
       {
-        const auto o = make(algorithm, data, t, in_two_phases{}, b);
-        (void)steps(*o, data, 0, 6);
-        file = o->saved();
+        auto o = make(algorithm, data, t, in_two_phases{}, b);
+        (void)steps(o, data, 0, 6);
+        file = onebit_test::saved(o);
       }
-      const auto o = make(algorithm, data, t, in_two_phases{}, b);
-      o->load(file);
-      return steps(*o, data, 6, 11);
+      auto o = make(algorithm, data, t, in_two_phases{}, b);
+      std::istringstream in(file);
+      o.load(in);
+      return steps(o, data, 6, 11);
     };
     CHECK(on_device(2, halves) == on_device(2, whole));
   }
@@ -401,29 +383,30 @@ TEST_CASE("deferred: what one rank saves on the device, it goes on with on the h
   std::vector<std::string> files(2);
   (void)on_device(2, [&](auto t, auto b) {
     const auto r = static_cast<std::size_t>(t.rank());
-    const auto o = make("one_bit_adam", halfway[r], t, in_two_phases{}, b);
-    (void)steps(*o, halfway[r], 0, 6);
-    files[r] = o->saved();
+    auto o = make("one_bit_adam", halfway[r], t, in_two_phases{}, b);
+    (void)steps(o, halfway[r], 0, 6);
+    files[r] = onebit_test::saved(o);
     return std::uint64_t{0};
   });
   const auto host = on_host(2, [&](auto t, auto b) {
     const auto r = static_cast<std::size_t>(t.rank());
-    const auto o = make("one_bit_adam", halfway[r], t, in_two_phases{}, b);
-    o->load(files[r]);
-    return steps(*o, halfway[r], 6, 10);
+    auto o = make("one_bit_adam", halfway[r], t, in_two_phases{}, b);
+    std::istringstream in(files[r]);
+    o.load(in);
+    return steps(o, halfway[r], 6, 10);
   });
   CHECK(host == on_host(2, [&](auto t, auto b) {
           tensors<> data;
-          const auto o = make("one_bit_adam", data, t, in_two_phases{}, b);
-          return steps(*o, data, 0, 10);
+          auto o = make("one_bit_adam", data, t, in_two_phases{}, b);
+          return steps(o, data, 0, 10);
         }));
 }
 
 TEST_CASE("deferred: through staging memory, as over MPI") {
   const auto train = [](auto t, auto b) {
     tensors<> data;
-    const auto o = make("one_bit_adam", data, t, in_two_phases{}, b);
-    return steps(*o, data, 0, 8);
+    auto o = make("one_bit_adam", data, t, in_two_phases{}, b);
+    return steps(o, data, 0, 8);
   };
   const auto staged = onebit_test::on_ranks(2, [&](onebit::threads t) {
     const emulated backend;
@@ -489,18 +472,18 @@ TEST_CASE("deferred: buckets in replayed steps, and steps announced between them
 
 TEST_CASE("16-bit elements: the same bits on host and warps, masters rounded, losses scaled") {
   const auto make = [](const auto& g, auto t, auto b) {
-    return erase(onebit::one_bit_adam(g, onebit::wire(t),
-                                      onebit::one_bit_adam_options{.freeze = {.after = 4}},
-                                      in_two_phases{}, b));
+    return onebit::one_bit_adam(g, onebit::wire(t),
+                                onebit::one_bit_adam_options{.freeze = {.after = 4}},
+                                in_two_phases{}, b);
   };
   const auto train = [&]<class P, class G>(bool with_master, std::type_identity<tensors<P, G>>) {
     const auto run = [&](auto t, auto b) {
       tensors<P, G> data(with_master);
-      const auto o = make(data.groups(), t, b);
+      auto o = make(data.groups(), t, b);
       for (std::uint64_t call = 0; call < 12; ++call) {
-        data.fill(o->rank(), call, 1024);
-        (void)o->step(0.01F, 1.0F / 1024);
-        CHECK(o->settle() == onebit::outcome::agreed);
+        data.fill(o.rank(), call, 1024);
+        (void)o.step(0.01F, 1.0F / 1024);
+        CHECK(o.settle() == onebit::outcome::agreed);
       }
       bool rounded = true;
       for (std::size_t i = 0; with_master && i < data.params.size(); ++i) {
@@ -590,14 +573,14 @@ TEST_CASE("deferred: a step that one rank refuses is counted by all or by none")
   const auto train = [](const auto& make) {
     return on_device(3, [&](auto t, auto b) {
       tensors<> data;
-      const auto o = make(data, t, b);
+      auto o = make(data, t, b);
       for (std::uint64_t call = 0; call < 12; ++call) {
         const bool is_bad = call % 3 == 1, is_odd = t.rank() == 1;
         const auto before = data.digest();
         data.fill(t.rank(), call);
         const auto step = [&] {
-          (void)o->step(is_bad && is_odd ? std::numeric_limits<float>::quiet_NaN() : 0.01F);
-          return o->settle();
+          (void)o.step(is_bad && is_odd ? std::numeric_limits<float>::quiet_NaN() : 0.01F);
+          return o.settle();
         };
         if (!is_bad) {
           CHECK(step() == onebit::outcome::agreed);
@@ -617,69 +600,9 @@ TEST_CASE("deferred: a step that one rank refuses is counted by all or by none")
     CHECK(found[1] == found[0]);
     CHECK(found[2] == found[0]);
   };
-  check([](auto& d, auto t, auto b) { return erase(onebit::adam(d.groups(), t, {}, b)); });
+  check([](auto& d, auto t, auto b) { return onebit::adam(d.groups(), t, {}, b); });
   check([](auto& d, auto t, auto b) {
-    return erase(onebit::one_bit_adam(d.groups(), t, onebit_test::frozen_after(4),
-                                      onebit::gather_scatter<onebit::sign<>>{}, b));
+    return onebit::one_bit_adam(d.groups(), t, onebit_test::frozen_after(4),
+                                onebit::gather_scatter<onebit::sign<>>{}, b);
   });
-  check([](auto& d, auto t, auto b) {
-    return erase(onebit::sharded_adam(d.groups(), t, {}, {.bucket_elements = 900}, b));
-  });
-}
-
-TEST_CASE("deferred: what is shared out stays where ranks call their optimizers in another order") {
-  (void)on_device(2, [](auto t, auto backend) {
-    tensors<> one, two;
-    auto a = onebit::sharded_adam(one.groups(), t, {}, {}, backend);
-    auto b = onebit::sharded_adam(two.groups(), t, {}, {}, backend);
-    one.fill(t.rank(), 0);
-    (void)a.step(0.01F);
-    CHECK(a.settle() == onebit::outcome::agreed);
-    const auto of_a = one.digest(), of_b = two.digest();
-    const auto swapped = [&](auto& o) {
-      (void)o.step(0.01F);
-      (void)o.settle();
-    };
-    const bool is_first = t.rank() == 0;
-    CHECK(thrown<onebit::rank_mismatch>([&] { is_first ? swapped(a) : swapped(b); }) ==
-          contains(is_first ? "rank 1 is at step 0" : "rank 0 is at step 1"));
-    CHECK(one.digest() == of_a);
-    CHECK(two.digest() == of_b);
-    return std::uint64_t{0};
-  });
-}
-
-TEST_CASE("deferred: a load of what is shared out that another rank fails needs no memory") {
-  for (std::uint64_t at = 0; at < 12; ++at) {
-    CAPTURE(at);
-    (void)on_device(2, [&](auto t, auto backend) {
-      tensors<> data;
-      auto o = onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = 900}, backend);
-      const auto step = [&] {
-        data.fill(t.rank(), o.steps());
-        (void)o.step(0.01F);
-        (void)o.settle();
-      };
-      step();
-      const auto params = data.params;
-      std::string state = onebit_test::saved(o);
-      step();
-      const auto later = data.params;
-      const std::string before = onebit_test::saved(o);
-      const auto restore = [&](const auto& from) {
-        for (std::size_t i = 0; i < from.size(); ++i) {
-          std::copy(from[i].begin(), from[i].end(), data.params[i].begin());
-        }
-      };
-      if (t.rank() == 1) state.resize(state.size() - 1);
-      restore(params);
-      std::istringstream in(state);
-      if (t.rank() == 0) backend.fail_allocation(at);
-      CHECK(thrown<onebit::checkpoint_error>([&] { o.load(in); }) == contains("[rank"));
-      backend.fail_no_allocation();
-      restore(later);
-      CHECK((onebit_test::saved(o) == before));
-      return std::uint64_t{0};
-    });
-  }
 }

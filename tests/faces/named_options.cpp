@@ -30,11 +30,9 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-const char* const all_names[] = {
-    "adam",         "lamb",          "one_bit_adam", "one_bit_lamb", "zero_one_adam", "lion",
-    "one_bit_lion", "zero_one_lion", "sharded_adam", "sharded_lion", "Adam",          "AdamW",
-    "Lamb",         "Lion",          "OneBitAdam",   "OneBitLamb",   "ZeroOneAdam"};
-bool is_lion(algorithm a) { return a >= algorithm::lion; }
+const char* const all_names[] = {"adam",          "lamb",       "one_bit_adam", "one_bit_lamb",
+                                 "zero_one_adam", "Adam",       "AdamW",        "Lamb",
+                                 "OneBitAdam",    "OneBitLamb", "ZeroOneAdam"};
 
 }  // namespace
 
@@ -47,19 +45,7 @@ TEST_CASE("names: ours, and DeepSpeed's in any case") {
   CHECK(read_options("onebitlamb", {}).which == algorithm::one_bit_lamb);
   CHECK(read_options("ZeroOneAdam", {}).which == algorithm::zero_one_adam);
   CHECK(read_options("zero_one_adam", {{"warmup_steps", "9"}}).which == algorithm::zero_one_adam);
-  CHECK(read_options("lion", {}).which == algorithm::lion);
-  CHECK(read_options("Lion", {}).which == algorithm::lion);
-  CHECK(read_options("one_bit_lion", {}).which == algorithm::one_bit_lion);
-  CHECK(read_options("zero_one_lion", {}).which == algorithm::zero_one_lion);
-  CHECK(read_options("sharded_adam", {}).shares.bucket_elements == default_bucket_elements);
-  const named_optimizer shared = read_options(
-      "sharded_lion", {{"masters", "true"}, {"sum", "in_int8"}, {"bucket_elements", "0"}});
-  CHECK(shared.which == algorithm::sharded_lion);
-  CHECK(shared.shares.masters);
-  CHECK(shared.shares.sum == dense_sum::in_int8);
-  CHECK(shared.shares.bucket_elements == 0);
-  CHECK(says(refusal("Muon", {}), "there is no algorithm 'Muon'; there are adam, lamb, lion"));
-  CHECK(says(refusal("OneBitLion", {}), "there is no algorithm"));
+  CHECK(says(refusal("Muon", {}), "there is no algorithm 'Muon'; there are adam, lamb"));
   CHECK(says(refusal("One_Bit_Adam", {}), "there is no algorithm"));
 }
 
@@ -104,11 +90,6 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(zero_one.schedule.stop_refreshing);
   CHECK_FALSE(read_options("zero_one_adam", {}).zero_one_adam.schedule.stop_refreshing);
 
-  CHECK(read_options("Lion", {}).lion.beta2 == 0.99);
-  CHECK(read_options("zero_one_lion", {}).zero_one_lion.lion.beta2 == 0.99);
-  CHECK(read_options("zero_one_lion", {}).zero_one_lion.schedule.max_interval == 16);
-  CHECK(read_options("OneBitAdam", {}).v_bits == 32);
-
   CHECK(read_options("Adam", {}).adam.bias_correction);
   CHECK(read_options("Lamb", {}).lamb.bias_correction);
 }
@@ -116,33 +97,22 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
 TEST_CASE("what all algorithms have") {
   for (const char* name : all_names) {
     CAPTURE(name);
-    option_map given{{"lr", "2e-4"},           {"betas", "[0.8, 0.98]"},
-                     {"weight_decay", "0.01"}, {"gradient_clipping", "1.5"},
-                     {"cuda_aware", "true"},   {"comm_backend_name", "mpi"}};
-    const option_map of_v{{"eps", "1e-6"},
-                          {"bias_correction", "false"},
-                          {"amsgrad", "False"},
-                          {"eps_inside_sqrt", "false"}};
-    const bool lions = is_lion(read_options(name, {}).which);
-    if (!lions) given.insert(of_v.begin(), of_v.end());
+    const option_map given{{"lr", "2e-4"},           {"betas", "[0.8, 0.98]"},
+                           {"weight_decay", "0.01"}, {"gradient_clipping", "1.5"},
+                           {"cuda_aware", "true"},   {"comm_backend_name", "mpi"},
+                           {"eps", "1e-6"},          {"bias_correction", "false"},
+                           {"amsgrad", "False"},     {"eps_inside_sqrt", "false"}};
     const named_optimizer o = read_options(name, given);
     CHECK(o.lr == 2e-4);
     CHECK(o.weight_decay == 0.01);
-    const auto momentum = [](const auto& rule) {
+    const auto moments = [](const auto& rule) {
       CHECK(rule.beta1 == 0.8);
       CHECK(rule.beta2 == 0.98);
       CHECK(rule.max_grad_norm == 1.5);
-    };
-    const auto moments = [&](const auto& rule) {
-      momentum(rule);
       CHECK(rule.eps == 1e-6);
       CHECK_FALSE(rule.bias_correction);
     };
-    if (o.which == algorithm::lion || o.which == algorithm::one_bit_lion ||
-        o.which == algorithm::sharded_lion)
-      momentum(o.lion);
-    if (o.which == algorithm::zero_one_lion) momentum(o.zero_one_lion.lion);
-    if (o.which == algorithm::adam || o.which == algorithm::sharded_adam) moments(o.adam);
+    if (o.which == algorithm::adam) moments(o.adam);
     if (o.which == algorithm::lamb) moments(o.lamb);
     if (o.which == algorithm::one_bit_adam) moments(o.one_bit_adam.adam);
     if (o.which == algorithm::one_bit_lamb) moments(o.one_bit_lamb.lamb);
@@ -150,16 +120,10 @@ TEST_CASE("what all algorithms have") {
 
     CHECK(read_options(name, {}).lr == 1e-3);
     CHECK_FALSE(read_options(name, {}).weight_decay.has_value());
-    if (lions) {
-      for (const auto& [key, value] : of_v) {
-        CHECK(says(refusal(name, {{key, value}}), "there is no option " + key));
-      }
-    } else {
-      CHECK(says(refusal(name, {{"amsgrad", "true"}}), "amsgrad is true: there is no AMSGrad"));
-      CHECK(says(refusal(name, {{"eps_inside_sqrt", "true"}}), "eps is added to the root"));
-      CHECK(says(refusal(name, {{"exp_avg_mask", "x"}}), "exp_avg_mask: elements without"));
-      CHECK(says(refusal(name, {{"non_freeze", "true"}}), "non_freeze: give tensors"));
-    }
+    CHECK(says(refusal(name, {{"amsgrad", "true"}}), "amsgrad is true: there is no AMSGrad"));
+    CHECK(says(refusal(name, {{"eps_inside_sqrt", "true"}}), "eps is added to the root"));
+    CHECK(says(refusal(name, {{"exp_avg_mask", "x"}}), "exp_avg_mask: elements without"));
+    CHECK(says(refusal(name, {{"non_freeze", "true"}}), "non_freeze: give tensors"));
     CHECK(says(refusal(name, {{"cuda_aware", "maybe"}}), "must be true or false"));
     CHECK(says(refusal(name, {{"comm_backend_name", "hccl"}}), "one of: nccl, mpi, gloo"));
     CHECK(says(refusal(name, {{"lr", "-1"}}), "lr is -1, must not be negative"));
@@ -183,15 +147,11 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
   };
   using enum algorithm;
   const std::set<algorithm> freezing{one_bit_adam, one_bit_lamb}, lambs{lamb, one_bit_lamb},
-      compressing{one_bit_adam, one_bit_lamb, zero_one_adam}, local{zero_one_adam, zero_one_lion},
-      exchanging{one_bit_adam,  one_bit_lamb, zero_one_adam, one_bit_lion,
-                 zero_one_lion, sharded_adam, sharded_lion};
+      compressing{one_bit_adam, one_bit_lamb, zero_one_adam};
   const key keys[] = {{"torch_adam", "false", {adam}},
                       {"adam_w_mode", "true", {adam}},
-                      {"set_grad_none", "true", {adam, lion}},
-                      {"sum", "rank_order", {adam, lamb, lion, sharded_adam, sharded_lion}},
-                      {"masters", "true", {sharded_adam, sharded_lion}},
-                      {"master_low", "true", {sharded_adam, sharded_lion}},
+                      {"set_grad_none", "true", {adam}},
+                      {"sum", "rank_order", {adam, lamb}},
                       {"max_coeff", "0.3", lambs},
                       {"min_coeff", "0.02", lambs},
                       {"freeze_step", "400", freezing},
@@ -203,29 +163,26 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"freeze.lr_warmup_steps", "20", freezing},
                       {"warm_up_sum", "transport", freezing},
                       {"refreshes", "3", {one_bit_adam}},
-                      {"v_bits", "32", {one_bit_adam, zero_one_adam}},
-                      {"residual_bits", "32", {one_bit_adam, zero_one_adam}},
-                      {"m_bits", "32", {zero_one_adam}},
                       {"max_step", "5", compressing},
-                      {"bucket_elements", "1000", exchanging},
+                      {"bucket_elements", "1000", compressing},
                       {"scale_elements", "256", {one_bit_adam, zero_one_adam}},
                       {"coeff_beta", "0.8", {one_bit_lamb}},
                       {"factor_max", "3", {one_bit_lamb}},
                       {"factor_min", "0.4", {one_bit_lamb}},
                       {"factor_threshold", "0.2", {one_bit_lamb}},
                       {"momentum_scaling", "false", {one_bit_lamb}},
-                      {"var_freeze_step", "1000", local},
+                      {"var_freeze_step", "1000", {zero_one_adam}},
                       {"var_update_scaler", "8", {zero_one_adam}},
-                      {"local_step_scaler", "500", local},
-                      {"local_step_clipper", "4", local},
-                      {"warmup_steps", "1000", local},
+                      {"local_step_scaler", "500", {zero_one_adam}},
+                      {"local_step_clipper", "4", {zero_one_adam}},
+                      {"warmup_steps", "1000", {zero_one_adam}},
                       {"kappa", "8", {zero_one_adam}},
-                      {"doubling_steps", "500", local},
-                      {"max_interval", "4", local},
-                      {"also_every", "7", local},
+                      {"doubling_steps", "500", {zero_one_adam}},
+                      {"max_interval", "4", {zero_one_adam}},
+                      {"also_every", "7", {zero_one_adam}},
                       {"stop_refreshing", "true", {zero_one_adam}},
                       {"schedule.kappa", "8", {zero_one_adam}},
-                      {"schedule.max_interval", "4", local},
+                      {"schedule.max_interval", "4", {zero_one_adam}},
                       {"refresh_sum", "transport", {zero_one_adam}}};
   for (const key& k : keys) {
     for (const char* name : all_names) {
@@ -326,22 +283,6 @@ TEST_CASE("each key sets what it means") {
   CHECK(ours.max_interval == 4);
   CHECK(ours.also_every == 7);
   CHECK(ours.stop_refreshing);
-
-  CHECK(one_bit({{"v_bits", "8"}}).v_bits == 8);
-  CHECK(one_bit({{"v_bits", "32"}}).v_bits == 32);
-  CHECK(one_bit({{"v_bits", "8"}, {"residual_bits", "8"}}).residual_bits == 8);
-  CHECK(read_options("lion", {{"sum", "in_bf16"}}).sum == dense_sum::in_bf16);
-  CHECK(read_options("one_bit_lion", {{"bucket_elements", "1000"}}).bucket_elements == 1000);
-  const auto lion = read_options("zero_one_lion", {{"warmup_steps", "1000"},
-                                                   {"schedule.doubling_steps", "500"},
-                                                   {"max_interval", "4"},
-                                                   {"also_every", "7"},
-                                                   {"bucket_elements", "2000"}});
-  CHECK(lion.zero_one_lion.schedule.warmup_steps == 1000);
-  CHECK(lion.zero_one_lion.schedule.doubling_steps == 500);
-  CHECK(lion.zero_one_lion.schedule.max_interval == 4);
-  CHECK(lion.zero_one_lion.schedule.also_every == 7);
-  CHECK(lion.bucket_elements == 2000);
 }
 
 TEST_CASE("options that cannot be what they ask for") {
@@ -353,14 +294,6 @@ TEST_CASE("options that cannot be what they ask for") {
   CHECK(refusal("AdamW", {{"torch_adam", "true"}, {"weight_decay", "0.01"}}).empty());
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "0"}}), "freeze_step is 0"));
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "9"}, {"after", "9"}}), "same option"));
-  CHECK(says(refusal("one_bit_adam", {{"v_bits", "16"}}), "v_bits is 16, must be 32 or 8"));
-  CHECK(says(refusal("one_bit_adam", {{"v_bits", "8"}, {"residual_bits", "16"}}),
-             "residual_bits is 16, must be 32 or 8"));
-  CHECK(says(refusal("one_bit_adam", {{"residual_bits", "8"}}), "needs v_bits 8"));
-  CHECK(says(refusal("zero_one_adam", {{"m_bits", "8"}}), "m_bits is 8, must be 32 or 16"));
-  CHECK(says(refusal("zero_one_adam", {{"v_bits", "8"}, {"m_bits", "16"}}), "go together"));
-  CHECK(read_options("zero_one_adam", {{"v_bits", "8"}, {"m_bits", "16"}, {"residual_bits", "8"}})
-            .m_bits == 16);
   CHECK(says(refusal("ZeroOneAdam", {{"kappa", "9"}, {"var_update_scaler", "9"}}),
              "kappa and var_update_scaler are the same option; give one"));
 }

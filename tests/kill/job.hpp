@@ -28,8 +28,7 @@ namespace onebit_test::kill {
 
 inline constexpr std::uint64_t steps = 12, steps_between_saves = 4;
 
-/// `thaw` and `thaw_zero_one` warm up a second time; of `shards` no rank holds the whole model,
-/// of `cut_layers` none a whole layer.
+/// `thaw` and `thaw_zero_one` warm up a second time; of `shards` no rank holds the whole model.
 enum class kind : int {
   adam,
   one_bit_adam,
@@ -39,20 +38,17 @@ enum class kind : int {
   zero_one_adam,
   thaw,
   thaw_zero_one,
-  shards,
-  cut_layers
+  shards
 };
-inline constexpr const char* kind_names[] = {"adam",    "one_bit_adam",  "buckets", "all_gather",
-                                             "by_node", "zero_one_adam", "thaw",    "thaw_zero_one",
-                                             "shards",  "cut_layers"};
-inline constexpr int n_kinds = 10;
+inline constexpr const char* kind_names[] = {"adam",       "one_bit_adam",  "buckets",
+                                             "all_gather", "by_node",       "zero_one_adam",
+                                             "thaw",       "thaw_zero_one", "shards"};
+inline constexpr int n_kinds = 9;
 /// The step before which a second warm-up of so many steps begins.
 inline constexpr std::uint64_t thaws_before = 5, thaw_steps = 3;
 
 /// Are its ranks of two shards?
-[[nodiscard]] constexpr bool has_shards(kind k) {
-  return k == kind::shards || k == kind::cut_layers;
-}
+[[nodiscard]] constexpr bool has_shards(kind k) { return k == kind::shards; }
 /// Do ranks wait for such as wait for others, over other communicators?
 [[nodiscard]] constexpr bool is_layered(kind k) { return k == kind::by_node || has_shards(k); }
 
@@ -189,7 +185,6 @@ class with_all_shards {
 /// The tensors of a rank; of shards, the second half of the ranks holds others.
 [[nodiscard]] inline std::vector<std::size_t> sizes_of(kind k, int rank, int size) {
   if (k == kind::shards && rank >= size / 2) return {100, 1, 40};
-  if (k == kind::cut_layers && rank >= size / 2) return {100, 300, 40, 1};
   return {33, 0, 700, 64};
 }
 
@@ -235,16 +230,6 @@ auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
       const T replicas = t.split(shard, t.rank()), shards = t.split(t.rank() % half, t.rank());
       o.adam.max_grad_norm = 1;  // the norm of the whole is learnt over the shards, too
       auto own = onebit::one_bit_adam(groups, replicas, o);
-      own.join_shards(shards);
-      with_all_shards<decltype(own), T> whole(own, t);
-      return f(whole);
-    }
-    case kind::cut_layers: {  // parts of layers, whose norms are told between the shards
-      const int half = t.size() / 2, shard = t.rank() / half;
-      const T replicas = t.split(shard, t.rank()), shards = t.split(t.rank() % half, t.rank());
-      auto parts = groups;
-      parts[1].tensor_parallel = true;
-      auto own = onebit::one_bit_lamb(parts, replicas, {.freeze = {.after = 3}});
       own.join_shards(shards);
       with_all_shards<decltype(own), T> whole(own, t);
       return f(whole);

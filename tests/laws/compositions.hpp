@@ -24,11 +24,6 @@ inline constexpr auto gathered = [](auto& data, auto t) {
   return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
                               onebit::all_gather<onebit::sign<>>{});
 };
-inline constexpr auto compact = [](auto& data, auto t) {
-  return onebit::one_bit_adam(
-      data.groups(), t, frozen_after(3),
-      onebit::gather_scatter{onebit::residual_in<onebit::int8, onebit::sign<>>{}});
-};
 inline constexpr auto by_node = [](auto& data, auto t) {
   return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
                               onebit::hierarchical{onebit::sign<>{}, 2});
@@ -40,16 +35,6 @@ inline constexpr auto skipping = [](auto& data, auto t) {
   o.schedule.doubling_steps = 2;
   o.schedule.max_interval = 2;
   return onebit::zero_one_adam(data.groups(), t, o);
-};
-inline constexpr auto voting = [](auto& data, auto t) {
-  return onebit::one_bit_lion(data.groups(), t);
-};
-inline constexpr auto voting_locally = [](auto& data, auto t) {
-  onebit::zero_one_lion_options o;
-  o.schedule.warmup_steps = 3;
-  o.schedule.doubling_steps = 2;
-  o.schedule.max_interval = 2;
-  return onebit::zero_one_lion(data.groups(), t, o);
 };
 
 }  // namespace onebit_test::compositions

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/onebit.hpp>
-#include <utility>
 #include <vector>
 
 #include "../support/training.hpp"
@@ -120,88 +119,6 @@ TEST_CASE("late elements: without refreshes they stay where they are, as in the 
     return onebit::zero_one_adam(
         g, t, {.schedule = {.kappa = 4, .warmup_steps = 10, .stop_refreshing = true}});
   });
-}
-
-namespace {
-
-/// An embedding of 40 rows of 16, fitted to fixed vectors from noisy samples; the last 12 rows
-/// first occur after step 60, in which v is frozen. Mean squared errors of the early and the late
-/// rows.
-template <class Make>
-std::pair<double, double> fit_embedding(int n_ranks, std::uint64_t seed, const Make& make) {
-  constexpr std::size_t rows = 40, early = 28, dim = 16;
-  constexpr std::uint64_t freeze = 60, steps = 600;
-  const auto of_ranks = on_ranks(n_ranks, [&](onebit::threads transport) {
-    training<> data({rows * dim});
-    auto& x = data.params[0];
-    auto& g = data.grads[0];
-    const auto wanted = [](std::size_t i) { return onebit_test::noise(i * 977 + 5); };
-    x.assign(rows * dim, 0.0F);
-    std::vector<onebit::param_group<>> groups(1);
-    groups[0].tensors.push_back({x, g});
-    auto o = make(groups, transport);
-    while (o.steps() < steps) {
-      const std::uint64_t step = o.steps();
-      const std::size_t n = step > freeze ? rows : early;
-      g.assign(rows * dim, 0.0F);
-      for (std::uint64_t k = 0; k < 8; ++k) {
-        const std::uint64_t draw =
-            ((seed * 1000 + step) * 16 + static_cast<std::uint64_t>(transport.rank())) * 8 + k;
-        const float at = (1 + onebit_test::noise(draw * 7919)) / 2 * static_cast<float>(n);
-        const std::size_t row = std::min(static_cast<std::size_t>(at), n - 1);
-        for (std::size_t j = 0; j < dim; ++j) {
-          const std::size_t i = row * dim + j;
-          g[i] += (x[i] - wanted(i) + 0.3F * onebit_test::noise(draw * 31 + j * 104729)) / 8;
-        }
-      }
-      const float left = 1 - static_cast<float>(step) / static_cast<float>(steps);
-      CHECK_FALSE(o.step(0.02F * left).skipped);
-    }
-    double error[2] = {0, 0};
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const double d = static_cast<double>(x[i]) - static_cast<double>(wanted(i));
-      error[i / dim < early ? 0 : 1] += d * d;
-    }
-    return std::pair(error[0] / (early * dim), error[1] / ((rows - early) * dim));
-  });
-  return of_ranks[0];
-}
-
-}  // namespace
-
-TEST_CASE("late elements: an embedding of which 30% of the rows occur late learns as with Adam") {
-  for (const int n_ranks : {2, 4}) {
-    CAPTURE(n_ranks);
-    double adam = 0, refreshed = 0, zero_one = 0, frozen = 0;
-    for (const std::uint64_t seed : {1, 2, 3}) {
-      adam += fit_embedding(n_ranks, seed, [](const auto& g, auto t) {
-                return onebit::adam(g, t);
-              }).second;
-      refreshed += fit_embedding(n_ranks, seed, [](const auto& g, auto t) {
-                     return onebit::one_bit_adam(g, t, {.freeze = {.after = 60}});
-                   }).second;
-      zero_one += fit_embedding(n_ranks, seed, [](const auto& g, auto t) {
-                    return onebit::zero_one_adam(g, t, {.schedule = {.warmup_steps = 60}});
-                  }).second;
-      frozen += fit_embedding(n_ranks, seed, [](const auto& g, auto t) {
-                  return onebit::one_bit_adam(g, t, {.freeze = {.after = 60}, .refreshes = 0});
-                }).second;
-    }
-    // the loss has the samples' own noise in it: a third of 0.3^2
-    const double noise = 3 * 0.09 / 3;
-    CAPTURE(adam);
-    CAPTURE(refreshed);
-    CAPTURE(zero_one);
-    CHECK(frozen > 3 * 0.3);  // asleep for ever
-    if (n_ranks == 4) {
-      CHECK(noise + refreshed < 1.05 * (noise + adam));
-      CHECK(noise + zero_one < 1.05 * (noise + adam));
-    } else {  // with few samples a row sleeps on for long: until it has occurred, and v is
-              // refreshed
-      CHECK(noise + refreshed < 1.12 * (noise + adam));
-      CHECK(noise + zero_one < 1.15 * (noise + adam));
-    }
-  }
 }
 
 TEST_CASE("late elements: a bad gradient of one that sleeps is seen, in any step") {

@@ -21,7 +21,7 @@ using namespace onebit_test::compositions;
 
 namespace {
 
-constexpr float nan_f = std::numeric_limits<float>::quiet_NaN();
+constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 const std::vector<std::size_t> sizes = {300, 4500};
 
 /// Tensor 1 rests in these steps.
@@ -53,7 +53,7 @@ void expect_as_if_alone(int n, const Make& make, bool from_start = true) {
       gradients_without_parameters(both, t.rank(), step);
       alone.grads = both.grads;
       if (rests(step, from_start)) {
-        both.grads[1].assign(sizes[1], nan_f);
+        both.grads[1].assign(sizes[1], not_a_number);
         a.rest(1);
       }
       const auto before = both.params[1];
@@ -80,7 +80,7 @@ void with_rest(int n, std::uint64_t first, const Make& make, const F& f) {
     const auto before = data.params[1];
     for (int i = 0; i < 3; ++i) {
       data.compute_gradients(t.rank(), o.steps());
-      data.grads[1].assign(sizes[1], nan_f);
+      data.grads[1].assign(sizes[1], not_a_number);
       o.rest(1);
       CHECK_FALSE(o.step(0.01F).skipped);
     }
@@ -185,7 +185,7 @@ TEST_CASE("0/1 Adam: a tensor that rests since the last exchange stays; before, 
         const bool rest = i % 6 >= 2;
         data.compute_gradients(t.rank(), o.steps());
         if (rest) {
-          data.grads[1].assign(sizes[1], nan_f);
+          data.grads[1].assign(sizes[1], not_a_number);
           o.rest(1);
         }
         const bool was_local = moved;
@@ -278,7 +278,7 @@ TEST_CASE("a group rests until it is told otherwise, and needs no ready()") {
     const auto first = data.params[1];
     for (int i = 0; i < 6; ++i) {
       data.compute_gradients(t.rank(), o.steps());
-      data.grads[1].assign(sizes[1], nan_f);
+      data.grads[1].assign(sizes[1], not_a_number);
       o.begin(0.01F);
       o.ready(0);
       CHECK_FALSE(o.step(0.01F).skipped);
@@ -364,7 +364,7 @@ TEST_CASE(
       for (int i = 0; i < 8; ++i) {
         if (disturbed && i == 3) {
           data.compute_gradients(t.rank(), o.steps());
-          data.grads[0][3] = nan_f;
+          data.grads[0][3] = not_a_number;
           if (rest) o.rest(1);
           CHECK(o.step(0.01F).skipped);
         }
@@ -391,7 +391,7 @@ TEST_CASE(
     CHECK(data.params[1] == before);
     before = data.params[0];
     o.rest(0);
-    CHECK(thrown<onebit::invalid_input>([&] { (void)o.step(nan_f); }) == contains{"nan"});
+    CHECK(thrown<onebit::invalid_input>([&] { (void)o.step(not_a_number); }) == contains{"nan"});
     CHECK_FALSE(train(o, data).skipped);
     CHECK(data.params[0] == before);
     return 0;

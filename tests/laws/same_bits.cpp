@@ -68,7 +68,6 @@ TEST_CASE("law 4: scalar, AVX2, AVX-512, one to three threads: the same bits") {
       check_hosts(p, onebit::all_gather{onebit::sign<onebit::l1_scale>{g}});
     }
     check_hosts(p, onebit::gather_scatter<onebit::identity>{});
-    check_hosts(p, onebit::gather_scatter{onebit::exact_below<>{40}});
     check_hosts(p, onebit::gather_scatter<ternary>{});
     check_hosts(p, onebit::all_gather<int8_tile>{});
   }
@@ -105,14 +104,13 @@ TEST_CASE("law 4: gradients that must not be written give the same bits, and sta
     // const gradients keep their bits over a skipped and over an ordinary compressed step
     const auto changed = on_ranks(w, [&](onebit::threads t) {
       memory own(p.sizes);
-      const auto o =
-          make_one_bit_adam<const float>(own, p, t, onebit::gather_scatter<onebit::sign<>>{});
+      auto o = make_one_bit_adam<const float>(own, p, t, onebit::gather_scatter<onebit::sign<>>{});
       std::size_t n_changed = 0;
       for (std::size_t step = 0; step < p.steps; ++step) {
         p.fill(own, t.rank(), step);
         if (step == 7 && t.rank() == 0) own.grads[3][11] = INFINITY;
         const auto before = own.grads;
-        o->step(p.lr);
+        (void)o.step(p.lr);
         n_changed += own.grads == before ? 0U : 1U;
       }
       return n_changed;

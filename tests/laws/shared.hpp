@@ -6,25 +6,23 @@
 #ifndef ONEBIT_TESTS_LAWS_SHARED_HPP
 #define ONEBIT_TESTS_LAWS_SHARED_HPP
 
-#include <memory>
+#include <onebit/any_optimizer.hpp>
 
 #include "../conformance/models.hpp"
-#include "../support/erased.hpp"
 
 namespace onebit_test {
 
 /// 1-bit Adam over a trainer's memory, without its type.
 template <class G, class Collective>
-std::unique_ptr<any_optimizer> make_one_bit_adam(memory& own, const plan& p,
-                                                 onebit::threads transport, Collective collective) {
-  return erase(
-      onebit::one_bit_adam(own.groups<G>(p.all_groups()), transport, p.options, collective));
+onebit::any_optimizer make_one_bit_adam(memory& own, const plan& p, onebit::threads transport,
+                                        Collective collective) {
+  return onebit::one_bit_adam(own.groups<G>(p.all_groups()), transport, p.options, collective);
 }
 
 #define ONEBIT_TESTS_SHARED(KEYWORD, G, ...)                                              \
   KEYWORD template trace train<G, __VA_ARGS__>(onebit::threads, const plan&, __VA_ARGS__, \
                                                onebit::host);                             \
-  KEYWORD template std::unique_ptr<any_optimizer> make_one_bit_adam<G, __VA_ARGS__>(      \
+  KEYWORD template onebit::any_optimizer make_one_bit_adam<G, __VA_ARGS__>(               \
       memory&, const plan&, onebit::threads, __VA_ARGS__);
 #define ONEBIT_TESTS_SHARED_BOTH(KEYWORD, ...)     \
   ONEBIT_TESTS_SHARED(KEYWORD, float, __VA_ARGS__) \

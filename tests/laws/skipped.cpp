@@ -36,29 +36,29 @@ outcome_of_rank run_poisoned(onebit::threads transport, const plan& p, const poi
   outcome_of_rank result;
   memory own(p.sizes);
   const int rank = transport.rank();
-  const auto o = make_one_bit_adam<G>(own, p, transport, collective);
+  auto o = make_one_bit_adam<G>(own, p, transport, collective);
   for (std::size_t step = 0; step < p.steps; ++step) {
     if (step == bad.step) {
       for (int times = 0; times < 2; ++times) {  // twice in a row
         p.fill(own, rank, step);
         if (rank == bad.rank) own.grads[bad.tensor][bad.element] = bad.value;
-        const std::string before = o->saved();
+        const std::string before = saved(o);
         const flat params = own.all_params();
-        result.skipped = o->step(p.lr);
+        result.skipped = o.step(p.lr);
         if (!result.skipped.skipped) result.problem = "not reported";
         if (result.skipped.step != step) result.problem = "its number was used up";
-        if (o->steps() != step) result.problem = "it was counted";
+        if (o.steps() != step) result.problem = "it was counted";
         if (first_difference(own.all_params(), params) != none) result.problem = "params moved";
-        result.skipped_checkpoint = o->saved();
+        result.skipped_checkpoint = saved(o);
         const bool may_freeze = freezes && times == 0;
         if ((result.skipped_checkpoint != before) != may_freeze) result.problem = "state changed";
       }
     }
     p.fill(own, rank, step);
-    result.rest.reports.push_back(o->step(p.lr));
+    result.rest.reports.push_back(o.step(p.lr));
     result.rest.params.push_back(own.all_params());
   }
-  result.rest.checkpoint = o->saved();
+  result.rest.checkpoint = saved(o);
   return result;
 }
 
@@ -200,25 +200,25 @@ void check_overflow_of_the_mean(const Collective& collective, std::uint32_t coll
     const auto ranks = on_ranks(w, [&](onebit::threads transport) {
       outcome_of_rank result;
       memory own(p.sizes);
-      const auto o = make_one_bit_adam<float>(own, p, transport, collective);
+      auto o = make_one_bit_adam<float>(own, p, transport, collective);
       for (std::size_t step = 0; step < 8; ++step) {
         for (int times = 0; times < 2 && (step == 4 || step == 6); ++times) {
           p.fill(own, transport.rank(), step);
           own.grads[0][0] = 3e38F;  // a scale of its own: 3e38 on every rank
-          const std::string before = o->saved();
+          const std::string before = saved(o);
           const flat params = own.all_params();
-          result.skipped = o->step(p.lr);
+          result.skipped = o.step(p.lr);
           if (!result.skipped.skipped) result.problem = "not reported";
           if (result.skipped.collectives != collectives) result.problem = "in another phase";
           const bool freezes = step == p.options.freeze.after && times == 0;
-          if ((o->saved() != before) != freezes) result.problem = "state changed";
+          if ((saved(o) != before) != freezes) result.problem = "state changed";
           if (first_difference(own.all_params(), params) != none) result.problem = "params moved";
         }
         p.fill(own, transport.rank(), step);
-        result.rest.reports.push_back(o->step(p.lr));
+        result.rest.reports.push_back(o.step(p.lr));
         result.rest.params.push_back(own.all_params());
       }
-      result.rest.checkpoint = o->saved();
+      result.rest.checkpoint = saved(o);
       return result;
     });
     const auto undisturbed =

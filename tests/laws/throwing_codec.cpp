@@ -15,17 +15,17 @@
 #include <utility>
 #include <vector>
 
-#include "../support/erased.hpp"
+#include "../support/all_compressed.hpp"
 #include "../support/tile_codecs.hpp"
 #include "../support/training.hpp"
 
 using onebit_test::algorithm;
 using onebit_test::any_optimizer;
-using onebit_test::erase;
 using onebit_test::freezes_before;
 using onebit_test::int8_tile;
-using onebit_test::make_erased;
+using onebit_test::make_any;
 using onebit_test::on_ranks;
+using onebit_test::saved;
 using onebit_test::training;
 
 namespace {
@@ -61,7 +61,7 @@ struct state {
   friend bool operator==(const state&, const state&) = default;
 };
 state state_of(any_optimizer& o, const training<>& data) {
-  return {data.digest(), o.steps(), o.saved()};
+  return {data.digest(), o.steps(), saved(o)};
 }
 
 /// In steps that also average, a rank that throws alone in the exchange has left the other behind
@@ -81,13 +81,13 @@ std::pair<std::vector<state>, int> train(const Make& make, algorithm a, int thre
     training<> data(sizes);
     fragile codec;
     codec.told = &told;
-    const auto o = make(data, t, codec, onebit::host(threads));
+    auto o = make(data, t, codec, onebit::host(threads));
     for (std::uint64_t i = 0; i < n_steps; ++i) {
       CAPTURE(i);
       bool frozen = i != freezes_before(a);
       const auto step = [&] {
         data.compute_gradients(t.rank(), i);
-        (void)o->step(0.01F / static_cast<float>(1 + i % 3));
+        (void)o.step(0.01F / static_cast<float>(1 + i % 3));
       };
       for (std::uint64_t k = 0; throws != who::nobody; ++k) {
         // the other rank waits for this one's message: what it would hear after it was sent is its
@@ -95,7 +95,7 @@ std::pair<std::vector<state>, int> train(const Make& make, algorithm a, int thre
         const bool alone = throws == who::rank_0;
         if (alone && (t.rank() != 0 || k == 10)) break;
         CAPTURE(k);
-        const state before = state_of(*o, data);
+        const state before = state_of(o, data);
         told.fail_at = told.n_tiles + k;
         bool thrown = false;
         try {
@@ -107,14 +107,14 @@ std::pair<std::vector<state>, int> train(const Make& make, algorithm a, int thre
         told.fail_at = codec_script::never;
         if (!thrown) break;
         if (t.rank() == 0) ++n_thrown;
-        const state after = state_of(*o, data);
+        const state after = state_of(o, data);
         CHECK(after.parameters == before.parameters);
         CHECK(after.steps == i);
         CHECK((after.checkpoint != before.checkpoint) == !std::exchange(frozen, true));
       }
-      if (o->steps() == i) step();
+      if (o.steps() == i) step();
     }
-    return state_of(*o, data);
+    return state_of(o, data);
   });
   return {std::move(states), n_thrown};
 }
@@ -147,14 +147,14 @@ TEST_CASE("law 10: a codec that throws, at each tile of each step") {
       CAPTURE(bucket);
       check(
           [&](training<>& data, auto t, const fragile& codec, const onebit::host& backend) {
-            return make_erased(a, data.groups(), t, onebit::gather_scatter{codec, bucket}, backend,
-                               no_refreshes);
+            return make_any(a, data.groups(), t, onebit::gather_scatter{codec, bucket}, backend,
+                            no_refreshes);
           },
           a, alone && bucket == 0, bucket == 0);  // five tiles are not worth waking a thread
     }
     check(
         [&](training<>& data, auto t, const fragile& codec, const onebit::host& backend) {
-          return make_erased(a, data.groups(), t, onebit::all_gather{codec}, backend, no_refreshes);
+          return make_any(a, data.groups(), t, onebit::all_gather{codec}, backend, no_refreshes);
         },
         a, alone);
   }
@@ -168,11 +168,8 @@ TEST_CASE("law 10: a codec that throws, over gradients that are only read") {
           groups.push_back({{}, g.lr_factor, g.weight_decay});
           for (const auto& x : g.tensors) groups.back().tensors.push_back({x.params, x.grads});
         }
-        return erase(onebit::one_bit_adam(
-            groups, t,
-            onebit::one_bit_adam_options{
-                .adam = {.beta2 = 0.99}, .freeze = {.after = 3}, .refreshes = 0},
-            onebit::gather_scatter{codec}, backend));
+        return make_any(algorithm::one_bit_adam, groups, t, onebit::gather_scatter{codec}, backend,
+                        no_refreshes);
       },
       algorithm::one_bit_adam, true);
 }

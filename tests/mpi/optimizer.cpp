@@ -10,7 +10,6 @@
 #include <limits>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/sharded.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <sstream>
 #include <string>
@@ -125,13 +124,6 @@ TEST_CASE("the bits of threads: buckets that some ranks announce, or other ones,
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   check_same_as_threads(bucketed, rank % 2 == 0);
 }
-TEST_CASE("the bits of threads: state that is shared out, announced or not") {
-  const auto parts = [](auto& data, auto t) {
-    return onebit::sharded_adam(data.groups(), t, {}, {.bucket_elements = 1000});
-  };
-  check_same_as_threads(parts);
-  check_same_as_threads(parts, true);
-}
 TEST_CASE("the bits of threads: two levels") { check_same_as_threads(by_node); }
 
 TEST_CASE("MPI's own sum: all ranks hold the same bits") {
@@ -178,33 +170,6 @@ TEST_CASE("ranks that disagree: all are told, and the next attempt works") {
 
   auto optimizer = onebit::adam(data.groups(), transport);
   CHECK_FALSE(train(optimizer, data).skipped);
-}
-
-TEST_CASE("ranks that leave and join over MPI: the bits of threads") {
-  int rank = 0, size = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  if (size < 3) return;  // one leaves, one joins, one stays
-  const auto last = size - 1;
-  // the last rank joins, rank 0 leaves
-  const auto run = [&](auto first, auto then, int r) {
-    training<> data;
-    if (r == last) data.params[0][0] = 5;
-    auto o = skipping(data, first);
-    for (int i = 0; r < last && i < 7; ++i) (void)train(o, data);
-    if (r == 0) return std::string();
-    o.regroup(then, r < last ? onebit::brings::state : onebit::brings::nothing);
-    for (int i = 0; i < 5; ++i) (void)train(o, data);
-    return saved(o) + std::to_string(data.digest());
-  };
-  const auto whole = on_ranks(size, [&](onebit::threads t) {
-    const auto first = t.split(t.rank() < last ? 0 : 1, 0);
-    return run(first, t.split(t.rank() > 0 ? 1 : 0, 0), t.rank());
-  });
-  const onebit::mpi world(MPI_COMM_WORLD);
-  const auto first = world.split(rank < last ? 0 : 1, 0);
-  CHECK(run(first, world.split(rank > 0 ? 1 : 0, 0), rank) ==
-        whole[static_cast<std::size_t>(rank)]);
 }
 
 TEST_CASE("a damaged checkpoint on one rank: no rank loads, and training goes on") {

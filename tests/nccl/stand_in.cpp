@@ -134,29 +134,6 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t*) {
   return answer([&] { *part = new ncclComm{comm->ranks.split(color, key)}; });
 }
-#if NCCL_VERSION_CODE >= 21900
-ncclResult_t ncclMemAlloc(void** p, size_t n) {
-  if (here().refuses_memory) return ncclUnhandledCudaError;
-  return cudaMalloc(p, n) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-ncclResult_t ncclMemFree(void* p) {
-  return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-ncclResult_t ncclCommRegister(const ncclComm_t, void* p, size_t, void** handle) {
-  if (here().refuses_registration > 0) {
-    --here().refuses_registration;
-    return ncclSystemError;
-  }
-  *handle = p;
-  ++here().registrations;
-  ++here().registered;
-  return answer([] {});
-}
-ncclResult_t ncclCommDeregister(const ncclComm_t, void*) {
-  --here().registrations;
-  return ncclSuccess;
-}
-#endif
 #if NCCL_VERSION_CODE >= 22700
 ncclResult_t ncclCommShrink(ncclComm_t comm, int*, int, ncclComm_t* part, ncclConfig_t*,
                             int flags) {

@@ -39,9 +39,6 @@ struct stand_in {
   int destroyed = 0, open_groups = 0;
   int aborts_outside_of_a_group = 0;
   int streams = 0, events = 0, allocations = 0;  ///< alive
-  int registrations = 0, registered = 0;         ///< alive, and so far
-  int refuses_registration = 0;                  ///< so many of those that come
-  bool refuses_memory = false;                   ///< ncclMemAlloc does
   int shrink_flags = -1;                         ///< of the last ncclCommShrink
 
   // The group of sends and receives that is open: slots lie one after the other.
@@ -69,7 +66,6 @@ void on_stand_ins(int n, const F& f) {
     CHECK(record.streams == 0);
     CHECK(record.events == 0);
     CHECK(record.allocations == 0);
-    CHECK(record.registrations == 0);
     CHECK(record.open_groups == 0);
     CHECK(record.aborts_outside_of_a_group == 0);
   });

@@ -10,7 +10,6 @@
 #include <atomic>
 #include <memory>
 #include <onebit/collective/hierarchical.hpp>
-#include <onebit/sharded.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <stdexcept>
 #include <vector>
@@ -107,24 +106,11 @@ void each_compressed(const C& c, const F& f) {
   f("one_bit_adam", one_bit_adam_with(c));
   f("one_bit_lamb", one_bit_lamb_with(c));
   f("zero_one_adam", zero_one_adam_with(c));
-  f("zero_one_lion", [c](const auto& g, auto t, auto b) {
-    return onebit::zero_one_lion(
-        g, t,
-        onebit::zero_one_lion_options{
-            .schedule = {.warmup_steps = 6, .doubling_steps = 8, .max_interval = 4}},
-        c, b);
-  });
 }
 template <class F>
 void each_dense(const F& f) {
   f("adam", [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
   f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
-  f("lion", [](const auto& g, auto t, auto b) { return onebit::lion(g, t, {}, b); });
-  f("one_bit_lion",
-    [](const auto& g, auto t, auto b) { return onebit::one_bit_lion(g, t, {}, {}, b); });
-  f("sharded_adam", [](const auto& g, auto t, auto b) {
-    return onebit::sharded_adam(g, t, {}, {.bucket_elements = 2000}, b);
-  });
 }
 
 int n_devices() { return std::min(onebit::cuda_device_count(), 4); }
@@ -169,7 +155,7 @@ class breaking : public onebit::nccl {
 
 }  // namespace
 
-TEST_CASE("nccl trainings: averages, and votes") {
+TEST_CASE("nccl trainings: averages") {
   for (const int n : numbers_of_devices()) {
     each_dense([n](const char* name, const auto& make) { check_ways(name, n, make, brief); });
   }

@@ -14,7 +14,8 @@ float first_parameter_after_a_step() {
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({std::span<float>(w), std::span<float>(g)});
     // not one that is compiled elsewhere
-    auto optimizer = onebit::lion<onebit::bf16>(groups, comm, onebit::lion_options{});
+    auto optimizer = onebit::one_bit_adam(groups, comm, onebit::one_bit_adam_options{},
+                                          onebit::gather_scatter<onebit::basic_identity<true>>{});
     optimizer.step(0.1f);
   });
   return w[0];

@@ -22,13 +22,8 @@ namespace onebit_test {
 struct script {
   static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
 
-  /// As `flip_bit`: all are 0.
-  static constexpr std::uint64_t all_bits = never;
-
   std::uint64_t fail_at = never;     ///< the collective (from 0) that throws
   bool fail_after_delivery = false;  ///< the data arrives all the same, with some bytes broken
-  std::uint64_t flip_at = never;     ///< the collective after which a bit of what came is another
-  std::uint64_t flip_bit = 0;        ///< of the next rank's slot, modulo its length
   std::uint64_t calls = 0;
   std::uint64_t bytes_to_others = 0;
 };
@@ -43,16 +38,12 @@ class scripted {
   [[nodiscard]] int size() const { return inner_.size(); }
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
-    carry(receive, n_ranks() * slot_bytes, (n_ranks() - 1) * slot_bytes, [&] {
-      inner_.all_to_all(send, receive, slot_bytes);
-      flip(receive, slot_bytes);
-    });
+    carry(receive, n_ranks() * slot_bytes, (n_ranks() - 1) * slot_bytes,
+          [&] { inner_.all_to_all(send, receive, slot_bytes); });
   }
   void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
-    carry(receive, n_ranks() * slot_bytes, (n_ranks() - 1) * slot_bytes, [&] {
-      inner_.all_gather(send, receive, slot_bytes);
-      flip(receive, slot_bytes);
-    });
+    carry(receive, n_ranks() * slot_bytes, (n_ranks() - 1) * slot_bytes,
+          [&] { inner_.all_gather(send, receive, slot_bytes); });
   }
   void all_reduce_sum(float* data, std::size_t n) {
     carry(data, n * sizeof(float), 2 * (n_ranks() - 1) * n * sizeof(float) / n_ranks(),
@@ -66,17 +57,6 @@ class scripted {
  private:
   [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(inner_.size()); }
 
-  void flip(void* receive, std::size_t slot_bytes) const {
-    if (told_->calls - 1 != told_->flip_at) return;
-    const std::size_t from = static_cast<std::size_t>(rank() + 1) % n_ranks();
-    if (told_->flip_bit == script::all_bits) {
-      std::memset(static_cast<unsigned char*>(receive) + from * slot_bytes, 0, slot_bytes);
-      return;
-    }
-    const std::uint64_t bit = told_->flip_bit % (8 * slot_bytes);
-    static_cast<unsigned char*>(receive)[from * slot_bytes + bit / 8] ^=
-        static_cast<unsigned char>(1U << bit % 8);
-  }
   template <class Call>
   void carry(void* receive, std::size_t n_bytes, std::size_t to_others, const Call& call) {
     const bool fails = told_->calls++ == told_->fail_at;

@@ -12,7 +12,6 @@
 // Without a device it ends with status 77, which ctest shows as skipped.
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -47,8 +46,8 @@ void train(const place& here, const program_options& o, const gpu_options& g) {
   link.make_optimizer = [&](const std::string& algorithm,
                             std::span<const common::parameter> parameters,
                             const common::optimizer_settings& settings) {
-    auto groups = common::make_groups(parameters);  // of spans of device memory
-    const auto options = common::options_of(algorithm, settings, groups);
+    const auto groups = common::make_groups(parameters);  // of spans of device memory
+    const auto options = common::options_of(algorithm, settings);
     return onebit::make_optimizer(algorithm, options, groups, comm,
                                   onebit::cuda(device.stream()));  // instead of the host
   };
@@ -80,9 +79,7 @@ int main(int argc, char** argv) {
   gpu_options g;
   CLI::App app{"Trains a small language model on GPUs with onebit's optimizers and compares them."};
   o.algorithms = {"adam", "one_bit_adam"};
-  auto algorithms = common::available_algorithms();
-  algorithms.erase(std::find(algorithms.begin(), algorithms.end(), "mean_lion"));
-  declare(app, o, algorithms);
+  declare(app, o);
   app.add_flag("--graphs", g.graphs,
                "Replay the optimizer's steps from CUDA graphs (replayed steps count no bytes)");
   app.add_option("--matmul", g.products, "Whose products of matrices (cuBLAS's where it is there)")
