@@ -8,7 +8,6 @@
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compress/identity.hpp>
 #include <onebit/compress/sign.hpp>
-#include <onebit/compress/unit_sign.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
 #include <onebit/error.hpp>
@@ -17,9 +16,7 @@
 #include <onebit/policy_checks.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
-#include <onebit/rule/lion.hpp>
 #include <onebit/rule/zero_one.hpp>
-#include <onebit/rule/zero_one_lion.hpp>
 #include <onebit/schedule.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
@@ -76,9 +73,6 @@ template <class P, class G>
 [[nodiscard, gnu::cold]] inline std::string describe(const zero_one_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
                   o.bias_correction, " max_grad_norm ", o.max_grad_norm, " max_step ", o.max_step);
-}
-[[nodiscard, gnu::cold]] inline std::string describe(const lion_options& o) {
-  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " max_grad_norm ", o.max_grad_norm);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
@@ -239,97 +233,6 @@ template <class V = float, Element M = float, class P, class G, class T, class B
                        policy_name(collective) + describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.refresh_sum);
-}
-
-namespace detail {
-
-template <class M>
-[[nodiscard, gnu::cold]] std::string lion_name(const char* name, const lion_options& o) {
-  return name + describe(o) + (std::is_same_v<M, float> ? "" : " m in bf16");
-}
-
-}  // namespace detail
-
-/// Lion with exact averages: the uncompressed baseline. Collective over the transport. Its rates
-/// are 2 to 10 times smaller than Adam's, its decays as much larger.
-///
-/// Cost per step: 2 (W-1)/W 4n bytes sent; state 4 bytes per parameter, 2 with `lion<bf16>`. An
-/// element whose gradients were all 0 is moved by decay alone. Source: arXiv 2302.06675.
-template <Element M = float, class P, class G, class T, class B = host>
-[[nodiscard, gnu::cold]] auto lion(const std::vector<param_group<P, G>>& groups, T transport,
-                                   lion_options options = {}, B backend = B{},
-                                   dense_sum sum = dense_sum::automatic) {
-  detail::check_policies<T, B>();
-  wire comm(std::move(transport));
-  auto rule = detail::attend(comm, [&] { return lion_rule<B, M>(options, std::move(backend)); });
-  return optimizer(detail::lion_name<M>("lion ", options) + describe(groups), groups, comm,
-                   std::move(rule), always_dense{}, gather_scatter<identity>{}, sum);
-}
-
-/// Distributed Lion: ranks vote on the sign of every step, one bit per parameter from the first
-/// step on. Collective over the transport.
-///
-/// `collective`: gather_scatter makes the majority, for 2 (W-1)/W n/8 bytes sent and as many
-/// received per rank and step, n/8 each way; all_gather the mean of the votes, for (W-1) n/8: as
-/// much at 2 ranks, with one collective instead of two, and W/2 times as much at W. hierarchical
-/// makes the majority of the nodes' means; a compressor with a residual (sign, int8) or `identity`
-/// approximates the mean, and costs 4 bytes of undo per parameter, since gradients are read twice
-/// (1.03 with residual_in<int8, ...>).
-/// State 4 bytes per parameter, 2 with `one_bit_lion<bf16>`; m is each rank's own, and steps are
-/// the same on all. A rank cannot abstain: an element without a gradient on it gets a coin
-/// (unit_sign.hpp). One without a gradient on any rank moves by lr to and fro by the majority; by
-/// the mean not at all with an even number of ranks, else by lr / W; by decay, and not at all where
-/// lr_factor is 0. With other ranks than before, rank r goes on with the momentum of old rank r mod
-/// n. Source: Distributed Lion (arXiv 2404.00438), algorithm 1. The sign of a mean is not the
-/// majority of signs: where few ranks have large gradients that the others oppose by small ones, it
-/// steps against the mean; arXiv 2411.16462 saw votes converge worse.
-template <Element M = float, class P, class G, class T, class B = host,
-          class C = gather_scatter<unit_sign>>
-[[nodiscard, gnu::cold]] auto one_bit_lion(const std::vector<param_group<P, G>>& groups,
-                                           T transport, lion_options options = {},
-                                           C collective = {}, B backend = B{}) {
-  detail::check_policies<T, B>();
-  check_split<C, T>();
-  wire comm(std::move(transport));
-  auto rule = detail::attend(comm, [&] { return lion_rule<B, M>(options, std::move(backend)); });
-  return optimizer(detail::lion_name<M>("one_bit_lion ", options) + " " + policy_name(collective) +
-                       describe(groups),
-                   groups, comm, std::move(rule), always_compressed{}, collective);
-}
-
-/// As zero_one_adam_options, for Lion, which has no averages.
-struct zero_one_lion_options {
-  lion_options lion{};           ///< of each step
-  intervals_options schedule{};  ///< without what it says of refreshes
-};
-
-/// Lion over 0/1 Adam's intervals: one-bit exchanges, ever rarer, of the votes of local steps, with
-/// error feedback; no averages. Collective over the transport in the steps that exchange.
-///
-/// Cost per exchange: as one_bit_adam on the wire; per local step: nothing travels. State 12 + 4/W
-/// bytes per parameter, and 4 of undo, since gradients are read twice in a step (1.03 with
-/// residual_in<int8, ...>); 2 less with `zero_one_lion<bf16>`. Between exchanges the ranks'
-/// parameters differ; a local step's gradient that is not finite is left out by its rank alone, as
-/// in zero_one_adam. An element that has no gradient on any rank is not moved by votes, but by what
-/// compression makes of them, until the residual has taken it back. `collective`: one scale per
-/// tensor unless said otherwise, since the elements of a sum of votes are of one size.
-template <Element M = float, class P, class G, class T, class B = host,
-          class C = gather_scatter<sign<l2_scale>>>
-[[nodiscard, gnu::cold]] auto zero_one_lion(const std::vector<param_group<P, G>>& groups,
-                                            T transport, zero_one_lion_options options,
-                                            C collective = {{granularity::layer()}},
-                                            B backend = B{}) {
-  detail::check_policies<T, B>();
-  check_split<C, T>();
-  wire comm(std::move(transport));
-  auto [rule, schedule] = detail::attend(comm, [&] {
-    return std::pair(zero_one_lion_rule<B, M>(options.lion, std::move(backend)),
-                     exchange_intervals(options.schedule));
-  });
-  return optimizer(detail::lion_name<M>("zero_one_lion ", options.lion) + " " +
-                       describe(options.schedule) + " " + policy_name(collective) +
-                       describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), collective);
 }
 
 }  // namespace onebit::inline v0_1

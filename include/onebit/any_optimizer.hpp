@@ -31,7 +31,7 @@
 /// when the program runs.
 namespace onebit::inline v0_1 {
 
-/// What any_optimizer owns: an `optimizer`, or one of its kind (`sharded`).
+/// What any_optimizer owns: an `optimizer`.
 template <class O>
 concept OwnedOptimizer = requires(O o, const typename O::groups_type& groups) {
   { o.step(1.0F) } -> std::same_as<report>;

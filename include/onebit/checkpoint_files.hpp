@@ -112,7 +112,7 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
 /// Loads the newest checkpoint under `root` of which all files are whole: `read_own(in)` reads what
 /// `write_own` wrote, then the optimizer is loaded. The step that it is of; nothing, where there is
 /// no checkpoint: then nothing has changed. Rank 0 tells on stderr of those that it passed over. A
-/// job of another number of ranks goes on (optimizer::load_old_job, sharded::load_old_job), where
+/// job of another number of ranks goes on (optimizer::load_old_job), where
 /// its rule can: rank r's trainer reads what rank r mod the old number wrote.
 ///
 /// Collective. Throws checkpoint_error on all ranks when there are checkpoints, and none is whole:

@@ -187,9 +187,6 @@ struct rule_defaults {
   static constexpr bool accumulates = false;  ///< the carried buffer gathers what is sent later
   static constexpr bool local_steps = false;  ///< steps without communication
   static constexpr bool refreshes = false;    ///< v, after the freeze, in steps that do both
-  /// Whether each rank keeps a momentum of its own: messages start from that, not from what was
-  /// agreed, and `apply`, which alone changes it, reads gradients too.
-  static constexpr bool own_momentum = false;
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
   static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
   static constexpr bool by_layer = false;       ///< an element's step hangs on its whole tensor

@@ -52,9 +52,8 @@ struct engine {
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
   /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
-  static constexpr bool scratch = mean_place<P, G>::in_gradients;
-  static constexpr bool scratch_gradients = scratch && !R::own_momentum;
-  static constexpr bool keeps_agreed = !R::local_steps && !R::own_momentum;  ///< for messages
+  static constexpr bool scratch_gradients = mean_place<P, G>::in_gradients;
+  static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
   static constexpr bool carries = sender_type::carries;
   /// Whether what elements carry while they sleep is this rank's gradient: see WakingMessage.
@@ -205,7 +204,7 @@ struct engine {
   /// Where means go in a step with this plan: to the gradients, unless these are read once more.
   [[nodiscard]] mean_place<P, G> mean_place_in(const step_plan& plan) const {
     const bool once_more = plan.exchange || (R::local_steps && compressed.travels());
-    return {scratch && !once_more ? tensors.table.data() : nullptr};
+    return {scratch_gradients && !once_more ? tensors.table.data() : nullptr};
   }
   [[nodiscard]] auto mean(const step_plan& plan) {
     return average.heard(now(), mean_place_in(plan));

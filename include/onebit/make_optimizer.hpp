@@ -6,7 +6,6 @@
 #include <onebit/algorithms.hpp>
 #include <onebit/any_optimizer.hpp>
 #include <onebit/read_options.hpp>
-#include <onebit/sharded.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -94,26 +93,6 @@ template <class P, class G, class T, class B = host>
       }
       return {zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
                             std::move(backend)),
-              lr};
-    case algorithm::lion:
-      return {lion(all, comm, o.lion, std::move(backend), o.sum), lr};
-    case algorithm::one_bit_lion:
-      return {one_bit_lion(all, comm, o.lion, gather_scatter<unit_sign>{{}, o.bucket_elements},
-                           std::move(backend)),
-              lr};
-    case algorithm::sharded_adam:
-    case algorithm::sharded_lion:
-      if constexpr (std::is_same_v<P, any_element>) {
-        throw invalid_input(detail::message("make_optimizer: ", name, ": parameters of several ",
-                                            "types cannot be shared out", comm.where()));
-      } else if (o.which == algorithm::sharded_adam) {
-        return {sharded_adam(all, comm, o.adam, o.shares, std::move(backend)), lr};
-      } else {
-        return {sharded_lion(all, comm, o.lion, o.shares, std::move(backend)), lr};
-      }
-    case algorithm::zero_one_lion:
-      return {zero_one_lion(all, comm, o.zero_one_lion,
-                            signs{{granularity::layer()}, o.bucket_elements}, std::move(backend)),
               lr};
   }
   throw invalid_input(detail::message("make_optimizer: no algorithm"));

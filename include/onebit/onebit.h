@@ -112,7 +112,7 @@ typedef struct onebit_option {
   const char* value; /**< a JSON text */
 } onebit_option;
 
-/** An optimizer by its name ("adam", "one_bit_adam", "one_bit_lion", "OneBitAdam", ...), over the
+/** An optimizer by its name ("adam", "one_bit_adam", "OneBitAdam", ...), over the
  * tensors, in the order in which they are listed. Without groups (NULL, 0) there is one, with
  * lr_factor 1 and the decay that the option weight_decay names. Nothing that is passed need outlive
  * the call but the tensors' memory and a transport's context. Collective: the ranks compare sizes,

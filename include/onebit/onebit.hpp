@@ -4,7 +4,7 @@
 
 /// The algorithms and their policies, on the host and among threads. Others, each of its own
 /// header: transports (transport/mpi.hpp, ...), checkpoint_files.hpp, any_optimizer.hpp,
-/// make_optimizer.hpp, sharded.hpp.
+/// make_optimizer.hpp.
 #include <onebit/algorithms.hpp>
 #include <onebit/backend/host.hpp>
 #include <onebit/collective/all_gather.hpp>
@@ -15,7 +15,6 @@
 #include <onebit/compress/identity.hpp>
 #include <onebit/compress/residual_in.hpp>
 #include <onebit/compress/sign.hpp>
-#include <onebit/compress/unit_sign.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>
 #include <onebit/error.hpp>
@@ -24,9 +23,7 @@
 #include <onebit/report.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
-#include <onebit/rule/lion.hpp>
 #include <onebit/rule/zero_one.hpp>
-#include <onebit/rule/zero_one_lion.hpp>
 #include <onebit/schedule.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/threads.hpp>

@@ -119,8 +119,8 @@ std::size_t optimizer<R, S, C, P, G>::rebind(const std::vector<param_group<P, G>
   return detail::rebind(between_steps().tensors, groups, where());
 }
 template <class R, class S, class C, class P, class G>
-void optimizer<R, S, C, P, G>::join_others(wire transport, int stage, const step_scalars* whole) {
-  join(between_steps(), std::move(transport), stage, whole);
+void optimizer<R, S, C, P, G>::join_others(wire transport, int stage) {
+  join(between_steps(), std::move(transport), stage);
 }
 template <class R, class S, class C, class P, class G>
 std::optional<compression_state> optimizer<R, S, C, P, G>::inspect() {
@@ -137,11 +137,11 @@ void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   });
 }
 template <class R, class S, class C, class P, class G>
-void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with, const larger_load& whole) {
+void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {
   const detail::standard_arithmetic arithmetic;
   load_checkpoint(
       parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
-      parts_->refusal(), whole);
+      parts_->refusal());
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::thaw_for([[maybe_unused]] std::uint64_t warm_up_steps) {

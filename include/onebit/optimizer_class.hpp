@@ -149,15 +149,15 @@ class optimizer {
   /// the same order on all replicas, each with an optimizer of its own. From now on a step that one
   /// skips all skip, max_grad_norm is the norm of the whole (a tensor that several shards hold
   /// counts as often), and LAMB's norms in tensor_parallel groups are of whole layers, over the
-  /// ranks that gave the same `stage`. Local steps are each rank's own. `whole`: see shards.
+  /// ranks that gave the same `stage`. Local steps are each rank's own.
   ///
   /// All make the same steps: one schedule (an automatic freeze sees v of the whole), more than
   /// one rank each or one each; else all throw rank_mismatch, as here for other numbers of
   /// tensor_parallel tensors. Collective. Costs an all_gather of 20 bytes in steps that average or
   /// exchange, a second if both, or to clip alone, or to look at v; one of 24 bytes a cut tensor.
   template <class T>
-  [[gnu::cold]] void join_shards(T transport, int stage = 0, const step_scalars* whole = nullptr) {
-    join_others(detail::wire_of<C>(std::move(transport)), stage, whole);
+  [[gnu::cold]] void join_shards(T transport, int stage = 0) {
+    join_others(detail::wire_of<C>(std::move(transport)), stage);
   }
 
   /// Compares parameters and what the ranks agreed on, bit for bit, after every `steps`-th step (of
@@ -187,8 +187,7 @@ class optimizer {
   /// parameters of this rank: their digest is compared. (Not before building: ranks start equal,
   /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
   /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
-  [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options,
-                          const larger_load& whole = {});
+  [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options);
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
   /// parameters it restores before; what the old ranks had still to send is kept on average. One
@@ -255,11 +254,10 @@ class optimizer {
   }
 
  private:
-  friend struct detail::within;
   [[gnu::cold]] optimizer(wire transport, std::string name,
                           const std::vector<param_group<P, G>>& groups, R rule, S schedule,
                           const C& collective, dense_sum sum);
-  [[gnu::cold]] void join_others(wire transport, int stage, const step_scalars* whole);
+  [[gnu::cold]] void join_others(wire transport, int stage);
   // What some pairings cannot do. The public names are constrained, but may not be defined
   // elsewhere (clang 14); these may, and are empty where they are never called.
   [[gnu::cold]] void thaw_for(std::uint64_t warm_up_steps);

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <onebit/algorithms.hpp>
 #include <onebit/named_options.hpp>
-#include <onebit/sharded.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,12 +20,7 @@ enum class algorithm : std::uint8_t {
   lamb,
   one_bit_adam,
   one_bit_lamb,
-  zero_one_adam,
-  sharded_adam,
-  lion,
-  one_bit_lion,
-  zero_one_lion,
-  sharded_lion
+  zero_one_adam
 };
 
 /// What a name and its options ask for. Of the structs, that of `which` counts.
@@ -39,17 +33,14 @@ struct named_optimizer {
   one_bit_adam_options one_bit_adam{};
   one_bit_lamb_options one_bit_lamb{};
   zero_one_adam_options zero_one_adam{};
-  lion_options lion{};  ///< also of one_bit_lion, as adam's of sharded_adam
-  zero_one_lion_options zero_one_lion{};
   /// @}
-  dense_sum sum = dense_sum::automatic;  ///< of adam, lamb and lion
+  dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
   /// @{
   /// Of one_bit_adam once v is frozen 32 or 8, and with 8 residuals in 32 or 8; of zero_one_adam
   /// all in 32 bits, or v and residuals in 8 and m in 16.
   std::uint64_t v_bits = 32, residual_bits = 32, m_bits = 32;
   /// @}
   std::size_t bucket_elements = 0;  ///< of the compressed exchange; 0: one bucket
-  sharding shares{};                ///< of sharded_adam and sharded_lion
   /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
   /// of one_bit_lamb, whose tensors all share one.
   std::size_t scale_elements = sign<>{}.scales.block_elements;
@@ -60,10 +51,9 @@ struct named_optimizer {
 namespace detail {
 
 /// What DeepSpeed's optimizers have beside the algorithm's own options.
-[[gnu::cold]] inline void read_deepspeed(option_reader& r, bool has_v) {
+[[gnu::cold]] inline void read_deepspeed(option_reader& r) {
   r.ignore("cuda_aware");                                             // the transport is asked
   (void)r.read_word({"comm_backend_name"}, {"nccl", "mpi", "gloo"});  // the transport is given
-  if (!has_v) return;
   r.only("amsgrad", false, "there is no AMSGrad of any of these; leave it out");
   r.only("eps_inside_sqrt", false,
          "eps is added to the root, as DeepSpeed's 1-bit optimizers add it whatever this says; "
@@ -74,19 +64,14 @@ namespace detail {
   r.refuse("non_freeze",
            "give tensors that shall never be compressed an optimizer of their own, named adam");
 }
-/// What all rules have.
+/// What all rules have. DeepSpeed's compressing optimizers correct no bias, whatever they are
+/// told, and bound no step: that is what their names stand for.
 template <class Options>
-[[gnu::cold]] void read_rule(option_reader& r, Options& o) {
+[[gnu::cold]] void read_moments(option_reader& r, Options& o, bool as_deepspeed) {
   const bool betas = r.read_pair({"betas"}, o.beta1, o.beta2);
   const bool beta1 = r.read({"beta1"}, o.beta1), beta2 = r.read({"beta2"}, o.beta2);
   if (betas && (beta1 || beta2)) r.fail({"betas and beta1 or beta2 are the same; give one"});
   r.read({"max_grad_norm", "gradient_clipping"}, o.max_grad_norm);
-}
-/// And those that have a v. DeepSpeed's compressing optimizers correct no bias, whatever they are
-/// told, and bound no step: that is what their names stand for.
-template <class Options>
-[[gnu::cold]] void read_moments(option_reader& r, Options& o, bool as_deepspeed) {
-  read_rule(r, o);
   r.read({"eps"}, o.eps);
   if (as_deepspeed) {
     o.bias_correction = false;
@@ -120,12 +105,6 @@ template <class Options>
   r.read({"ratio", "freeze.ratio"}, o.ratio);
   r.read({"lr_warmup_steps", "freeze.lr_warmup_steps"}, o.lr_warmup_steps);
 }
-[[gnu::cold]] inline void read_exchanges(option_reader& r, intervals_options& o) {
-  r.read({"warmup_steps", "schedule.warmup_steps", "var_freeze_step"}, o.warmup_steps);
-  r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
-  r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
-  r.read({"also_every", "schedule.also_every"}, o.also_every);
-}
 [[gnu::cold]] inline void read_intervals(option_reader& r, intervals_options& o,
                                          bool as_deepspeed) {
   if (as_deepspeed) {
@@ -133,7 +112,10 @@ template <class Options>
     o.doubling_steps = 32678;
     o.stop_refreshing = true;
   }
-  read_exchanges(r, o);
+  r.read({"warmup_steps", "schedule.warmup_steps", "var_freeze_step"}, o.warmup_steps);
+  r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
+  r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
+  r.read({"also_every", "schedule.also_every"}, o.also_every);
   r.read({"kappa", "schedule.kappa", "var_update_scaler"}, o.kappa);
   r.read({"stop_refreshing", "schedule.stop_refreshing"}, o.stop_refreshing);
 }
@@ -142,11 +124,9 @@ template <class Options>
 
 /// Reads a name and its options. Not collective.
 ///
-/// Names are those of algorithms.hpp (adam, lamb, lion, one_bit_adam, one_bit_lamb, one_bit_lion,
-/// zero_one_adam, zero_one_lion) and sharded.hpp (sharded_adam, sharded_lion), which have their
-/// defaults, and DeepSpeed's, in upper or lower case:
-/// Adam, AdamW, Lamb and Lion, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the
-/// papers' forms as DeepSpeed computes them: no bias correction, no bound on steps, a scale per
+/// Names are those of algorithms.hpp (adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam), which
+/// have their defaults, and DeepSpeed's, in upper or lower case:
+/// Adam, AdamW and Lamb, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the papers' forms as DeepSpeed computes them: no bias correction, no bound on steps, a scale per
 /// tensor, v constant once it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's
 /// configuration ("params") and the members of our structs, the same for both kinds of names;
 /// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
@@ -170,21 +150,11 @@ template <class Options>
     o.which = algorithm::one_bit_lamb;
   } else if (is("zero_one_adam", "zerooneadam")) {
     o.which = algorithm::zero_one_adam;
-  } else if (is("lion", "lion")) {
-    o.which = algorithm::lion;
-  } else if (name == "one_bit_lion") {
-    o.which = algorithm::one_bit_lion;
-  } else if (name == "zero_one_lion") {
-    o.which = algorithm::zero_one_lion;
-  } else if (name == "sharded_adam" || name == "sharded_lion") {
-    o.which = name == "sharded_adam" ? algorithm::sharded_adam : algorithm::sharded_lion;
   } else {
     throw invalid_input(detail::message(
         "make_optimizer: there is no algorithm '", name,
-        "'; there are adam, lamb, lion, one_bit_adam, one_bit_lamb, one_bit_lion, zero_one_adam, "
-        "zero_one_lion, sharded_adam, sharded_lion, and DeepSpeed's Adam, AdamW, Lamb, Lion, "
-        "OneBitAdam, OneBitLamb, "
-        "ZeroOneAdam"));
+        "'; there are adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam, and DeepSpeed's Adam, "
+        "AdamW, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam"));
   }
   const bool as_deepspeed =
       lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam";
@@ -192,8 +162,7 @@ template <class Options>
   r.read({"lr"}, o.lr);
   if (!(o.lr >= 0)) r.fail({"lr is ", o.lr, ", must not be negative"});
   if (double decay = 0; r.read({"weight_decay"}, decay)) o.weight_decay = decay;
-  const bool has_v = o.which < algorithm::lion;
-  detail::read_deepspeed(r, has_v);
+  detail::read_deepspeed(r);
   const auto read_bucket = [&] {
     std::uint64_t bucket = o.bucket_elements;
     r.read({"bucket_elements"}, bucket);
@@ -215,21 +184,7 @@ template <class Options>
     r.read({"max_step"}, rule.max_step);
     read_bucket();
   };
-  const auto sharing = [&] {
-    detail::read_sum(r, "sum", o.shares.sum);
-    o.bucket_elements = o.shares.bucket_elements;
-    read_bucket();
-    o.shares.bucket_elements = o.bucket_elements;
-    r.read({"masters"}, o.shares.masters);
-    r.read({"master_low"}, o.shares.master_low);
-  };
-  if (o.which == algorithm::sharded_adam) {
-    detail::read_moments(r, o.adam, false);
-    sharing();
-  } else if (o.which == algorithm::sharded_lion) {
-    detail::read_rule(r, o.lion);
-    sharing();
-  } else if (o.which == algorithm::adam) {
+  if (o.which == algorithm::adam) {
     detail::read_moments(r, o.adam, false);
     bool torch = false, decoupled = true;
     r.read({"torch_adam"}, torch);
@@ -271,7 +226,7 @@ template <class Options>
     r.read({"momentum_scaling"}, lamb.momentum_scaling);
     detail::read_freeze(r, o.one_bit_lamb.freeze, as_deepspeed);
     detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
-  } else if (o.which == algorithm::zero_one_adam) {
+  } else {
     compressing(o.zero_one_adam.adam);
     read_scales();
     detail::read_intervals(r, o.zero_one_adam.schedule, as_deepspeed);
@@ -283,17 +238,6 @@ template <class Options>
       r.fail({"of zero_one_adam v_bits 8, m_bits 16 and residual_bits 8 go together; give all"});
     }
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
-  } else if (o.which == algorithm::lion) {
-    detail::read_rule(r, o.lion);
-    r.ignore("set_grad_none");
-    detail::read_sum(r, "sum", o.sum);
-  } else if (o.which == algorithm::one_bit_lion) {
-    detail::read_rule(r, o.lion);
-    read_bucket();
-  } else {
-    detail::read_rule(r, o.zero_one_lion.lion);
-    detail::read_exchanges(r, o.zero_one_lion.schedule);
-    read_bucket();
   }
   r.finish();
   return o;

@@ -29,22 +29,15 @@
 /// A job goes on: with the same ranks, bit for bit, or with other ones.
 namespace onebit::inline v0_1 {
 
-/// A load that another one is a part of: the ranks that agree on it, and why it cannot be, or
-/// empty.
-struct larger_load {
-  wire* comm = nullptr;
-  std::string failure{};
-};
-
 /// Reads what this rank saved over the state of engine E, whose card `card()` gives; `refusal`: why
 /// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks when one
 /// fails; then nothing has changed.
 template <class E, class Card>
 [[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card, resume_with with,
-                                   const std::string& refusal, const larger_load& whole = {}) {
+                                   const std::string& refusal) {
   detail::checkpoint_card found;
   std::optional<detail::payload_reader> payload;
-  std::string failure = refusal.empty() ? whole.failure : refusal;
+  std::string failure = refusal;
   try {
     if (failure.empty()) {
       payload.emplace(in);
@@ -59,8 +52,7 @@ template <class E, class Card>
   } catch (const std::exception& error) {  // a stream may throw too; the other ranks wait
     failure = error.what();
   }
-  detail::agree_on_checkpoint(whole.comm != nullptr ? *whole.comm : e.comm, failure, found.step,
-                              payload ? payload->scalars() : 0);
+  detail::agree_on_checkpoint(e.comm, failure, found.step, payload ? payload->scalars() : 0);
   payload->keep();
   e.adopt();
 }
@@ -188,7 +180,7 @@ class old_job {
       if (travels) e_->allocate_undo();
     } else if (old.compressed.started()) {
       if (!travels) {  // one rank alone never compresses
-        if constexpr (!R::own_momentum) old.thaw();
+        old.thaw();
         return;
       }
       given_ = old.rule.resume(old.compressed.agreed(old.mask()), old.at(old.mask()));

@@ -10,18 +10,6 @@
 
 namespace onebit::inline v0_1 {
 
-namespace detail {
-
-/// What holds an optimizer and reads checkpoints for it sees its parts.
-struct within {
-  template <class O>
-  [[nodiscard]] static auto& engine_of(O& o) {
-    return o.between_steps();
-  }
-};
-
-}  // namespace detail
-
 /// What lasts, and the step that it is in, if it is in one: that goes first, and is taken back.
 template <class E>
 struct running {

@@ -23,14 +23,6 @@ struct always_dense : schedule_defaults {
   [[nodiscard]] step_plan plan(std::uint64_t, float) const { return {}; }
 };
 
-/// Compresses from the first step on: for rules that need no average.
-struct always_compressed : schedule_defaults {
-  /// See Schedule.
-  [[nodiscard]] step_plan plan(std::uint64_t, float) const {
-    return {.average_gradient = false, .exchange = true};
-  }
-};
-
 /// A user's own schedule: a function (step, lr) -> step_plan that is the same on every rank.
 template <class F>
 class custom_schedule : public schedule_defaults {
@@ -314,16 +306,6 @@ class intervals : public schedule_defaults {
   float peak_ = 0;  ///< the learning rate from which halvings count
 };
 
-/// The same exchanges without averages: for rules that have no v. A warm-up of one step will do.
-struct exchange_intervals : intervals {
-  using intervals::intervals;
-  /// See Schedule.
-  [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
-    return {.average_gradient = false, .exchange = intervals::plan(step, lr).exchange};
-  }
-};
-
-static_assert(Schedule<always_dense> && Schedule<freeze> && Schedule<intervals> &&
-              Schedule<exchange_intervals>);
+static_assert(Schedule<always_dense> && Schedule<freeze> && Schedule<intervals>);
 
 }  // namespace onebit::inline v0_1

@@ -64,17 +64,6 @@ struct tell_shards_kernel {
   }
 };
 
-/// A step that is a part of another one, `whole`, is called off with it.
-struct hear_whole_kernel {
-  static constexpr bool serial = true;
-  step_scalars* now;
-  const step_scalars* whole;
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    if (whole->skip != 0) L::store_scalar(&now->skip, std::uint32_t{1});
-  }
-};
-
 /// Takes over what the shards say: one skips, all skip; norms are those of the whole model.
 struct hear_shards_kernel {
   static constexpr bool serial = true;
@@ -83,7 +72,6 @@ struct hear_shards_kernel {
   std::uint32_t n, plan;
   bool norms;     ///< else only skips: the norms are those of the whole already
   float largest;  ///< norm of the mean; 0: not clipped
-  const step_scalars* whole = nullptr;  ///< who is odd there is told by that step
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -96,7 +84,7 @@ struct hear_shards_kernel {
       own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
       if (w.number == now->number && w.plan == plan) continue;
       skip = 1;
-      if (now->odd_rank != 0 || (whole != nullptr && whole->odd_rank != 0)) continue;
+      if (now->odd_rank != 0) continue;
       L::store_scalar(&now->odd_rank, r + 1);
       L::store_scalar(&now->odd_in, w.number == now->number ? odd::shard : odd::step);
       L::store_scalar(&now->odd_word, w.number);
@@ -119,12 +107,9 @@ class shards {
  public:
   shards() = default;
   /// Collective over the shards: 1 all_gather of 8 bytes. Throws rank_mismatch on all where those
-  /// of a stage have other numbers of parts. `whole`, if it is given: of a step that this
-  /// optimizer's steps are parts of, which begins before them and ends after them.
-  [[gnu::cold]] shards(wire w, B& backend, const shard_of_layers& mine,
-                       const step_scalars* whole = nullptr)
-      : whole_(whole),
-        wire_(std::move(w)),
+  /// of a stage have other numbers of parts.
+  [[gnu::cold]] shards(wire w, B& backend, const shard_of_layers& mine)
+      : wire_(std::move(w)),
         own_(backend.template make_buffer<shard_word>(1)),
         all_(backend.template make_buffer<shard_word>(static_cast<std::size_t>(wire_->size()))),
         terms_(static_cast<std::size_t>(wire_->size())),
@@ -160,13 +145,12 @@ class shards {
   /// the host does not know yet.)
   [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
                           double largest_norm) {
-    if (whole_ != nullptr) backend.launch(1, hear_whole_kernel{now, whole_});
     if (empty() || parted_) return;
     backend.launch(1, tell_shards_kernel{now, own_.data(), plan});
     wire_->all_gather(own_.data(), all_.data(), sizeof(shard_word));
     backend.launch(
         1, hear_shards_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()), plan,
-                              norms, static_cast<float>(largest_norm), whole_});
+                              norms, static_cast<float>(largest_norm)});
     if (const shard_word* const words = host_view<B>(all_.data())) {
       // all hear the same words: all find it, or none
       for (std::size_t r = 1; r < terms_.size(); ++r) {
@@ -215,7 +199,6 @@ class shards {
         wire_->where()));
   }
 
-  const step_scalars* whole_ = nullptr;
   std::optional<wire> wire_;
   buffer_of<B, shard_word> own_, all_;
   std::vector<double> terms_;  ///< of `sum`, by rank
@@ -234,9 +217,9 @@ template <class E>
 
 /// As optimizer::join_shards, which says more. Collective over them.
 template <class E>
-[[gnu::cold]] void join(E& e, wire others, std::int32_t stage, const step_scalars* whole) {
+[[gnu::cold]] void join(E& e, wire others, std::int32_t stage) {
   const shard_of_layers mine{n_parts_of_layers(e), stage};
-  e.others = shards<typename E::backend_type>(std::move(others), e.backend(), mine, whole);
+  e.others = shards<typename E::backend_type>(std::move(others), e.backend(), mine);
   ++e.generation;
 }
 

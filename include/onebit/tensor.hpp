@@ -20,8 +20,7 @@ namespace onebit::inline v0_1 {
 /// is unspecified. With `G = const float`, 2-byte types and any_element they are only
 /// read: averages in more than four buckets (of 2^22 elements) then take 4 bytes per parameter
 /// (in bf16 2); 1-bit Adam and 1-bit LAMB make their message twice, which takes no memory; 0/1
-/// Adam, Lion with a residual and `hierarchical` pay 4 bytes per parameter (the first two with
-/// residual_in<int8, ...> 1.03).
+/// Adam and `hierarchical` pay 4 bytes per parameter.
 ///
 /// `P` and `G` are float, bf16 or fp16 (element.hpp), or both any_element: any of them, in each
 /// tensor another. With 2-byte parameters `master` may hold them in float: steps then act on it,

@@ -97,7 +97,7 @@ template <class E>
   digesting_buffer state;
   std::ostream out(&state);
   payload_writer writer(&out);
-  if (!decltype(E::rule)::own_momentum) e.rule.archive(writer);
+  e.rule.archive(writer);
   mine.state = state.value();
   if (e.compressed.started() && E::keeps_agreed) {
     const auto flat = e.compressed.sender().flatten(e.compressed.agreed(e.mask()));

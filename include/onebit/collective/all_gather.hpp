@@ -102,7 +102,7 @@ class all_gather_exchange {
     if constexpr (sender_type::scaled) {
       backend.launch(axis().slot_segments(),
                      finite_scales_kernel{t.now, gathered_.next(), sender_.format(), w});
-    } else if constexpr (!BoundedCompressor<C>) {
+    } else {
       backend.launch(axis().tiles().size(),
                      finite_kernel<view>{heard(t.live), sender_.tiles(), t.now});
     }

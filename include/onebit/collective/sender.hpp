@@ -23,19 +23,6 @@
 /// The half of an exchange that every rank plays: it encodes its own message.
 namespace onebit::inline v0_1 {
 
-/// A compressor that says `static constexpr bool bounded = true`: sums of what it decodes are
-/// finite, whatever was encoded.
-template <class C>
-concept BoundedCompressor = requires {
-  requires C::bounded;
-};
-
-/// A compressor without a residual that says what messages start from in its place.
-template <class C>
-concept StartingCompressor = requires(const step_scalars* now) {
-  C::start(now, false);
-};
-
 /// The flat axis in the backend's memory, the slots of its chunks, the carried values, and the
 /// encode pass.
 ///
@@ -95,7 +82,7 @@ class sender {
       run_encode(produce, worker_carry<C, Undo>{residual(t.before, t.now), saved_.data(), t.undo},
                  t, slots, part.tiles);
     } else {
-      run_encode(produce, start(t.now, false), t, slots, part.tiles);
+      run_encode(produce, no_carry{}, t, slots, part.tiles);
     }
     const group_scale_kernel<C> scale{{codec_, groups_.data() + part.groups.begin, sums_.data(),
                                        scales_.next() + part.groups.begin, nullptr, 0, t.now},
@@ -106,16 +93,6 @@ class sender {
     then_seal(calls{scale, std::size_t{part.groups.end - part.groups.begin}},
               seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
                    static_cast<std::uint32_t>(bucket), t.now));
-  }
-  /// What messages start from where nothing is carried: from 0, unless the codec says otherwise.
-  /// `served`: averages, not the messages of a rank.
-  [[nodiscard]] static auto start([[maybe_unused]] const step_scalars* now,
-                                  [[maybe_unused]] bool served) {
-    if constexpr (StartingCompressor<C>) {
-      return C::start(now, served);
-    } else {
-      return no_carry{};
-    }
   }
   /// Writes the status of n slots of a bucket; `part` is its number, and more: see slot_place.
   [[nodiscard]] status_kernel seal(std::byte* slots, std::size_t n, std::uint32_t part,

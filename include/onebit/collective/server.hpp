@@ -56,7 +56,7 @@ class server {
     if constexpr (carries) {
       encode(s, mean, read_carry<storage>{words(), f}, own, t.live, slots);
     } else {
-      encode(s, mean, sender<C, B>::start(t.now, true), own, t.live, slots);
+      encode(s, mean, no_carry{}, own, t.live, slots);
     }
     std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
     const tile_range segments = s.axis().chunk_segments(chunk);
