@@ -9,7 +9,6 @@
 #include <onebit/compress/identity.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/optimizer.hpp>
@@ -21,7 +20,6 @@
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -54,7 +52,6 @@ template <class P, class G>
     add("beta1", g.own.beta1);
     add("beta2", g.own.beta2);
     add("eps", g.own.eps);
-    text += g.tensor_parallel ? ", tensor_parallel" : "";
     text += g.rests ? ", rests]" : "]";
   }
   return text;
@@ -125,11 +122,7 @@ template <class P, class G, class T, class B = host>
 /// growing gaps as 0/1 Adam's T_v. `collective` is gather_scatter or all_gather with any
 /// compressor, or hierarchical with one that works word by word: sign<l2_scale> unless said
 /// otherwise.
-///
-/// `one_bit_adam<int8>` stores the frozen v in 8 bits: 5.3 + 4/W bytes per parameter (while
-/// refreshes follow each other closely as many as without); `one_bit_adam<bf16>` 6.25 + 4/W. A
-/// VarianceStorage of yours in their place says how else.
-template <class V = float, class P, class G, class T, class B = host,
+template <class P, class G, class T, class B = host,
           class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options,
@@ -138,11 +131,10 @@ template <class V = float, class P, class G, class T, class B = host,
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
-    return std::pair(adam_rule<B, V>(options.adam, std::move(backend)),
+    return std::pair(adam_rule<B>(options.adam, std::move(backend)),
                      freeze(options.freeze, options.adam.beta2, options.refreshes));
   });
-  return optimizer("one_bit_adam " + detail::v_is_in<V>() + describe(options.adam) + " " +
-                       describe(options.freeze) + describe(" refreshes ", options.refreshes, " ") +
+  return optimizer("one_bit_adam " + describe(options.adam) + " " + describe(options.freeze) + describe(" refreshes ", options.refreshes, " ") +
                        policy_name(collective) + describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
@@ -173,9 +165,9 @@ struct one_bit_lamb_options {
 ///
 /// Cost per compressed step: as one_bit_adam on the wire; state 12.25 + 4/W bytes per parameter.
 /// `collective`: one scale for all layers unless said otherwise, since the momenta are brought to
-/// one scale first (lamb_options::momentum_scaling). `one_bit_lamb<bf16>` stores the frozen v in
-/// bf16: 10.25 + 4/W bytes per parameter. Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2.
-template <class V = float, class P, class G, class T, class B = host,
+/// one scale first (lamb_options::momentum_scaling). Source: 1-bit LAMB (arXiv 2104.06069),
+/// algorithm 2.
+template <class P, class G, class T, class B = host,
           class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options,
@@ -185,11 +177,10 @@ template <class V = float, class P, class G, class T, class B = host,
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
-    return std::pair(lamb_rule<B, V>(options.lamb, std::move(backend)),
+    return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2));
   });
-  return optimizer("one_bit_lamb " + detail::v_is_in<V>() + describe(options.lamb) + " " +
-                       describe(options.freeze) + " " + policy_name(collective) + describe(groups),
+  return optimizer("one_bit_lamb " + describe(options.lamb) + " " + describe(options.freeze) + " " + policy_name(collective) + describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
 }
@@ -211,11 +202,7 @@ struct zero_one_adam_options {
 /// sums of lr m: rates that jump to and fro by factors from exchange to exchange feed the residuals
 /// until they overflow; schedules that change slowly do not. Source: 0/1 Adam (arXiv 2202.06009),
 /// algorithm 1.
-///
-/// `zero_one_adam<int8, bf16>` stores v in 8 bits, once its refreshes are rare, and m in bf16: 11.3
-/// + 4/W bytes per parameter; with a compressor of `residual_in<int8, sign<>>` 8.3 + 1.03/W. V as
-/// in one_bit_adam.
-template <class V = float, Element M = float, class P, class G, class T, class B = host,
+template <class P, class G, class T, class B = host,
           class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,
@@ -224,13 +211,11 @@ template <class V = float, Element M = float, class P, class G, class T, class B
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
-    return std::pair(zero_one_rule<B, V, M>(options.adam, std::move(backend)),
+    return std::pair(zero_one_rule<B>(options.adam, std::move(backend)),
                      intervals(options.schedule));
   });
-  const std::string name =
-      "zero_one_adam " + detail::v_is_in<V>() + (std::is_same_v<M, float> ? "" : "with m in bf16 ");
-  return optimizer(name + describe(options.adam) + " " + describe(options.schedule) + " " +
-                       policy_name(collective) + describe(groups),
+  return optimizer("zero_one_adam " + describe(options.adam) + " " + describe(options.schedule) +
+                       " " + policy_name(collective) + describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.refresh_sum);
 }

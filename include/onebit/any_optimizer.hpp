@@ -15,7 +15,6 @@
 #include <onebit/given_moments.hpp>
 #include <onebit/now.hpp>
 #include <onebit/optimizer.hpp>
-#include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
@@ -35,17 +34,6 @@ namespace onebit::inline v0_1 {
 template <class O>
 concept OwnedOptimizer = requires(O o, const typename O::groups_type& groups) {
   { o.step(1.0F) } -> std::same_as<report>;
-};
-/// One that can go on with other ranks.
-template <class O>
-concept RegroupingOptimizer = OwnedOptimizer<O> && requires(O o, wire transport, brings what) {
-  o.regroup(std::move(transport), what);
-};
-/// One that can go on with other tensors.
-template <class O>
-concept ChangingOptimizer = OwnedOptimizer<O> &&
-    requires(O o, const typename O::groups_type& groups, const std::vector<std::size_t>& from) {
-  o.change_tensors(groups, from);
 };
 
 /// Owns an optimizer, and does what it does: each call is one virtual call and then that of
@@ -99,21 +87,10 @@ class any_optimizer {
     at().start_from(moments, steps);
   }
   template <class T>
-  void join_shards(T transport, int stage = 0) {
-    at().join_shards(as_wire(std::move(transport)), stage);
+  void join_model_parallel(T transport) {
+    at().join_model_parallel(as_wire(std::move(transport)));
   }
-  template <class T>
-  void regroup(T transport, brings what = brings::state) {
-    at().regroup(as_wire(std::move(transport)), what);
-  }
-  template <class P, class G>
-  void change_tensors(const std::vector<param_group<P, G>>& groups,
-                      const std::vector<std::size_t>& from) {
-    at().change_tensors(&groups, elements_of<P, G>, from);
-  }
-  [[nodiscard]] std::optional<compression_state> inspect() { return at().inspect(); }
-  void verify_every(std::uint64_t steps) { at().verify_every(steps); }
-  void check_messages(checked which) { at().check_messages(which); }
+  void verify() { at().verify(); }
   void warn_with(void (*f)(const std::string& text)) { at().warn_with(f); }
 
   void save(std::ostream& out) { at().save(out); }
@@ -192,13 +169,8 @@ class any_optimizer {
     virtual std::size_t rebind(const void* groups, int elements) = 0;
     virtual void thaw(std::uint64_t steps) = 0;
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
-    virtual void join_shards(wire transport, int stage) = 0;
-    virtual void regroup(wire transport, brings what) = 0;
-    virtual void change_tensors(const void* groups, int elements,
-                                const std::vector<std::size_t>& from) = 0;
-    [[nodiscard]] virtual std::optional<compression_state> inspect() = 0;
-    virtual void verify_every(std::uint64_t steps) = 0;
-    virtual void check_messages(checked which) = 0;
+    virtual void join_model_parallel(wire transport) = 0;
+    virtual void verify() = 0;
     virtual void warn_with(void (*f)(const std::string& text)) = 0;
     virtual void save(std::ostream& out) = 0;
     virtual void load(std::istream& in, resume_with with) = 0;
@@ -217,8 +189,6 @@ class any_optimizer {
   struct face_of final : face {
     using groups_type = typename O::groups_type;
     static constexpr int own_elements = elements_in(static_cast<groups_type*>(nullptr));
-    static constexpr const char* shared_out =
-        "its state is shared out; save it, and load it in a job of other ranks";
 
     explicit face_of(O owned) : o(std::move(owned)) {}
 
@@ -257,31 +227,10 @@ class any_optimizer {
         refuse("start_from", "its rule takes no moments over");
       }
     }
-    void join_shards(wire transport, int stage) override {
-      o.join_shards(std::move(transport), stage);
+    void join_model_parallel(wire transport) override {
+      o.join_model_parallel(std::move(transport));
     }
-    void regroup([[maybe_unused]] wire transport, [[maybe_unused]] brings what) override {
-      if constexpr (RegroupingOptimizer<O>) {
-        o.regroup(std::move(transport), what);
-      } else {
-        refuse("regroup", O::resumes ? shared_out : "its rule cannot go on with other ranks");
-      }
-    }
-    void change_tensors([[maybe_unused]] const void* groups, int elements,
-                        [[maybe_unused]] const std::vector<std::size_t>& from) override {
-      if (elements != own_elements) {
-        refuse("change_tensors", "of other element types");
-      }
-      if constexpr (ChangingOptimizer<O>) {
-        o.change_tensors(*static_cast<const groups_type*>(groups), from);
-      } else {
-        refuse("change_tensors",
-               O::resumes ? shared_out : "its rule cannot go on with other tensors");
-      }
-    }
-    [[nodiscard]] std::optional<compression_state> inspect() override { return o.inspect(); }
-    void verify_every(std::uint64_t steps) override { o.verify_every(steps); }
-    void check_messages(checked which) override { o.check_messages(which); }
+    void verify() override { o.verify(); }
     void warn_with(void (*f)(const std::string& text)) override { o.warn_with(f); }
     void save(std::ostream& out) override { o.save(out); }
     void load(std::istream& in, resume_with with) override { o.load(in, with); }

@@ -28,7 +28,7 @@ namespace detail {
 
 inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r', '\n'};
 inline constexpr std::uint32_t checkpoint_order = 0x01020304U;
-inline constexpr std::uint32_t checkpoint_version = 8;
+inline constexpr std::uint32_t checkpoint_version = 9;
 
 /// Calls f(data, n) with what lies in a backend's memory: in pieces, where the host cannot look
 /// there itself.
@@ -82,17 +82,6 @@ class payload_writer {
   }
   template <class Buffer, class B>
   void buffer(const Buffer& b, B& backend, [[maybe_unused]] std::size_t n) {
-    buffer(b, backend);
-  }
-  /// Of a rule's state what lies on the flat axis, n objects, as many for each word, and what there
-  /// is for each tensor: so that it can go on where tensors change. `fresh`: what a new one has,
-  /// where that is not what a new rule has.
-  template <class Buffer, class B, class... Fresh>
-  void by_word(const Buffer& b, B& backend, std::size_t, const Fresh&...) {
-    buffer(b, backend);
-  }
-  template <class Buffer, class B>
-  void by_tensor(const Buffer& b, B& backend) {
     buffer(b, backend);
   }
   /// Writes the checksum of what came since the last one.
@@ -213,14 +202,6 @@ class payload_reader {
   template <class Buffer, class B>
   void buffer(Buffer& b, B& backend) {
     buffer(b, backend, b.size());
-  }
-  template <class Buffer, class B, class... Fresh>
-  void by_word(Buffer& b, B& backend, std::size_t n, const Fresh&...) {
-    buffer(b, backend, n);
-  }
-  template <class Buffer, class B>
-  void by_tensor(Buffer& b, B& backend) {
-    buffer(b, backend);
   }
   /// Remembers what is there, which may then be replaced.
   template <class T>

@@ -189,7 +189,6 @@ struct rule_defaults {
   static constexpr bool refreshes = false;    ///< v, after the freeze, in steps that do both
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
   static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
-  static constexpr bool by_layer = false;       ///< an element's step hangs on its whole tensor
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
   [[nodiscard]] moments own_moments() const { return {}; }                ///< those
@@ -303,7 +302,6 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.start(std::declval<typename X::space>(), std::declval<handover<typename X::float_buffer>>());
   { fixed.started() } -> std::convertible_to<bool>;
   x.count_live(live);  // these elements take part from now on
-  x.check_slots(checked::everything);
   x.agreed(live), x.heard(live);                     // fields: of the last exchange, of this step's
   { fixed.n_unsent() } -> std::convertible_to<int>;  // buckets of this step
   x.send_next(message, t);

@@ -85,34 +85,6 @@ ONEBIT_HD constexpr fp16 to_fp16(float x) {
   return {static_cast<std::uint16_t>((u >> 16U & 0x8000U) | r)};
 }
 
-/// What a float has beyond the bf16 that is nearest to it: a number to add to its bits. The two of
-/// them are a float in 4 bytes, of which the upper ones are a parameter. Any two are: where
-/// somebody has written to the parameter, it is the float of that, moved by at most half a unit.
-struct [[gnu::may_alias]] low_half {
-  std::int16_t bits = 0;  ///< as they lie in memory
-};
-/// A float in two halves.
-struct split_float {
-  bf16 high;     ///< the nearest bf16
-  low_half low;  ///< the rest
-};
-/// Exact, but for NaN, which stays one. `high` is x rounded to nearest, ties away from zero: with
-/// ties to even `low` would not tell in which direction.
-ONEBIT_HD constexpr split_float split(float x) {
-  const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
-  const bool nan = (u & 0x7FFFFFFFU) > 0x7F800000U;
-  const std::uint32_t r = nan ? u | 0x400000U : u + 0x8000U;
-  return {{static_cast<std::uint16_t>(r >> 16U)}, {static_cast<std::int16_t>(u & 0xFFFFU)}};
-}
-/// Exact. Nothing is below 0, or beyond infinity: where a parameter was set to these, its low half
-/// is left out if it says so.
-ONEBIT_HD constexpr float joined(bf16 high, low_half low) {
-  const std::uint32_t size = high.bits & 0x7FFFU;
-  const bool out = (size == 0 && low.bits < 0) || (size == 0x7F80U && low.bits > 0);
-  const auto add = static_cast<std::uint32_t>(out ? 0 : std::int32_t{low.bits});
-  return __builtin_bit_cast(float, (static_cast<std::uint32_t>(high.bits) << 16U) + add);
-}
-
 /// The exponent of a number that is not negative, biased by 127; of 0 and subnormals 0.
 ONEBIT_HD constexpr std::uint32_t exponent_of(float x) {
   const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);

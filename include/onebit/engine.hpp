@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/checkpoint.hpp>
@@ -14,7 +13,7 @@
 #include <onebit/flat_tensors.hpp>
 #include <onebit/now.hpp>
 #include <onebit/roll_call.hpp>
-#include <onebit/shards.hpp>
+#include <onebit/model_parallel.hpp>
 #include <onebit/tensor_table.hpp>
 #include <onebit/tiled.hpp>
 #include <onebit/transport/wire.hpp>
@@ -56,9 +55,6 @@ struct engine {
   static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
   static constexpr bool carries = sender_type::carries;
-  /// Whether what elements carry while they sleep is this rank's gradient: see WakingMessage.
-  static constexpr bool remembers =
-      S::compresses && carries && WakingRule<R> && exchange_type::own_messages;
   static constexpr bool repeats =
       !scratch_gradients && sender_type::by_word && R::message_lasts && exchange_type::own_messages;
   using undo_type =
@@ -111,7 +107,6 @@ struct engine {
     d.add(lr);
     d.add(inverse_loss_scale);
     for (const bool b : {plan.average_gradient, plan.exchange, plan.frozen}) d.add(b);
-    d.add(static_cast<int>(checks));
     tensors.add_to(d);
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
   }
@@ -121,7 +116,6 @@ struct engine {
     s.optimizer = number % slot_place::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
-    check_slots(checks);
     rule.prepare(average.axis());
     if constexpr (LocalRule<R>) {
       if (WakingRule<R>) live = {make_mask(), make_mask()};
@@ -129,22 +123,15 @@ struct engine {
     }
   }
 
-  void check_slots(checked which) {
-    average.check_slots(checks = which);
-    compressed.check_slots(which);
-    ++generation;
-  }
   [[nodiscard]] B& backend() { return rule.backend(); }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
   [[nodiscard]] live_mask mask() const { return {live.current()}; }
   /// What a rule sees, on the axis of either exchange.
   [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
-    return with_layers(
-        average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements));
+    return average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
   [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
-    return with_layers(
-        compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements));
+    return compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
   [[nodiscard]] undo_type undo_space() {
     return undo_type::from(tensors.table.data(), undo.data());
@@ -211,16 +198,7 @@ struct engine {
   }
   /// What is averaged.
   [[nodiscard]] auto mean_message() {
-    const auto own = rule.gradient(at_average());
-    if constexpr (remembers) {
-      const auto carried = compressed.sender().carried();
-      const bool has = carried.values != nullptr && !(rule.max_grad_norm() > 0);  // in no norm
-      const live_mask awake = has ? mask() : live_mask{};
-      const float seldom = 1 / std::sqrt(32 * static_cast<float>(comm.size()));
-      return waking_message{own, carried, awake, seldom};
-    } else {
-      return own;
-    }
+    return rule.gradient(at_average());
   }
   /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
   template <class Archive>
@@ -248,8 +226,7 @@ struct engine {
   /// What an encode pass needs, where the gradients cannot hold it.
   void allocate_undo() {
     if (scratch_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
-    const std::size_t bytes = average.axis().n_words() * sender_type::undo_bytes_per_word;
-    undo = backend().template make_buffer<float>((bytes + sizeof(float) - 1) / sizeof(float));
+    undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
   /// All elements, from here on: padding must not be carried. Fills the mask; only launches.
   [[gnu::cold]] void all_take_part(buffer_of<B, std::uint32_t>&& elements) {
@@ -262,7 +239,6 @@ struct engine {
     if (live.size() > 0) compressed.count_live(mask());
     average.release();
     told = 0;
-    verified = step;
     ++generation;
   }
 
@@ -277,19 +253,14 @@ struct engine {
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
-  shards<B> others;                    ///< of the model
+  model_parallel_group<B> others;      ///< of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
-  checked checks = checked_at_first<B>;
-  std::uint64_t step = 0, verify_every = 0, verified = 0;  ///< 0: never; after which step it was
+  std::uint64_t step = 0;
   std::uint32_t told = 0;        ///< digest of the local steps since the ranks last spoke
   float last_lr = 1;             ///< the last one that was not 0
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 
  private:
-  [[nodiscard]] tiled<B, P, G> with_layers(tiled<B, P, G> axis) const {
-    axis.layers = others.layers();
-    return axis;
-  }
   template <class Archive>
   [[gnu::cold]] void archive_averages(Archive& a) {
     std::vector<step_scalars> s(1);

@@ -65,8 +65,7 @@ struct memory_range {
   }
 }
 struct tensor_sizes {
-  std::size_t group, tensor, params, grads, masters, low_halves, bytes_each;
-  bool are_bf16;
+  std::size_t group, tensor, params, grads, masters, bytes_each;
 };
 [[gnu::cold]] inline void check_tensor(const tensor_sizes& s, const std::string& where) {
   if (s.params != s.grads) {
@@ -78,13 +77,6 @@ struct tensor_sizes {
                                 s.params, " params of ", s.bytes_each, " bytes and ", s.masters,
                                 " master parameters; give as many, and only ",
                                 "with 2-byte parameters", where));
-  }
-  if (s.low_halves != 0 && (!s.are_bf16 || s.low_halves != s.params || s.masters != 0)) {
-    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
-                                s.params, " params of ", s.bytes_each, " bytes, ", s.low_halves,
-                                " low halves of masters and ", s.masters,
-                                " masters; give as many low halves, only with bf16 parameters, ",
-                                "and then no masters", where));
   }
 }
 
@@ -106,7 +98,6 @@ struct flat_tensors {
   std::vector<tensor_entry<P, G>> entries;
   std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
   std::vector<group_options> options;   ///< by group
-  std::uint32_t n_shards = 0;           ///< tensors of tensor_parallel groups
 
   /// Throws invalid_input; `where` names the rank.
   [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
@@ -128,23 +119,16 @@ struct flat_tensors {
       options.push_back(group.options());
       for (std::size_t t = 0; t < group.tensors.size(); ++t) {
         const tensor<P, G>& x = group.tensors[t];
-        tensor_sizes n{
-            g, t, x.params.size(), x.grads.size(), x.master.size(), x.master_low.size(), 0, false};
-        with_type(x.params.data(), [&](const auto* p) {
-          n.bytes_each = sizeof *p;
-          n.are_bf16 = std::is_convertible_v<decltype(p), const bf16*>;
-        });
+        tensor_sizes n{g, t, x.params.size(), x.grads.size(), x.master.size(), 0};
+        with_type(x.params.data(), [&](const auto* p) { n.bytes_each = sizeof *p; });
         check_tensor(n, where);
         add(x.params, "params", true);
         add(x.master, "masters", true);
-        add(x.master_low, "low halves of masters", true);
         const bool is_scratch = !std::is_const_v<G> && !std::is_same_v<G, any_element>;
         add(x.grads, "grads", is_scratch);
         sizes.push_back(x.params.size());
         entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
-                           x.master.empty() ? nullptr : x.master.data(),
-                           x.master_low.empty() ? nullptr : x.master_low.data(), false,
-                           group.tensor_parallel ? ++n_shards : 0});
+                           x.master.empty() ? nullptr : x.master.data(), false});
       }
       group_ends.push_back(sizes.size());
     }
@@ -159,14 +143,13 @@ template <class P, class G>
   std::size_t t = 0;
   for (std::size_t g = 0; g < flat.group_ends.size(); ++g) {
     const group_options& o = flat.options[g];
-    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests, o.tensor_parallel};
+    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
     for (; t < flat.group_ends[g]; ++t) {
       const tensor_entry<P, G>& x = flat.entries[t];
       const std::size_t n = flat.sizes[t];
       group.tensors.push_back({{x.params, n},
                                {x.grads, n},
-                               {x.master, x.master != nullptr ? n : 0},
-                               {x.master_low, x.master_low != nullptr ? n : 0}});
+                               {x.master, x.master != nullptr ? n : 0}});
     }
     groups.push_back(std::move(group));
   }

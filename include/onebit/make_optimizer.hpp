@@ -8,7 +8,6 @@
 #include <onebit/read_options.hpp>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -58,7 +57,6 @@ template <class P, class G, class T, class B = host>
   });
   const auto lr = static_cast<float>(std::min(o.lr, 3e38));
   using signs = gather_scatter<sign<l2_scale>>;
-  using compact = gather_scatter<residual_in<int8, sign<l2_scale>>>;
   const granularity scales =
       o.scale_elements > 0 ? granularity::block(o.scale_elements) : granularity::layer();
   switch (o.which) {
@@ -67,16 +65,6 @@ template <class P, class G, class T, class B = host>
     case algorithm::lamb:
       return {lamb(all, comm, o.lamb, std::move(backend), o.sum), lr};
     case algorithm::one_bit_adam:
-      if (o.residual_bits == 8) {
-        return {one_bit_adam<int8>(all, comm, o.one_bit_adam,
-                                   compact{{{scales}}, o.bucket_elements}, std::move(backend)),
-                lr};
-      }
-      if (o.v_bits == 8) {
-        return {one_bit_adam<int8>(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
-                                   std::move(backend)),
-                lr};
-      }
       return {one_bit_adam(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                            std::move(backend)),
               lr};
@@ -85,12 +73,6 @@ template <class P, class G, class T, class B = host>
                            signs{{granularity::vector()}, o.bucket_elements}, std::move(backend)),
               lr};
     case algorithm::zero_one_adam:
-      if (o.v_bits == 8) {
-        return {
-            zero_one_adam<int8, bf16>(all, comm, o.zero_one_adam,
-                                      compact{{{scales}}, o.bucket_elements}, std::move(backend)),
-            lr};
-      }
       return {zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
                             std::move(backend)),
               lr};

@@ -23,8 +23,7 @@ enum class odd : std::uint32_t {
   step,   ///< it is at another one
   place,  ///< it is in another exchange, or at another optimizer
   terms,  ///< it was told another rate, scale, or other group options, or plans another step
-  shard,  ///< it belongs to another shard, and does something else
-  bytes   ///< it may not be: what came from it was damaged on its way
+  part    ///< it holds another part of the model, and does something else
 };
 
 struct step_scalars {
@@ -210,11 +209,11 @@ namespace detail {
                                                    const std::string& where) {
   const auto rank = s.odd_rank - 1;
   switch (s.odd_in) {
-    case odd::shard:
-      throw rank_mismatch(
-          message("shards: shard ", rank, " does something else than this one in step ", s.number,
-                  "; all must average, exchange and clip in the same steps (options that ",
-                  "differ, or a shard with one rank, which never compresses)", where));
+    case odd::part:
+      throw rank_mismatch(message(
+          "model-parallel group: rank ", rank, " does something else than this one in step ",
+          s.number, "; all must average, exchange and clip in the same steps (options that ",
+          "differ, or a part with one rank, which never compresses)", where));
     case odd::place:
       throw rank_mismatch(message(
           "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_place(s.odd_word),
@@ -226,13 +225,6 @@ namespace detail {
           message("exchange: rank ", rank, " was told other numbers for step ", s.number,
                   " than this rank (lr ", s.lr, "): another lr, loss scale or option of a group, ",
                   "here or in a local step before, or one that was refused", where));
-    case odd::bytes:
-      throw transport_error(message(
-          "exchange: in step ", s.number, " a message that came from rank ", rank,
-          " was damaged on its way (its checksum is another): ", to_string_of_place(s.own_word),
-          "; a network, a driver or memory that fails. This rank has taken the step back; where "
-          "the ",
-          "others have not, load the last checkpoint on all", where));
     case odd::step:
       break;
   }

@@ -178,10 +178,9 @@ onebit_status onebit_rest(onebit_optimizer* optimizer, size_t tensor);
  * be called before each step. On failure nothing has changed. */
 onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* params, float* const* grads,
                             size_t n_tensors);
-/** Compares parameters after every so-manieth step; 0: never. */
-onebit_status onebit_verify_every(onebit_optimizer* optimizer, uint64_t steps);
-/** Checksums of messages: 0: none, 1: compressed ones, as at first, 2: all. */
-onebit_status onebit_check_messages(onebit_optimizer* optimizer, int which);
+/** Compares parameters and moments of all ranks, bit for bit. Collective; not after a local step,
+ * when they differ. */
+onebit_status onebit_verify(onebit_optimizer* optimizer);
 /** Warnings on stderr; rank 0 prints them at first. */
 onebit_status onebit_warn(onebit_optimizer* optimizer, int on);
 /** Takes Adam's moments over before the first step: m[t] and v[t] of tensor t, as they are before

@@ -11,9 +11,7 @@
 #include <onebit/collective/dense.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/hierarchical.hpp>
-#include <onebit/compress/exact_below.hpp>
 #include <onebit/compress/identity.hpp>
-#include <onebit/compress/residual_in.hpp>
 #include <onebit/compress/sign.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/element.hpp>

@@ -221,19 +221,8 @@ ONEBIT_C onebit_status onebit_thaw(onebit_optimizer* optimizer, std::uint64_t wa
   return onebit::detail::c_call(
       [&] { onebit::detail::of(optimizer, "onebit_thaw").thaw(warm_up_steps); });
 }
-ONEBIT_C onebit_status onebit_verify_every(onebit_optimizer* optimizer, std::uint64_t steps) {
-  return onebit::detail::c_call(
-      [&] { onebit::detail::of(optimizer, "onebit_verify_every").verify_every(steps); });
-}
-ONEBIT_C onebit_status onebit_check_messages(onebit_optimizer* optimizer, int which) {
-  return onebit::detail::c_call([&] {
-    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_check_messages");
-    if (which < 0 || which > 2) {
-      throw onebit::invalid_input(
-          onebit::detail::message("onebit_check_messages: ", which, ", must be 0, 1 or 2"));
-    }
-    o.check_messages(static_cast<onebit::checked>(which));
-  });
+ONEBIT_C onebit_status onebit_verify(onebit_optimizer* optimizer) {
+  return onebit::detail::c_call([&] { onebit::detail::of(optimizer, "onebit_verify").verify(); });
 }
 ONEBIT_C onebit_status onebit_warn(onebit_optimizer* optimizer, int on) {
   return onebit::detail::c_call([&] {

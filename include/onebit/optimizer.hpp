@@ -6,24 +6,22 @@
 #include <cstdint>
 #include <istream>
 #include <memory>
-#include <onebit/change_tensors.hpp>
 #include <onebit/checkpoint.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/error.hpp>
 #include <onebit/given_moments.hpp>
-#include <onebit/inspect.hpp>
 #include <onebit/now.hpp>
 #include <onebit/optimizer_class.hpp>
 #include <onebit/own_card.hpp>
 #include <onebit/rebind.hpp>
-#include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/running.hpp>
-#include <onebit/shards.hpp>
+#include <onebit/model_parallel.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
+#include <onebit/verify.hpp>
 #include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
@@ -37,19 +35,6 @@
 ///
 /// where it uses one, and the same without `extern` in one file, compiles them in that file alone.
 namespace onebit::inline v0_1 {
-
-namespace detail {
-
-/// The parts of an optimizer with the rule, schedule and policy of e, for other tensors or another
-/// transport.
-template <class E, class Groups>
-[[nodiscard, gnu::cold]] std::unique_ptr<running<E>> renewed(E& e, const Groups& groups, wire w) {
-  return std::make_unique<running<E>>(groups, std::move(w),
-                                      decltype(e.rule)(e.rule.options(), e.backend()), e.schedule,
-                                      e.policy, e.average.mode());
-}
-
-}  // namespace detail
 
 template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::optimizer(wire transport, std::string name,
@@ -119,12 +104,14 @@ std::size_t optimizer<R, S, C, P, G>::rebind(const std::vector<param_group<P, G>
   return detail::rebind(between_steps().tensors, groups, where());
 }
 template <class R, class S, class C, class P, class G>
-void optimizer<R, S, C, P, G>::join_others(wire transport, int stage) {
-  join(between_steps(), std::move(transport), stage);
+void optimizer<R, S, C, P, G>::join_others(wire transport) {
+  engine_type& e = between_steps();
+  e.others = model_parallel_group<B>(std::move(transport), e.backend());
+  ++e.generation;
 }
 template <class R, class S, class C, class P, class G>
-std::optional<compression_state> optimizer<R, S, C, P, G>::inspect() {
-  return onebit::inspect(between_steps());
+void optimizer<R, S, C, P, G>::verify() {
+  detail::verify(between_steps());
 }
 
 template <class R, class S, class C, class P, class G>
@@ -167,35 +154,6 @@ void optimizer<R, S, C, P, G>::read_old_job([[maybe_unused]] std::size_t n_ranks
     load_old_job_of(
         parts_->lasting, n_ranks, files, [&] { return detail::own_card(name_, parts_->lasting); },
         with, parts_->refusal());
-  }
-}
-template <class R, class S, class C, class P, class G>
-void optimizer<R, S, C, P, G>::regroup_over([[maybe_unused]] wire transport,
-                                            [[maybe_unused]] brings what) {
-  if constexpr (resumes) {
-    const detail::standard_arithmetic arithmetic;
-    engine_type& e = parts_->lasting;
-    auto fresh = detail::renewed(e, detail::groups_of(e.tensors), std::move(transport));
-    regroup_engines(fresh->lasting, e, what, parts_->refusal(),
-                    [&](engine_type& of) { return detail::own_card(name_, of); });
-    parts_ = std::move(fresh);
-  }
-}
-template <class R, class S, class C, class P, class G>
-void optimizer<R, S, C, P, G>::change_to(
-    [[maybe_unused]] const std::vector<param_group<P, G>>& groups,
-    [[maybe_unused]] const std::vector<std::size_t>& from) {
-  if constexpr (resumes) {
-    const detail::standard_arithmetic arithmetic;
-    engine_type& e = parts_->lasting;
-    detail::attend(e.comm, [&] {
-      (void)between_steps();
-      detail::check_moves(detail::sizes_of(groups), e.tensors.sizes, from, where());
-    });
-    auto fresh = detail::renewed(e, groups, e.comm);
-    change_tensors_of(fresh->lasting, e, from,
-                      [&](engine_type& of) { return detail::own_card(name_, of); });
-    parts_ = std::move(fresh);
   }
 }
 template <class R, class S, class C, class P, class G>

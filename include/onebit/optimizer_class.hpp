@@ -12,9 +12,7 @@
 #include <onebit/engine.hpp>
 #include <onebit/error.hpp>
 #include <onebit/given_moments.hpp>
-#include <onebit/inspect.hpp>
 #include <onebit/policy_checks.hpp>
-#include <onebit/regroup.hpp>
 #include <onebit/report.hpp>
 #include <onebit/restore.hpp>
 #include <onebit/running.hpp>
@@ -54,7 +52,7 @@ class optimizer {
   using groups_type = std::vector<param_group<P, G>>;      ///< what it trains
   static constexpr bool thaws = S::thaws;                  ///< it can warm up anew
   static constexpr bool takes_moments = R::takes_moments;  ///< it has start_from
-  static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks or tensors
+  static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks
 
   /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
   /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws
@@ -144,38 +142,27 @@ class optimizer {
     take(moments, steps);
   }
 
-  /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel shards,
-  /// experts): `transport` joins the ranks that hold the other shards of this rank's replica, in
-  /// the same order on all replicas, each with an optimizer of its own. From now on a step that one
-  /// skips all skip, max_grad_norm is the norm of the whole (a tensor that several shards hold
-  /// counts as often), and LAMB's norms in tensor_parallel groups are of whole layers, over the
-  /// ranks that gave the same `stage`. Local steps are each rank's own.
+  /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel ranks,
+  /// experts): `transport` joins the ranks that hold the other parts of this rank's replica, in the
+  /// same order on all replicas, each with an optimizer of its own. From now on a step that one
+  /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several ranks hold
+  /// counts as often). LAMB's layers are each rank's own tensors. Local steps are each rank's own.
   ///
   /// All make the same steps: one schedule (an automatic freeze sees v of the whole), more than
-  /// one rank each or one each; else all throw rank_mismatch, as here for other numbers of
-  /// tensor_parallel tensors. Collective. Costs an all_gather of 20 bytes in steps that average or
-  /// exchange, a second if both, or to clip alone, or to look at v; one of 24 bytes a cut tensor.
+  /// one rank each or one each; else all throw rank_mismatch. Not collective itself. Costs an
+  /// all_gather of 20 bytes in steps that average or exchange, a second if both, or to clip alone,
+  /// or to look at v.
   template <class T>
-  [[gnu::cold]] void join_shards(T transport, int stage = 0) {
-    join_others(detail::wire_of<C>(std::move(transport)), stage);
+  [[gnu::cold]] void join_model_parallel(T transport) {
+    join_others(detail::wire_of<C>(std::move(transport)));
   }
 
-  /// Compares parameters and what the ranks agreed on, bit for bit, after every `steps`-th step (of
-  /// those of 0/1 Adam that exchange); 0: never. Finds memory that fails, and trainers that write
-  /// to parameters on one rank. All ranks must do the same. `step` then throws rank_mismatch on all
-  /// ranks, naming the one that differs from most; the step was done. Costs a pass over both on the
-  /// host, 4 bytes per parameter for as long, and a collective of 24 bytes.
-  void verify_every(std::uint64_t steps) { parts_->lasting.verify_every = steps; }
-
-  /// Which messages have a checksum: at first those of compressors, where it costs a percent of a
-  /// step, and none on deferred backends, where it costs launches; full precision costs a tenth and
-  /// more (never with dense_sum::transport). A rank that a damaged one reaches takes the step back
-  /// and throws transport_error; the others skip it where an average was yet to be sent, else all
-  /// throw rank_mismatch in the next step. All ranks must do the same, between steps.
-  void check_messages(checked which) { between_steps().check_slots(which); }
-
-  /// What compression does to this run, on this rank: inspect.hpp. Not collective; waits.
-  [[nodiscard, gnu::cold]] std::optional<compression_state> inspect();
+  /// Compares parameters, moments and what the ranks agreed on, bit for bit. Finds memory that fails,
+  /// and trainers that write to parameters on one rank. Collective: throws rank_mismatch on all
+  /// ranks, naming the one that differs from most; invalid_input after a local step, when ranks
+  /// differ. Costs a pass over all of it on the host, 4 bytes per parameter for as long, and a
+  /// collective of 24 bytes.
+  [[gnu::cold]] void verify();
 
   /// Where warnings go (null: nowhere); at first to stderr on rank 0.
   void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
@@ -199,28 +186,6 @@ class optimizer {
     read_old_job(
         n_ranks, [&](std::size_t r, function_ref<void(std::istream&)> read) { read(*open(r)); },
         with);
-  }
-
-  /// Goes on over another transport with other ranks, in the same process: those that were in a job
-  /// bring the state after one step of it, the others (an optimizer of their own, of one rank or
-  /// node, or a rank that took the last step back alone) bring nothing, and get parameters too. As
-  /// load_old_job; what lost ranks had still to send is lost. Tensors, options and settings must be
-  /// the same. Collective over the new transport: throws on all ranks when one fails; then this one
-  /// is what it was (parameters may have come). Costs sending each state to all; memory: four times
-  /// the state. The old transport is let go.
-  template <class T>
-  [[gnu::cold]] void regroup(T transport, brings what = brings::state) requires resumes {
-    regroup_over(detail::wire_of<C>(std::move(transport)), what);
-  }
-  /// Other tensors from the next step on: layers that come, go, or change groups. `from[t]` is the
-  /// place that the t-th of `groups` had, or new_tensor. Those that stay keep moments and
-  /// corrections; what ranks owe of them is kept on average. New ones have no moments, and stand
-  /// still where v is frozen, until it is refreshed or thaws. Options are those of `groups`.
-  /// Collective: throws invalid_input or rank_mismatch on all ranks when one fails; then nothing
-  /// has changed. Costs 4 bytes per parameter from each rank to all, where something is owed.
-  void change_tensors(const std::vector<param_group<P, G>>& groups,
-                      const std::vector<std::size_t>& from) requires resumes {
-    change_to(groups, from);
   }
 
   /// What every rank says: a few bytes, for what ranks decide together. Collective.
@@ -257,15 +222,12 @@ class optimizer {
   [[gnu::cold]] optimizer(wire transport, std::string name,
                           const std::vector<param_group<P, G>>& groups, R rule, S schedule,
                           const C& collective, dense_sum sum);
-  [[gnu::cold]] void join_others(wire transport, int stage);
+  [[gnu::cold]] void join_others(wire transport);
   // What some pairings cannot do. The public names are constrained, but may not be defined
   // elsewhere (clang 14); these may, and are empty where they are never called.
   [[gnu::cold]] void thaw_for(std::uint64_t warm_up_steps);
   [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
   [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
-  [[gnu::cold]] void regroup_over(wire transport, brings what);
-  [[gnu::cold]] void change_to(const std::vector<param_group<P, G>>& groups,
-                               const std::vector<std::size_t>& from);
   [[nodiscard]] step_scalars now() {
     step_scalars s;
     parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);

@@ -35,11 +35,6 @@ struct named_optimizer {
   zero_one_adam_options zero_one_adam{};
   /// @}
   dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
-  /// @{
-  /// Of one_bit_adam once v is frozen 32 or 8, and with 8 residuals in 32 or 8; of zero_one_adam
-  /// all in 32 bits, or v and residuals in 8 and m in 16.
-  std::uint64_t v_bits = 32, residual_bits = 32, m_bits = 32;
-  /// @}
   std::size_t bucket_elements = 0;  ///< of the compressed exchange; 0: one bucket
   /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
   /// of one_bit_lamb, whose tensors all share one.
@@ -174,11 +169,6 @@ template <class Options>
     r.read({"scale_elements"}, elements);
     o.scale_elements = static_cast<std::size_t>(elements);
   };
-  const auto read_bits = [&](const char* key, std::uint64_t& bits, std::uint64_t fewer) {
-    if (r.read({key}, bits) && bits != 32 && bits != fewer) {
-      r.fail({key, " is ", bits, ", must be 32 or ", fewer});
-    }
-  };
   const auto compressing = [&](auto& rule) {
     detail::read_moments(r, rule, as_deepspeed);
     r.read({"max_step"}, rule.max_step);
@@ -211,9 +201,6 @@ template <class Options>
     detail::read_freeze(r, o.one_bit_adam.freeze, as_deepspeed);
     if (as_deepspeed) o.one_bit_adam.refreshes = 0;
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
-    read_bits("v_bits", o.v_bits, 8);
-    read_bits("residual_bits", o.residual_bits, 8);
-    if (o.residual_bits < o.v_bits) r.fail({"residual_bits 8 needs v_bits 8; give both"});
     detail::read_sum(r, "warm_up_sum", o.one_bit_adam.warm_up_sum);
   } else if (o.which == algorithm::one_bit_lamb) {
     lamb_options& lamb = o.one_bit_lamb.lamb;
@@ -230,13 +217,6 @@ template <class Options>
     compressing(o.zero_one_adam.adam);
     read_scales();
     detail::read_intervals(r, o.zero_one_adam.schedule, as_deepspeed);
-    read_bits("v_bits", o.v_bits, 8);
-    read_bits("m_bits", o.m_bits, 16);
-    read_bits("residual_bits", o.residual_bits, 8);
-    const int n_small = (o.v_bits == 8) + (o.m_bits == 16) + (o.residual_bits == 8);
-    if (n_small != 0 && n_small != 3) {
-      r.fail({"of zero_one_adam v_bits 8, m_bits 16 and residual_bits 8 go together; give all"});
-    }
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
   }
   r.finish();

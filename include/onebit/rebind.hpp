@@ -43,13 +43,10 @@ template <class Table, class P, class G>
     for (const tensor<P, G>& x : groups[g].tensors) {
       const tensor_entry<P, G>& was = tensors.entries[t];
       const std::size_t n_masters = was.master != nullptr ? tensors.sizes[t] : 0;
-      const std::size_t n_low = was.master_low != nullptr ? tensors.sizes[t] : 0;
-      if (x.params.size() != tensors.sizes[t] || x.master.size() != n_masters ||
-          x.master_low.size() != n_low) {
-        throw invalid_input(message("rebind: tensor ", t, " has ", x.params.size(), " params, ",
-                                    x.master.size(), " masters and ", x.master_low.size(),
-                                    " low halves, but had ", tensors.sizes[t], ", ", n_masters,
-                                    " and ", n_low, where));
+      if (x.params.size() != tensors.sizes[t] || x.master.size() != n_masters) {
+        throw invalid_input(message("rebind: tensor ", t, " has ", x.params.size(), " params and ",
+                                    x.master.size(), " masters, but had ", tensors.sizes[t],
+                                    " and ", n_masters, where));
       }
       const auto params = place_of(x.params.data()), grads = place_of(x.grads.data());
       const auto old_params = place_of(was.params), old_grads = place_of(was.grads);
@@ -59,8 +56,7 @@ template <class Table, class P, class G>
       }
       const bool same = params == old_params && grads == old_grads &&
                         x.grads.size() == x.params.size() &&
-                        (n_masters == 0 || x.master.data() == was.master) &&
-                        (n_low == 0 || x.master_low.data() == was.master_low);
+                        (n_masters == 0 || x.master.data() == was.master);
       n_moved += same ? 0 : 1;
       ++t;
     }
@@ -73,7 +69,6 @@ template <class Table, class P, class G>
     tensors.entries[t].params = now.entries[t].params;
     tensors.entries[t].grads = now.entries[t].grads;
     tensors.entries[t].master = now.entries[t].master;
-    tensors.entries[t].master_low = now.entries[t].master_low;
   }
   tensors.changed = true;
   return n_moved;

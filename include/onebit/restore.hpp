@@ -8,14 +8,16 @@
 #include <exception>
 #include <istream>
 #include <memory>
-#include <numeric>
 #include <onebit/checkpoint.hpp>
 #include <onebit/collective/dense.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/error.hpp>
 #include <onebit/flat_tensors.hpp>
 #include <onebit/now.hpp>
-#include <onebit/owed.hpp>
+#include <onebit/collective/carried.hpp>
+#include <onebit/collective/slot.hpp>
+#include <onebit/layout.hpp>
+#include <onebit/tiled.hpp>
 #include <onebit/roll_call.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
@@ -104,6 +106,76 @@ template <class C>
   return policy;
 }
 
+/// part += weight * field, on the flat axis; index i is the i-th tile from `first_tile` on.
+template <class Field>
+struct add_field_kernel {
+  static constexpr bool rare = true;
+  Field field;
+  const tile* tiles;
+  std::size_t first_tile;
+  carried_words part;
+  float weight;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[first_tile + i];
+    const auto value = field.template at<L>(t, first_tile + i);
+    const auto place = part.at<L>(t);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      place.store(k, L::fma(value(k), L::set(weight), place.load(k)));
+    }
+  }
+};
+
+/// A server's residual, where the chunk's tiles lie on the flat axis.
+struct served_field {
+  carried_words residual;
+  slot_format format;
+
+  template <class L>
+  struct reader {
+    carried_words::access<L> place;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return place.load(k); }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {residual.from<L>(format.served_word(t))};
+  }
+};
+
+/// flat += what a rank of a job of n_ranks ranks, so many per node, has still to send of the flat
+/// axis: its share of the mean of all, and what it serves. Launches.
+template <class E>
+[[gnu::cold]] void add_owed(E& old, std::size_t n_ranks, std::size_t ranks_per_node, float* flat) {
+  auto& x = old.compressed;
+  if (!x.started()) return;
+  const auto add = [&](auto& s, tile_range tiles, const auto& field, float weight) {
+    using field_type = std::remove_cvref_t<decltype(field)>;
+    s.backend().launch(
+        tiles.end - tiles.begin,
+        add_field_kernel<field_type>{field, s.tiles(), tiles.begin, {flat}, weight});
+  };
+  x.visit_owed(
+      [&](auto& s, tile_range tiles, bool every_rank) {
+        const std::size_t holders = every_rank ? n_ranks : n_ranks / ranks_per_node;
+        add(s, tiles, s.residual(old.mask()), 1.0F / static_cast<float>(holders));
+      },
+      [&](auto& s, tile_range tiles, const carried_words& residual, const slot_format& f) {
+        add(s, tiles, served_field{residual, f}, 1.0F);
+      });
+}
+/// Adds to what this rank carries.
+template <class E>
+[[gnu::cold]] void carry_on(E& e, const float* owed) {
+  auto& s = e.compressed.sender();
+  if constexpr (std::remove_reference_t<decltype(s)>::carries) {
+    const tile_range own = e.compressed.carried_tiles();
+    s.backend().launch(own.end - own.begin,
+                       add_field_kernel<flat_field>{
+                           {owed}, s.tiles(), own.begin, s.carried(), 1.0F});
+  }
+}
+
 }  // namespace detail
 
 /// The state of a job of other ranks, rank by rank, for an engine E of this one.
@@ -111,52 +183,52 @@ template <class C>
 /// Moments, parameters' anchors and masks are the same on all ranks, or of one of them, whose place
 /// this rank takes. What exchanges owe is kept on average: every new rank (or node) carries the
 /// mean of the old ones' residuals, and what their servers still meant to say; so the sum of what
-/// is sent from now on is what it would have been. What ranks owed whose state is lost is lost.
+/// is sent from now on is what it would have been.
 template <class E>
 class old_job {
   using B = typename E::backend_type;
   using R = decltype(E::rule);
 
  public:
-  /// Not collective; allocates.
-  [[gnu::cold]] old_job(E& e, old_ranks ranks)
+  /// Of n ranks, of which this rank takes the place of `source`. Not collective; allocates.
+  [[gnu::cold]] old_job(E& e, std::size_t n, std::size_t source)
       : e_(&e),
-        ranks_(std::move(ranks)),
+        n_(n),
+        source_rank_(source),
         owed_(e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements)) {
-    if (ranks_.present.empty()) throw checkpoint_error(detail::message("resume: no old ranks"));
   }
 
-  /// Reads the checkpoint of the next rank that is present. Its card must have `wanted`'s text and
+  /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
   /// tensors, and, from the rank whose place this one takes, its parameters. Throws
   /// checkpoint_error.
   [[gnu::cold]] void read(std::istream& in, detail::checkpoint_card wanted, resume_with with) {
-    const std::size_t r = ranks_.present[n_read_++];
+    const std::size_t r = n_read_++;
     std::unique_ptr<E> old;  // outlives the reader, which takes back what it read
     detail::payload_reader payload(in);
     detail::checkpoint_card card;
     payload.local(card);
     if (n_read_ == 1) node_ = card.ranks_per_node;
-    if (node_ == 0 || ranks_.n % node_ != 0) {
+    if (node_ == 0 || n_ % node_ != 0) {
       throw checkpoint_error(
-          detail::message("resume: ", ranks_.n, " ranks in nodes of ", node_, "; damaged"));
+          detail::message("resume: ", n_, " ranks in nodes of ", node_, "; damaged"));
     }
     old = std::make_unique<E>(detail::groups_of(e_->tensors),
-                              wire(detail::rank_of_old(r, ranks_.n, node_)),
+                              wire(detail::rank_of_old(r, n_, node_)),
                               R(e_->rule.options(), e_->rule.backend()), e_->schedule,
                               detail::on_nodes(e_->policy, node_), dense_sum::rank_order);
     wanted.rank = static_cast<std::uint32_t>(r);
-    wanted.size = static_cast<std::uint32_t>(ranks_.n);
+    wanted.size = static_cast<std::uint32_t>(n_);
     wanted.ranks_per_node = static_cast<std::uint32_t>(node_);
     wanted.ranks.slot_bytes = old->compressed.slot_bytes();
     if (n_read_ == 1) parameters_ = card.ranks.parameter_digest;
     if (n_read_ == 1) step_ = card.step;
     if (card.step != step_) throw_parted(r, card.step);
     if (!R::local_steps && card.ranks.parameter_digest != parameters_) {
-      throw checkpoint_error(detail::message("resume: ranks ", ranks_.present[0], " and ", r,
+      throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
                                              " of the old job had other parameters at one step; ",
                                              "states of two jobs?"));
     }
-    if (r != ranks_.source) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
+    if (r != source_rank_) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
     if (const auto text = card.difference(wanted, with); !text.empty()) {
       throw checkpoint_error(text);
     }
@@ -166,10 +238,10 @@ class old_job {
     payload.keep();
     old->adopt();
     old->tensors.take_terms(old->backend());
-    detail::add_owed(*old, r, ranks_, node_, owed_.data());
+    detail::add_owed(*old, n_, node_, owed_.data());
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
-    if (r == ranks_.source) source_ = std::move(old);
+    if (r == source_rank_) source_ = std::move(old);
   }
   /// When all are read: allocates what `adopt` needs.
   [[gnu::cold]] void prepare() {
@@ -230,13 +302,12 @@ class old_job {
 
  private:
   [[noreturn, gnu::cold]] void throw_parted(std::size_t r, std::uint64_t step) const {
-    throw checkpoint_error(detail::message("resume: ranks ", ranks_.present[0], " and ", r,
+    throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
                                            " of the old job tell other states, of steps ", step_,
                                            " and ", step));
   }
   E* e_;
-  old_ranks ranks_;
-  std::size_t n_read_ = 0, node_ = 1;
+  std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
   buffer_of<B, float> owed_;  ///< on the flat axis
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
@@ -258,10 +329,8 @@ template <class E, class Card>
   try {
     if (n_ranks == 0) throw checkpoint_error(detail::message("load_old_job: no ranks to load"));
     if (failure.empty()) {
-      std::vector<std::size_t> all(n_ranks);
-      std::iota(all.begin(), all.end(), std::size_t{0});
       const auto source = static_cast<std::size_t>(e.comm.rank()) % n_ranks;
-      old = std::make_unique<old_job<E>>(e, old_ranks{n_ranks, std::move(all), source});
+      old = std::make_unique<old_job<E>>(e, n_ranks, source);
       const detail::checkpoint_card here = card();
       for (std::size_t r = 0; r < n_ranks; ++r) {
         files(r, [&](std::istream& in) { old->read(in, here, with); });

@@ -11,9 +11,8 @@
 #include <onebit/error.hpp>
 #include <onebit/now.hpp>
 #include <onebit/report.hpp>
-#include <onebit/shards.hpp>
+#include <onebit/model_parallel.hpp>
 #include <onebit/tiled.hpp>
-#include <onebit/verify.hpp>
 #include <onebit/vocabulary.hpp>
 #include <string>
 #include <utility>
@@ -119,7 +118,6 @@ class step_in_progress {
       meet(false);
     }
     if (plan_.local() && !clips()) require_finite();
-    if (!plan_.local()) look();
     meter_.agreed();
     if (plan_.average_gradient) refresh();
     if (plan_.exchange) apply();
@@ -174,7 +172,6 @@ class step_in_progress {
       if (plan_.last_average) e.rest();
       e.advance(plan_, usable_lr());  // where others count the step, this rank does
       if (plan_.may_end_warm_up) tell();
-      if (!R::local_steps || plan_.exchange || !e.compressed.travels()) detail::verify(e);
     }
     if (refused) throw invalid_input(refusal_);
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
@@ -215,19 +212,10 @@ class step_in_progress {
                                (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U);
     e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
   }
-  /// Layers that are cut over the shards get the norms of the whole.
-  void look() {
-    E& e = *e_;
-    if constexpr (compresses) {
-      if (plan_.exchange)
-        return look_at_layers(e, at(), e.compressed.heard(live()), e.compressed.agreed(e.mask()));
-    }
-    look_at_layers(e, e.at_average(e.mask()), e.mean(plan_));
-  }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
   [[nodiscard]] bool parted() {
     const step_scalars* const now = host_view<B>(e_->now());
-    return now != nullptr && now->odd_rank != 0 && now->odd_in != odd::bytes;
+    return now != nullptr && now->odd_rank != 0;
   }
   void exchange() {
     if constexpr (compresses) e_->compressed.agree(message(), turn());
@@ -298,14 +286,13 @@ class step_in_progress {
   }
   /// The plan, and what must be done before it.
   [[nodiscard, gnu::cold]] step_plan open() const {
-    e_->others.begin_step(n_parts_of_layers(*e_));
+    e_->others.begin_step();
     step_plan plan = e_->plan(usable_lr());
     const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
     e_->tensors.take_terms(e_->backend());
     try {
       e_->follow(plan);
-      prepare_look(*e_, plan);
       e_->rule.open(plan, usable_lr(), e_->step, e_->at(e_->mask()));
     } catch (const invalid_input&) {
       if (!refusal_.empty()) throw invalid_input(refusal_);

@@ -24,16 +24,12 @@ namespace onebit::inline v0_1 {
 ///
 /// `P` and `G` are float, bf16 or fp16 (element.hpp), or both any_element: any of them, in each
 /// tensor another. With 2-byte parameters `master` may hold them in float: steps then act on it,
-/// and `params` receives its rounding. Or, with bf16, `master_low` holds what they lack of floats,
-/// in 2 bytes more: steps act on these floats exactly, as on a master, and what a trainer writes to
-/// `params` counts. Start it with zeros, and save it with the parameters. Without either, each step
-/// rounds.
+/// and `params` receives its rounding. Without it, each step rounds.
 template <class P = float, class G = P>
 struct tensor {
   typename detail::view_of_elements<P>::type params;  ///< changed by each step
   typename detail::view_of_elements<G>::type grads;   ///< of this rank, read by each step
   memory_view<float> master{};                        ///< empty, or params in float
-  memory_view<low_half> master_low{};                 ///< empty, or what bf16 params lack of floats
 };
 
 /// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is
@@ -44,14 +40,6 @@ struct group_options {
   float weight_decay = 0.0F;  ///< decoupled
   group_moments own{};        ///< betas and eps, where they are not the rule's
   bool rests = false;         ///< stands still
-  /// Each tensor is this rank's part of a layer that is cut over the ranks of
-  /// optimizer::join_shards (Megatron's tensor_model_parallel): those rules that look at whole
-  /// layers (LAMB, 1-bit LAMB) take the norms of the whole. The same tensors in the same order on
-  /// all of them; replicated ones (norms, most biases) go to another group. Costs a pass over these
-  /// tensors, 16 bytes an element (in compressed steps 12), and 24 bytes a tensor in one all_gather
-  /// over the shards per step. Alone, until join_shards, and to rules that step element by element:
-  /// nothing.
-  bool tensor_parallel = false;
   friend bool operator==(const group_options&, const group_options&) = default;
 };
 
@@ -65,12 +53,11 @@ struct param_group {
   float weight_decay = 0.0F;
   group_moments own{};
   bool rests = false;
-  bool tensor_parallel = false;
   /// @}
 
   /// All but the tensors.
   [[nodiscard]] group_options options() const {
-    return {lr_factor, weight_decay, own, rests, tensor_parallel};
+    return {lr_factor, weight_decay, own, rests};
   }
 };
 
@@ -81,10 +68,8 @@ struct tensor_entry {
   pointer_to<G> grads{};
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
-  float* master = nullptr;         ///< of 2-byte parameters, or null
-  low_half* master_low = nullptr;  ///< of bf16 parameters, or null
-  bool rests = false;              ///< in this step: it has no gradient, its parameters stay
-  std::uint32_t shard = 0;  ///< of a layer: its place among those that are, from 1; 0: a layer
+  float* master = nullptr;  ///< of 2-byte parameters, or null
+  bool rests = false;       ///< in this step: it has no gradient, its parameters stay
 
   [[nodiscard]] ONEBIT_HD float rate(const step_scalars* now) const {
     return rests ? 0.0F : now->lr * lr_factor;
@@ -146,26 +131,17 @@ ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::ui
 /// The parameters of a tile: the master copy where there is one, and its rounding.
 template <class L, class P>
 struct parameters_of {
-  /// Parameters may be the upper halves of floats.
-  static constexpr bool may_be_halves = std::is_same_v<P, bf16> || std::is_same_v<P, any_element>;
   pointer_to<P> first;
-  void* master;  ///< floats, or their low halves: a device has few registers
-  bool is_low;
+  float* master;
   std::uint32_t n;
 
   template <class G>
   ONEBIT_HD parameters_of(const tensor_entry<P, G>& tensor, const tile& t)
       : first(tensor.params + t.offset),
         master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
-        is_low(may_be_halves && tensor.master_low != nullptr),
-        n(t.n) {
-    if (is_low) master = tensor.master_low + t.offset;
-  }
+        n(t.n) {}
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    if constexpr (may_be_halves) {
-      if (is_low) return L::load_joined(halves() + 32 * k, low() + 32 * k, left(k));
-    }
     if constexpr (!std::is_same_v<P, float>) {
       if (master != nullptr) {
         return detail::load_elements<L>(static_cast<const float*>(master), k, n);
@@ -174,26 +150,10 @@ struct parameters_of {
     return detail::load_elements<L>(pointer_to<const P>(first), k, n);
   }
   ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
-    if constexpr (may_be_halves) {
-      if (is_low) return L::store_split(halves() + 32 * k, low() + 32 * k, v, left(k));
-    }
     if constexpr (!std::is_same_v<P, float>) {
-      if (master != nullptr) detail::store_elements<L>(static_cast<float*>(master), k, n, v);
+      if (master != nullptr) detail::store_elements<L>(master, k, n, v);
     }
     detail::store_elements<L>(first, k, n, v);
-  }
-
- private:
-  [[nodiscard]] ONEBIT_HD bf16* halves() const {
-    if constexpr (std::is_same_v<P, any_element>) {
-      return static_cast<bf16*>(first.p);
-    } else {
-      return first;
-    }
-  }
-  [[nodiscard]] ONEBIT_HD low_half* low() const { return static_cast<low_half*>(master); }
-  [[nodiscard]] ONEBIT_HD std::uint32_t left(std::uint32_t k) const {
-    return L::words > 1 || n - 32 * k >= 32 ? 32 : n - 32 * k;
   }
 };
 

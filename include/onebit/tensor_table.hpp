@@ -55,11 +55,6 @@ struct tensor_table : detail::flat_tensors<P, G> {
     of = {o.own.beta1.value_or(of.beta1), o.own.beta2.value_or(of.beta2),
           o.own.eps.value_or(of.eps)};
     if (o.own.any()) validate(name.c_str(), of, where);
-    if (built && o.tensor_parallel != flat::options[g].tensor_parallel) {
-      throw invalid_input(name +
-                          " gets another tensor_parallel; the shards know how many tensors are: " +
-                          "give it where the optimizer is built" + where);
-    }
     const std::size_t first = first_of(g), end = flat::group_ends[g];
     if (built && first < end && of.eps != terms[first].of.eps) {
       throw invalid_input(name +

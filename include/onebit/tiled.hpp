@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
-#include <onebit/layer_sums.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/numbers.hpp>
@@ -15,8 +14,7 @@
 namespace onebit::inline v0_1 {
 
 /// One bit per element: clear in padding and in elements that never had variance, which sleep. They
-/// send 0, receive 0 and count in no scale; they carry nothing that is sent: 0, or the last
-/// gradient that they had, until v is refreshed. Null pointer: all set.
+/// send 0, carry 0, receive 0 and count in no scale. Null pointer: all set.
 struct live_mask {
   const std::uint32_t* words = nullptr;
 
@@ -42,17 +40,6 @@ struct live_mask {
     if (words == nullptr) return v;
     if (all_of<L>(words + word)) return v;
     return L::keep(L::load_bits(words + word), v);
-  }
-  /// v where elements live, and where they sleep their gradient, or what they had if that is 0.
-  template <class L, class Gradient>
-  ONEBIT_HD typename L::value or_gradient(std::size_t word, const typename L::value& v,
-                                          const Gradient& gradient, std::uint32_t k,
-                                          const typename L::value& had) const {
-    if (words == nullptr) return v;
-    if (all_of<L>(words + word)) return v;
-    const auto g = gradient.load(k);
-    const auto last = L::select(L::positive(L::mul(g, g)), g, had);
-    return L::select(L::load_bits(words + word), v, L::fma(g, L::set(0.0F), last));  // NaN stays
   }
 
  private:
@@ -100,7 +87,6 @@ struct tiled {
   const tensor_numbers* numbers;      ///< of the moments of each
   const step_scalars* now;            ///< learning rate, and whether to skip
   live_mask live;                     ///< which elements take part
-  whole_layers layers{};              ///< of tensors that are shards of them
 
   [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
   /// Runs kernel(L{}, i) for each tile i, unless the step was called off.
@@ -170,49 +156,6 @@ struct gradient_message {
   }
 };
 
-/// The same, and of elements that sleep and have no gradient the last one that an exchange carries:
-/// as much of it as makes v what one occurrence in 32 steps would.
-template <class Own, class Carried>
-struct waking_message {
-  Own own;
-  Carried carried;
-  live_mask live;  ///< null: none sleep
-  float seldom;    ///< 1 / sqrt(32 W): W ranks remember one each
-
-  template <class L>
-  struct reader {
-    typename Own::template reader<L> own;
-    typename Carried::template access<L> carried;
-    live_mask live;
-    std::size_t word;
-    float seldom;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      if (live.words == nullptr) return own(k, base);
-      const auto had = L::mul(carried.load(k), L::set(seldom));
-      return L::add(
-          base, live.template or_gradient<L>(word + k, own.gradient.load(k), own.gradient, k, had));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    using had = typename Carried::template access<L>;
-    const live_mask asleep = own.tensors[t.tensor].rests ? live_mask{} : live;
-    return {own.template at<L>(t, index), live.words == nullptr ? had{} : carried.template at<L>(t),
-            asleep, t.word, seldom};
-  }
-};
-
-template <class Own, class Carried>
-waking_message(Own, Carried, live_mask, float) -> waking_message<Own, Carried>;
-
-/// A message of which elements that sleep carry nothing, where nobody would look for it.
-template <class Message>
-struct forgetful : Message {
-  static constexpr bool wakes = false;
-};
-template <class Message>
-forgetful(Message) -> forgetful<Message>;
-
 /// A buffer on the flat axis, read as a field.
 struct flat_field {
   const float* flat;
@@ -231,8 +174,7 @@ struct flat_field {
 };
 
 /// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
-/// the values are produced, word by word. Where a word is stored in fewer bytes than its gradients
-/// have, as it is stored, one word beside the other.
+/// the values are produced, word by word.
 template <class P, class G>
 struct undo_in_gradients {
   static constexpr bool repeats = false;
@@ -249,12 +191,6 @@ struct undo_in_gradients {
     }
     ONEBIT_HD typename L::value load(std::uint32_t k) const {
       return detail::load_elements<L>(first, k, n);
-    }
-    /// Where so many bytes of word k may lie, no farther than its own gradients; null: nowhere.
-    template <std::size_t bytes>
-    [[nodiscard]] ONEBIT_HD unsigned char* place(std::uint32_t k) const {
-      if (bytes > 32 * sizeof(G) || 32 * k + 32 > n) return nullptr;
-      return reinterpret_cast<unsigned char*>(first) + k * static_cast<std::uint32_t>(bytes);
     }
   };
   template <class L>
@@ -283,11 +219,6 @@ struct undo_in_buffer {
     }
     ONEBIT_HD typename L::value load(std::uint32_t k) const {
       return L::load(values + (word + k) * 32);
-    }
-    /// See undo_in_gradients; the buffer needs no more bytes a word.
-    template <std::size_t bytes>
-    [[nodiscard]] ONEBIT_HD unsigned char* place(std::uint32_t k) const {
-      return reinterpret_cast<unsigned char*>(values) + (word + k) * bytes;
     }
   };
   template <class L>

@@ -45,9 +45,6 @@ template <class E>
     if (t.master != nullptr) {
       read_on_host(e.backend(), std::as_const(t.master), e.tensors.sizes[i], add);
     }
-    if (t.master_low != nullptr) {
-      read_on_host(e.backend(), std::as_const(t.master_low), e.tensors.sizes[i], add);
-    }
   }
   return d.value();
 }
@@ -86,12 +83,17 @@ struct common_digests {
   }
 }
 
-/// After a step that leaves all ranks alike, if it is time: see optimizer::verify_every.
-/// Collective: all throw rank_mismatch when one differs.
+/// As optimizer::verify. Collective: all throw rank_mismatch when one differs.
 template <class E>
 [[gnu::cold]] void verify(E& e) {
-  if (e.verify_every == 0 || e.step - e.verified < e.verify_every) return;
-  e.verified = e.step;
+  if constexpr (decltype(E::rule)::local_steps) {
+    if (e.compressed.travels() && e.rule.moved()) {
+      throw invalid_input(message("verify: after step ", e.step,
+                                  ", a local step: the ranks' parameters differ until the next "
+                                  "exchange; call it after a step that exchanged",
+                                  e.comm.where()));
+    }
+  }
   common_digests mine;
   mine.parameters = parameter_digest(e);
   digesting_buffer state;

@@ -129,34 +129,6 @@ enum class resume_with : std::uint8_t {
   other_options  ///< of its rule and groups; a schedule goes on as it was
 };
 
-/// Which messages have a checksum.
-enum class checked : std::uint8_t {
-  nothing,
-  compressed,  ///< those of compressors
-  everything   ///< also those in full precision
-};
-/// What an optimizer on a backend B checks unless it is told otherwise.
-template <class B>
-inline constexpr checked checked_at_first = B::deferred ? checked::nothing : checked::compressed;
-
-/// The weight of a word in a checksum, by its place: odd, and no two are the same in 2^31 words.
-/// Its upper half is 0, so that a word's product has no more than 64 bits: a sum of products modulo
-/// 2^64 changes whenever one word does, or when one bit changes in each of two words.
-ONEBIT_HD constexpr std::uint32_t checksum_weight(std::size_t place) {
-  return static_cast<std::uint32_t>(2 * place + 1) * 0x9E3779B1U;
-}
-/// What a word adds to a checksum.
-ONEBIT_HD constexpr std::uint64_t weighted(std::uint32_t word, std::size_t place) {
-  return std::uint64_t{word} * checksum_weight(place);
-}
-
-/// Half of the bits change with any bit of x: the end of MurmurHash3.
-ONEBIT_HD constexpr std::uint32_t mixed(std::uint32_t x) {
-  x = (x ^ x >> 16U) * 0x85EBCA6BU;
-  x = (x ^ x >> 13U) * 0xC2B2AE35U;
-  return x ^ x >> 16U;
-}
-
 /// Adam's numbers, of a group or of all.
 struct moments {
   /// @{
@@ -281,10 +253,6 @@ struct any_archive {
   void buffer(Buffer&, B&) {}
   template <class Buffer, class B>
   void buffer(Buffer&, B&, std::size_t) {}
-  template <class Buffer, class B, class... Fresh>
-  void by_word(Buffer&, B&, std::size_t, const Fresh&...) {}
-  template <class Buffer, class B>
-  void by_tensor(Buffer&, B&) {}
   template <class T>
   void put_aside(T&) {}
 };

@@ -61,15 +61,6 @@ struct wide_lanes {
     for (unsigned j = 0; j < N; ++j) L::store_as(p + 32 * j, v.word[j], 32);
   }
 
-  ONEBIT_HD static value load_joined(const bf16* high, const low_half* low, std::uint32_t) {
-    value r;
-    for (unsigned j = 0; j < N; ++j) r.word[j] = L::load_joined(high + 32 * j, low + 32 * j, 32);
-    return r;
-  }
-  ONEBIT_HD static void store_split(bf16* high, low_half* low, const value& v, std::uint32_t) {
-    for (unsigned j = 0; j < N; ++j) L::store_split(high + 32 * j, low + 32 * j, v.word[j], 32);
-  }
-
   ONEBIT_HD static value set(float x) {
     value r;
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::set(x);

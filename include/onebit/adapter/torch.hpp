@@ -70,9 +70,6 @@ class torch_optimizer : public ::torch::optim::Optimizer {
       return any_optimizer(make(tensors_.groups<P>(), transport));
     };
     rebind_ = [this] { core_.rebind(tensors_.groups<P>()); };
-    change_ = [this](const std::vector<std::size_t>& from) {
-      core_.change_tensors(tensors_.groups<P>(), from);
-    };
     build();
   }
   /// All parameters in one group.
@@ -115,12 +112,10 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   void set_loss_scale(float scale) { inverse_loss_scale_ = 1.0F / scale; }
   /// With torch_options::overlap: while true, backward passes are not the last before a step.
   void accumulate(bool more) { accumulates_ = more; }
-  /// The optimizer inside, for what torch's has no word for: thaw, regroup, verify_every, ...
+  /// The optimizer inside, for what torch's has no word for: thaw, verify, ...
   [[nodiscard]] any_optimizer& core() { return core_; }
 
-  /// A further group, also in a job that runs: what was there keeps its moments, and where v is
-  /// frozen what is new stands still until it is refreshed, or core().thaw(n). Collective; throws
-  /// invalid_input in the middle of a step.
+  /// A further group, before the first step. Collective; throws invalid_input after a step.
   void add_param_group(const group_type& group) {
     Optimizer::add_param_group(group);
     const std::lock_guard lock(mutex_);
@@ -229,25 +224,6 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     }
     hook_all();
   }
-  /// Takes other tensors into a job that runs; when it throws, all is as before.
-  [[gnu::cold]] void change() {
-    const detail::torch_tensors old = tensors_;
-    unhook();
-    try {
-      const at::NoGradGuard no_grad;
-      const detail::on_stream ordered(options().stream);
-      const std::vector<std::size_t> from = tensors_.take_over(old, param_groups_);
-      lr_ = tensors_.share_rates(param_groups_);
-      if (options().broadcast) tensors_.broadcast(from);
-      (void)tensors_.tell();
-      change_(from);
-    } catch (...) {
-      tensors_ = old;
-      hook_all();
-      throw;
-    }
-    hook_all();
-  }
   void hook_all() {
     told_.clear();
     for (std::size_t g = 0; g < tensors_.n_groups(); ++g) told_.push_back(tensors_.share(g));
@@ -274,13 +250,14 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   /// Groups and tensors that the trainer added or replaced.
   void follow_groups() {
     if (tensors_.are_of(param_groups_)) return;
-    if (is_open_) {
+    if (is_open_ || core_.steps() > 0) {
       throw invalid_input(
-          detail::message("torch: the optimizer was given other tensors within step ",
-                          core_.steps(), "; add groups before its backward pass, or after step()",
+          detail::message("torch: the optimizer was given other tensors ",
+                          is_open_ ? "within step " : "after step ", core_.steps(),
+                          "; add groups before the first step, and before its backward pass",
                           detail::rank_suffix(core_.rank(), core_.size())));
     }
-    core_.steps() > 0 ? change() : build();
+    build();
   }
   /// The groups' rates and options, if they have changed.
   void take_rates() {
@@ -322,7 +299,6 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   mutable any_optimizer core_;  // saving changes nothing
   std::function<any_optimizer()> make_;
   std::function<void()> rebind_;
-  std::function<void(const std::vector<std::size_t>& from)> change_;
   std::vector<group_options> told_;  ///< by group of the core: what it was told
   std::vector<at::Tensor> hooked_;
   std::mutex mutex_;  ///< hooks run on autograd's threads

@@ -13,7 +13,6 @@
 #include <onebit/adapter/torch_tensor.hpp>
 #include <onebit/adapter/torch_terms.hpp>
 #include <onebit/error.hpp>
-#include <onebit/moving_state.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/transport/wire.hpp>
 #include <string>
@@ -102,29 +101,11 @@ class torch_tensors {
                   "; they must be of the same sizes, in the same order", comm_.where()));
     }
   }
-  /// The same in a job that runs: tensors that were there keep what they hold beside their
-  /// parameter. For each the place that it had, or new_tensor.
-  [[gnu::cold]] std::vector<std::size_t> take_over(const torch_tensors& old,
-                                                   const std::vector<torch_group>& groups) {
-    take(groups);
-    std::unordered_map<const void*, std::size_t> places;
-    for (const torch_tensor& t : old.all_) {
-      places.emplace(t.param().unsafeGetTensorImpl(), places.size());
-    }
-    std::vector<std::size_t> from;
+  /// Parameters become those of rank 0. Collective.
+  [[gnu::cold]] void broadcast() {
     for (torch_tensor& t : all_) {
-      const auto found = places.find(t.param().unsafeGetTensorImpl());
-      from.push_back(found == places.end() ? new_tensor : found->second);
-      if (found != places.end()) t = old.all_[found->second];
-    }
-    return from;
-  }
-  /// Collective. With `from`: those that are new.
-  [[gnu::cold]] void broadcast(const std::vector<std::size_t>& from = {}) {
-    for (std::size_t t = 0; t < all_.size(); ++t) {
-      if (!from.empty() && from[t] != new_tensor) continue;
-      broadcast_from_0(comm_, all_[t].dense());
-      all_[t].take_dense();
+      broadcast_from_0(comm_, t.dense());
+      t.take_dense();
     }
   }
 
@@ -134,7 +115,7 @@ class torch_tensors {
     std::size_t t = 0;
     for (const stretch& r : stretches_) {
       const group_options& o = shares_[r.group];
-      param_group<P> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests, o.tensor_parallel};
+      param_group<P> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
       for (; t < r.end; ++t) group.tensors.push_back(all_[t].template spans<P>(nothing_for(t)));
       out.push_back(std::move(group));
     }

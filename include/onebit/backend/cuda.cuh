@@ -199,10 +199,9 @@ template <class Kernel>
 
 }  // namespace detail
 
-/// n zeroed objects of T in device memory, at least 256-byte aligned; movable. Bytes are messages:
-/// of that kind of memory, where the resource has one. Freed through the resource it came from, in
-/// the order of its stream: what was launched there before may still use it. The stream must
-/// outlive it.
+/// n zeroed objects of T in device memory, at least 256-byte aligned; movable. Freed through the
+/// resource it came from, in the order of its stream: what was launched there before may still use
+/// it. The stream must outlive it.
 template <class T>
 class cuda_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "onebit: buffers hold trivially copyable types");
@@ -212,11 +211,7 @@ class cuda_buffer {
   /// Throws backend_error when the memory is exhausted.
   cuda_buffer(std::size_t n, cudaStream_t stream, cuda_memory_resource& resource) {
     if (n == 0) return;
-    if constexpr (std::is_same_v<T, std::byte>) {
-      data_ = static_cast<T*>(resource.allocate_message(n, stream));
-    } else {
-      data_ = static_cast<T*>(resource.allocate(n * sizeof(T), stream));
-    }
+    data_ = static_cast<T*>(resource.allocate(n * sizeof(T), stream));
     size_ = n;
     stream_ = stream;
     resource_ = &resource;

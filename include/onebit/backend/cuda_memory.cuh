@@ -40,18 +40,8 @@ class cuda_memory_resource {
   /// `bytes` > 0 of device memory, 256-byte aligned, usable in the order of `stream`. Throws when
   /// there is none.
   virtual void* allocate(std::size_t bytes, cudaStream_t stream) = 0;
-  /// The same for what is sent to other ranks: for resources that have other memory for that.
-  virtual void* allocate_message(std::size_t bytes, cudaStream_t stream) {
-    return allocate(bytes, stream);
-  }
   /// Takes back what `allocate` gave, in the order of `stream`.
   virtual void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept = 0;
-};
-
-/// A resource that also has memory for messages: NCCL's, say.
-template <class Resource>
-concept MessageResource = requires(Resource r, std::size_t n, cudaStream_t stream) {
-  r.allocate_message_async(n, n, stream);
 };
 
 /// A stream-ordered resource as CCCL has them (cuda::mr::async_resource: RMM's, a framework's) as a
@@ -65,14 +55,6 @@ class cuda_resource_of final : public cuda_memory_resource {
   explicit cuda_resource_of(Resource resource) : resource_(std::move(resource)) {}
   void* allocate(std::size_t bytes, cudaStream_t stream) override {
     return resource_.allocate_async(bytes, alignment, stream);
-  }
-  /// From allocate_message_async, where it has that.
-  void* allocate_message(std::size_t bytes, cudaStream_t stream) override {
-    if constexpr (MessageResource<Resource>) {
-      return resource_.allocate_message_async(bytes, alignment, stream);
-    } else {
-      return allocate(bytes, stream);
-    }
   }
   void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept override {
     resource_.deallocate_async(p, bytes, alignment, stream);

@@ -92,14 +92,6 @@ struct host_lanes {
     for (std::size_t i = 0; i < n; ++i) total += p[i];
     return total;
   }
-  /// Sum of n words, each times its weight (vocabulary.hpp), modulo 2^64; `first`: the first's
-  /// place.
-  ONEBIT_LANES static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
-                                                 std::size_t n) {
-    std::uint64_t total = 0;
-    for (std::size_t i = 0; i < n; ++i) total += weighted(p[i], first + i);
-    return total;
-  }
   /// The largest of n values, at least `least`. (Which zero, where only zeros reach it and `least`
   /// is negative, depends on the lanes.)
   ONEBIT_LANES static float largest(const float* p, std::size_t n, float least) {
@@ -117,19 +109,6 @@ struct host_lanes {
   template <Storable T>
   ONEBIT_LANES static void narrow(T* p, const float (&from)[32], std::uint32_t n) {
     for (std::uint32_t l = 0; l < 32 && l < n; ++l) p[l] = from_float<T>(from[l]);
-  }
-  /// The same of floats in two halves.
-  ONEBIT_LANES static void join_each(float (&to)[32], const bf16* high, const low_half* low,
-                                     std::uint32_t n) {
-    for (std::uint32_t l = 0; l < 32; ++l) to[l] = l < n ? joined(high[l], low[l]) : 0.0F;
-  }
-  ONEBIT_LANES static void split_each(bf16* high, low_half* low, const float (&from)[32],
-                                      std::uint32_t n) {
-    for (std::uint32_t l = 0; l < 32 && l < n; ++l) {
-      const split_float x = split(from[l]);
-      high[l] = x.high;
-      low[l] = x.low;
-    }
   }
 };
 
@@ -183,17 +162,6 @@ struct portable_lanes : host_lanes {
   template <Storable T>
   ONEBIT_PORTABLE static void store_as(T* p, const value& v, std::uint32_t n) {
     narrow(p, v.lane, n);
-  }
-  /// The first n floats that lie in two halves; the other lanes are 0.
-  ONEBIT_PORTABLE static value load_joined(const bf16* high, const low_half* low, std::uint32_t n) {
-    value r;
-    join_each(r.lane, high, low, n);
-    return r;
-  }
-  /// Stores the first n lanes in two halves.
-  ONEBIT_PORTABLE static void store_split(bf16* high, low_half* low, const value& v,
-                                          std::uint32_t n) {
-    split_each(high, low, v.lane, n);
   }
   ONEBIT_PORTABLE static value add(const value& a, const value& b) {
     value r;

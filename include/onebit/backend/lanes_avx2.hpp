@@ -80,27 +80,6 @@ struct avx2_lanes : host_lanes {
     store(x, v);
     narrow(p, x, n);
   }
-  ONEBIT_TARGET static value load_joined(const bf16* high, const low_half* low, std::uint32_t n) {
-    if (n >= 32) {
-      return {join(high, low), join(high + 8, low + 8), join(high + 16, low + 16),
-              join(high + 24, low + 24)};
-    }
-    float x[32];
-    join_each(x, high, low, n);
-    return load(x);
-  }
-  ONEBIT_TARGET static void store_split(bf16* high, low_half* low, const value& v,
-                                        std::uint32_t n) {
-    if (n >= 32) {
-      put(high, away(v.p0), away(v.p1));
-      put(high + 16, away(v.p2), away(v.p3));
-      put(low, lower(v.p0), lower(v.p1));
-      return put(low + 16, lower(v.p2), lower(v.p3));
-    }
-    float x[32];
-    store(x, v);
-    split_each(high, low, x, n);
-  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm256_add_ps(a.p0, b.p0), _mm256_add_ps(a.p1, b.p1), _mm256_add_ps(a.p2, b.p2),
             _mm256_add_ps(a.p3, b.p3)};
@@ -126,27 +105,6 @@ struct avx2_lanes : host_lanes {
   }
   ONEBIT_TARGET static value sqrt(const value& a) {
     return {_mm256_sqrt_ps(a.p0), _mm256_sqrt_ps(a.p1), _mm256_sqrt_ps(a.p2), _mm256_sqrt_ps(a.p3)};
-  }
-  ONEBIT_TARGET static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
-                                                  std::size_t n) {
-    const auto weight = [&](std::size_t l) { return static_cast<int>(checksum_weight(first + l)); };
-    const __m256i step =
-        _mm256_set1_epi32(static_cast<int>(checksum_weight(8) - checksum_weight(0)));
-    __m256i even = _mm256_setr_epi32(weight(0), 0, weight(2), 0, weight(4), 0, weight(6), 0);
-    __m256i odd = _mm256_setr_epi32(weight(1), 0, weight(3), 0, weight(5), 0, weight(7), 0);
-    __m256i sums = _mm256_setzero_si256(), more = sums;
-    std::size_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i));
-      sums = _mm256_add_epi64(sums, _mm256_mul_epu32(words, even));
-      more = _mm256_add_epi64(more, _mm256_mul_epu32(_mm256_srli_epi64(words, 32), odd));
-      even = _mm256_add_epi32(even, step);
-      odd = _mm256_add_epi32(odd, step);
-    }
-    std::uint64_t each[4];
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(each), _mm256_add_epi64(sums, more));
-    return each[0] + each[1] + each[2] + each[3] +
-           host_lanes::sum_weighted(p + i, first + i, n - i);
   }
   ONEBIT_TARGET static value abs(const value& a) {
     const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
@@ -231,29 +189,6 @@ struct avx2_lanes : host_lanes {
     const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
-  }
-  /// Eight floats of two halves each, and what their halves are, each in the lower half of a lane.
-  ONEBIT_TARGET static __m256 join(const bf16* high, const low_half* low) {
-    const __m256i u = _mm256_castps_si256(wide(high)), none = _mm256_setzero_si256();
-    const __m256i size = _mm256_and_si256(u, _mm256_set1_epi32(0x7FFFFFFF));
-    const __m256i add =
-        _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(low)));
-    const __m256i below =
-        _mm256_and_si256(_mm256_cmpeq_epi32(size, none), _mm256_cmpgt_epi32(none, add));
-    const __m256i beyond = _mm256_and_si256(_mm256_cmpeq_epi32(size, _mm256_set1_epi32(0x7F800000)),
-                                            _mm256_cmpgt_epi32(add, none));
-    const __m256i out = _mm256_or_si256(below, beyond);
-    return _mm256_castsi256_ps(_mm256_add_epi32(u, _mm256_andnot_si256(out, add)));
-  }
-  ONEBIT_TARGET static __m256i away(const __m256& v) {
-    const __m256i u = _mm256_castps_si256(v);
-    const __m256i near = _mm256_add_epi32(u, _mm256_set1_epi32(0x8000));
-    const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
-    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
-  }
-  ONEBIT_TARGET static __m256i lower(const __m256& v) {
-    return _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0xFFFF));
   }
   template <class T>
   ONEBIT_TARGET static void put(T* p, const __m256i& a, const __m256i& b) {

@@ -61,15 +61,6 @@ struct avx512_lanes : host_lanes {
       put(p + 16, high(b), v.hi);
     }
   }
-  ONEBIT_TARGET static value load_joined(const bf16* p, const low_half* rest, std::uint32_t n) {
-    const std::uint32_t b = first(n);
-    return {join(p, rest, low(b)), join(p + 16, rest + 16, high(b))};
-  }
-  ONEBIT_TARGET static void store_split(bf16* p, low_half* rest, const value& v, std::uint32_t n) {
-    const std::uint32_t b = first(n);
-    put(p, rest, low(b), v.lo);
-    put(p + 16, rest + 16, high(b), v.hi);
-  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm512_add_ps(a.lo, b.lo), _mm512_add_ps(a.hi, b.hi)};
   }
@@ -95,30 +86,6 @@ struct avx512_lanes : host_lanes {
   ONEBIT_TARGET static value abs(const value& a) {
     const __m512 mask = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FFFFFFF));
     return {_mm512_and_ps(a.lo, mask), _mm512_and_ps(a.hi, mask)};
-  }
-  ONEBIT_TARGET static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
-                                                  std::size_t n) {
-    const __m512i each = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i step =
-        _mm512_set1_epi32(static_cast<int>(checksum_weight(1) - checksum_weight(0)));
-    __m512i even = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(checksum_weight(first))),
-                                    _mm512_mullo_epi32(each, step));
-    __m512i odd = _mm512_maskz_srli_epi64(0xFF, even, 32);
-    const __m512i far = _mm512_maskz_slli_epi32(all, step, 4);
-    __m512i sums = _mm512_setzero_si512(), more = sums;
-    std::size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
-      const __m512i words = _mm512_loadu_si512(p + i);
-      sums = _mm512_add_epi64(sums, _mm512_maskz_mul_epu32(0xFF, words, even));
-      more = _mm512_add_epi64(
-          more, _mm512_maskz_mul_epu32(0xFF, _mm512_maskz_srli_epi64(0xFF, words, 32), odd));
-      even = _mm512_add_epi32(even, far);
-      odd = _mm512_add_epi32(odd, far);
-    }
-    std::uint64_t total[8];
-    _mm512_storeu_si512(total, _mm512_add_epi64(sums, more));
-    for (int l = 1; l < 8; ++l) total[0] += total[l];
-    return total[0] + host_lanes::sum_weighted(p + i, first + i, n - i);
   }
   ONEBIT_TARGET static value fma(const value& a, const value& b, const value& c) {
     return {_mm512_fmadd_ps(a.lo, b.lo, c.lo), _mm512_fmadd_ps(a.hi, b.hi, c.hi)};
@@ -206,26 +173,6 @@ struct avx512_lanes : host_lanes {
                              _mm512_set1_epi32(0x400000));
     _mm256_mask_storeu_epi16(p, b,
                              _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, r, 16)));
-  }
-  ONEBIT_TARGET static __m512 join(const bf16* p, const low_half* rest, __mmask16 b) {
-    const __m512i u = _mm512_castps_si512(wide(p, b)), none = _mm512_setzero_si512();
-    const __m512i size = _mm512_and_si512(u, _mm512_set1_epi32(0x7FFFFFFF));
-    const __m512i add = _mm512_maskz_cvtepi16_epi32(all, _mm256_maskz_loadu_epi16(b, rest));
-    const __mmask16 below =
-        _mm512_mask_cmplt_epi32_mask(_mm512_cmpeq_epi32_mask(size, none), add, none);
-    const __mmask16 beyond = _mm512_mask_cmpgt_epi32_mask(
-        _mm512_cmpeq_epi32_mask(size, _mm512_set1_epi32(0x7F800000)), add, none);
-    const auto in = static_cast<__mmask16>(~(below | beyond));
-    return _mm512_castsi512_ps(_mm512_mask_add_epi32(u, in, u, add));
-  }
-  ONEBIT_TARGET static void put(bf16* p, low_half* rest, __mmask16 b, const __m512& v) {
-    const __m512i u = _mm512_castps_si512(v);
-    __m512i r = _mm512_add_epi32(u, _mm512_set1_epi32(0x8000));
-    r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
-                             _mm512_set1_epi32(0x400000));
-    _mm256_mask_storeu_epi16(p, b,
-                             _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, r, 16)));
-    _mm256_mask_storeu_epi16(rest, b, _mm512_maskz_cvtepi32_epi16(all, u));
   }
   ONEBIT_TARGET static void put(fp16* p, __mmask16 b, const __m512& v) {
     _mm256_mask_storeu_epi16(p, b, _mm512_maskz_cvtps_ph(all, v, nearest));

@@ -83,17 +83,6 @@ struct warp_lanes {
     each(p, n, [&](T x) { mine += x; });
     return total(mine);
   }
-  ONEBIT_HD static std::uint64_t sum_weighted(const std::uint32_t* p, std::size_t first,
-                                              std::size_t n) {
-    Warp::sync();
-    std::uint64_t mine = 0;
-    std::size_t place = first + Warp::lane();
-    each(p, n, [&](std::uint32_t x) {
-      mine += weighted(x, place);
-      place += 32;
-    });
-    return total(mine);
-  }
   ONEBIT_HD static float largest(const float* p, std::size_t n, float least) {
     Warp::sync();
     float mine = least;
@@ -122,16 +111,6 @@ struct warp_lanes {
   template <Storable T>
   ONEBIT_HD static void store_as(T* p, value v, std::uint32_t n) {
     if (Warp::lane() < n) p[Warp::lane()] = from_float<T>(v);
-  }
-
-  ONEBIT_HD static value load_joined(const bf16* high, const low_half* low, std::uint32_t n) {
-    return Warp::lane() < n ? joined(high[Warp::lane()], low[Warp::lane()]) : 0.0F;
-  }
-  ONEBIT_HD static void store_split(bf16* high, low_half* low, value v, std::uint32_t n) {
-    if (Warp::lane() >= n) return;
-    const split_float x = split(v);
-    high[Warp::lane()] = x.high;
-    low[Warp::lane()] = x.low;
   }
 
   ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }

@@ -37,7 +37,7 @@ class all_gather_exchange {
 
   all_gather_exchange(C codec, wire w, B backend, std::span<const std::size_t> sizes)
       : wire_(std::move(w)),
-        sender_(std::move(codec), std::move(backend), sizes, 1, 1, wire_.size()) {}
+        sender_(std::move(codec), std::move(backend), sizes, 1) {}
 
   /// As gather_scatter_exchange, here and below.
   [[nodiscard]] bool travels() const { return wire_.size() > 1; }
@@ -50,7 +50,7 @@ class all_gather_exchange {
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer own;
-    typename sender_type::carried_buffer carried;
+    float_buffer carried;
   };
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
     space s;
@@ -69,14 +69,13 @@ class all_gather_exchange {
     }
     take_over(sender_, given);
     if constexpr (carries) {
-      sender_.carry_flat(std::move(given.momentum), std::move(s.carried));
+      sender_.carry(std::move(given.momentum));
     } else {  // every rank says the same: the mean is that
       store_flat(sender_, given.momentum.data(), gathered_.current(), wire_.size());
     }
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
   void count_live(live_mask live) { sender_.count_live(live); }
-  void check_slots(checked which) { sender_.check_slots(travels() ? which : checked::nothing); }
 
   [[nodiscard]] view agreed(live_mask live) {
     return view_of(gathered_.current(), live, tile_room::agreed);

@@ -48,113 +48,24 @@ struct mean_in_place_kernel {
   }
 };
 
-/// A status that an allreduce adds up: that of slot r sums to what rank r says, 0 from all others.
-/// Numbers of 24 bits, each in one float, or, where halves are added, in three: a bf16 holds 8
-/// bits.
-struct summed_status {
-  std::byte* at;
-  bool halves;
-
-  enum : std::uint32_t { step, optimizer, terms, bad };  ///< its numbers; the last has one digit
-
-  [[nodiscard]] ONEBIT_HD static std::uint32_t low(std::uint32_t x) { return x % (1U << 24U); }
-  template <class L>
-  ONEBIT_HD void put(std::uint32_t number, std::uint32_t x) const {
-    for (std::uint32_t i = 0; i < (number == bad ? 1 : n_digits()); ++i) {
-      const std::uint32_t place = number * n_digits() + i;
-      const auto digit = static_cast<float>(low(x) >> i * digit_bits() & (base() - 1));
-      if (halves) {
-        L::store_scalar(reinterpret_cast<bf16*>(at) + place, to_bf16(digit));
-      } else {
-        L::store_scalar(reinterpret_cast<float*>(at) + place, digit);
-      }
-    }
-  }
-  /// More than `low` gives, where what came is no number that was put.
-  [[nodiscard]] ONEBIT_HD std::uint32_t get(std::uint32_t number) const {
-    std::uint32_t x = 0;
-    for (std::uint32_t i = 0; i < (number == bad ? 1 : n_digits()); ++i) {
-      const std::uint32_t place = number * n_digits() + i;
-      const float digit = halves ? to_float(reinterpret_cast<const bf16*>(at)[place])
-                                 : reinterpret_cast<const float*>(at)[place];
-      if (!(digit >= 0 && digit < static_cast<float>(base()))) return 1U << 24U;
-      x |= static_cast<std::uint32_t>(digit) << i * digit_bits();
-    }
-    return x;
-  }
-
- private:
-  [[nodiscard]] ONEBIT_HD std::uint32_t n_digits() const { return halves ? 3 : 1; }
-  [[nodiscard]] ONEBIT_HD std::uint32_t digit_bits() const { return halves ? 8 : 24; }
-  [[nodiscard]] ONEBIT_HD std::uint32_t base() const { return 1U << digit_bits(); }
-};
-static_assert(sizeof(slot_status) == 5 * sizeof(float));  // room for 4 floats, or for 10 halves
-
-[[nodiscard]] ONEBIT_HD summed_status summed_status_of(const slot_format& f, std::byte* slots,
-                                                       std::size_t slot, bool halves) {
-  return {slots + slot * f.slot_bytes + f.status_at, halves};
-}
-
-struct tag_kernel {
+/// This rank's status, of all slots that it has sealed. Theirs become 0, so that a transport's sum
+/// adds nothing to them.
+struct take_status_kernel {
   static constexpr bool serial = true;
-  step_scalars* now;
-  std::byte* slots;
-  slot_format format;
-  std::uint32_t n, rank;
-  bool halves;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    bool bad = false;
-    for (std::uint32_t r = 0; r < n; ++r) {
-      bad = bad || (status_of(format, slots, r)->step & 1U) != 0;
-    }
-    for (std::uint32_t r = 0; r < n; ++r) {
-      const summed_status status = summed_status_of(format, slots, r, halves);
-      const std::uint32_t mine = r == rank ? 1 : 0;
-      status.put<L>(summed_status::step, mine * now->number);
-      status.put<L>(summed_status::optimizer, mine * now->optimizer);
-      status.put<L>(summed_status::terms, mine * now->terms);
-      status.put<L>(summed_status::bad, mine * (bad ? 1U : 0U));
-    }
-  }
-};
-
-struct check_tags_kernel {
-  static constexpr bool serial = true;
-  step_scalars* now;
   std::byte* slots;
   slot_format format;
   std::uint32_t n;
-  bool halves;
+  slot_status* own;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    std::uint32_t skip = now->skip;
+    slot_status status = *status_of(format, slots, 0);
     for (std::uint32_t r = 0; r < n; ++r) {
-      const summed_status status = summed_status_of(format, slots, r, halves);
-      const std::uint32_t step = status.get(summed_status::step),
-                          optimizer = status.get(summed_status::optimizer);
-      const bool same_step = step == summed_status::low(now->number),
-                 same_place = optimizer == summed_status::low(now->optimizer);
-      if (status.get(summed_status::bad) != 0) skip = 1;
-      if (same_step && same_place &&
-          status.get(summed_status::terms) == summed_status::low(now->terms)) {
-        continue;
-      }
-      skip = 1;
-      if (now->odd_rank != 0) continue;
-      const auto place = [](std::uint32_t of) {
-        return of * slot_place::first_optimizer + slot_place::exact;
-      };
-      L::store_scalar(&now->odd_rank, r + 1);
-      L::store_scalar(&now->odd_in, !same_step ? odd::step : !same_place ? odd::place : odd::terms);
-      L::store_scalar(&now->odd_word, same_step ? place(optimizer) : step);
-      L::store_scalar(&now->own_word, same_step ? place(summed_status::low(now->optimizer))
-                                                : summed_status::low(now->number));
+      slot_status* const at = status_of(format, slots, r);
+      status.step |= at->step & 1U;
+      L::store_scalar(at, slot_status{});
     }
-    L::store_scalar(&now->skip, skip);
-    L::store_scalar(&now->bad, std::uint32_t{0});
+    L::store_scalar(own, status);
   }
 };
 
@@ -170,8 +81,8 @@ struct check_tags_kernel {
 /// of the transport's.
 ///
 /// Cost: rank_order: 2 collectives a bucket, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per
-/// rank, plus a status of 20 bytes and a sum of squares per slot; in_bf16: half of it, in_int8
-/// 33/128; transport: 1 collective, and in bf16 half of it. Memory while in use: messages of 8
+/// rank, plus a status of 12 bytes and a sum of squares per slot; in_bf16: half of it, in_int8
+/// 33/128; transport: its allreduce, and an all_gather of 12 bytes; in bf16 half of it. Memory while in use: messages of 8
 /// buckets where means go to the gradients, else 4 bytes per element and messages of 4 (in_bf16:
 /// half of that); transport: 4 bytes per element, in bf16 2.
 template <class B, class To = as_they_came>
@@ -183,7 +94,9 @@ class dense {
         exchange_({wire_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, wire_,
                   std::move(backend), sizes, n_buckets),
         squares_(exchange_.sender().backend().template make_buffer<float>(
-            To::in_gradients ? static_cast<std::size_t>(axis().n_slots()) : 0)) {
+            To::in_gradients ? static_cast<std::size_t>(axis().n_slots()) : 0)),
+        statuses_(exchange_.sender().backend().template make_buffer<slot_status>(
+            by_rank_order() ? 0 : static_cast<std::size_t>(wire_.size()) + 1)) {
     if (mode == dense_sum::transport_in_bf16 && wire_.size() > 1) wire_.require_half_sums();
   }
 
@@ -202,12 +115,8 @@ class dense {
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
   [[nodiscard]] auto& sender() { return exchange_.sender(); }
   void release() noexcept { exchange_.release(); }
-  /// As the exchanges; what a transport adds up has no checksum.
-  void check_slots(checked which) {
-    exchange_.check_slots(by_transport(mode_) ? checked::nothing : which);
-  }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return exchange_.work_bytes() + squares_.bytes();
+    return exchange_.work_bytes() + squares_.bytes() + statuses_.bytes();
   }
 
   /// As gather_scatter_exchange: buckets that are not sent yet, and the next of them on its way.
@@ -291,16 +200,25 @@ class dense {
     const auto n_slots = static_cast<std::uint32_t>(axis().n_slots());
     std::byte* slots = exchange_.heard_slots();
     for (int b = axis().n_buckets() - 1; b >= 0; --b) s.encode(produce, t, slots, b);
-    const bool halves = mode_ == dense_sum::transport_in_bf16;
     const std::size_t bytes = n_slots * f.slot_bytes;
-    s.backend().launch(1, detail::tag_kernel{t.now, slots, f, n_slots,
-                                             static_cast<std::uint32_t>(wire_.rank()), halves});
-    if (halves) {
+    slot_status *const all = statuses_.data(), *const own = all + w;
+    s.backend().launch(1, detail::take_status_kernel{slots, f, n_slots, own});
+    if (mode_ == dense_sum::transport_in_bf16) {
       wire_.all_reduce_sum(reinterpret_cast<bf16*>(slots), bytes / sizeof(bf16));
     } else {
       wire_.all_reduce_sum(reinterpret_cast<float*>(slots), bytes / sizeof(float));
     }
-    s.backend().launch(1, detail::check_tags_kernel{t.now, slots, f, w, halves});
+    // a status is no number that can be added up in any type: it travels by itself
+    wire_.all_gather(own, all, sizeof *own);
+    slot_format of_statuses = f;
+    of_statuses.status_at = 0;
+    of_statuses.slot_bytes = sizeof *own;
+    s.backend().launch(1, check_kernel{.now = t.now,
+                                       .slots = reinterpret_cast<std::byte*>(all),
+                                       .format = of_statuses,
+                                       .n = w,
+                                       .n_ranks = w,
+                                       .part = 0});
     s.backend().launch(axis().tiles().size(),
                        detail::mean_in_place_kernel{s.codec(), s.tiles(), f, slots, s.sums(),
                                                     1.0F / static_cast<float>(w), t.now});
@@ -309,7 +227,8 @@ class dense {
   dense_sum mode_;
   wire wire_;
   gather_scatter_exchange<detail::mean_codec, B> exchange_;
-  buffer_of<B, float> squares_;  ///< by slot, where means go to the gradients
+  buffer_of<B, float> squares_;         ///< by slot, where means go to the gradients
+  buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
 };
 
 }  // namespace onebit::inline v0_1

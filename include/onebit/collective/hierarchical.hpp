@@ -109,10 +109,6 @@ class hierarchical_exchange {
   }
   [[nodiscard]] bool started() const { return held_.gathered.next_size() > 0; }
   void count_live(live_mask live) { sender_.count_live(live); }
-  void check_slots(checked which) {
-    sender_.check_slots(travels() ? which : checked::nothing);
-    exact_.check_slots(travels() ? which : checked::nothing);
-  }
 
   [[nodiscard]] view agreed(live_mask live) { return view_of(held_.gathered.current(), live); }
   [[nodiscard]] view heard(live_mask live) { return view_of(held_.gathered.next(), live); }
@@ -131,7 +127,7 @@ class hierarchical_exchange {
     std::byte* const sent = flat() ? held_.gathered.next() : held_.sent.data();
     std::byte* const share = flat() ? held_.gathered.next() : held_.share.data();
     if (flat()) {
-      sender_.encode(forgetful{produce}, t, sent, 0);
+      sender_.encode(produce, t, sent, 0);
     } else {
       sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
     }
@@ -162,9 +158,9 @@ class hierarchical_exchange {
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
     if constexpr (Accumulates) {
-      if (!flat()) return exact_.accumulate(forgetful{produce}, t);
+      if (!flat()) return exact_.accumulate(produce, t);
     }
-    sender_.accumulate(forgetful{produce}, t);
+    sender_.accumulate(produce, t);
   }
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
@@ -228,7 +224,7 @@ class hierarchical_exchange {
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
     for (int b = local_.size() - 1; b >= 0; --b)
-      exact_.encode(forgetful{produce}, t, held_.exact_sent.data(), b);
+      exact_.encode(produce, t, held_.exact_sent.data(), b);
     local_.all_to_all(held_.exact_sent.data(), held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(across_.rank());
     exact_.check({.now = t.now,
@@ -289,7 +285,6 @@ template <class C>
 struct hierarchical : collective_defaults {
   static_assert((check_compressor<C>(), true));
   static_assert(WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
-  static_assert(!StoringCompressor<C>, "onebit: hierarchical keeps residuals as floats");
   static constexpr bool splits = true;  ///< see Collective
   C codec{};                            ///< the compressor
   int ranks_per_node = 0;               ///< 0: as the transport says

@@ -120,36 +120,6 @@ namespace detail {
 
 }  // namespace detail
 
-/// Checksums of slots' blocks, of what is before the status.
-struct block_sum_kernel {
-  const std::byte* slots;
-  slot_format format;
-  std::uint64_t* sums;  ///< by block, slot after slot
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const std::size_t n_blocks = format.n_blocks(), end = format.status_at / 4;
-    const std::size_t first = i % n_blocks * format.block_words;
-    const std::size_t n = end - first < format.block_words ? end - first : format.block_words;
-    const auto* words =
-        reinterpret_cast<const std::uint32_t*>(slots + i / n_blocks * format.slot_bytes) + first;
-    L::store_scalar(sums + i, L::sum_weighted(words, first, n));
-  }
-};
-
-namespace detail {
-
-/// A slot's checksum, from those of its blocks and the rest of its status; not 0 where all is.
-template <class L>
-[[nodiscard]] ONEBIT_HD std::uint64_t slot_sum(const slot_format& f, const std::uint64_t* blocks,
-                                               std::size_t slot, const slot_status& s) {
-  const std::size_t n = f.n_blocks(), at = f.status_at / 4;
-  return 0x9E3779B97F4A7C15U + L::sum_counts(blocks + slot * n, n) + weighted(s.step, at) +
-         weighted(s.place, at + 1) + weighted(s.terms, at + 2);
-}
-
-}  // namespace detail
-
 /// Writes the status of n slots, and forgets what this rank saw.
 struct status_kernel {
   static constexpr bool serial = true;
@@ -157,27 +127,19 @@ struct status_kernel {
   std::byte* slots;
   slot_format format;
   std::uint32_t n;
-  std::uint32_t part;               ///< of the place: the bucket, and whether it is served
-  const std::uint64_t* block_sums;  ///< where slots are checked
+  std::uint32_t part;  ///< of the place: the bucket, and whether it is served
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    slot_status status{(now->number << 1U) | now->bad, format.place(now, part), now->terms};
+    const slot_status status{(now->number << 1U) | now->bad, format.place(now, part), now->terms};
     for (std::uint32_t j = 0; j < n; ++j) {
-      if (format.checked) {
-        const std::uint64_t sum = detail::slot_sum<L>(format, block_sums, j, status);
-        status.sum[0] = static_cast<std::uint32_t>(sum);
-        status.sum[1] = static_cast<std::uint32_t>(sum >> 32U);
-      }
       L::store_scalar(detail::status_of(format, slots, j), status);
     }
     L::store_scalar(&now->bad, std::uint32_t{0});
   }
 };
 
-/// Reads the status of n slots: all ranks read the same, so all decide alike; but a slot that was
-/// damaged on its way to one rank calls the step off there, and in what this rank sends next. The
-/// slots are those of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers
+/// Reads the status of n slots: all ranks read the same, so all decide alike. The slots are those of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers
 /// rise by `rank_stride`, and by 1, as the bucket does, after `slots_per_shift` slots. What was
 /// read is wiped out: slots last, and are part of checkpoints.
 struct check_kernel {
@@ -192,12 +154,10 @@ struct check_kernel {
                       ///< last, or other nodes do not hear of it
   std::uint32_t slots_per_shift = 0xFFFFFFFFU;
   std::uint32_t slots_per_bucket = 0xFFFFFFFFU;
-  const std::uint64_t* block_sums = nullptr;  ///< where slots are checked
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     std::uint32_t skip = now->skip;
-    bool tell_damage = false;
     for (std::uint32_t r = 0; r < n; ++r) {
       slot_status* const at = detail::status_of(format, slots, r);
       const slot_status found = *at;
@@ -206,34 +166,17 @@ struct check_kernel {
       const slot_status own{now->number & 0x7FFFFFFFU,
                             format.place(now, part + r / slots_per_bucket), now->terms};
       const bool same_step = found.step >> 1U == own.step, same_place = found.place == own.place;
-      const bool told_other = same_step && same_place && found.terms != own.terms;
-      const bool damaged = is_damaged<L>(found, r, told_other);
-      if (!damaged && same_step && same_place && found.terms == own.terms) continue;
+      if (same_step && same_place && found.terms == own.terms) continue;
       skip = 1;
-      tell_damage = tell_damage || format.checked;
       if (now->odd_rank != 0) continue;
       L::store_scalar(&now->odd_rank, first_rank + r / slots_per_rank % n_ranks * rank_stride +
                                           r / slots_per_shift + 1);
-      L::store_scalar(&now->odd_in, damaged       ? odd::bytes
-                                    : !same_step  ? odd::step
-                                    : !same_place ? odd::place
-                                                  : odd::terms);
+      L::store_scalar(&now->odd_in, !same_step ? odd::step : !same_place ? odd::place : odd::terms);
       L::store_scalar(&now->odd_word, same_step ? found.place : found.step >> 1U);
-      L::store_scalar(&now->own_word, same_step || damaged ? own.place : own.step);
+      L::store_scalar(&now->own_word, same_step ? own.place : own.step);
     }
     L::store_scalar(&now->skip, skip);
-    if ((tell && skip != 0) || tell_damage) L::store_scalar(&now->bad, std::uint32_t{1});
-  }
-
- private:
-  /// A rank that checks nothing sends no checksum, and was told so: that is found by the terms.
-  template <class L>
-  [[nodiscard]] ONEBIT_HD bool is_damaged(const slot_status& found, std::uint32_t slot,
-                                          bool told_other) const {
-    if (!format.checked || (found.sum[0] == 0 && found.sum[1] == 0 && told_other)) return false;
-    const std::uint64_t sum = detail::slot_sum<L>(format, block_sums, slot, found);
-    return found.sum[0] != static_cast<std::uint32_t>(sum) ||
-           found.sum[1] != static_cast<std::uint32_t>(sum >> 32U);
+    if (tell && skip != 0) L::store_scalar(&now->bad, std::uint32_t{1});
   }
 };
 

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/carried.hpp>
-#include <onebit/collective/mixed.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
@@ -13,33 +12,6 @@
 
 /// The passes of an exchange over the flat axis: by tile.
 namespace onebit::inline v0_1 {
-
-/// A message that says `static constexpr bool wakes = true`: v is refreshed while it is exchanged,
-/// and elements that sleep carry the last gradient, which readers have as `gradient`.
-template <class Produce>
-concept WakingMessage = requires {
-  requires Produce::wakes;
-};
-/// What becomes of a word of a message.
-template <class L>
-struct sent_and_carried {
-  typename L::value sent, carried;
-};
-/// All of `y` is sent and carried, but for elements that sleep: they send 0 and carry their
-/// gradient, if any, else `old`. What is left out turns `check` from 0 to NaN if it is not finite.
-template <class L, class Produce, class Message, class V = typename L::value>
-ONEBIT_HD sent_and_carried<L> apart(const live_mask& live, std::size_t word, const V& y,
-                                    [[maybe_unused]] const Message& message, std::uint32_t k,
-                                    [[maybe_unused]] const V& old,
-                                    typename one_word<L>::value& check) {
-  sent_and_carried<L> r{y, y};
-  if (live.template all<L>(word)) return r;
-  r.sent = r.carried = live.template keep<L>(word, y, check);
-  if constexpr (WakingMessage<Produce>) {
-    r.carried = live.template or_gradient<L>(word, y, message.gradient, k, old);
-  }
-  return r;
-}
 
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
 /// worker's value (by a tile compressor, the new residual) into the carried buffer.
@@ -56,11 +28,8 @@ struct encode_kernel {
   std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
   float* sums;                    ///< by tile
 
-  /// Residuals that are rounded, and tiles of two kinds, leave a device no registers for several
-  /// words.
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(WordCompressor<C> && !MixedCompressor<C> && !NarrowField<Produce> &&
-               !residual_storage_of<C>::rounds) {
+      requires(WordCompressor<C> && !NarrowField<Produce>) {
     return tiles[first_tile + i];
   }
   template <class L>
@@ -75,17 +44,17 @@ struct encode_kernel {
     const std::uint32_t n_words = t.n_words();
     auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
-      const C own = detail::of_tile(codec, index);  // which nothing that is stored can change
+      const C own = codec;  // which nothing that is stored can change
       state.begin();
       constexpr bool several = L::words > 1;  // then the next ones come while these are computed
       auto ahead = state.load(0);
       for (std::uint32_t k = 0; k < n_words; k += L::words) {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
-        const auto y = message(k, state.residual(k, old));
-        const auto of = apart<L, Produce>(live, t.word + k, y, message, k, old, check);
-        state.replace(k, old, of.carried);
-        detail::encode_words<L>(own, out + k * own.word_bytes, of.sent, sum);
+        const auto said = message(k, state.residual(k, old));
+        const auto y = live.template keep<L>(t.word + k, said, check);
+        state.replace(k, old, y);
+        detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
       }
     } else {
       detail::tile_values<L> values(tile_room::work);
@@ -112,13 +81,13 @@ struct encode_kernel {
 /// The end of a step for the carried values: those that an encode pass has overwritten are put back
 /// if the step was called off. One call for 32 tiles: mostly all there is to do is to forget marks,
 /// for which a warp a tile would be many.
-template <class Undo, class Storage>
+template <class Undo>
 struct take_back_kernel {
   static constexpr bool rare = true;
   static constexpr std::size_t tiles_at_once = 32;
   Undo undo;
   const tile* tiles;
-  carried_words<Storage> carried;
+  carried_words carried;
   std::uint32_t* saved;
   const step_scalars* now;
   std::size_t n_tiles;
@@ -145,18 +114,8 @@ struct take_back_kernel {
   template <class L>
   ONEBIT_HD void put_back(const tile& t) const {
     const auto before = undo.template at<L>(t);
-    const auto place = carried.template at<L>(t);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      if constexpr (carried_words<Storage>::saved_as_stored) {
-        const unsigned char* const from =
-            before.template place<carried_words<Storage>::bytes_per_word>(k);
-        if (from != nullptr) {
-          place.copy_from(from, k);
-          continue;
-        }
-      }
-      place.put_back(k, before.load(k));
-    }
+    const auto place = carried.at<L>(t);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) place.store(k, before.load(k));
   }
 };
 
@@ -175,19 +134,15 @@ struct accumulate_kernel {
     const auto message = produce.template at<L>(t, i);
     const auto old = residual.template at<L>(t, i);
     const auto place = residual.carried.template at<L>(t);
-    auto unchecked = one_word<L>::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto had = place.load(k);
-      const auto y = message(k, old.of(k, had));
-      const auto of = apart<L, Produce>(live, t.word + k, y, message, k, had, unchecked);
-      place.store(k, of.carried);
+      place.store(k, live.template keep<L>(t.word + k, message(k, old.of(k, place.load(k)))));
     }
   }
 };
 
 /// The server's new residual: what it meant to say minus what was heard; `live` says of which
 /// elements.
-template <class Produce, class View, class Storage>
+template <class Produce, class View>
 struct server_residual_kernel {
   Produce produce;
   View heard;
@@ -195,10 +150,9 @@ struct server_residual_kernel {
   const tile* tiles;
   std::size_t first_tile;
   slot_format format;
-  carried_words<Storage> residual;
+  carried_words residual;
 
-  /// Residuals that are rounded leave a device no registers for several words.
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!Storage::rounds) {
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const {
     return tiles[first_tile + i];
   }
   template <class L>
@@ -207,28 +161,10 @@ struct server_residual_kernel {
     const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
     const auto value = heard.template at<L>(t, index);
-    const auto e = residual.template from<L>(format.served_word(t));
+    const auto e = residual.from<L>(format.served_word(t));
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto y = message(k, e.load(k));
       e.store(k, live.template keep<L>(t.word + k, L::sub(y, value(k))));
-    }
-  }
-};
-
-/// Stores floats of the flat axis as what is carried.
-template <class Storage>
-struct store_carried_kernel {
-  static constexpr bool rare = true;
-  const float* flat;
-  carried_words<Storage> carried;
-  const tile* tiles;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto place = carried.template at<L>(t);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      place.put_back(k, L::load(flat + (t.word + k) * 32));
     }
   }
 };

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <onebit/collective/carried.hpp>
 #include <onebit/collective/marks.hpp>
-#include <onebit/collective/mixed.hpp>
 #include <onebit/collective/passes.hpp>
 #include <onebit/collective/slot.hpp>
 #include <onebit/concepts.hpp>
@@ -26,31 +25,24 @@ namespace onebit::inline v0_1 {
 /// The flat axis in the backend's memory, the slots of its chunks, the carried values, and the
 /// encode pass.
 ///
-/// Memory: 4 bytes carried per element, if the compressor carries, or what its residual_storage
-/// needs; tables of 0.03.
+/// Memory: 4 bytes carried per element, if the compressor carries; tables of 0.03.
 template <Compressor C, class B>
 class sender {
  public:
   template <class T>
   using buffer = buffer_of<B, T>;
-  using storage = residual_storage_of<C>;
-  using carried_buffer = buffer<typename storage::element>;
 
   static constexpr bool carries = [] {
     if constexpr (WordCompressor<C>) return bool{C::carries};
     return true;
   }();
-  /// What an encode pass overwrites of a word, with undo_in_buffer.
-  static constexpr std::size_t undo_bytes_per_word = carried_words<storage>::bytes_per_word;
   static constexpr bool by_word = carries && WordCompressor<C>;
   static constexpr bool scaled = [] {
     if constexpr (WordCompressor<C>) return bool{C::scaled};
     return false;
   }();
 
-  /// `n_heard`: slots that are read at a time, where these are more than those that are sent.
-  sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1,
-         int n_heard = 0);
+  sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1);
 
   [[nodiscard]] const C& codec() const { return codec_; }
   [[nodiscard]] B& backend() { return backend_; }
@@ -79,7 +71,7 @@ class sender {
                             int bucket) {
     const onebit::bucket& part = axis_.bucket_at(bucket);
     if constexpr (carries) {
-      run_encode(produce, worker_carry<C, Undo>{residual(t.before, t.now), saved_.data(), t.undo},
+      run_encode(produce, worker_carry<C, Undo>{residual(t.before), saved_.data(), t.undo},
                  t, slots, part.tiles);
     } else {
       run_encode(produce, no_carry{}, t, slots, part.tiles);
@@ -97,36 +89,22 @@ class sender {
   /// Writes the status of n slots of a bucket; `part` is its number, and more: see slot_place.
   [[nodiscard]] status_kernel seal(std::byte* slots, std::size_t n, std::uint32_t part,
                                    step_scalars* now) const {
-    return {now, slots, format_, static_cast<std::uint32_t>(n), part, block_sums_.data()};
+    return {now, slots, format_, static_cast<std::uint32_t>(n), part};
   }
   /// Runs `each`, and `last` after it.
   template <class Each>
   [[gnu::cold]] void then_seal(const calls<Each>& each, const status_kernel& last) {
-    if (!format_.checked) return launch_then_once(backend_, each, last, n_ended());
-    backend_.launch(each.n, each.kernel);
-    sum_blocks(last.slots, last.n);
-    backend_.launch(1, last);
+    launch_then_once(backend_, each, last, n_ended());
   }
   /// The same, and reads the status of slots that came before `last`.
   template <class Each>
   [[gnu::cold]] void check_and_seal(const calls<Each>& each, const check_kernel& what,
                                     const status_kernel& last) {
-    if (!format_.checked) {
-      return launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
-    }
-    check(what);
-    then_seal(each, last);
+    launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
   }
   /// Reads the status of slots that came; the rest of `what` says which they are.
   [[gnu::cold]] void check(const check_kernel& what) {
-    sum_blocks(what.slots, what.n);
     backend_.launch(1, completed(what));
-  }
-  /// Whether slots have a checksum, and are compared with it: one pass over what is sent and over
-  /// what comes.
-  void check_slots(checked which) {
-    format_.checked =
-        which == checked::everything || (which == checked::compressed && !format_.exact());
   }
   [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< see then_once
   /// carried = produce(residual), unless the step is called off: what `encode` did not do, with
@@ -135,7 +113,7 @@ class sender {
   [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
     launch_commit(
         backend_, t.now, axis_.tiles().size(),
-        accumulate_kernel<C, Produce>{residual(t.before, t.now), produce, t.live, tiles_.data()});
+        accumulate_kernel<C, Produce>{residual(t.before), produce, t.live, tiles_.data()});
   }
   /// The same without an exchange.
   template <class Produce, class Undo>
@@ -156,7 +134,7 @@ class sender {
     if constexpr (carries && Undo::repeats) {
       launch_abreast(backend_, others..., scales_.keeping(t.now));
     } else if constexpr (carries) {
-      const take_back_kernel<Undo, storage> back{
+      const take_back_kernel<Undo> back{
           t.undo, tiles_.data(), carried(), saved_.data(), t.now, axis_.tiles().size()};
       launch_abreast(backend_, others..., calls{back, back.launches()}, scales_.keeping(t.now));
     } else if constexpr (sizeof...(others) > 0) {
@@ -165,14 +143,11 @@ class sender {
   }
 
   /// This rank's residual, as a field.
-  [[nodiscard]] residual_field<C> residual(live_mask before = {},
-                                           const step_scalars* now = nullptr) {
-    return {codec_, carried(now), scales_.current(), before};
+  [[nodiscard]] residual_field<C> residual(live_mask before = {}) {
+    return {codec_, carried(), scales_.current(), before};
   }
-  /// What it stands for. `now`: of the step in which it is written.
-  [[nodiscard]] carried_words<storage> carried(const step_scalars* now = nullptr) {
-    return {carried_.data(), carried_first_, now};
-  }
+  /// What it stands for.
+  [[nodiscard]] carried_words carried() { return {carried_.data(), carried_first_}; }
   /// The scales of the last exchange that was kept, by group; in the backend's memory.
   [[nodiscard]] std::span<const float> scales() const {
     return {scales_.current(), scales_.size()};
@@ -181,32 +156,19 @@ class sender {
   [[nodiscard]] const float* new_scales() { return scales_.next(); }
   /// Takes over the carried values of the words from `first` on: a residual, no matter what was
   /// sent before.
-  [[gnu::cold]] void carry(carried_buffer&& values, std::size_t first = 0) {
+  [[gnu::cold]] void carry(buffer<float>&& values, std::size_t first = 0) {
     carried_ = std::move(values);
     carried_first_ = first;
     const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
     backend_.launch(zero.launches(), zero);
   }
-  /// The same of floats on the flat axis; `room` is for what they become, and may be empty where
-  /// they stay floats.
-  [[gnu::cold]] void carry_flat(buffer<float>&& values, [[maybe_unused]] carried_buffer&& room) {
-    if constexpr (std::is_same_v<storage, residuals_in_float>) {
-      carry(std::move(values));
-    } else {
-      const carried_words<storage> there{room.data()};
-      backend_.launch(axis_.tiles().size(),
-                      store_carried_kernel<storage>{values.data(), there, tiles_.data()});
-      carry(std::move(room));
-    }
-  }
   /// Room for n words of the flat axis, as it carries them: of zeros.
-  [[nodiscard, gnu::cold]] carried_buffer room_for(std::size_t n_words) {
-    return backend_.template make_buffer<typename storage::element>(n_words * storage::per_word);
+  [[nodiscard, gnu::cold]] buffer<float> room_for(std::size_t n_words) {
+    return backend_.template make_buffer<float>(n_words * word_elements);
   }
-  /// Room for all of them, where a momentum that is handed over does not become it.
-  [[nodiscard, gnu::cold]] carried_buffer room(bool from_nothing) {
-    const bool becomes = std::is_same_v<storage, residuals_in_float> && !from_nothing;
-    return room_for(carries && !becomes ? axis_.n_words() : 0);
+  /// Room for all of them, where no momentum that is handed over becomes it.
+  [[nodiscard, gnu::cold]] buffer<float> room(bool from_nothing) {
+    return room_for(carries && from_nothing ? axis_.n_words() : 0);
   }
   /// A field, on the flat axis.
   template <class Field>
@@ -227,9 +189,9 @@ class sender {
 
   [[nodiscard]] std::size_t state_bytes() const { return carried_.bytes() + scales_.bytes(); }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + kinds_.bytes() +
-           tensor_tiles_.bytes() + groups_.bytes() + segments_.bytes() + offsets_.bytes() +
-           counts_.bytes() + saved_.bytes() + block_sums_.bytes() + n_ended_.bytes();
+    return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
+           groups_.bytes() + segments_.bytes() + offsets_.bytes() +
+           counts_.bytes() + saved_.bytes() + n_ended_.bytes();
   }
   /// What `archive` and `carry` replace, for a reader.
   template <class Archive>
@@ -248,13 +210,8 @@ class sender {
   }
 
  private:
-  void sum_blocks(const std::byte* slots, std::size_t n) {
-    if (!format_.checked) return;
-    backend_.launch(n * format_.n_blocks(), block_sum_kernel{slots, format_, block_sums_.data()});
-  }
   [[nodiscard]] check_kernel completed(check_kernel what) const {
     what.format = format_;
-    what.block_sums = block_sums_.data();
     return what;
   }
   static granularity granularity_of(const C& codec) {
@@ -276,34 +233,26 @@ class sender {
   slot_format format_;
   buffer<std::uint64_t> offsets_;
   buffer<tile> tiles_;
-  buffer<std::uint32_t> kinds_;  ///< by tile: of a MixedCompressor
   buffer<tile_range> tensor_tiles_;
   buffer<float> sums_;            ///< by tile
   buffer<std::uint32_t> counts_;  ///< by tile: live elements
   buffer<std::uint32_t> saved_;   ///< by tile: see worker_carry
-  buffer<std::uint64_t> block_sums_;
   buffer<scale_entry> groups_, segments_;
   buffer<std::uint32_t> n_ended_;  ///< see then_once
   two_sided<B, float> scales_;     ///< by group
-  carried_buffer carried_;
+  buffer<float> carried_;
   std::size_t carried_first_ = 0;  ///< word
 };
 
 template <Compressor C, class B>
 [[gnu::cold]] sender<C, B>::sender(C codec, B backend, std::span<const std::size_t> sizes,
-                                   int n_chunks, int n_buckets, int n_heard)
+                                   int n_chunks, int n_buckets)
     : codec_(std::move(codec)),
       backend_(std::move(backend)),
       axis_(sizes, n_chunks, granularity_of(codec_), n_buckets,
             WordCompressor<C> ? 0 : tile_words) {  // a tile compressor sees what a tile has
   std::vector<std::uint64_t> offsets;
-  std::vector<std::uint32_t> kinds;
-  if constexpr (MixedCompressor<C>) {
-    kinds = codec_.kinds(axis_, sizes);
-    kinds_ = to_buffer(backend_, kinds);
-    codec_.tile_kinds = kinds_.data();
-  }
-  format_ = make_slot_format(codec_, axis_, offsets, kinds);
+  format_ = make_slot_format(codec_, axis_, offsets);
   offsets_ = to_buffer(backend_, offsets);
   format_.tile_offsets = offsets_.data();
   const std::size_t n_tiles = axis_.tiles().size();
@@ -319,8 +268,6 @@ template <Compressor C, class B>
   counts_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   n_ended_ = backend_.template make_buffer<std::uint32_t>(1);
   if constexpr (carries) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
-  const auto n_slots = static_cast<std::size_t>(std::max(axis_.n_slots(), n_heard));
-  block_sums_ = backend_.template make_buffer<std::uint64_t>(n_slots * format_.n_blocks());
 }
 
 }  // namespace onebit::inline v0_1

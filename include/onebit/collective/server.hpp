@@ -26,12 +26,11 @@ namespace onebit::inline v0_1 {
 ///
 /// Its residual is read while the step may still be called off and written by `finish`: it cannot
 /// be rebuilt lazily like the worker's, since it depends on messages that are gone by then. Memory:
-/// 4 bytes per element that it serves, or what residual_storage needs, if the compressor carries.
+/// 4 bytes per element that it serves, if the compressor carries.
 template <Compressor C, class B>
 class server {
  public:
-  using storage = residual_storage_of<C>;
-  using residual_buffer = typename sender<C, B>::carried_buffer;
+  using residual_buffer = buffer_of<B, float>;
   static constexpr bool carries = sender<C, B>::carries;
 
   /// A residual of zeros for so many words; given to `start`.
@@ -54,7 +53,7 @@ class server {
     const slot_format& f = mean.format;
     const tile_range own = s.axis().chunk_tiles(chunk);
     if constexpr (carries) {
-      encode(s, mean, read_carry<storage>{words(), f}, own, t.live, slots);
+      encode(s, mean, read_carry{words(), f}, own, t.live, slots);
     } else {
       encode(s, mean, no_carry{}, own, t.live, slots);
     }
@@ -71,18 +70,16 @@ class server {
   template <class Undo>
   [[nodiscard, gnu::cold]] auto finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
                                        const gathered_view<C>& heard, const turn<Undo>& t) {
-    using kernel = server_residual_kernel<mean_view<C>, gathered_view<C>, storage>;
+    using kernel = server_residual_kernel<mean_view<C>, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
     return calls{detail::unless_skipped<kernel>{
-                     {mean, heard, t.live, s.tiles(), own.begin, mean.format, words(t.now)}, t.now},
+                     {mean, heard, t.live, s.tiles(), own.begin, mean.format, words()}, t.now},
                  std::size_t{own.end - own.begin}};
   }
 
   /// By element, chunk after chunk.
   [[nodiscard]] const residual_buffer& residual() const { return residual_; }
-  [[nodiscard]] carried_words<storage> words(const step_scalars* now = nullptr) {
-    return {residual_.data(), 0, now};
-  }
+  [[nodiscard]] carried_words words() { return {residual_.data(), 0}; }
   [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
   /// For a reader: before `start`.
   [[nodiscard]] residual_buffer& residual_place() { return residual_; }

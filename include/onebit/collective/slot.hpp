@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/collective/mixed.hpp>
 #include <onebit/collective/tile_codec.hpp>
 #include <onebit/concepts.hpp>
 #include <onebit/layout.hpp>
@@ -26,10 +25,9 @@ namespace onebit::inline v0_1 {
 
 /// What a rank says of itself in every slot.
 struct slot_status {
-  std::uint32_t step = 0;     ///< 2 * step + (1 if it saw a non-finite value)
-  std::uint32_t place = 0;    ///< see slot_place
-  std::uint32_t terms = 0;    ///< step_scalars::terms
-  std::uint32_t sum[2] = {};  ///< of all words before it, weighted: see checksum_weight
+  std::uint32_t step = 0;   ///< 2 * step + (1 if it saw a non-finite value)
+  std::uint32_t place = 0;  ///< see slot_place
+  std::uint32_t terms = 0;  ///< step_scalars::terms
 };
 
 /// Where things lie in a slot. Trivially copyable.
@@ -42,13 +40,7 @@ struct slot_format {
   std::size_t word_bytes = 0;  ///< 0: see tile_offsets
   /// Of compressors whose words have not all one size: by tile, within the payload.
   const std::uint64_t* tile_offsets = nullptr;
-  bool checked = false;  ///< a status has a checksum of its slot
 
-  static constexpr std::size_t block_words = 1024;
-  /// Blocks whose checksums are added up to a slot's.
-  [[nodiscard]] ONEBIT_HD std::size_t n_blocks() const {
-    return (status_at / 4 + block_words - 1) / block_words;
-  }
   [[nodiscard]] ONEBIT_HD std::size_t payload_at(const tile& t, std::size_t index) const {
     return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
   }
@@ -77,16 +69,14 @@ template <Compressor C>
   }
 }
 
-/// The slot of a layout, and the offsets of its tiles where they must be told; `kinds`: of a
-/// MixedCompressor.
+/// The slot of a layout, and the offsets of its tiles where they must be told.
 template <Compressor C>
 [[nodiscard]] slot_format make_slot_format(const C& codec, const layout& axis,
-                                           std::vector<std::uint64_t>& tile_offsets,
-                                           const std::vector<std::uint32_t>& kinds = {}) {
+                                           std::vector<std::uint64_t>& tile_offsets) {
   slot_format f;
   f.chunk_words = axis.chunk_words();
   f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
-  if constexpr (WordCompressor<C> && !MixedCompressor<C>) {
+  if constexpr (WordCompressor<C>) {
     f.word_bytes = codec.word_bytes;
     f.scales_at = (axis.chunk_words() * codec.word_bytes + 3) / 4 * 4;
   } else {
@@ -95,12 +85,7 @@ template <Compressor C>
       std::size_t offset = 0;
       for (auto i = axis.chunk_tiles(j).begin; i < axis.chunk_tiles(j).end; ++i) {
         tile_offsets[i] = offset;
-        const tile& t = axis.tiles()[i];
-        if constexpr (MixedCompressor<C>) {
-          offset += tile_payload_bytes(codec.of(kinds[i]), t);
-        } else {
-          offset += tile_payload_bytes(codec, t);
-        }
+        offset += tile_payload_bytes(codec, axis.tiles()[i]);
       }
       if (offset > f.scales_at) f.scales_at = offset;
     }
@@ -167,7 +152,7 @@ struct tile_reader {
   tile_reader() = default;
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
                         std::size_t index, tile_room = {})
-      : codec(of_tile(c, index)), words(slot + f.payload_at(t, index)), scale(0) {
+      : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
     if constexpr (C::scaled) {
       scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
     }
@@ -202,7 +187,7 @@ struct tile_sum {
 
   ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
                      const tile& t, std::size_t index, tile_room = {})
-      : codec(of_tile(c, index)),
+      : codec(c),
         words(slots + f.payload_at(t, index)),
         scales(slots + f.scales_at + t.segment * sizeof(float)),
         stride(f.slot_bytes),
@@ -275,7 +260,6 @@ struct tile_sum<L, C, false> {
 /// What all ranks agreed on, in the form in which it arrived: slot j holds chunk j.
 template <Compressor C>
 struct gathered_view {
-  static constexpr bool narrow = MixedCompressor<C>;
   C codec;
   slot_format format;
   const std::byte* slots = nullptr;

@@ -64,7 +64,7 @@ class gather_scatter_exchange {
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer received, served;
-    typename sender_type::carried_buffer residual, carried;
+    float_buffer residual, carried;
   };
   /// Allocates it; `keeps_agreed`: also for what was agreed; `from_nothing`: also carried values.
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
@@ -100,7 +100,7 @@ class gather_scatter_exchange {
     }
     take_over(sender_, given);
     if constexpr (carries) {
-      sender_.carry_flat(std::move(given.momentum), std::move(s.carried));
+      sender_.carry(std::move(given.momentum));
     } else {
       store_flat(sender_, given.momentum.data(), gathered_.current());
     }
@@ -120,8 +120,6 @@ class gather_scatter_exchange {
     served_ = {};
   }
   void count_live(live_mask live) { sender_.count_live(live); }
-  /// Where nothing travels nothing is checked.
-  void check_slots(checked which) { sender_.check_slots(travels() ? which : checked::nothing); }
 
   /// What was agreed in the last exchange that was kept.
   [[nodiscard]] view agreed(live_mask live) {

@@ -9,11 +9,8 @@
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/rule/adam_kernels.hpp>
-#include <onebit/rule/denominators.hpp>
 #include <onebit/rule/moments.hpp>
-#include <onebit/rule/stored_variance.hpp>
 #include <onebit/tiled.hpp>
-#include <type_traits>
 #include <utility>
 
 /// Adam's arithmetic: what is sent, and what is done with what was agreed.
@@ -46,20 +43,10 @@ inline void validate(const adam_options& o) {
 /// Adam, and 1-bit Adam once v is frozen. The rule only ever computes: what travels is the
 /// collectives' business.
 ///
-/// State: m and v, 8 bytes per element in the warm-up; after the freeze one denominator: 4 bytes,
-/// or 33/32 with V = int8, 2 with bf16, what a VarianceStorage as V says (and floats while
-/// refreshes of v follow each other closely). Source: 1-bit Adam, algorithm 1; eps outside the
-/// root, decoupled decay, as the authors' code.
-template <Backend B, class V = float>
+/// State: m and v, 8 bytes per element in the warm-up; after the freeze one denominator: 4 bytes.
+/// Source: 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
+template <Backend B>
 class adam_rule : public rule_defaults {
-  static_assert(
-      detail::StoredVariance<V>,
-      "onebit: v is stored as float; once it is frozen also as bf16, in 8 bits (int8), or "
-      "as a VarianceStorage of yours says");
-  using variance_type =
-      detail::stored_variance<B, V, typename detail::storage_of_v<V>::denominators>;
-  static constexpr bool packs = variance_type::packs;
-
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
@@ -73,7 +60,7 @@ class adam_rule : public rule_defaults {
   void prepare(const layout& axis) {
     n_words_ = axis.n_words();
     m_ = make_floats();
-    v_.prepare(backend_, n_words_);
+    v_ = make_floats();
     variance_norm_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] const adam_options& options() const { return options_; }
@@ -81,7 +68,7 @@ class adam_rule : public rule_defaults {
   /// Moments from elsewhere, on the flat axis.
   void take(const float* m, const float* v) {
     backend_.copy_in(m_.data(), m, m_.size());
-    backend_.copy_in(v_.floats(), v, v_.n_floats());
+    backend_.copy_in(v_.data(), v, v_.size());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   static constexpr bool has_moments = true;
@@ -97,34 +84,13 @@ class adam_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  /// Packs v, once it is frozen: not before, since the freeze still holds m in floats. A step that
-  /// refreshes v needs it in floats again.
-  template <class At>
-  void open(const step_plan& plan, float, std::uint64_t, const At& at) {
-    if (!packs || !frozen_) return;
-    if (!v_.packed()) {
-      pack(at);
-      if (!plan.average_gradient) v_.drop_floats();
-    }
-    if (!plan.average_gradient) return;
-    v_.provide_floats(at.backend);
-    v_.unpack(at);
-  }
-  /// v's floats go when the averages' memory does.
-  void done(const step_plan& plan, float) {
-    if (packs && frozen_ && plan.last_average) v_.drop_floats();
-  }
   /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element. After the
   /// freeze only v, 12 bytes.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    if (frozen_) {
-      at.commit(frozen_variance(gradient, at));
-      if (packs) at.commit(v_.packing(at, {next_live_}, true, detail::least_denominator));
-      return;
-    }
+    if (frozen_) return at.commit(frozen_variance(gradient, at));
     at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
-                                                    m_.data(), v_.floats(), at.sums, at.now});
+                                                    m_.data(), v_.data(), at.sums, at.now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
@@ -136,7 +102,7 @@ class adam_rule : public rule_defaults {
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
     backend_.launch(at.n_tiles(),
-                    detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.floats(), live});
+                    detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
     frozen_ = true;
     return {std::move(m_), nullptr, at.numbers};
   }
@@ -144,14 +110,9 @@ class adam_rule : public rule_defaults {
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
-    v_.provide_floats(backend_);
-    // on some ranks memory may have failed between the freeze and here: all start from the same v
-    if (packs && !v_.packed()) pack(at);
-    v_.unpack(at);
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
-                                                            v_.floats(), at.numbers});
+                                                            v_.data(), at.numbers});
     m_ = std::move(m);
-    v_.keep_floats();
     frozen_ = false;
   }
   /// Hands over what was agreed, for an exchange that starts with v frozen.
@@ -164,7 +125,6 @@ class adam_rule : public rule_defaults {
   /// Which elements will have variance after a refresh.
   template <class View, class At>
   void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
-    next_live_ = live;
     at.backend.launch(at.n_tiles(),
                       detail::waking_kernel<View>{frozen_variance(gradient, at), live});
   }
@@ -178,47 +138,36 @@ class adam_rule : public rule_defaults {
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
     const float most = bound_of(options_.max_step);
-    using field = typename variance_type::field;
-    at.commit(detail::adam_update_kernel<View, P, G, field>{heard, at.tiles, at.tensors, at.numbers,
-                                                            v_.as_field(), at.now, most});
+    at.commit(detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
+                                                     {v_.data()}, at.now, most});
   }
 
-  /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps (with V = float).
+  /// Flat-axis buffers: m (warm-up only); v, or after the freeze sqrt(v) + eps.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  [[nodiscard]] const float* variance() const { return v_.floats(); }
+  [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
 
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
-    a.by_word(m_, backend_, frozen_ ? 0 : n_words_ * word_elements);
-    using form = typename variance_type::form;
-    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F, frozen_ ? form::by_rank : form::floats);
+    a.buffer(m_, backend_, frozen_ ? 0 : n_words_ * word_elements);
+    a.buffer(v_, backend_, n_words_ * word_elements);
   }
 
  private:
   [[nodiscard]] float_buffer make_floats() {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
   }
-  /// After the freeze.
-  template <class At>
-  void pack(const At& at) {
-    v_.provide_words(at.backend);
-    at.backend.launch(at.n_tiles(), v_.packing(at, at.live, false, detail::least_denominator));
-    v_.keep_words();
-  }
   template <class View, class At>
   [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
                                                                      const At& at) {
-    return {gradient, at.tiles, at.live, v_.floats(), at.numbers, options_.bias_correction};
+    return {gradient, at.tiles, at.live, v_.data(), at.numbers, options_.bias_correction};
   }
 
   adam_options options_;
   B backend_;
-  float_buffer m_;
-  variance_type v_;
+  float_buffer m_, v_;
   buffer_of<B, double> variance_norm_;
-  const std::uint32_t* next_live_ = nullptr;  ///< of the step that refreshes: who wakes is in it
   std::size_t n_words_ = 0;
   bool frozen_ = false;
 };

@@ -8,7 +8,6 @@
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
 #include <onebit/numbers.hpp>
-#include <onebit/rule/denominators.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
 
@@ -20,7 +19,6 @@ namespace onebit::inline v0_1 {
 template <class View, class P, class G>
 struct momentum_message {
   static constexpr bool narrow = ManySlotView<View> || NarrowField<View>;
-  static constexpr bool wakes = true;
   View momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
@@ -103,7 +101,7 @@ struct frozen_variance_kernel {
   ONEBIT_HD typename L::value next(const tensor_numbers& of, std::size_t word,
                                    const typename L::value& g) const {
     const auto d = L::load(denominators + word * 32);
-    const auto above = L::max(L::sub(d, L::set(of.c.eps)), L::set(0.0F));  // d may have lost bits
+    const auto above = L::max(L::sub(d, L::set(of.c.eps)), L::set(0.0F));
     const auto root = live.template keep<L>(word, above);
     const auto v = L::mul(L::mul(root, root), L::set(1 / correction(of.bias.v)));
     return of.c.template next_variance<L>(v, g);
@@ -149,13 +147,13 @@ struct waking_kernel {
 
 /// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m. 12
 /// bytes per element and a bit.
-template <class View, class P, class G, class Denominators = flat_field>
+template <class View, class P, class G>
 struct adam_update_kernel {
   View momentum;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
-  Denominators denominators;
+  flat_field denominators;
   const step_scalars* now;
   float most;  ///< see adam_options::max_step
 

@@ -9,11 +9,9 @@
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
 #include <onebit/now.hpp>
-#include <onebit/rule/denominators.hpp>
 #include <onebit/rule/lamb_kernels.hpp>
 #include <onebit/rule/lamb_scaling.hpp>
 #include <onebit/rule/moments.hpp>
-#include <onebit/rule/stored_variance.hpp>
 #include <onebit/tiled.hpp>
 #include <type_traits>
 #include <utility>
@@ -71,24 +69,15 @@ inline void validate(const lamb_options& o) {
 /// layer, clipped; x -= lr c u.
 /// Then: c = c_avg f, where c_avg is the average of c over the warm-up and f follows how far a
 /// second variance, of gradients rebuilt from the agreed momentum, has moved from the frozen one.
-/// A tensor that is a shard of a layer (group_options::tensor_parallel) has the norms of the whole,
-/// in c and in f; k, the scaling of the momentum before compression, is its own: it is for this
-/// rank's exchange. Empty tensors and layers of zeros are ordinary input: c = 1 where a norm is 0,
+/// Empty tensors and layers of zeros are ordinary input: c = 1 where a norm is 0,
 /// f = 1 where no element has variance.
 ///
 /// State: m and v, 8 bytes per element in the warm-up; afterwards denominators and the second
-/// variance, 8 bytes, 6 with V = bf16, what a VarianceStorage as V says and 4; 28 bytes per tensor.
+/// variance, 8 bytes; 28 bytes per tensor.
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
 /// authors' code.
-template <Backend B, class V = float>
+template <Backend B>
 class lamb_rule : public rule_defaults {
-  static_assert(detail::StoredVariance<V> && !std::is_same_v<V, int8>,
-                "onebit: LAMB's v is stored as float; once it is frozen also as bf16, or as a "
-                "VarianceStorage of yours says; in 8 bits it would be up to 28% larger where it is "
-                "small, and the factor of a layer follows the element that is most so");
-  using word = typename detail::storage_of_v<V>::denominators;
-  using variance_type = detail::stored_variance<B, V, word>;
-
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;
@@ -103,7 +92,7 @@ class lamb_rule : public rule_defaults {
     const std::size_t n_tensors = axis.tensor_tiles().size();
     n_words_ = axis.n_words();
     m_ = make_floats();
-    v_.prepare(backend_, n_words_);
+    v_ = make_floats();
     variance_norm_ = backend_.template make_buffer<double>(1);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
@@ -113,14 +102,14 @@ class lamb_rule : public rule_defaults {
   /// Moments from elsewhere, on the flat axis.
   void take(const float* m, const float* v) {
     backend_.copy_in(m_.data(), m, m_.size());
-    backend_.copy_in(v_.floats(), v, v_.n_floats());
+    backend_.copy_in(v_.data(), v, v_.size());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// Of v's, too, after the freeze: it is that of the second variance then.
   [[nodiscard]] moments_seen seen(const step_plan&) const {
     return {options_.bias_correction, true, true};
   }
-  static constexpr bool has_moments = true, by_layer = true;
+  static constexpr bool has_moments = true;
   [[nodiscard]] moments own_moments() const {
     return {options_.beta1, options_.beta2, options_.eps};
   }
@@ -129,42 +118,19 @@ class lamb_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  /// @{
-  /// What the parts of layers add to the norms of the whole, before `refresh`, or `apply`. One pass
-  /// over these tensors: 16 bytes per element, or 12 and the agreed messages.
-  template <class View, class P, class G>
-  void look(const tiled<B, P, G>& at, const own_layers& mine, const View& gradient) {
-    at.commit(moments_kernel<true>(gradient, at));
-    at.commit(layers_.size(),
-              detail::lamb_tell_kernel<P, G>{at.tensor_tiles, at.tensors, sums_a_.data(),
-                                             sums_b_.data(), nullptr, mine});
-  }
-  template <class View, class P, class G>
-  void look(const tiled<B, P, G>& at, const own_layers& mine, const View& heard,
-            const View& before) {
-    at.commit(fresh_kernel<true>(heard, before, at));
-    at.commit(layers_.size(),
-              detail::lamb_tell_kernel<P, G>{at.tensor_tiles, at.tensors, sums_a_.data(),
-                                             sums_b_.data(), at.sums, mine});
-  }
-  /// @}
-  /// Memory for sums by tile, of an axis with so many.
-  void prepare_sums(std::size_t n_tiles) {
-    if (sums_b_.size() == n_tiles) return;
-    sums_a_ = backend_.template make_buffer<float>(n_tiles);
-    sums_b_ = backend_.template make_buffer<float>(n_tiles);  // last: it is what is asked
-  }
   /// The dense step, from the agreed gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
     prepare_sums(at.n_tiles());
-    at.commit(moments_kernel<false>(gradient, at));
+    at.commit(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
+                                                      m_.data(), v_.data(), at.sums,
+                                                      sums_a_.data(), sums_b_.data()});
     at.commit(layers_.size(),
               detail::lamb_coefficient_kernel<P, G>{
                   at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(), layers_.data(),
-                  options_.min_coeff, options_.max_coeff, options_.coeff_beta, at.layers});
+                  options_.min_coeff, options_.max_coeff, options_.coeff_beta});
     at.commit(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.numbers, m_.data(),
-                                                     v_.floats(), layers_.data(), at.now});
+                                                     v_.data(), layers_.data(), at.now});
   }
   /// ||v||_1 after `refresh`. Waits for the backend.
   template <class At>
@@ -176,31 +142,21 @@ class lamb_rule : public rule_defaults {
   /// common scale then fits all); keeps m for the first compressed step.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
-    auto copy = make_floats();
-    auto fresh = variance_type::packs ? float_buffer{} : make_floats();
+    auto copy = make_floats(), fresh = make_floats();
     auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
     auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
-    if (variance_type::packs) v_.provide_words(backend_);
-    at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.floats(),
+    at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.data(),
                                                              sum_m.data(), sum_v.data()});
     at.backend.launch(1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sum_m.data(),
                                                      sum_v.data(), layers_.size(), layers_.data(),
                                                      factors_.data(), options_.momentum_scaling});
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_m.launches(), keep_m);
-    if constexpr (variance_type::packs) {
-      backend_.launch(at.n_tiles(), detail::freeze_words_kernel<word>{
-                                        at.tiles, at.numbers, copy.data(), v_.floats(), live,
-                                        v_.words(), detail::least_denominator});
-      v_.keep_words();
-      fresh_ = v_.take_floats();
-    } else {
-      const copy_kernel keep_v{v_.floats(), fresh.data(), v_.n_floats()};
-      backend_.launch(keep_v.launches(), keep_v);
-      backend_.launch(at.n_tiles(),
-                      detail::freeze_kernel{at.tiles, at.numbers, copy.data(), v_.floats(), live});
-      fresh_ = std::move(fresh);
-    }
+    const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
+    backend_.launch(keep_v.launches(), keep_v);
+    backend_.launch(at.n_tiles(),
+                    detail::freeze_kernel{at.tiles, at.numbers, copy.data(), v_.data(), live});
+    fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
     return {std::move(copy), factors_.data(), at.numbers};
@@ -211,15 +167,12 @@ class lamb_rule : public rule_defaults {
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
-    v_.provide_floats(backend_);
-    v_.unpack(at);
     using unscaled = detail::lamb_unscaled_view<View>;
     backend_.launch(
         at.n_tiles(),
         detail::thaw_kernel<unscaled>{
-            {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.floats(), at.numbers});
+            {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.data(), at.numbers});
     m_ = std::move(m);
-    v_.keep_floats();
     fresh_ = {};
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};
     frozen_ = false;
@@ -252,14 +205,27 @@ class lamb_rule : public rule_defaults {
   template <class View, class P, class G>
   void apply(const View& heard, const View& before, const tiled<B, P, G>& at) {
     prepare_sums(at.n_tiles());
-    at.commit(fresh_kernel<false>(heard, before, at));
+    at.commit(detail::lamb_fresh_kernel<View, P, G>{heard,
+                                                    before,
+                                                    m_.size() > 0 ? m_.data() : nullptr,
+                                                    at.live,
+                                                    at.tiles,
+                                                    at.tensors,
+                                                    at.numbers,
+                                                    layers_.data(),
+                                                    {v_.data()},
+                                                    fresh_.data(),
+                                                    sums_a_.data(),
+                                                    sums_b_.data(),
+                                                    at.sums,
+                                                    bound_of(options_.max_step)});
     at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
-                                  at.tensor_tiles, at.tiles, at.tensors, sums_a_.data(),
-                                  sums_b_.data(), at.sums, layers_.data(), options_.factor_min,
-                                  options_.factor_max, options_.factor_threshold, at.layers});
-    at.commit(detail::lamb_update_kernel<View, P, G, typename variance_type::field>{
-        heard, at.tiles, at.tensors, at.numbers, layers_.data(), v_.as_field(), at.now,
-        bound_of(options_.max_step)});
+                                  at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
+                                  at.sums, layers_.data(), options_.factor_min,
+                                  options_.factor_max, options_.factor_threshold});
+    at.commit(detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
+                                                     layers_.data(), {v_.data()}, at.now,
+                                                     bound_of(options_.max_step)});
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
@@ -269,10 +235,10 @@ class lamb_rule : public rule_defaults {
     if (plan.exchange && must_know()) m_ = {};
   }
 
-  /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps
-  /// (with V = float); the second variance (after the freeze).
+  /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps;
+  /// the second variance (after the freeze).
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  [[nodiscard]] const float* variance() const { return v_.floats(); }
+  [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] const float* fresh_variance() const { return fresh_.data(); }
   /// By tensor: coefficient of the last step, its average, last factor, momentum scaling.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
@@ -286,44 +252,29 @@ class lamb_rule : public rule_defaults {
     bool has_m = m_.size() > 0;
     a.scalar(frozen_);
     a.local(has_m);
-    a.by_word(m_, backend_, has_m || !frozen_ ? n : 0, 0.0F);
-    using form = typename variance_type::form;
-    v_.archive(a, backend_, frozen_ ? 1.0F : 0.0F, frozen_ ? form::words : form::floats);
-    a.by_word(fresh_, backend_, frozen_ ? n : 0);
-    a.by_tensor(layers_, backend_);
-    a.by_tensor(factors_, backend_);
+    a.buffer(m_, backend_, has_m || !frozen_ ? n : 0);
+    a.buffer(v_, backend_, n);
+    a.buffer(fresh_, backend_, frozen_ ? n : 0);
+    a.buffer(layers_, backend_);
+    a.buffer(factors_, backend_);
     if constexpr (Archive::reading) {
       for (auto* s : {&sums_a_, &sums_b_}) a.put_aside(*s);
     }
   }
 
  private:
+  /// Memory for sums by tile, of an axis with so many.
+  void prepare_sums(std::size_t n_tiles) {
+    if (sums_b_.size() == n_tiles) return;
+    sums_a_ = backend_.template make_buffer<float>(n_tiles);
+    sums_b_ = backend_.template make_buffer<float>(n_tiles);  // last: it is what is asked
+  }
   [[nodiscard]] float_buffer make_floats() {
     return backend_.template make_buffer<float>(n_words_ * word_elements);
   }
-  template <bool looks, class View, class P, class G>
-  [[nodiscard]] auto moments_kernel(const View& gradient, const tiled<B, P, G>& at) {
-    return detail::lamb_moments_kernel<View, P, G, looks>{
-        gradient,    at.tiles, at.tensors,     at.numbers,    m_.data(),
-        v_.floats(), at.sums,  sums_a_.data(), sums_b_.data()};
-  }
-  template <bool looks, class View, class P, class G>
-  [[nodiscard]] auto fresh_kernel(const View& heard, const View& before, const tiled<B, P, G>& at) {
-    using kernel = detail::lamb_fresh_kernel<View, P, G, typename variance_type::field, looks>;
-    const float* const first = m_.size() > 0 ? m_.data() : nullptr;
-    return kernel{heard,          before,
-                  first,          at.live,
-                  at.tiles,       at.tensors,
-                  at.numbers,     layers_.data(),
-                  v_.as_field(),  fresh_.data(),
-                  sums_a_.data(), sums_b_.data(),
-                  at.sums,        bound_of(options_.max_step)};
-  }
-
   lamb_options options_;
   B backend_;
-  float_buffer m_, fresh_;
-  variance_type v_;
+  float_buffer m_, v_, fresh_;
   float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
   buffer_of<B, double> variance_norm_;
   buffer_of<B, lamb_layer> layers_;

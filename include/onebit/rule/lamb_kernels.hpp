@@ -42,11 +42,9 @@ ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float cor
   return L::fma(L::set(weight_decay), x, L::div(L::mul(m, L::set(correction)), denominator));
 }
 
-/// m and v from the mean gradient; per tile ||x||^2, ||u||^2 and ||v||_1. One that `looks` changes
-/// nothing but the first two, of tensors that are shards of a layer.
-template <class View, class P, class G, bool looks = false>
+/// m and v from the mean gradient; per tile ||x||^2, ||u||^2 and ||v||_1.
+template <class View, class P, class G>
 struct lamb_moments_kernel {
-  static constexpr bool rare = looks;
   View gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
@@ -59,7 +57,6 @@ struct lamb_moments_kernel {
     using one = one_word<L>;
     const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    if (looks && tensor.shard == 0) return;
     const auto g_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const float decay = tensor.weight_decay;
@@ -72,40 +69,17 @@ struct lamb_moments_kernel {
       const auto m_new = of.c.template next_momentum<L>(L::load(m_word), g);
       const auto v_new = of.c.template next_variance<L>(L::load(v_word), g);
       const auto x = params.load(k);
-      if constexpr (!looks) {
-        L::store(m_word, m_new);
-        L::store(v_word, v_new);
-      }
+      L::store(m_word, m_new);
+      L::store(v_word, v_new);
       const auto d = of.c.template denominator<L>(v_new, of.v_correction);
       const auto u = lamb_direction<L>(m_new, of.m_correction, d, x, decay);
       add_words<L>(vs, v_new);
       add_squares<L>(xs, x);
       add_squares<L>(us, u);
     }
-    if constexpr (!looks) L::store_scalar(sum_v + i, one::fold(vs));
+    L::store_scalar(sum_v + i, one::fold(vs));
     L::store_scalar(sum_x + i, one::fold(xs));
     L::store_scalar(sum_u + i, one::fold(us));
-  }
-};
-
-/// What this rank's parts of layers add to the norms of the whole.
-template <class P, class G>
-struct lamb_tell_kernel {
-  static constexpr bool serial = true;
-  const tile_range* tensor_tiles;
-  const tensor_entry<P, G>* tensors;
-  const float *first, *second, *largest;  ///< by tile; the last may be null
-  own_layers mine;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const std::uint32_t shard = tensors[i].shard;
-    if (shard == 0) return;
-    const tile_range r = tensor_tiles[i];
-    const std::size_t n = r.end - r.begin;
-    const float most = largest == nullptr ? 0.0F : L::largest(largest + r.begin, n, 0.0F);
-    L::store_scalar(mine.at(shard), layer_sums{L::sum(first + r.begin, n),
-                                               L::sum(second + r.begin, n), most, mine.stage});
   }
 };
 
@@ -118,16 +92,13 @@ struct lamb_coefficient_kernel {
   const float *sum_x, *sum_u;
   lamb_layer* layers;
   double least, most, beta;  ///< clips of the coefficient, and what its average keeps
-  whole_layers whole;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     if (tensors[i].rests) return;
     const tile_range r = tensor_tiles[i];
-    const layer_sums of =
-        whole.of(tensors[i].shard, {L::sum(sum_x + r.begin, r.end - r.begin),
-                                    L::sum(sum_u + r.begin, r.end - r.begin), 0.0F, 0});
-    const float x = norm_of(of.first), u = norm_of(of.second);
+    const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin)),
+                u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
     double c = 1;
     if (x != 0 && u != 0) c = clamp_to(static_cast<double>(x / u), least, most);
     lamb_layer layer = layers[i];
@@ -196,11 +167,9 @@ struct lamb_message {
 };
 
 /// The second variance, from the gradient that the agreed momenta imply; per tile ||m/d||^2,
-/// ||u||^2 and the largest d / (sqrt(fresh) + eps). One that `looks` changes nothing but these, of
-/// tensors that are shards of a layer.
-template <class View, class P, class G, class Denominators, bool looks = false>
+/// ||u||^2 and the largest d / (sqrt(fresh) + eps).
+template <class View, class P, class G>
 struct lamb_fresh_kernel {
-  static constexpr bool rare = looks;
   View agreed, before;
   const float*
       first_momentum;  ///< of the warm-up: instead of `before` in the first compressed step
@@ -209,7 +178,7 @@ struct lamb_fresh_kernel {
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const lamb_layer* layers;
-  Denominators denominators;
+  flat_field denominators;
   float *fresh, *sum_m, *sum_u, *largest;
   float most_step;
 
@@ -223,7 +192,6 @@ struct lamb_fresh_kernel {
     using one = one_word<L>;
     const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    if (looks && tensor.shard == 0) return;
     const parameters_of<L, P> params(tensor, t);
     const auto now_at = agreed.template at<L>(t, i);
     const auto before_at = before.template at<L>(t, i);
@@ -246,7 +214,7 @@ struct lamb_fresh_kernel {
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
       const auto prelim = L::bound(L::div(L::mul(m, m_correction), d), most_step);
       const auto u = L::fma(decay, params.load(k), prelim);
-      if constexpr (!looks) L::store(fresh + word * 32, w);
+      L::store(fresh + word * 32, w);
       add_squares<L>(ms, prelim);
       add_squares<L>(us, u);
     }
@@ -261,12 +229,10 @@ template <class P, class G>
 struct lamb_factor_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
-  const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const float *sum_m, *sum_u, *largest;
   lamb_layer* layers;
   double least, greatest, threshold;  ///< clips of the factor, and of its change
-  whole_layers whole;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -274,12 +240,10 @@ struct lamb_factor_kernel {
     const tile_range r = tensor_tiles[i];
     const std::size_t n = r.end - r.begin;
     const bool decays = tensors[i].weight_decay > 0;
-    const layer_sums of = whole.of(tensors[i].shard, {decays ? L::sum(sum_m + r.begin, n) : 0.0,
-                                                      decays ? L::sum(sum_u + r.begin, n) : 0.0,
-                                                      L::largest(largest + r.begin, n, 0.0F), 0});
-    double f = of.largest > 0 ? static_cast<double>(of.largest) : 1.0;
+    const float most = L::largest(largest + r.begin, n, 0.0F);
+    double f = most > 0 ? static_cast<double>(most) : 1.0;
     if (decays) {
-      const float m = norm_of(of.first), u = norm_of(of.second);
+      const float m = norm_of(L::sum(sum_m + r.begin, n)), u = norm_of(L::sum(sum_u + r.begin, n));
       double rho = u > 0 ? static_cast<double>(m / u) : 1.0;
       if (rho > 1) rho = 1;
       f = fma(f, rho, 1.0) - rho;
@@ -293,14 +257,14 @@ struct lamb_factor_kernel {
   }
 };
 
-template <class View, class P, class G, class Denominators>
+template <class View, class P, class G>
 struct lamb_update_kernel {
   View agreed;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const lamb_layer* layers;
-  Denominators denominators;
+  flat_field denominators;
   const step_scalars* now;
   float most_step;
 

@@ -59,21 +59,6 @@ struct own_gradient {
   }
 };
 
-/// The momentum of a tile, in floats or bf16: whole words, on the flat axis.
-template <class L, class M>
-struct momentum_of {
-  M* first;  ///< may be const
-  std::uint32_t n;
-
-  ONEBIT_HD momentum_of(M* flat, const tile& t) : first(flat + t.word * 32), n(t.n_words() * 32) {}
-  ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    return detail::load_elements<L>(static_cast<const std::remove_const_t<M>*>(first), k, n);
-  }
-  ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
-    detail::store_elements<L>(first, k, n, v);
-  }
-};
-
 /// v from the mean gradient. An element's first gradient g, where `wakes`, makes v what it is after
 /// correction g^2, however many gradients the others have seen.
 template <class View>
@@ -155,37 +140,6 @@ struct freeze_kernel {
   }
 };
 
-/// The same, the denominators as words of a VarianceStorage; v stays as it is.
-template <class Word>
-struct freeze_words_kernel {
-  static constexpr bool rare = true;
-  const tile* tiles;
-  const tensor_numbers* numbers;
-  float* m;
-  const float* v;
-  std::uint32_t* live;
-  std::byte* words;
-  float least;  ///< the denominator of elements without variance, or below it
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const tensor_numbers& of = numbers[t.tensor];
-    const float corrected = correction(of.bias.v);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t word = t.word + k;
-      const auto variance = L::load(v + word * 32);
-      const auto alive = L::positive(variance);
-      const auto d = L::max(of.c.template denominator<L>(variance, corrected), L::set(least));
-      Word::template store<L>(words + word * Word::bytes, L::select(alive, d, L::set(least)),
-                              L::set(0.0F));
-      L::store_bits(live + word, alive);
-      float* const m_word = m + word * 32;
-      L::store(m_word, L::keep(alive, L::load(m_word)));
-    }
-  }
-};
-
 /// The way back: m from what was agreed, v from its denominator; elements that have none get 0. A
 /// mean is hardly larger than the root of the mean square: what a scale for many elements made too
 /// large for some is cut to that, since no residual follows that would take it back. (Gradients
@@ -207,7 +161,6 @@ struct thaw_kernel {
     const auto inverse = L::set(1 / correction(of.bias.v));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      // what was stored in fewer bits may be less than eps
       const auto zero = L::set(0.0F);
       const auto root = L::max(L::sub(L::load(v + word * 32), L::set(of.c.eps)), zero);
       const auto least = L::sub(zero, root);

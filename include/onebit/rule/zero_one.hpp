@@ -5,12 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
 #include <onebit/error.hpp>
 #include <onebit/layout.hpp>
-#include <onebit/rule/denominators.hpp>
 #include <onebit/rule/moments.hpp>
-#include <onebit/rule/stored_variance.hpp>
 #include <onebit/rule/zero_one_kernels.hpp>
 #include <onebit/tensor.hpp>
 #include <onebit/tiled.hpp>
@@ -42,28 +39,16 @@ struct zero_one_options {
 /// weight decay acts on the anchor with the summed learning rate. A group's lr_factor scales x's
 /// steps only, so it is not part of u.
 ///
-/// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's). With m in
-/// bf16 2 less. V = int8: v in 8 bits, 3 less (bf16: 2; or a VarianceStorage), from the first
-/// refresh on after which v is constant for a while; until then, and in each later refresh, there
-/// are floats as well. Source: 0/1 Adam
-/// (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the printed old one
-/// would keep the gradient out when every step exchanges); eps outside the root.
-template <Backend B, class V = float, Element M = float>
+/// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's). Source: 0/1
+/// Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the printed old
+/// one would keep the gradient out when every step exchanges); eps outside the root.
+template <Backend B>
 class zero_one_rule : public rule_defaults {
-  static_assert(
-      detail::StoredVariance<V>,
-      "onebit: v is stored as float; while it is constant also as bf16, in 8 bits (int8), "
-      "or as a VarianceStorage of yours says");
-  static_assert(!std::is_same_v<M, fp16>,
-                "onebit: a momentum in fp16 overflows at 65504: take float or bf16");
-  using variance_type = detail::stored_variance<B, V, typename detail::storage_of_v<V>::variances>;
-  static constexpr bool packs = variance_type::packs;
-
  public:
   using backend_type = B;
   static constexpr bool accumulates = true;
   static constexpr bool local_steps = true;
-  static constexpr bool takes_moments = std::is_same_v<M, float>;
+  static constexpr bool takes_moments = true;
 
   zero_one_rule(zero_one_options options, B backend)
       : options_(options), backend_(std::move(backend)) {
@@ -73,16 +58,16 @@ class zero_one_rule : public rule_defaults {
 
   void prepare(const layout& axis) {
     n_words_ = axis.n_words();
-    m_ = backend_.template make_buffer<M>(n_words_ * word_elements);
-    v_.prepare(backend_, n_words_);
-    anchor_ = backend_.template make_buffer<float>(n_words_ * word_elements);
+    for (auto* flat : {&m_, &v_, &anchor_}) {
+      *flat = backend_.template make_buffer<float>(n_words_ * word_elements);
+    }
     lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
   }
   [[nodiscard]] const zero_one_options& options() const { return options_; }
   /// Moments from elsewhere, on the flat axis.
-  void take(const float* m, const float* v) requires takes_moments {
+  void take(const float* m, const float* v) {
     backend_.copy_in(m_.data(), m, m_.size());
-    backend_.copy_in(v_.floats(), v, v_.n_floats());
+    backend_.copy_in(v_.data(), v, v_.size());
   }
   [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// m sees every step's gradient, v those that are averaged.
@@ -97,17 +82,16 @@ class zero_one_rule : public rule_defaults {
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
   /// Throws invalid_input for a first step that does not average gradients.
   template <class At>
-  void open(step_plan& plan, float lr, std::uint64_t step, const At& at) {
+  void open(step_plan& plan, float lr, std::uint64_t step, const At&) {
     if (!started_ && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one_adam: step ", step,
                                           " comes before any variance; "
                                           "the schedule's first step must average gradients"));
     }
     if (!(moved_ || lr > 0)) plan.exchange = false;
-    if constexpr (packs) make_room(plan, at);
   }
-  /// The first step is taken again when it was skipped; and v may lie elsewhere after a refresh.
-  [[nodiscard]] bool must_know() const { return !started_ || reads_floats_ == v_.packed(); }
+  /// The first step is taken again when it was skipped.
+  [[nodiscard]] bool must_know() const { return !started_; }
 
   template <class P, class G>
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
@@ -117,7 +101,7 @@ class zero_one_rule : public rule_defaults {
   template <class View, class At>
   void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
     at.backend.launch(at.n_tiles(),
-                      preview_live_kernel<View>{gradient, at.tiles, v_.floats(), live, at.numbers});
+                      preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, at.numbers});
   }
   /// After steps in which nothing travelled: the ranks start from the parameters that there are.
   template <class View, class P, class G>
@@ -135,7 +119,7 @@ class zero_one_rule : public rule_defaults {
     if (!started_) {
       at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
-    at.commit(variance_kernel<View>{gradient, at.tiles, v_.floats(), at.numbers,
+    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), at.numbers,
                                     started_ && options_.bias_correction});
   }
   /// The whole step, where nothing travels: Adam's, from the mean gradient.
@@ -146,8 +130,8 @@ class zero_one_rule : public rule_defaults {
   }
   /// What a step adds to the sum that is exchanged.
   template <class View, class P, class G>
-  [[nodiscard]] detail::zero_one_message<M, P, G> message(const View&,
-                                                          const tiled<B, P, G>& at) const {
+  [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
+                                                       const tiled<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.numbers, at.now};
   }
   /// x and m from the local gradient. One pass, 24 bytes per element. The learning rate counts on
@@ -165,22 +149,19 @@ class zero_one_rule : public rule_defaults {
   /// One pass, 20 bytes per element.
   template <class View, class P, class G>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    with_variance([&](const auto& v) {
-      at.commit(detail::zero_one_sync_kernel<View, std::decay_t<decltype(v)>, M, P, G>{
-          heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v, lr_sum_.data(),
-          at.now, bound_of(options_.max_step)});
-    });
+    at.commit(detail::zero_one_sync_kernel<View, P, G>{
+        heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v_.data(),
+        lr_sum_.data(), at.now, bound_of(options_.max_step)});
     at.commit(lr_sum_.size(), sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const step_plan& plan, float lr) {
     started_ = true;
-    if constexpr (packs) keep_variance(plan);
     moved_ = !plan.exchange && (moved_ || lr > 0);
   }
 
   [[nodiscard]] bool moved() const { return moved_; }  // in local steps since the last exchange
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  [[nodiscard]] const float* variance() const { return v_.floats(); }
+  [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] const float* anchor() const { return anchor_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
     return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes();
@@ -190,66 +171,23 @@ class zero_one_rule : public rule_defaults {
   void archive(Archive& a) {
     a.scalar(started_);
     a.scalar(moved_);
-    a.by_tensor(lr_sum_, backend_);
+    a.buffer(lr_sum_, backend_);
     const std::size_t n = n_words_ * word_elements;
-    a.by_word(m_, backend_, n);
-    v_.archive(a, backend_, 0.0F, variance_type::form::by_job);
-    if constexpr (Archive::reading) a.put_aside(reads_floats_);
-    reads_floats_ = !v_.packed();  // also for an `apply` before the next step
-    a.by_word(anchor_, backend_, n);
+    a.buffer(m_, backend_, n);
+    a.buffer(v_, backend_, n);
+    a.buffer(anchor_, backend_, n);
   }
 
  private:
   template <class Field, class P, class G>
   void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
-    with_variance([&](const auto& v) {
-      at.commit(detail::zero_one_step_kernel<Field, std::decay_t<decltype(v)>, M, P, G>{
-          gradient, at.tiles, at.tensors, at.numbers, at.live, m_.data(), v, at.now, most});
-    });
+    at.commit(detail::zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, at.numbers,
+                                                        at.live, m_.data(), v_.data(), at.now,
+                                                        most});
   }
-  /// Calls f(field of v) with what this step reads it from.
-  template <class F>
-  void with_variance(const F& f) {
-    if constexpr (packs) {
-      if (!reads_floats_) return f(v_.as_field());
-    }
-    f(flat_field{v_.floats()});
-  }
-  /// Memory for v in floats, in steps that refresh it, and packed, after which it is constant.
-  /// New memory is never in a graph that was captured: after the last average for a while, and
-  /// after steps that must be known, all are captured anew.
-  template <class At>
-  void make_room(const step_plan& plan, const At& at) {
-    reads_floats_ = plan.average_gradient || !v_.packed();
-    if (reads_floats_) {
-      v_.provide_floats(at.backend);
-      v_.unpack(at);
-    }
-    if (plan.last_average) v_.provide_words(at.backend);
-    n_tiles_ = at.n_tiles();
-    pack_ = v_.packing(at, {}, true, 0.0F);
-  }
-  /// After a step: v goes into 8 bits, or is in floats again. (On a device the step may have been
-  /// skipped; v as it was goes back to the same 8 bits.)
-  void keep_variance(const step_plan& plan) {
-    if (!reads_floats_) return;
-    if (plan.last_average) {
-      backend_.launch(n_tiles_, pack_);
-      v_.keep_words();
-      v_.drop_floats();
-    } else {
-      v_.keep_floats();
-    }
-  }
-
   zero_one_options options_;
   B backend_;
-  buffer_of<B, M> m_;
-  buffer_of<B, float> anchor_;
-  variance_type v_;
-  typename variance_type::packer pack_{};  ///< after this step
-  std::size_t n_tiles_ = 0;
-  bool reads_floats_ = true;  ///< this step, or an `apply` before the next
+  buffer_of<B, float> m_, v_, anchor_;
   std::size_t n_words_ = 0;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
   bool moved_ = false;           ///< that sum is not 0

@@ -34,23 +34,22 @@ namespace detail {
 
 /// base + lr c (beta1 m + (1 - beta1) g), c the correction of m: what a step adds to the sum that
 /// is exchanged.
-template <class M, class P, class G>
+template <class P, class G>
 struct zero_one_message {
-  static constexpr bool wakes = true;
-  const M* momentum;
+  const float* momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const step_scalars* now;
 
   template <class L>
   struct reader {
-    momentum_of<L, const M> momentum;
+    const float* momentum;
     gradients_of<L, G> gradient;
     moments_constants c;
     float rate;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       const auto g = gradient.load(k);
-      const auto m = c.template next_momentum<L>(momentum.load(k), g);
+      const auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
       return L::fma(L::set(rate), m, base);
     }
   };
@@ -58,21 +57,21 @@ struct zero_one_message {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_numbers& of = numbers[t.tensor];
-    return {momentum_of<L, const M>(momentum, t), gradients_of<L, G>(tensor, t, now), of.c,
+    return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
             tensor.rests ? 0.0F : now->lr * of.m_correction};
   }
 };
 
-/// x and m from a gradient: Adam's step. V: a field of variances.
-template <class Field, class V, class M, class P, class G>
+/// x and m from a gradient: Adam's step.
+template <class Field, class P, class G>
 struct zero_one_step_kernel {
   Field gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   live_mask live;
-  M* m;
-  V variance;
+  float* m;
+  const float* variance;
   const step_scalars* now;
   float most;  ///< see zero_one_options::max_step
 
@@ -83,18 +82,18 @@ struct zero_one_step_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto gradient_at = gradient.template at<L>(t, i);
-    const momentum_of<L, M> momentum(m, t);
-    const auto v = variance.template at<L>(t, i);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
     const tensor_numbers of = numbers[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto g = gradient_at(k), m_old = momentum.load(k);
+      float* const m_word = m + word * 32;
+      const auto g = gradient_at(k), m_old = L::load(m_word);
       const auto m_new = live.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
-      const auto d = of.c.template denominator<L>(v(k), of.v_correction);
+      const auto d =
+          of.c.template denominator<L>(L::load(variance + word * 32), of.v_correction);
       const auto u = L::bound(L::div(L::mul(m_new, L::set(of.m_correction)), d), most);
       const auto x = params.load(k);
-      momentum.store(k, m_new);
+      L::store(m_word, m_new);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
   }
@@ -102,15 +101,14 @@ struct zero_one_step_kernel {
 
 /// x, anchor and m from the agreed sum of lr c m since the last exchange. A tensor that has rested
 /// since then stays, and what was heard of it (residuals that were owed to it) is dropped.
-template <class View, class V, class M, class P, class G>
+template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View agreed;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
-  M* m;
-  float* anchor;
-  V variance;
+  float *m, *anchor;
+  const float* variance;
   const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
   const step_scalars* now;
   float most;
@@ -121,8 +119,6 @@ struct zero_one_sync_kernel {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto u_at = agreed.template at<L>(t, i);
-    const momentum_of<L, M> momentum(m, t);
-    const auto v = variance.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const tensor_numbers of = numbers[t.tensor];
     const double sum = lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : now->lr);
@@ -137,8 +133,9 @@ struct zero_one_sync_kernel {
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto u = u_at(k), from = L::load(anchor + word * 32);
-      const auto d = of.c.template denominator<L>(v(k), of.v_correction);
-      momentum.store(k, L::mul(u, inverse_sum));
+      const auto d =
+          of.c.template denominator<L>(L::load(variance + word * 32), of.v_correction);
+      L::store(m + word * 32, L::mul(u, inverse_sum));
       const auto x = L::fma(step, L::fma(decay, from, L::bound(L::div(u, d), most_moved)), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);

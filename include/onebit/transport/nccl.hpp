@@ -85,8 +85,7 @@ class nccl_request {
 /// Cost: what NCCL makes of ncclAlltoAll (before NCCL 2.28 a group of ncclSend and ncclRecv),
 /// ncclAllGather and ncclAllReduce. Throws transport_error, with NCCL's own text, for every code
 /// but ncclSuccess. An error that a communicator meets on its way, or a wait beyond the time-out,
-/// calls ncclCommAbort on it and on all split from it or with it, once (with keep_for_shrink when
-/// the last of these transports goes): the caller's communicator is then gone (do not destroy it),
+/// calls ncclCommAbort on it and on all split from it or with it, once: the caller's communicator is then gone (do not destroy it),
 /// and every later call throws.
 class nccl {
  public:
@@ -165,36 +164,7 @@ class nccl {
     return nccl(member_->family, part, true);
   }
 
-#if NCCL_VERSION_CODE >= 22700
-  /// Collective over the ranks that stay, which give the same list; waits: the transport over these
-  /// ranks, in their order, on the same stream, without those of the list, for optimizer::regroup.
-  /// After an error it needs nccl_options::keep_for_shrink, and ends what the others have under
-  /// way. From NCCL 2.27 on. Throws invalid_input for a list that is empty, names the caller, or is
-  /// none.
-  [[nodiscard]] nccl shrink(std::vector<int> without) const {
-    std::sort(without.begin(), without.end());
-    const bool twice = std::adjacent_find(without.begin(), without.end()) != without.end();
-    if (without.empty() || without.front() < 0 || without.back() >= size() || twice ||
-        std::binary_search(without.begin(), without.end(), rank())) {
-      throw invalid_input(detail::message("nccl: shrink: needs a list of other ranks, each once",
-                                          member_->suffix()));
-    }
-    const bool failed = family().failed();
-    if (failed && !family().options().keep_for_shrink) family().check_alive(member_->suffix());
-    auto rest = std::make_shared<detail::nccl_family>(family().device(), family().stream(),
-                                                      family().options());
-    ncclComm_t part = nullptr;
-    member_->check(ncclCommShrink(member_->comm, without.data(), static_cast<int>(without.size()),
-                                  &part, nullptr, failed ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT),
-                   "ncclCommShrink");
-    return nccl(std::move(rest), part, true);
-  }
-#endif
-
  private:
-  template <class Upstream>
-  friend class nccl_memory;
-
   nccl(std::shared_ptr<detail::nccl_family> family, ncclComm_t communicator, bool owned)
       : member_(std::make_shared<detail::nccl_member>(std::move(family), communicator, owned)) {}
 

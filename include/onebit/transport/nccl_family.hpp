@@ -23,9 +23,6 @@ namespace onebit::inline v0_1 {
 struct nccl_options {
   /// How long a wait of the host may take before the ranks are given up.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// After an error the communicators are not aborted but kept, so that `shrink` can go on without
-  /// the ranks that are lost; they are aborted when the last transport of the family goes.
-  bool keep_for_shrink = false;
 };
 
 namespace detail {
@@ -65,7 +62,6 @@ class nccl_family {
   nccl_family(const nccl_family&) = delete;
   nccl_family& operator=(const nccl_family&) = delete;
   ~nccl_family() {
-    if (failed_) end();
     for (const cudaEvent_t event : spare_) cudaEventDestroy(event);
     cudaStreamDestroy(side_);
   }
@@ -93,8 +89,6 @@ class nccl_family {
   }
   void give(cudaEvent_t event) { spare_.push_back(event); }
 
-  /// Its communicators; none once they were aborted.
-  [[nodiscard]] const std::vector<ncclComm_t>& comms() const { return comms_; }
   [[nodiscard]] bool watches(ncclComm_t comm) const {
     return std::find(comms_.begin(), comms_.end(), comm) != comms_.end();
   }
@@ -108,8 +102,7 @@ class nccl_family {
   void check_alive(const std::string& suffix) const {
     if (!failed_) return;
     throw transport_error(
-        message("nccl: the communicators ",
-                options_.keep_for_shrink ? "have failed: " : "were aborted: ", why_, suffix));
+        message("nccl: the communicators were aborted: ", why_, suffix));
   }
 
   /// Waits, as wait_until does, for the stream.
@@ -190,11 +183,8 @@ class nccl_family {
   [[noreturn]] void abort(const std::string& why, const std::string& suffix) {
     why_ = why;
     failed_ = true;
-    if (!options_.keep_for_shrink) end();
-    throw transport_error(message("nccl: ", why,
-                                  options_.keep_for_shrink ? "; shrink() leaves lost ranks out"
-                                                           : "; the communicators were aborted",
-                                  suffix));
+    end();
+    throw transport_error(message("nccl: ", why, "; the communicators were aborted", suffix));
   }
 
   [[nodiscard]] cudaEvent_t new_event() const {
@@ -236,7 +226,7 @@ struct nccl_member {
   ~nccl_member() {
     try {  // with work left ncclCommDestroy would wait, for ever if a peer is gone
       if (owned) family->wait(suffix());
-    } catch (...) {  // aborted now, or with the family
+    } catch (...) {  // aborted now
     }
     if (!family->failed()) {
       family->forget(comm);
