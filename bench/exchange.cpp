@@ -14,7 +14,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <onebit/collective/dense.hpp>
+#include <onebit/collective/dense_average.hpp>
 #include <onebit/transport/threads.hpp>
 #include <string>
 #include <vector>

@@ -12,10 +12,10 @@
 #include <cstring>
 #include <onebit/backend/host.hpp>
 #include <onebit/collective/all_gather.hpp>
-#include <onebit/collective/dense.hpp>
+#include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/hierarchical.hpp>
-#include <onebit/compress/sign.hpp>
+#include <onebit/compressor/sign.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/transport/wire.hpp>
 #include <span>

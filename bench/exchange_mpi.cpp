@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <onebit/collective/dense.hpp>
+#include <onebit/collective/dense_average.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <string>
 #include <vector>

@@ -25,7 +25,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <onebit/collective/dense.hpp>
+#include <onebit/collective/dense_average.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <sstream>
 #include <stdexcept>

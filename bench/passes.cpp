@@ -24,11 +24,11 @@
 #include <cstring>
 #include <memory>
 #include <onebit/backend/host.hpp>
-#include <onebit/collective/sender.hpp>
-#include <onebit/compress/sign.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/collective/worker.hpp>
+#include <onebit/compressor/sign.hpp>
+#include <onebit/core/layout.hpp>
 #include <onebit/rule/adam.hpp>
-#include <onebit/tiled.hpp>
+#include <onebit/core/step_context.hpp>
 #include <span>
 #include <string>
 #include <utility>

@@ -16,8 +16,8 @@
 #include <memory>
 #include <mutex>
 #include <onebit/backend/host.hpp>
-#include <onebit/concepts.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/layout.hpp>
 #include <onebit/transport/threads.hpp>
 #include <string>
 #include <thread>

@@ -48,7 +48,7 @@ endif()
 # NCCL was found.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}/include"
      "${PROJECT_SOURCE_DIR}/include/onebit/*.hpp" "${PROJECT_SOURCE_DIR}/include/onebit/*.cuh")
-list(FILTER headers EXCLUDE REGEX "(transport/(mpi|c10d)|adapter/torch)[a-z_]*\\.hpp$")
+list(FILTER headers EXCLUDE REGEX "(transport/mpi|/torch/)[a-z0-9_]*\\.hpp$")
 if(NOT TARGET NCCL::nccl)
   list(FILTER headers EXCLUDE REGEX "transport/nccl[a-z_]*\\.hpp$")
 endif()

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Reads the version from the only place that states it, ONEBIT_VERSION in vocabulary.hpp
+# Reads the version from the only place that states it, ONEBIT_VERSION in config.hpp
 # (major * 10000 + minor * 100 + patch), and sets `result` to major.minor.patch.
 function(onebit_read_version header result)
   file(STRINGS "${header}" line REGEX "^#define ONEBIT_VERSION [0-9]+")

@@ -118,7 +118,7 @@ float train_in_shards() {
     const onebit::threads same_part = comm.split(part, replica);
     const onebit::threads same_replica = comm.split(replica, part);
     auto optimizer = onebit::one_bit_adam(groups, same_part, options);
-    optimizer.join_shards(same_replica);  // they skip together, and clip by the norm of the whole
+    optimizer.join_model_parallel(same_replica);  // they skip together, clip by one norm
     // [/shards]
     optimizer.warn_with(nullptr);
     for (int step = 0; step < 300; ++step) {

@@ -6,7 +6,7 @@
 
 // [options]
 #include <nlohmann/json.hpp>
-#include <onebit/make_optimizer.hpp>
+#include <onebit/by_name/make_optimizer.hpp>
 
 onebit::option_map options_of(const nlohmann::json& params) {
   onebit::option_map options;
@@ -41,7 +41,7 @@ int main() {
     const auto make = [&](const auto& groups, onebit::threads comm) {
       // [make]
       onebit::any_optimizer made = onebit::make_optimizer(name, options, groups, comm);
-      // ... in each step, where a schedule gives a factor: made.step(made.lr() * factor)
+      // ... in each step: made.step(lr * factor), of lr = onebit::read_options(name, options).lr
       // [/make]
       made.warn_with(nullptr);
       return made;

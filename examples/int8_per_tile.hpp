@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <onebit/vocabulary.hpp>
+#include <onebit/core/config.hpp>
 #include <string>
 
 // [compressor]

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <onebit/checkpoint_files.hpp>
+#include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <random>
 #include <string>

@@ -90,7 +90,7 @@ class sgd_rule : public onebit::rule_defaults {
   std::size_t state_bytes() const { return m_.bytes(); }
   template <class Archive>
   void archive(Archive& a) {
-    a.by_word(m_, backend_, m_.size());
+    a.buffer(m_, backend_);
   }
 
  private:

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <onebit/vocabulary.hpp>
+#include <onebit/core/config.hpp>
 #include <string>
 
 /// The k largest elements of every tile of 4096, as (index, value): 6 bytes each. What is left out

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <onebit/schedule.hpp>
+#include <onebit/schedule/custom.hpp>
+#include <onebit/schedule/freeze.hpp>
+#include <onebit/schedule/intervals.hpp>
 #include <string>
 #include <vector>
 

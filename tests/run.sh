@@ -5,12 +5,20 @@
 # Builds the tests and runs them; installs what they need where it is missing (Debian, Ubuntu).
 #
 #   tests/run.sh [ctest argument...]            for example: tests/run.sh -L golden --verbose
+#   tests/run.sh --all [ctest argument...]      all element types, recorded bits, examples, headers ... too
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
 # ONEBIT_BUILD_DIR    where to build, instead of build/tests
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+tier=quick examples=OFF build=build/tests time="5 minutes"
+if [[ "${1:-}" == --all ]]; then
+  tier=all examples=ON build=build/tests-all time="half an hour"
+  shift
+fi
+build="${ONEBIT_BUILD_DIR:-$build}"
 
 install_missing() {
   command -v dpkg-query >/dev/null || return 0 # not Debian: cmake names what it does not find
@@ -41,19 +49,19 @@ if ! command -v nvcc >/dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
   echo "nvcc not found: building without CUDA"
 fi
 
-build="${ONEBIT_BUILD_DIR:-build/tests}"
 cores="$(nproc)"
 # Much template code is compiled, and what it computes must not depend on the level anyway: -O1 where
 # a test trains long, else none, and no debug information.
 configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1
   -DONEBIT_BRIEF_OPTIONS=-O0
-  -DONEBIT_BUILD_TESTS=ON -DONEBIT_BUILD_EXAMPLES=ON -DONEBIT_BUILD_BENCH=OFF -DONEBIT_TORCH=OFF)
+  -DONEBIT_BUILD_TESTS=ON -DONEBIT_TEST_TIER="$tier" -DONEBIT_BUILD_EXAMPLES="$examples"
+  -DONEBIT_BUILD_BENCH=OFF -DONEBIT_TORCH=OFF)
 if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then
   configure+=(-G Ninja)
 fi
 read -r -a more <<<"${ONEBIT_CMAKE_ARGS:-}" || true
 "${configure[@]}" "${more[@]}"
-echo "building the tests: most of a quarter of an hour on two cores, the first time"
+echo "building the tests: about $time with their run on two cores, the first time"
 cmake --build "$build" --parallel "$cores"
 echo "running the tests"
 status=0

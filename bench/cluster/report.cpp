@@ -15,7 +15,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <onebit/schedule.hpp>
+#include <onebit/schedule/intervals.hpp>
 #include <stdexcept>
 #include <string>
 #include <tuple>

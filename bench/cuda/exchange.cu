@@ -12,7 +12,7 @@
 
 #include <memory>
 #include <onebit/collective/gather_scatter.hpp>
-#include <onebit/compress/sign.hpp>
+#include <onebit/compressor/sign.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <onebit/transport/wire.hpp>

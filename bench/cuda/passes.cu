@@ -29,11 +29,11 @@
 #include <cstring>
 #include <cub/device/device_reduce.cuh>
 #include <cub/device/device_transform.cuh>
-#include <onebit/collective/sender.hpp>
-#include <onebit/compress/sign.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/collective/worker.hpp>
+#include <onebit/compressor/sign.hpp>
+#include <onebit/core/layout.hpp>
 #include <onebit/rule/adam.hpp>
-#include <onebit/tiled.hpp>
+#include <onebit/core/step_context.hpp>
 #include <span>
 
 #include "support.cuh"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <onebit/concepts.hpp>
+#include <onebit/core/concepts.hpp>
 
 /// What a schedule will send, counted without training.
 namespace advisor {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/error.hpp>
+#include <onebit/core/error.hpp>
 #include <sstream>
 #include <utility>
 

@@ -16,7 +16,7 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <onebit/schedule.hpp>
+#include <onebit/schedule/intervals.hpp>
 #include <string>
 #include <vector>
 

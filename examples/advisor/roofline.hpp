@@ -7,8 +7,8 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <onebit/error.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/layout.hpp>
 #include <sstream>
 #include <string>
 #include <utility>

@@ -6,4 +6,4 @@
 #ifdef TRAIN_WITH_MPI
 #define ONEBIT_C_WITH_MPI
 #endif
-#include <onebit/onebit_c.hpp>
+#include <onebit/c/onebit_c.hpp>

@@ -3,7 +3,7 @@
 #ifndef ONEBIT_EXAMPLES_C_TRAINER_RANKS_H
 #define ONEBIT_EXAMPLES_C_TRAINER_RANKS_H
 
-#include <onebit/onebit.h>
+#include <onebit/c/onebit.h>
 #include <stddef.h>
 
 /* Ranks for a trainer in C: processes that this one forks, each pair joined by a socket, or, where

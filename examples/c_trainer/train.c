@@ -13,7 +13,7 @@
  * ranks.h), or, under mpirun, MPI's. */
 
 #include <math.h>
-#include <onebit/onebit.h>
+#include <onebit/c/onebit.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 #include <onebit/any_optimizer.hpp>
-#include <onebit/named_options.hpp>
+#include <onebit/by_name/make_optimizer.hpp>
 #include <span>
 #include <string>
 #include <vector>

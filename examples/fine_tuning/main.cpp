@@ -61,7 +61,7 @@ class trainer {
     train_first("adam");
     note(results["before"], 0);
     const std::vector<std::vector<float>> trained = values();
-    for (const std::string& algorithm : common::usual_algorithms()) {
+    for (const std::string& algorithm : common::available_algorithms()) {
       restore(trained);
       optimizer_ = make(algorithm, warm_up(algorithm, options_.tune));
       const auto sent = steps(second_, options_.tune, peak_rate(algorithm) / 4);
@@ -189,7 +189,7 @@ int main(int argc, char** argv) {
     std::printf("%-26s %10s %8s %11s\n", "", "validation", "spread", "of dense");
     print("before", results["before"]);
     results.erase("before");
-    for (const std::string& name : common::usual_algorithms()) print(name, results[name]);
+    for (const std::string& name : common::available_algorithms()) print(name, results[name]);
     for (const auto& [name, r] : results) {
       if (name.find(',') != std::string::npos) print(name, r);
     }

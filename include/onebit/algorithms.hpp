@@ -4,20 +4,21 @@
 
 #include <cstdint>
 #include <onebit/backend/host.hpp>
-#include <onebit/collective/dense.hpp>
+#include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/gather_scatter.hpp>
-#include <onebit/compress/identity.hpp>
-#include <onebit/compress/sign.hpp>
-#include <onebit/concepts.hpp>
-#include <onebit/error.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/compressor/identity.hpp>
+#include <onebit/compressor/sign.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
 #include <onebit/optimizer.hpp>
-#include <onebit/policy_checks.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
-#include <onebit/rule/zero_one.hpp>
-#include <onebit/schedule.hpp>
-#include <onebit/tensor.hpp>
+#include <onebit/rule/zero_one_adam.hpp>
+#include <onebit/schedule/custom.hpp>
+#include <onebit/schedule/freeze.hpp>
+#include <onebit/schedule/intervals.hpp>
 #include <onebit/transport/wire.hpp>
 #include <string>
 #include <utility>
@@ -72,8 +73,7 @@ template <class P, class G>
                   o.bias_correction, " max_grad_norm ", o.max_grad_norm, " max_step ", o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
-  return describe("freeze after ", o.after, " ratio ", o.ratio, " lr_warmup_steps ",
-                  o.lr_warmup_steps);
+  return describe("freeze after ", o.after, " ratio ", o.ratio);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
   return describe("kappa ", o.kappa, " warmup_steps ", o.warmup_steps, " stop_refreshing ",
@@ -122,8 +122,7 @@ template <class P, class G, class T, class B = host>
 /// growing gaps as 0/1 Adam's T_v. `collective` is gather_scatter or all_gather with any
 /// compressor, or hierarchical with one that works word by word: sign<l2_scale> unless said
 /// otherwise.
-template <class P, class G, class T, class B = host,
-          class C = gather_scatter<sign<l2_scale>>>
+template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options,
                                            C collective = {}, B backend = B{}) {
@@ -134,8 +133,9 @@ template <class P, class G, class T, class B = host,
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
                      freeze(options.freeze, options.adam.beta2, options.refreshes));
   });
-  return optimizer("one_bit_adam " + describe(options.adam) + " " + describe(options.freeze) + describe(" refreshes ", options.refreshes, " ") +
-                       policy_name(collective) + describe(groups),
+  return optimizer("one_bit_adam " + describe(options.adam) + " " + describe(options.freeze) +
+                       describe(" refreshes ", options.refreshes, " ") + policy_name(collective) +
+                       describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
 }
@@ -167,8 +167,7 @@ struct one_bit_lamb_options {
 /// `collective`: one scale for all layers unless said otherwise, since the momenta are brought to
 /// one scale first (lamb_options::momentum_scaling). Source: 1-bit LAMB (arXiv 2104.06069),
 /// algorithm 2.
-template <class P, class G, class T, class B = host,
-          class C = gather_scatter<sign<l2_scale>>>
+template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options,
                                            C collective = {{granularity::vector()}},
@@ -180,7 +179,8 @@ template <class P, class G, class T, class B = host,
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2));
   });
-  return optimizer("one_bit_lamb " + describe(options.lamb) + " " + describe(options.freeze) + " " + policy_name(collective) + describe(groups),
+  return optimizer("one_bit_lamb " + describe(options.lamb) + " " + describe(options.freeze) + " " +
+                       policy_name(collective) + describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
 }
@@ -202,8 +202,7 @@ struct zero_one_adam_options {
 /// sums of lr m: rates that jump to and fro by factors from exchange to exchange feed the residuals
 /// until they overflow; schedules that change slowly do not. Source: 0/1 Adam (arXiv 2202.06009),
 /// algorithm 1.
-template <class P, class G, class T, class B = host,
-          class C = gather_scatter<sign<l2_scale>>>
+template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,
                                             C collective = {}, B backend = B{}) {

@@ -2,23 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <istream>
 #include <memory>
-#include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
-#include <onebit/error.hpp>
-#include <onebit/given_moments.hpp>
-#include <onebit/now.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/function_ref.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_state.hpp>
 #include <onebit/optimizer.hpp>
-#include <onebit/report.hpp>
-#include <onebit/tensor.hpp>
+#include <onebit/step/report.hpp>
 #include <onebit/transport/wire.hpp>
-#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -40,21 +37,17 @@ concept OwnedOptimizer = requires(O o, const typename O::groups_type& groups) {
 /// optimizer.hpp, which says what it costs, whether it is collective, and what it throws.
 ///
 /// Movable, not copyable. One that was default-constructed or moved from owns nothing: every call
-/// but has_value(), lr() and assignment throws invalid_input. What an optimizer's policies cannot
-/// do (thaw a baseline, say) throws invalid_input too. `save_all` and `load_latest` take it.
+/// but has_value() and assignment throws invalid_input. What an optimizer's policies cannot
+/// do (thaw a baseline, say) throws invalid_input too.
 class any_optimizer {
  public:
   any_optimizer() = default;
-  /// `lr` is only remembered: see lr().
+  /// Owns this one.
   template <OwnedOptimizer O>
-  any_optimizer(O owned, float lr = 1e-3F)
-      : face_(std::make_unique<face_of<O>>(std::move(owned))), lr_(lr) {}
+  any_optimizer(O owned) : face_(std::make_unique<face_of<O>>(std::move(owned))) {}
 
   /// Whether it owns an optimizer.
   [[nodiscard]] bool has_value() const { return face_ != nullptr; }
-  /// The learning rate that the options named, or 1e-3: what a trainer's schedule starts from. Only
-  /// the number given to step() counts.
-  [[nodiscard]] float lr() const { return lr_; }
 
   /// @{
   /// As optimizer's.
@@ -104,24 +97,9 @@ class any_optimizer {
   }
   /// @}
 
-  /// As optimizer::tell_all; a collective for every 64 bytes.
-  template <class T>
-    requires std::is_trivially_copyable_v<T>
-  [[nodiscard]] std::vector<T> tell_all(const T& mine) {
-    std::vector<T> all(static_cast<std::size_t>(size()));
-    piece p{};
-    for (std::size_t first = 0; first < sizeof mine; first += p.size()) {
-      const std::size_t n = std::min(p.size(), sizeof mine - first);
-      std::memcpy(p.data(), reinterpret_cast<const char*>(&mine) + first, n);
-      const std::vector<piece> pieces = at().tell_all(p);
-      for (std::size_t r = 0; r < all.size(); ++r) {
-        std::memcpy(reinterpret_cast<char*>(&all[r]) + first, pieces[r].data(), n);
-      }
-    }
-    return all;
-  }
   /// @{
   /// As optimizer's.
+  [[nodiscard]] wire transport() const { return at().transport(); }
   [[nodiscard]] int rank() const { return at().rank(); }
   [[nodiscard]] int size() const { return at().size(); }
   [[nodiscard]] std::uint64_t steps() const { return at().steps(); }
@@ -134,7 +112,6 @@ class any_optimizer {
   [[nodiscard]] const std::string& description() const { return at().description(); }
 
  private:
-  using piece = std::array<char, 64>;
   using opener = function_ref<std::unique_ptr<std::istream>(std::size_t)>;
 
   /// A number for each pair of element types: there may be no RTTI.
@@ -175,7 +152,7 @@ class any_optimizer {
     virtual void save(std::ostream& out) = 0;
     virtual void load(std::istream& in, resume_with with) = 0;
     virtual void load_old_job(std::size_t n_ranks, opener open, resume_with with) = 0;
-    [[nodiscard]] virtual std::vector<piece> tell_all(const piece& mine) = 0;
+    [[nodiscard]] virtual wire transport() const = 0;
     [[nodiscard]] virtual int rank() const = 0;
     [[nodiscard]] virtual int size() const = 0;
     [[nodiscard]] virtual std::uint64_t steps() const = 0;
@@ -242,9 +219,7 @@ class any_optimizer {
         refuse("load_old_job", "its rule cannot go on with other ranks");
       }
     }
-    [[nodiscard]] std::vector<piece> tell_all(const piece& mine) override {
-      return o.tell_all(mine);
-    }
+    [[nodiscard]] wire transport() const override { return o.transport(); }
     [[nodiscard]] int rank() const override { return o.rank(); }
     [[nodiscard]] int size() const override { return o.size(); }
     [[nodiscard]] std::uint64_t steps() const override { return o.steps(); }
@@ -279,7 +254,6 @@ class any_optimizer {
   }
 
   std::unique_ptr<face> face_;
-  float lr_ = 1e-3F;
 };
 
 }  // namespace onebit::inline v0_1

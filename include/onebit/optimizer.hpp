@@ -2,39 +2,316 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <istream>
 #include <memory>
-#include <onebit/checkpoint.hpp>
-#include <onebit/collective/dense.hpp>
-#include <onebit/error.hpp>
-#include <onebit/given_moments.hpp>
-#include <onebit/now.hpp>
-#include <onebit/optimizer_class.hpp>
-#include <onebit/own_card.hpp>
-#include <onebit/rebind.hpp>
-#include <onebit/report.hpp>
-#include <onebit/restore.hpp>
-#include <onebit/roll_call.hpp>
-#include <onebit/running.hpp>
-#include <onebit/model_parallel.hpp>
-#include <onebit/tensor.hpp>
+#include <onebit/checkpoint/restore.hpp>
+#include <onebit/collective/dense_average.hpp>
+#include <onebit/core/archive.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/function_ref.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/step/agreement.hpp>
+#include <onebit/step/model_parallel.hpp>
+#include <onebit/step/report.hpp>
+#include <onebit/step/state.hpp>
+#include <onebit/step/step.hpp>
+#include <onebit/step/tensors.hpp>
 #include <onebit/transport/wire.hpp>
-#include <onebit/verify.hpp>
-#include <onebit/vocabulary.hpp>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-/// What most calls of `optimizer` do. They are not inline: a program that says
+/// A distributed optimizer: what a trainer holds.
+///
+/// The class comes first, and then what its calls do. These are not inline: a program that says
 ///
 ///     extern template class onebit::optimizer<RULE, SCHEDULE, COLLECTIVE, float, float>;
 ///
 /// where it uses one, and the same without `extern` in one file, compiles them in that file alone.
 namespace onebit::inline v0_1 {
+
+/// The moments of one tensor, from elsewhere: as many of each as it has parameters.
+struct given_moments {
+  /// @{
+  /// The averages of gradients, and of their squares.
+  std::span<const float> m, v;
+  /// @}
+};
+
+namespace detail {
+
+/// Moments of tensors of these sizes to the flat axis, m and v. Throws invalid_input.
+[[gnu::cold]] inline void flatten(const std::vector<given_moments>& moments,
+                                  const std::vector<std::size_t>& sizes,
+                                  std::vector<float> (&flat)[2], const std::string& where) {
+  if (moments.size() != sizes.size()) {
+    throw invalid_input(
+        message("start_from: moments of ", moments.size(), " tensors for ", sizes.size(), where));
+  }
+  std::size_t first = 0;
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    const given_moments& g = moments[t];
+    if (g.m.size() != sizes[t] || g.v.size() != sizes[t]) {
+      throw invalid_input(message("start_from: tensor ", t, " has ", sizes[t], " parameters, but ",
+                                  g.m.size(), " of m and ", g.v.size(), " of v", where));
+    }
+    for (std::size_t i = 0; i < sizes[t]; ++i) {
+      if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && std::isfinite(g.v[i]))) {
+        throw invalid_input(message("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
+                                    " and v ", g.v[i], "; both must be finite, v not negative",
+                                    where));
+      }
+      flat[0][first + i] = g.m[i];
+      flat[1][first + i] = g.v[i];
+    }
+    first += (sizes[t] + word_elements - 1) / word_elements * word_elements;
+  }
+}
+
+}  // namespace detail
+
+/// The moments of an engine's tensors, of so many steps, before its first one; `begun`: it has.
+template <class E>
+[[gnu::cold]] void take_moments(E& e, const std::vector<given_moments>& moments,
+                                std::uint64_t steps, bool begun) {
+  if (begun || e.step > 0) {
+    throw invalid_input(detail::message("start_from: step ", e.step, " has begun or is done; ",
+                                        "moments can be given before the first step only",
+                                        e.comm.where()));
+  }
+  std::vector<float> flat[2];
+  for (auto& f : flat) f.assign(e.average.axis().n_words() * word_elements, 0.0F);
+  detail::flatten(moments, e.tensors.sizes, flat, e.comm.where());
+  e.rule.take(flat[0].data(), flat[1].data());
+  if (!e.rule.seen(step_plan{}).corrected) return;
+  step_scalars s;
+  e.backend().copy_out(&s, e.now(), 1);
+  s.bias = detail::bias_after(e.rule.own_moments(), steps);
+  e.backend().copy_in(e.now(), &s, 1);
+  e.tensors.count_steps(e.backend(), steps);
+}
+
+/// A distributed optimizer: a rule, a schedule and a collective over a transport.
+///
+/// Built collectively by all ranks over the same tensors and options, with equal parameters. Holds
+/// views of the trainer's memory, which must outlive it and stay where it is. Movable.
+/// `algorithms.hpp` has the usual pairings; a new pairing is a call of this constructor.
+///
+/// R  a Rule: adam_rule, lamb_rule, zero_one_rule; it says on which backend it runs
+/// S  a Schedule: always_dense, freeze, intervals, custom_schedule
+/// C  a Collective: gather_scatter, all_gather, hierarchical
+template <class R, class S, class C, class P, class G>
+class optimizer {
+  static_assert(detail::can_be_trained<P, std::remove_const_t<G>>,
+                "onebit: parameters must be float, bf16 or fp16, gradients the same or const");
+  using engine_type = engine<R, S, C, P, G>;
+  using B = typename R::backend_type;
+  using parts = running<engine_type>;
+
+ public:
+  using groups_type = std::vector<param_group<P, G>>;      ///< what it trains
+  static constexpr bool thaws = S::thaws;                  ///< it can warm up anew
+  static constexpr bool takes_moments = R::takes_moments;  ///< it has start_from
+  static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks
+
+  /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
+  /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws
+  /// invalid_input, rank_mismatch.
+  template <class T>
+  [[gnu::cold]] optimizer(std::string name, const std::vector<param_group<P, G>>& groups,
+                          T transport, R rule, S schedule, const C& collective,
+                          dense_sum sum = dense_sum::automatic)
+      : optimizer(detail::wire_of<C>(std::move(transport)), std::move(name), groups,
+                  std::move(rule), std::move(schedule), collective, sum) {}
+  optimizer(optimizer&&) noexcept;             ///< the other may only be assigned to, or end
+  optimizer& operator=(optimizer&&) noexcept;  ///< a step that has begun is taken back
+  [[gnu::cold]] ~optimizer();
+
+  /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
+  /// factor.
+  ///
+  /// Collective; waits, unless the backend is deferred. Cost of a step compressed by
+  /// gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8 bytes sent, plus scales and
+  /// status words; about 30 bytes of memory traffic per parameter. No allocation after the second
+  /// step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient is not
+  /// finite, or reaches gradient_limit, no rank changes anything and all report the step as
+  /// skipped. Throws invalid_input when lr is not finite or negative, on all ranks, unless the step
+  /// is local (rank_mismatch on those that were told other numbers: no rank waits for one that was
+  /// given a NaN); rank_mismatch when ranks are out of step, or what the transport, an allocation
+  /// or a codec throws. Then nothing has changed here, but that the warm-up may have ended, which
+  /// comes before a step.
+  ///
+  /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
+  /// report does not know the outcome (`pending`), and a skipped step counts for the schedule;
+  /// `settle` tells. Only steps on whose outcome the next one hangs wait for it.
+  report step(float lr, float inverse_loss_scale = 1.0F) {
+    const auto at_once = [](std::uint64_t, function_ref<void()> enqueue) { enqueue(); };
+    return step_with(at_once, lr, inverse_loss_scale);
+  }
+  /// The same; what does not depend on its numbers goes through `run(key, enqueue)`, which calls
+  /// enqueue() or does what it did with the same key before: a CUDA graph.
+  report step_with(step_runner run, float lr, float inverse_loss_scale = 1.0F);
+
+  /// Announces the next step, so that `ready` may send before it: `step` must follow with the same
+  /// numbers, and refuses them if they cannot be used. Not collective.
+  void begin(float lr, float inverse_loss_scale = 1.0F);
+  /// Says that the gradients of one tensor, in the order of the groups, are final: buckets whose
+  /// gradients are all known start to travel, the last bucket first, and may be overwritten; where
+  /// averages use memory again, it waits for earlier ones. Collective in its effect: all ranks
+  /// announce the same in the same order, between begin() and step(), with which the others go.
+  /// When the transport throws, the step is taken back: begin() again, with fresh gradients.
+  void ready(std::size_t tensor);
+
+  /// What became of the last step, on a deferred backend too: waits. Throws as step.
+  outcome settle();
+  /// report::gradient_norm of the last step; waits.
+  [[nodiscard]] std::optional<float> gradient_norm() {
+    const float norm = gradient_norm_of(now());
+    return norm >= 0 ? std::optional(norm) : std::nullopt;
+  }
+  /// Steps skipped since the optimizer was built. Waits.
+  [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
+
+  // What follows throws invalid_input between begin() and step().
+  /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
+  /// discriminative rates, frozen layers. All ranks must do the same, and again after a load.
+  /// Throws invalid_input as the constructor, and for another eps.
+  void set_group(std::size_t group, const group_options& options);
+  void set_group(std::size_t group, float lr_factor, float weight_decay);  ///< the same, of these
+  /// A tensor, in the order of the groups, has no gradient in the next step (torch's None), or in
+  /// the next attempt, where that is skipped or fails: what lies there is not read, but it may be
+  /// scratch from begin() on. Parameters, m, v and corrections stay, but for what compression owes,
+  /// m in the first compressed step (a gradient of 0), and 0/1 Adam's earlier local steps. All
+  /// ranks say so, or throw rank_mismatch.
+  void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, where()); }
+  /// Memory that moved, with the same values, is where `groups` says from the next step on, on this
+  /// rank (rebind.hpp). How many tensors have; 0 costs next to nothing. Throws invalid_input for
+  /// other sizes.
+  std::size_t rebind(const std::vector<param_group<P, G>>& groups);
+  /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
+  /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on, elements that
+  /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
+  /// step has succeeded since). Collective in its effect: all ranks call it at the same step.
+  /// Throws invalid_input where 0 cannot be.
+  void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) { thaw_for(warm_up_steps); }
+  /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
+  /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
+  /// All ranks must give the same. Throws invalid_input after a step, and where sizes differ.
+  void start_from(const std::vector<given_moments>& moments,
+                  std::uint64_t steps) requires(takes_moments) {
+    take(moments, steps);
+  }
+
+  /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel ranks,
+  /// experts): `transport` joins the ranks that hold the other parts of this rank's replica, in the
+  /// same order on all replicas, each with an optimizer of its own. From now on a step that one
+  /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several ranks hold
+  /// counts as often). LAMB's layers are each rank's own tensors. Local steps are each rank's own.
+  ///
+  /// All make the same steps: one schedule (an automatic freeze sees v of the whole), more than
+  /// one rank each or one each; else all throw rank_mismatch. Not collective itself. Costs an
+  /// all_gather of 20 bytes in steps that average or exchange, a second if both, or to clip alone,
+  /// or to look at v.
+  template <class T>
+  [[gnu::cold]] void join_model_parallel(T transport) {
+    join_others(detail::wire_of<C>(std::move(transport)));
+  }
+
+  /// Compares parameters, moments and what the ranks agreed on, bit for bit. Finds memory that
+  /// fails, and trainers that write to parameters on one rank. Collective: throws rank_mismatch on
+  /// all ranks, naming the one that differs from most; invalid_input after a local step, when ranks
+  /// differ. Costs a pass over all of it on the host, 4 bytes per parameter for as long, and a
+  /// collective of 24 bytes.
+  [[gnu::cold]] void verify();
+
+  /// Where warnings go (null: nowhere); at first to stderr on rank 0.
+  void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
+
+  /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
+  /// collective. Throws checkpoint_error.
+  [[gnu::cold]] void save(std::ostream& out);
+  /// Reads what `save` wrote on this rank. Between building the optimizer and this, restore the
+  /// parameters of this rank: their digest is compared. (Not before building: ranks start equal,
+  /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
+  /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
+  [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options);
+  /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
+  /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
+  /// parameters it restores before; what the old ranks had still to send is kept on average. One
+  /// rank alone warms up anew; that, or a thaw, before a step has been made drops m. Collective;
+  /// throws as load. Costs reading all files on each rank; memory: the state three times.
+  template <class Open>
+  [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
+                                  resume_with with = resume_with::same_options) requires resumes {
+    read_old_job(
+        n_ranks, [&](std::size_t r, function_ref<void(std::istream&)> read) { read(*open(r)); },
+        with);
+  }
+
+  /// The transport, for what ranks decide together between steps. It counts as the optimizer's.
+  [[nodiscard]] wire transport() const { return parts_->lasting.comm; }
+  [[nodiscard]] int rank() const { return parts_->lasting.comm.rank(); }  ///< of this optimizer
+  [[nodiscard]] int size() const { return parts_->lasting.comm.size(); }  ///< ranks that train
+  /// Steps done, without the skipped ones (on a deferred backend, and in local steps, these count).
+  [[nodiscard]] std::uint64_t steps() const { return parts_->lasting.step; }
+  [[nodiscard]] std::size_t n_parameters() const {  ///< of all tensors
+    return parts_->lasting.average.axis().n_elements();
+  }
+  /// Bytes that live from step to step in this phase.
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const;
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const;  ///< in one
+
+  [[nodiscard]] const std::string& description() const { return name_; }        ///< and its options
+  [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }          ///< a part
+  [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }  ///< a part
+  [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }         ///< what sends
+  [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }  ///< what is exchanged
+  template <class Field>
+  [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {  ///< of a tensor
+    auto& e = parts_->lasting;
+    const auto flat = e.compressed.sender().flatten(field);
+    std::size_t words = 0;  // before it
+    for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
+    std::vector<float> values(e.tensors.sizes[tensor]);
+    e.backend().copy_out(values.data(), flat.data() + words * word_elements, values.size());
+    return values;
+  }
+
+ private:
+  [[gnu::cold]] optimizer(wire transport, std::string name,
+                          const std::vector<param_group<P, G>>& groups, R rule, S schedule,
+                          const C& collective, dense_sum sum);
+  [[gnu::cold]] void join_others(wire transport);
+  // What some pairings cannot do. The public names are constrained, but may not be defined
+  // elsewhere (clang 14); these may, and are empty where they are never called.
+  [[gnu::cold]] void thaw_for(std::uint64_t warm_up_steps);
+  [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
+  [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
+  [[nodiscard]] step_scalars now() {
+    step_scalars s;
+    parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);
+    return s;
+  }
+  [[nodiscard]] std::string where() const { return parts_->lasting.comm.where(); }
+  [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
+
+  std::unique_ptr<parts> parts_;  ///< on the heap, where they stay when the optimizer moves
+  std::string name_;
+};
+
+// What the calls do.
 
 template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::optimizer(wire transport, std::string name,

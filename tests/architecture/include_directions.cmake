@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Checks who includes whom under include/onebit and how long headers are; names every breach.
+# Checks who includes whom under include/onebit, how long headers are, how long the longest chain of
+# includes is, and that the core knows no extra; names every breach.
 #
 #   cmake [-DINCLUDE_DIR=<folder that holds onebit/>] -P include_directions.cmake
 
@@ -9,75 +10,36 @@ cmake_minimum_required(VERSION 3.25)
 
 # -- the rules ---------------------------------------------------------------------------------
 
-# A unit is a folder under onebit/, or the stem of a header that lies in onebit/ itself; wire.hpp,
-# any transport without its type, is a unit of its own, and so is onebit.h, which C programs include.
-# A unit may include the units named here; a unit that is not named here may not exist.
+# A unit is a folder under onebit/, or one of the headers that lie in onebit/ itself; wire.hpp, any
+# transport without its type, is a unit of its own. A unit may include itself and the units named here;
+# a unit that is not named here may not exist.
 
-# The core: each may include those before it.
-set(core error vocabulary concepts element layout wide_lanes launches memory_view now numbers tensor layer_sums tiled
-    clip)
-set(before "")
-foreach(unit IN LISTS core)
-  set(may_include_${unit} ${unit} ${before})
-  list(APPEND before ${unit})
-endforeach()
-set(may_include_policy_checks concepts wire)
+# The core.
+set(may_include_core "")
+set(may_include_wire core)
+set(may_include_transport core wire)
+set(may_include_backend core)
+set(may_include_compressor core)
+set(may_include_rule core)
+set(may_include_schedule core)
+set(may_include_collective core wire compressor)
+set(may_include_step core wire collective)
+set(may_include_checkpoint core wire collective step)
+set(may_include_optimizer core wire collective step checkpoint)
+set(may_include_algorithms core wire backend compressor rule schedule collective optimizer)
+set(may_include_any_optimizer core wire step checkpoint optimizer)
+set(may_include_onebit algorithms transport step ${may_include_algorithms})
+set(core_units core wire transport backend compressor rule schedule collective step checkpoint optimizer
+    algorithms any_optimizer onebit)
 
-# The policies know the core, or only its concepts, and not each other.
-set(may_include_transport element error vocabulary concepts transport)
-set(may_include_wire error vocabulary concepts)
-set(may_include_schedule error vocabulary concepts schedule)
-set(may_include_backend ${core} backend)
-set(may_include_compress ${core} compress)
-set(may_include_rule ${core} rule)
-# Collectives compress, and send over a wire: over whatever transport, on whatever backend.
-set(may_include_collective ${core} policy_checks compress wire collective)
+# The extras: they include the core, and nothing of the core includes them.
+set(may_include_by_name ${core_units})
+set(may_include_checkpoint_directory core wire)
+set(may_include_c ${core_units} by_name checkpoint_directory)
+set(may_include_torch core wire step any_optimizer)
 
-# An optimizer: what its parts say to others, the parts, one step, and what a trainer holds.
-set(may_include_digest "")
-set(may_include_checkpoint error digest)
-set(may_include_checkpoint_directory error digest)
-set(may_include_checkpoint_files error vocabulary checkpoint_directory)
-set(may_include_roll_call ${core} digest checkpoint wire)
-set(may_include_report ${core} wire)
-set(may_include_shards ${core} wire)
-set(may_include_given_moments ${core})
-set(may_include_flat_tensors error element tensor)
-set(may_include_tensor_table ${core} digest flat_tensors)
-set(may_include_engine ${core} flat_tensors tensor_table collective digest checkpoint roll_call shards wire)
-set(may_include_owed ${core} collective)
-set(may_include_restore ${core} collective checkpoint flat_tensors owed roll_call wire)
-set(may_include_verify error digest checkpoint wire)
-set(may_include_regroup ${may_include_restore} digest restore)
-set(may_include_moving_state ${core} checkpoint)
-set(may_include_change_tensors ${may_include_restore} digest moving_state restore)
-set(may_include_rebind error element flat_tensors memory_view tensor)
-set(may_include_own_card checkpoint roll_call verify)
-set(may_include_step_in_progress ${core} report shards verify)
-set(may_include_inspect ${core})
-set(may_include_running error step_in_progress)
-set(may_include_optimizer_class ${may_include_engine} ${may_include_step_in_progress} policy_checks engine restore
-                                given_moments inspect regroup running)
-set(may_include_optimizer ${may_include_optimizer_class} change_tensors own_card rebind optimizer_class)
-set(may_include_algorithms ${may_include_optimizer} backend compress rule schedule optimizer)
-set(may_include_onebit ${may_include_algorithms} transport algorithms)
-set(may_include_own_part ${core} collective flat_tensors)
-set(may_include_other_owners ${core} collective checkpoint moving_state own_card own_part roll_call running transport
-                             wire)
-set(may_include_sharded_parts ${may_include_optimizer} transport own_part rebind report running tensor_table verify)
-set(may_include_sharded ${may_include_algorithms} algorithms other_owners sharded_parts)
-
-# Faces of it: without its type, by name, from C.
-set(may_include_any_optimizer ${may_include_optimizer} optimizer)
-set(may_include_named_options error)
-set(may_include_read_options ${may_include_sharded} named_options sharded)
-set(may_include_make_optimizer ${may_include_read_options} any_optimizer read_options)
-set(may_include_onebit_h "")
-set(may_include_c_objects ${may_include_make_optimizer} make_optimizer onebit_h)
-set(may_include_onebit_c ${may_include_c_objects} c_objects checkpoint_files transport)
-
-# An adapter puts a face of another library on it.
-set(may_include_adapter ${core} wire report any_optimizer adapter moving_state)
+# Words of the extras: no header of the core names them.
+set(words_of_extras "torch|c10d|save_all|load_latest|make_optimizer|read_options|option_map|onebit_c")
 
 # The one unit in which a system header may appear; none of them is reached from the umbrella.
 set(system_headers mpi.h nccl.h cuda_runtime.h)
@@ -86,10 +48,11 @@ set(home_of_nccl.h transport)
 set(home_of_cuda_runtime.h backend)
 # Those of torch begin with one of its folders.
 set(torch_headers "^(torch|ATen|c10)/")
-set(homes_of_torch adapter transport)
+set(homes_of_torch torch)
 set(umbrella onebit/onebit.hpp)
 
-set(max_lines 350)
+set(max_lines 600)
+set(max_floors 16)
 
 # -- the check ---------------------------------------------------------------------------------
 
@@ -107,12 +70,10 @@ if(n_headers EQUAL 0)
   message(FATAL_ERROR "include directions: no headers in ${INCLUDE_DIR}/onebit")
 endif()
 
-# onebit/rule/adam.hpp -> rule, onebit/error.hpp -> error
+# onebit/rule/adam.hpp -> rule, onebit/optimizer.hpp -> optimizer
 function(unit_of header result)
   if(header STREQUAL "onebit/transport/wire.hpp")
     set(${result} wire PARENT_SCOPE)
-  elseif(header STREQUAL "onebit/onebit.h")
-    set(${result} onebit_h PARENT_SCOPE)
   elseif(header MATCHES "^onebit/([^/.]+)(/|\\.(hpp|cuh)$)")
     set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   else()
@@ -122,7 +83,7 @@ endfunction()
 
 foreach(header IN LISTS headers)
   unit_of("${header}" unit)
-  if(NOT header MATCHES "\\.(hpp|cuh)$" AND NOT unit STREQUAL "onebit_h")
+  if(NOT header MATCHES "\\.(hpp|cuh)$" AND NOT header STREQUAL "onebit/c/onebit.h")
     breach("${header}: is neither .hpp nor .cuh")
     continue()
   elseif(NOT DEFINED may_include_${unit})
@@ -132,11 +93,16 @@ foreach(header IN LISTS headers)
 
   # Brackets and semicolons would upset lists; includes and line counts need neither.
   file(READ "${INCLUDE_DIR}/${header}" text)
-  string(REGEX REPLACE "[][;\\\\]" "_" text "${text}")
+  string(REGEX REPLACE "[][;\\\\]" " " text "${text}")
   string(REGEX MATCHALL "\n" newlines "${text}")
   list(LENGTH newlines n_lines)
   if(n_lines GREATER max_lines)
     breach("${header}: has ${n_lines} lines, more than ${max_lines}")
+  endif()
+
+  string(REGEX REPLACE "//[^\n]*" "" code "${text}")
+  if(unit IN_LIST core_units AND code MATCHES "[^A-Za-z0-9_](${words_of_extras})[^A-Za-z0-9_]")
+    breach("${header}: names '${CMAKE_MATCH_1}', which is an extra's")
   endif()
 
   string(REGEX MATCHALL "(^|\n)[ \t]*#[ \t]*include[ \t]*[<\"][^>\"\n]+" lines "${text}")
@@ -178,11 +144,36 @@ foreach(header IN LISTS headers)
     unit_of("${name}" included)
     if(NOT EXISTS "${INCLUDE_DIR}/${name}")
       breach("${header}: includes ${name}, which does not exist")
-    elseif(NOT included IN_LIST may_include_${unit})
+    elseif(NOT included STREQUAL unit AND NOT included IN_LIST may_include_${unit})
       breach("${header}: ${unit} may not include ${included} (${name})")
     endif()
   endforeach()
 endforeach()
+
+# The floor of a header is one above the highest of those that it includes.
+set(top 0)
+foreach(header IN LISTS headers)
+  set(floor_of_${header} 1)
+endforeach()
+set(changed TRUE)
+while(changed AND top LESS 100)
+  set(changed FALSE)
+  foreach(header IN LISTS headers)
+    foreach(included IN LISTS includes_of_${header})
+      if(DEFINED floor_of_${included} AND NOT floor_of_${header} GREATER floor_of_${included})
+        math(EXPR floor_of_${header} "${floor_of_${included}} + 1")
+        set(changed TRUE)
+        if(floor_of_${header} GREATER top)
+          set(top "${floor_of_${header}}")
+          set(highest "${header}")
+        endif()
+      endif()
+    endforeach()
+  endforeach()
+endwhile()
+if(top GREATER max_floors)
+  breach("${highest}: a chain of ${top} includes, more than ${max_floors} (or one that ends nowhere)")
+endif()
 
 set(reached "")
 set(next "${umbrella}")
@@ -202,4 +193,4 @@ endwhile()
 if(breaches)
   message(FATAL_ERROR "include directions:\n${breaches}")
 endif()
-message(STATUS "include directions: ${n_headers} headers keep to the rules")
+message(STATUS "include directions: ${n_headers} headers on ${top} floors keep to the rules")

@@ -11,7 +11,7 @@ cmake_minimum_required(VERSION 3.25)
 function(write_good_tree)
   file(REMOVE_RECURSE "${WORK_DIR}")
   file(WRITE "${WORK_DIR}/CMakeLists.txt" "option(ONEBIT_CUDA) # onebit::cuda\n")
-  file(WRITE "${WORK_DIR}/include/onebit/error.hpp" "throw(\"no \"\n    \"rank \", 1, \" here\");\n")
+  file(WRITE "${WORK_DIR}/include/onebit/core/error.hpp" "throw(\"no \"\n    \"rank \", 1, \" here\");\n")
   file(WRITE "${WORK_DIR}/examples/a.cpp"
        "int main() {\n  // [ab]\n  a[0] = 1;\n    b();\n  // [/ab]\n}\n")
   file(WRITE "${WORK_DIR}/README.md" "# Top\n\n[guide](examples/guide/README.md)\n")

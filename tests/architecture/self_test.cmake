@@ -10,25 +10,24 @@ cmake_minimum_required(VERSION 3.25)
 
 function(write_good_tree)
   file(REMOVE_RECURSE "${WORK_DIR}")
-  file(WRITE "${WORK_DIR}/onebit/error.hpp" "#include <string>\n")
-  file(WRITE "${WORK_DIR}/onebit/vocabulary.hpp" "#include <cstddef>\n")
-  file(WRITE "${WORK_DIR}/onebit/concepts.hpp" "#include <onebit/vocabulary.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/tiled.hpp" "#include <onebit/concepts.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/rule/adam.hpp" "#include \"../tiled.hpp\"\n")
-  file(WRITE "${WORK_DIR}/onebit/transport/threads.hpp" "#include \"onebit/error.hpp\"\n")
-  file(WRITE "${WORK_DIR}/onebit/transport/wire.hpp" "#include <onebit/concepts.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/transport/mpi.hpp" "#include <mpi.h>\n")
-  file(WRITE "${WORK_DIR}/onebit/transport/c10d.hpp" "#include <torch/csrc/c10d.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/collective/dense.hpp" "#include <onebit/transport/wire.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/checkpoint.hpp" "#include <onebit/error.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/engine.hpp"
-       "#include <onebit/checkpoint.hpp>\n#include <onebit/collective/dense.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/step_in_progress.hpp" "#include <onebit/tiled.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/running.hpp" "#include <onebit/step_in_progress.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/optimizer.hpp"
-       "#include <onebit/engine.hpp>\n#include <onebit/running.hpp>\n")
-  file(WRITE "${WORK_DIR}/onebit/onebit.hpp"
+  set(tree "${WORK_DIR}/onebit")
+  file(WRITE "${tree}/core/error.hpp" "#include <string>\n")
+  file(WRITE "${tree}/core/concepts.hpp" "#include <cstddef>\n")
+  file(WRITE "${tree}/core/step_context.hpp" "#include <onebit/core/concepts.hpp>\n")
+  file(WRITE "${tree}/rule/adam.hpp" "#include \"../core/step_context.hpp\"\n")
+  file(WRITE "${tree}/transport/wire.hpp" "#include <onebit/core/concepts.hpp>\n")
+  file(WRITE "${tree}/transport/threads.hpp" "#include \"onebit/core/error.hpp\"\n")
+  file(WRITE "${tree}/transport/mpi.hpp" "#include <mpi.h>\n")
+  file(WRITE "${tree}/collective/dense_average.hpp" "#include <onebit/transport/wire.hpp>\n")
+  file(WRITE "${tree}/step/state.hpp" "#include <onebit/collective/dense_average.hpp>\n")
+  file(WRITE "${tree}/checkpoint/restore.hpp" "#include <onebit/step/state.hpp>\n")
+  file(WRITE "${tree}/optimizer.hpp" "#include <onebit/checkpoint/restore.hpp>\n")
+  file(WRITE "${tree}/algorithms.hpp"
        "#include <onebit/optimizer.hpp>\n#include <onebit/rule/adam.hpp>\n")
+  file(WRITE "${tree}/onebit.hpp" "// by_name has make_optimizer\n#include <onebit/algorithms.hpp>\n")
+  file(WRITE "${tree}/by_name/make_optimizer.hpp" "#include <onebit/algorithms.hpp>\n")
+  file(WRITE "${tree}/c/onebit.h" "\n")
+  file(WRITE "${tree}/torch/c10d.hpp" "#include <torch/csrc/c10d.hpp>\n")
 endfunction()
 
 function(check what expected)
@@ -57,42 +56,45 @@ endfunction()
 write_good_tree()
 check("a tree that keeps to the rules" "")
 
-check_breach("leaf includes leaf" rule/adam.hpp "#include <onebit/transport/threads.hpp>\n"
+check_breach("a policy includes a policy" rule/adam.hpp "#include <onebit/transport/threads.hpp>\n"
              "rule may not include transport")
-check_breach("leaf includes leaf, by a relative path" rule/adam.hpp
+check_breach("a policy includes a policy, by a relative path" rule/adam.hpp
              "#  include \"../transport/threads.hpp\"\n" "rule may not include transport")
-check_breach("core includes leaf" error.hpp "#include <onebit/rule/adam.hpp>\n"
-             "error may not include rule")
-check_breach("core includes what comes after it" concepts.hpp "#include <onebit/tiled.hpp>\n"
-             "concepts may not include tiled")
-check_breach("collective includes a transport" collective/dense.hpp
+check_breach("core includes a policy" core/error.hpp "#include <onebit/rule/adam.hpp>\n"
+             "core may not include rule")
+check_breach("collective includes a transport" collective/dense_average.hpp
              "#include <onebit/transport/threads.hpp>\n" "collective may not include transport")
 check_breach("rule includes the wire" rule/adam.hpp "#include <onebit/transport/wire.hpp>\n"
              "rule may not include wire")
 check_breach("the wire includes a transport" transport/wire.hpp "#include \"threads.hpp\"\n"
              "wire may not include transport")
-check_breach("checkpoint includes the core" checkpoint.hpp "#include <onebit/concepts.hpp>\n"
-             "checkpoint may not include concepts")
-check_breach("engine includes a rule" engine.hpp "#include <onebit/rule/adam.hpp>\n"
-             "engine may not include rule")
-check_breach("step includes the engine" step_in_progress.hpp "#include <onebit/engine.hpp>\n"
-             "step_in_progress may not include engine")
-check_breach("collective includes optimizer" collective/dense.hpp
+check_breach("a step includes a rule" step/state.hpp "#include <onebit/rule/adam.hpp>\n"
+             "step may not include rule")
+check_breach("a step includes checkpoints" step/state.hpp "#include <onebit/checkpoint/restore.hpp>\n"
+             "step may not include checkpoint")
+check_breach("collective includes optimizer" collective/dense_average.hpp
              "#include <onebit/optimizer.hpp>\n" "collective may not include optimizer")
 check_breach("optimizer includes the umbrella" optimizer.hpp "#include <onebit/onebit.hpp>\n"
              "optimizer may not include onebit")
+check_breach("the core includes an extra" onebit.hpp "#include <onebit/by_name/make_optimizer.hpp>\n"
+             "onebit may not include by_name")
+check_breach("the core names what an extra has" optimizer.hpp "struct option_map;\n"
+             "names 'option_map', which is an extra's")
 check_breach("MPI outside its folder" optimizer.hpp "#include <mpi.h>\n"
              "includes mpi.h, which belongs in transport/ alone")
 check_breach("CUDA outside its folder" transport/threads.hpp "#include <cuda_runtime.h>\n"
              "includes cuda_runtime.h, which belongs in backend/ alone")
-check_breach("torch outside its folders" engine.hpp "#include <ATen/ATen.h>\n"
+check_breach("torch outside its folder" step/state.hpp "#include <ATen/ATen.h>\n"
              "includes ATen/ATen.h, but torch's headers belong in")
-check_breach("the umbrella reaches torch" onebit.hpp "#include <onebit/transport/c10d.hpp>\n"
+check_breach("the umbrella reaches torch" onebit.hpp "#include <onebit/torch/c10d.hpp>\n"
              "onebit/onebit.hpp: reaches torch.h")
 check_breach("the umbrella reaches MPI" onebit.hpp "#include <onebit/transport/mpi.hpp>\n"
              "onebit/onebit.hpp: reaches mpi.h")
 check_breach("an unknown folder" detail/misc.hpp "\n" "no rule knows the unit 'detail'")
-check_breach("a header that is not there" rule/adam.hpp "#include <onebit/layout.hpp>\n"
+check_breach("another file at the root" misc.hpp "\n" "no rule knows the unit 'misc'")
+check_breach("a header that is not there" rule/adam.hpp "#include <onebit/core/layout.hpp>\n"
              "which does not exist")
-string(REPEAT "// a line; with [brackets\n" 351 long)
-check_breach("a long header" rule/adam.hpp "${long}" "has 352 lines, more than 350")
+check_breach("a circle" core/concepts.hpp "#include <onebit/core/step_context.hpp>\n"
+             "includes, more than 16")
+string(REPEAT "// a line; with [brackets\n" 600 long)
+check_breach("a long header" rule/adam.hpp "${long}" "has 601 lines, more than 600")

@@ -126,42 +126,6 @@ TEST_CASE("lanes: a product and a sum are two roundings, fma is one") {
   }
 }
 
-namespace {
-
-template <class Word>
-struct packing {
-  const float *values, *dithers;
-  std::byte* out;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    Word::template store<L>(out + i * Word::bytes, L::load(values + i * 32),
-                            L::load(dithers + i * 32));
-  }
-};
-
-}  // namespace
-
-TEST_CASE_TEMPLATE("lanes: v is packed to the same bytes on all", Word, onebit::detail::byte_word,
-                   onebit::detail::byte_root, onebit::detail::half_word) {
-  constexpr std::size_t n = 200;
-  flat values(n * 32), dithers(n * 32);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const int e = static_cast<int>(hashed(5, 0, 0, i) % 60) - 40;
-    values[i] = i % 7 == 3 ? 0.0F : std::ldexp(std::fabs(noise(5, 1, 0, i)), e);
-    if (i % 5 == 0) values[i] = std::ldexp(1.0F, e);  // where units change
-    dithers[i] = i % 3 == 0 ? 0.0F : noise(5, 2, 0, i) / 2.01F;
-  }
-  std::vector<std::byte> first;
-  for (const onebit::isa set : instruction_sets()) {
-    CAPTURE(std::string(onebit::to_string(set)));
-    std::vector<std::byte> out(n * Word::bytes);
-    onebit::host(1, set).launch(n, packing<Word>{values.data(), dithers.data(), out.data()});
-    if (first.empty()) first = out;
-    CHECK(out == first);
-  }
-}
-
 TEST_CASE("lanes: first(n) has n bits") {
   CHECK(onebit::host_lanes::first(0) == 0);
   CHECK(onebit::host_lanes::first(5) == 31U);

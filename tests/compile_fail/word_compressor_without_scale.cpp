@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // expect: onebit: this type is no Compressor: write either the three members of a TileCompressor
-// expect: or the members of a WordCompressor as in onebit/compress/sign.hpp
+// expect: or the members of a WordCompressor as in onebit/compressor/sign.hpp
 
 #include <cstddef>
 #include <cstdint>

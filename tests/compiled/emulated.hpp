@@ -21,7 +21,7 @@
 
 namespace onebit {
 
-#if defined(ONEBIT_TESTS_COMPILED)
+#if defined(ONEBIT_TESTS_COMPILED) && defined(ONEBIT_TESTS_ALL)
 ONEBIT_TESTS_EMULATED(ONEBIT_TESTS_DECLARE)
 #endif
 

@@ -9,42 +9,52 @@
 
 #include <onebit/onebit.hpp>
 
-#define ONEBIT_TESTS_ADAM(X)                                                           \
-  X(adam_rule<host>, always_dense, gather_scatter<identity>, float, float)             \
-  X(adam_rule<host>, always_dense, gather_scatter<identity>, float, const float)       \
-  X(adam_rule<host>, always_dense, gather_scatter<identity>, bf16, bf16)               \
-  X(adam_rule<host>, always_dense, gather_scatter<identity>, bf16, float)              \
-  X(adam_rule<host>, always_dense, gather_scatter<identity>, fp16, fp16)               \
-  X(adam_rule<host>, always_dense, gather_scatter<identity>, any_element, any_element) \
-  X(adam_rule<host>, freeze, gather_scatter<identity>, float, float)
+// Of every element type, where all tests are built.
+#if defined(ONEBIT_TESTS_ALL)
+#define ONEBIT_TESTS_OF_TYPES(...) __VA_ARGS__
+#else
+#define ONEBIT_TESTS_OF_TYPES(...)
+#endif
 
-#define ONEBIT_TESTS_ONE_BIT_ADAM(X)                                       \
-  X(adam_rule<host>, freeze, gather_scatter<sign<>>, float, float)         \
-  X(adam_rule<host>, freeze, gather_scatter<sign<>>, float, const float)   \
-  X(adam_rule<host>, freeze, gather_scatter<sign<>>, bf16, bf16)           \
-  X(adam_rule<host>, freeze, gather_scatter<sign<l1_scale>>, float, float) \
-  X(adam_rule<host>, freeze, all_gather<sign<>>, float, float)             \
-  X(adam_rule<host>, freeze, all_gather<sign<>>, float, const float)       \
-  X(adam_rule<host>, freeze, all_gather<sign<l1_scale>>, float, float)     \
-  X(adam_rule<host>, freeze, hierarchical<sign<>>, float, float)
+#define ONEBIT_TESTS_ADAM(X)                                                                  \
+  X(adam_rule<host>, always_dense, gather_scatter<identity>, float, float)                    \
+  X(adam_rule<host>, freeze, gather_scatter<identity>, float, float)                          \
+  ONEBIT_TESTS_OF_TYPES(                                                                      \
+      X(adam_rule<host>, always_dense, gather_scatter<identity>, float, const float)          \
+          X(adam_rule<host>, always_dense, gather_scatter<identity>, bf16, bf16)              \
+              X(adam_rule<host>, always_dense, gather_scatter<identity>, bf16, float)         \
+                  X(adam_rule<host>, always_dense, gather_scatter<identity>, fp16, fp16)      \
+                      X(adam_rule<host>, always_dense, gather_scatter<identity>, any_element, \
+                        any_element))
 
-#define ONEBIT_TESTS_LAMB(X)                                                     \
-  X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, float)       \
-  X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, const float) \
-  X(lamb_rule<host>, always_dense, gather_scatter<identity>, bf16, bf16)         \
-  X(lamb_rule<host>, freeze, gather_scatter<identity>, float, float)             \
-  X(lamb_rule<host>, freeze, gather_scatter<sign<>>, float, float)               \
-  X(lamb_rule<host>, freeze, gather_scatter<sign<>>, float, const float)         \
-  X(lamb_rule<host>, freeze, gather_scatter<sign<>>, bf16, bf16)                 \
-  X(lamb_rule<host>, freeze, all_gather<sign<>>, float, float)                   \
-  X(lamb_rule<host>, freeze, hierarchical<sign<>>, float, float)
+#define ONEBIT_TESTS_ONE_BIT_ADAM(X)                                                   \
+  X(adam_rule<host>, freeze, gather_scatter<sign<>>, float, float)                     \
+  X(adam_rule<host>, freeze, gather_scatter<sign<>>, float, const float)               \
+  X(adam_rule<host>, freeze, gather_scatter<sign<l1_scale>>, float, float)             \
+  X(adam_rule<host>, freeze, all_gather<sign<>>, float, float)                         \
+  X(adam_rule<host>, freeze, all_gather<sign<l1_scale>>, float, float)                 \
+  X(adam_rule<host>, freeze, hierarchical<sign<>>, float, float)                       \
+  ONEBIT_TESTS_OF_TYPES(X(adam_rule<host>, freeze, gather_scatter<sign<>>, bf16, bf16) \
+                            X(adam_rule<host>, freeze, all_gather<sign<>>, float, const float))
 
-#define ONEBIT_TESTS_ZERO_ONE_ADAM(X)                                       \
-  X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, float, float)   \
-  X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, bf16, bf16)     \
-  X(zero_one_rule<host>, intervals, gather_scatter<identity>, float, float) \
-  X(zero_one_rule<host>, intervals, all_gather<sign<>>, float, float)       \
-  X(zero_one_rule<host>, intervals, hierarchical<sign<>>, float, float)
+#define ONEBIT_TESTS_LAMB(X)                                                             \
+  X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, float)               \
+  X(lamb_rule<host>, freeze, gather_scatter<sign<>>, float, float)                       \
+  X(lamb_rule<host>, freeze, all_gather<sign<>>, float, float)                           \
+  X(lamb_rule<host>, freeze, hierarchical<sign<>>, float, float)                         \
+  ONEBIT_TESTS_OF_TYPES(                                                                 \
+      X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, const float)     \
+          X(lamb_rule<host>, always_dense, gather_scatter<identity>, bf16, bf16)         \
+              X(lamb_rule<host>, freeze, gather_scatter<identity>, float, float)         \
+                  X(lamb_rule<host>, freeze, gather_scatter<sign<>>, float, const float) \
+                      X(lamb_rule<host>, freeze, gather_scatter<sign<>>, bf16, bf16))
+
+#define ONEBIT_TESTS_ZERO_ONE_ADAM(X)                                                            \
+  X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, float, float)                        \
+  X(zero_one_rule<host>, intervals, all_gather<sign<>>, float, float)                            \
+  X(zero_one_rule<host>, intervals, hierarchical<sign<>>, float, float)                          \
+  ONEBIT_TESTS_OF_TYPES(X(zero_one_rule<host>, intervals, gather_scatter<sign<>>, bf16, bf16) X( \
+      zero_one_rule<host>, intervals, gather_scatter<identity>, float, float))
 
 namespace onebit {
 

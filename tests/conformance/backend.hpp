@@ -8,10 +8,10 @@
 
 #include <cstring>
 #include <memory>
-#include <onebit/collective/slot.hpp>
-#include <onebit/compress/sign.hpp>
-#include <onebit/launches.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/collective/message.hpp>
+#include <onebit/compressor/sign.hpp>
+#include <onebit/core/launch.hpp>
+#include <onebit/core/layout.hpp>
 #include <span>
 #include <vector>
 

@@ -10,7 +10,7 @@
 
 #include <initializer_list>
 #include <limits>
-#include <onebit/element.hpp>
+#include <onebit/core/element_types.hpp>
 #include <tuple>
 #include <utility>
 
@@ -188,7 +188,7 @@ struct sums {
   const double* doubles;
   const std::uint32_t* counts;
   double* out;                  // [2][n]
-  std::uint64_t* count_totals;  // [3][n]
+  std::uint64_t* count_totals;  // [n]
   float* tops;                  // [2][n]
   std::size_t n_max;
   template <class L>
@@ -196,8 +196,6 @@ struct sums {
     L::store_scalar(out + n, L::sum(floats, n));
     L::store_scalar(out + n_max + n, L::sum(doubles, n));
     L::store_scalar(count_totals + n, L::sum_counts(counts, n));
-    L::store_scalar(count_totals + n_max + n, L::sum_weighted(counts, 5, n));
-    L::store_scalar(count_totals + 2 * n_max + n, L::sum_weighted(counts, 1000 * n, n));
     L::store_scalar(tops + n, L::largest(floats, n, 0.0F));
     L::store_scalar(tops + n_max + n, L::largest(floats, n, 1e3F));
   }
@@ -212,7 +210,7 @@ std::tuple<std::vector<double>, std::vector<std::uint64_t>, flat> run_sums(
   const auto d = uploaded(backend, doubles);
   const auto c = uploaded(backend, counts);
   auto out = backend.template make_buffer<double>(2 * n);
-  auto totals = backend.template make_buffer<std::uint64_t>(3 * n);
+  auto totals = backend.template make_buffer<std::uint64_t>(n);
   auto tops = backend.template make_buffer<float>(2 * n);
   backend.launch(n, sums{f.data(), d.data(), c.data(), out.data(), totals.data(), tops.data(), n});
   return {downloaded(backend, out), downloaded(backend, totals), downloaded(backend, tops)};

@@ -16,8 +16,8 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/element_types.hpp>
 #include <onebit/transport/wire.hpp>
 #include <optional>
 #include <string>

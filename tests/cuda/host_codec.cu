@@ -6,7 +6,7 @@
 
 #include <onebit/backend/cuda.cuh>
 #include <onebit/backend/host.hpp>
-#include <onebit/collective/slot.hpp>
+#include <onebit/collective/message.hpp>
 
 struct host_codec {
   std::size_t tile_bytes(std::size_t n) const { return n; }

@@ -48,7 +48,7 @@ std::vector<trajectory> interrupted(int n, std::uint64_t half, const Make& make,
           return std::make_unique<std::istringstream>(files[r]);
         });
       }
-      o.verify_every(4);
+      o.verify();
     }
     if (n == n_after) o.load(in);
     CHECK(o.steps() == half);

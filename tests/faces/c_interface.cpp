@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
-#include <onebit/onebit_c.hpp>
+#include <onebit/c/onebit_c.hpp>
 #include <string>
 #include <vector>
 

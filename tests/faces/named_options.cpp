@@ -7,7 +7,7 @@
 
 #include <fstream>
 #include <iterator>
-#include <onebit/make_optimizer.hpp>
+#include <onebit/by_name/make_optimizer.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -159,8 +159,6 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"freeze.after", "400", freezing},
                       {"ratio", "0.97", freezing},
                       {"freeze.ratio", "0.97", freezing},
-                      {"lr_warmup_steps", "20", freezing},
-                      {"freeze.lr_warmup_steps", "20", freezing},
                       {"warm_up_sum", "transport", freezing},
                       {"refreshes", "3", {one_bit_adam}},
                       {"max_step", "5", compressing},
@@ -219,7 +217,6 @@ TEST_CASE("each key sets what it means") {
   CHECK(one_bit({{"after", "0"}}).one_bit_adam.freeze.after == 0);
   CHECK(one_bit({{"freeze.after", "5"}}).one_bit_adam.freeze.after == 5);
   CHECK(one_bit({{"ratio", "0.97"}}).one_bit_adam.freeze.ratio == 0.97);
-  CHECK(one_bit({{"lr_warmup_steps", "20"}}).one_bit_adam.freeze.lr_warmup_steps == 20);
   CHECK(one_bit({{"refreshes", "3"}}).one_bit_adam.refreshes == 3);
   CHECK(one_bit({{"max_step", "5"}}).one_bit_adam.adam.max_step == 5);
   CHECK(one_bit({{"max_grad_norm", "5"}}).one_bit_adam.adam.max_grad_norm == 5);

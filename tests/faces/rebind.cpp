@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
-#include <onebit/make_optimizer.hpp>
+#include <onebit/by_name/make_optimizer.hpp>
 #include <onebit/transport/threads.hpp>
 #include <span>
 #include <string>

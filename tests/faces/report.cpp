@@ -7,7 +7,7 @@
 
 #include <cstdlib>
 #include <limits>
-#include <onebit/report.hpp>
+#include <onebit/step/report.hpp>
 #include <random>
 #include <string>
 

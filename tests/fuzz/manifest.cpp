@@ -3,7 +3,7 @@
 
 // Any bytes as a manifest: nothing, or what is written again as the same bytes.
 
-#include <onebit/checkpoint_files.hpp>
+#include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <sstream>
 
 #include "bytes.hpp"

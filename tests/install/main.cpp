@@ -3,7 +3,7 @@
 
 // One Adam step on two ranks: with equal gradients every parameter moves by minus the step size.
 
-#include <onebit/onebit.h>  // what C programs include
+#include <onebit/c/onebit.h>  // what C programs include
 
 #include <cmath>
 #include <cstdlib>

@@ -15,7 +15,7 @@
 
 cmake_minimum_required(VERSION 3.22)
 include("${SOURCE_DIR}/cmake/version.cmake")
-onebit_read_version("${SOURCE_DIR}/include/onebit/vocabulary.hpp" version)
+onebit_read_version("${SOURCE_DIR}/include/onebit/core/config.hpp" version)
 
 function(step)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE rc)

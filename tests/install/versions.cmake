@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Whatever names onebit's version must name the one of vocabulary.hpp.
+# Whatever names onebit's version must name the one of config.hpp.
 #
 #   cmake -DSOURCE_DIR= -P versions.cmake
 
 cmake_minimum_required(VERSION 3.22)
 include("${SOURCE_DIR}/cmake/version.cmake")
-onebit_read_version("${SOURCE_DIR}/include/onebit/vocabulary.hpp" version)
+onebit_read_version("${SOURCE_DIR}/include/onebit/core/config.hpp" version)
 
 foreach(line IN ITEMS "CITATION.cff: version: ${version}\n"
                       "cmake/packaging/vcpkg/vcpkg.json:  \"version\": \"${version}\",\n")

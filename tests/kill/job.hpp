@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
-#include <onebit/checkpoint_files.hpp>
+#include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
 #include <stdexcept>
@@ -170,12 +170,7 @@ class with_all_shards {
   onebit::report step(float lr) { return o_->step(lr); }
   void save(std::ostream& out) { o_->save(out); }
   void load(std::istream& in, auto... with) { o_->load(in, with...); }
-  template <class News>
-  [[nodiscard]] std::vector<News> tell_all(const News& mine) {
-    std::vector<News> told(static_cast<std::size_t>(size()));
-    all_.all_gather(&mine, told.data(), sizeof mine);
-    return told;
-  }
+  [[nodiscard]] onebit::wire transport() const { return onebit::wire(all_); }
 
  private:
   Optimizer* o_;
@@ -230,7 +225,7 @@ auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
       const T replicas = t.split(shard, t.rank()), shards = t.split(t.rank() % half, t.rank());
       o.adam.max_grad_norm = 1;  // the norm of the whole is learnt over the shards, too
       auto own = onebit::one_bit_adam(groups, replicas, o);
-      own.join_shards(shards);
+      own.join_model_parallel(shards);
       with_all_shards<decltype(own), T> whole(own, t);
       return f(whole);
     }

@@ -43,7 +43,7 @@ tally count(const std::vector<std::size_t>& sizes, std::size_t n_chunks, granula
 
 /// A step that averages: floats, the sum of the squares of a chunk that is not empty, a status.
 std::size_t dense_bytes(std::size_t n_ranks, const tally& c) {
-  return 2 * (n_ranks - 1) * (128 * c.chunk_words + (c.n_words > 0 ? 4 : 0) + 20);
+  return 2 * (n_ranks - 1) * (128 * c.chunk_words + (c.n_words > 0 ? 4 : 0) + 12);
 }
 
 template <class Collective>
@@ -81,9 +81,9 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
         const tally c = count(sizes, n_ranks, g), whole = count(sizes, 1, g);
         const std::size_t dense = dense_bytes(n_ranks, c);
         const std::size_t scattered =
-            2 * (n_ranks - 1) * (4 * c.chunk_words + 4 * c.slot_scales + 20);
+            2 * (n_ranks - 1) * (4 * c.chunk_words + 4 * c.slot_scales + 12);
         const std::size_t gathered =
-            (n_ranks - 1) * (4 * whole.n_words + 4 * whole.slot_scales + 20);
+            (n_ranks - 1) * (4 * whole.n_words + 4 * whole.slot_scales + 12);
         const std::uint32_t two = w > 1 ? 2 : 0, one = w > 1 ? 1 : 0;
         // with one rank nothing would travel, and every step is a dense one
         const onebit::sign<> codec{g};
@@ -101,7 +101,7 @@ TEST_CASE("law 5: bytes sent are the formula's, for every granularity, collectiv
       }
       const tally c = count(sizes, n_ranks, granularity::vector());
       const std::size_t dense = dense_bytes(n_ranks, c);
-      const std::size_t exact = 2 * (n_ranks - 1) * (128 * c.chunk_words + 20);
+      const std::size_t exact = 2 * (n_ranks - 1) * (128 * c.chunk_words + 12);
       p.options.warm_up_sum = onebit::dense_sum::transport;
       for (const trace& t : run(p, onebit::gather_scatter<onebit::identity>{})) {
         check_step(t.reports.front(), onebit::phase::dense, dense, w > 1 ? 1 : 0);
@@ -125,7 +125,7 @@ TEST_CASE("law 5: the bytes of a tile compressor are those that it names") {
                              aligned(codec.tile_bytes(5000 - 4096)) + aligned(codec.tile_bytes(3)) +
                              aligned(codec.tile_bytes(100));
   for (const trace& t : run(p, onebit::gather_scatter{codec})) {
-    check_step(t.reports.back(), onebit::phase::compressed, 2 * (std::max(first, second) + 20), 2);
+    check_step(t.reports.back(), onebit::phase::compressed, 2 * (std::max(first, second) + 12), 2);
   }
 }
 

@@ -24,18 +24,24 @@ onebit::any_optimizer make_one_bit_adam(memory& own, const plan& p, onebit::thre
                                                onebit::host);                             \
   KEYWORD template onebit::any_optimizer make_one_bit_adam<G, __VA_ARGS__>(               \
       memory&, const plan&, onebit::threads, __VA_ARGS__);
+#if defined(ONEBIT_TESTS_ALL)
 #define ONEBIT_TESTS_SHARED_BOTH(KEYWORD, ...)     \
   ONEBIT_TESTS_SHARED(KEYWORD, float, __VA_ARGS__) \
   ONEBIT_TESTS_SHARED(KEYWORD, const float, __VA_ARGS__)
-#define ONEBIT_TESTS_SHARED_ALL(KEYWORD)                                                    \
-  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::gather_scatter<onebit::sign<onebit::l2_scale>>) \
-  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::gather_scatter<onebit::sign<onebit::l1_scale>>) \
-  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::all_gather<onebit::sign<onebit::l2_scale>>)     \
-  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::all_gather<onebit::sign<onebit::l1_scale>>)     \
-  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::gather_scatter<onebit::identity>)               \
-  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::gather_scatter<ternary>)                        \
-  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::all_gather<int8_tile>)                          \
-  ONEBIT_TESTS_SHARED(KEYWORD, float, onebit::gather_scatter<int8_tile>)                    \
+#else
+#define ONEBIT_TESTS_SHARED_BOTH(KEYWORD, ...) ONEBIT_TESTS_SHARED(KEYWORD, float, __VA_ARGS__)
+#endif
+#define ONEBIT_TESTS_SHARED_ALL(KEYWORD)                                                      \
+  ONEBIT_TESTS_SHARED(KEYWORD, float, onebit::gather_scatter<onebit::sign<onebit::l2_scale>>) \
+  ONEBIT_TESTS_SHARED(KEYWORD, const float,                                                   \
+                      onebit::gather_scatter<onebit::sign<onebit::l2_scale>>)                 \
+  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::gather_scatter<onebit::sign<onebit::l1_scale>>)   \
+  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::all_gather<onebit::sign<onebit::l2_scale>>)       \
+  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::all_gather<onebit::sign<onebit::l1_scale>>)       \
+  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::gather_scatter<onebit::identity>)                 \
+  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::gather_scatter<ternary>)                          \
+  ONEBIT_TESTS_SHARED_BOTH(KEYWORD, onebit::all_gather<int8_tile>)                            \
+  ONEBIT_TESTS_SHARED(KEYWORD, float, onebit::gather_scatter<int8_tile>)                      \
   ONEBIT_TESTS_SHARED(KEYWORD, float, onebit::all_gather<ternary>)
 
 ONEBIT_TESTS_SHARED_ALL(extern)

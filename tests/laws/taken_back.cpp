@@ -172,7 +172,7 @@ void check_scarce_memory(int n, algorithm a, const Make& make, std::size_t annou
 
 }  // namespace
 
-TEST_CASE("law 10: memory that runs out, in any allocation of any step") {
+TEST_CASE("law 7: memory that runs out, in any allocation of any step") {
   for (const algorithm a : all_compressed) {
     for (const policy p : all_policies) {
       CAPTURE(static_cast<int>(a));
@@ -191,7 +191,7 @@ TEST_CASE("law 10: memory that runs out, in any allocation of any step") {
   }
 }
 
-TEST_CASE("law 10: an optimizer under way is moved over: its collectives end before their memory") {
+TEST_CASE("law 7: an optimizer under way is moved over: its collectives end before their memory") {
   for (const algorithm a : all_compressed) {
     const auto expected = undisturbed(2, maker(a, policy::buckets));
     std::atomic<unsigned> n_started{0};
@@ -235,7 +235,7 @@ TEST_CASE("law 10: an optimizer under way is moved over: its collectives end bef
   }
 }
 
-TEST_CASE("law 10: a step that has begun is given up with its optimizer") {
+TEST_CASE("law 7: a step that has begun is given up with its optimizer") {
   for (const algorithm a : all_compressed) {
     for (const policy p : all_policies) {
       CAPTURE(static_cast<int>(a));
@@ -281,7 +281,7 @@ TEST_CASE("law 10: a step that has begun is given up with its optimizer") {
   }
 }
 
-TEST_CASE("law 10: what was odd in a step that failed is not said of the next one") {
+TEST_CASE("law 7: what was odd in a step that failed is not said of the next one") {
   (void)onebit_test::on_ranks(2, [](onebit::threads t) {
     onebit_test::training<> data;
     const auto told = std::make_shared<onebit_test::script>();

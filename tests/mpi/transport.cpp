@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <onebit/error.hpp>
+#include <onebit/core/error.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <onebit/transport/staged.hpp>
 #include <onebit/transport/wire.hpp>

@@ -8,7 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <onebit/schedule.hpp>
+#include <onebit/schedule/freeze.hpp>
+#include <onebit/schedule/intervals.hpp>
 #include <vector>
 
 #include "../../examples/advisor/dry_run.hpp"

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <onebit/checkpoint_files.hpp>
+#include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
 #include <sstream>
@@ -70,7 +70,7 @@ class trained {
   virtual void begin(float lr) = 0;
   virtual void ready(std::size_t tensor) = 0;
   virtual void thaw(std::uint64_t n) = 0;
-  virtual void verify_every(std::uint64_t n) = 0;
+  virtual void verify() = 0;
   [[nodiscard]] virtual std::uint64_t steps() const = 0;
   [[nodiscard]] virtual std::string saved() = 0;
   virtual void load(const std::string& state) = 0;
@@ -110,7 +110,7 @@ class trained_by final : public trained {
   void thaw(std::uint64_t n) override {
     if constexpr (requires { o_.thaw(n); }) o_.thaw(n);
   }
-  void verify_every(std::uint64_t n) override { o_.verify_every(n); }
+  void verify() override { o_.verify(); }
   [[nodiscard]] std::uint64_t steps() const override { return o_.steps(); }
   [[nodiscard]] std::string saved() override { return onebit_test::saved(o_); }
   void load(const std::string& state) override {

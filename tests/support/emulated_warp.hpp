@@ -16,8 +16,8 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <onebit/backend/warp_lanes.hpp>
-#include <onebit/wide_lanes.hpp>
+#include <onebit/backend/cuda_lanes.hpp>
+#include <onebit/core/wide_lanes.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>

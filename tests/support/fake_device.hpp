@@ -14,7 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
-#include <onebit/error.hpp>
+#include <onebit/core/error.hpp>
 #include <onebit/transport/memory.hpp>
 #include <stdexcept>
 #include <utility>

@@ -6,8 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/concepts.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/layout.hpp>
 
 namespace onebit_test {
 

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <onebit/error.hpp>
+#include <onebit/core/error.hpp>
 #include <onebit/transport/threads.hpp>
 #include <utility>
 #include <vector>

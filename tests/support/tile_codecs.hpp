@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <onebit/concepts.hpp>
+#include <onebit/core/concepts.hpp>
 #include <string>
 
 namespace onebit_test {

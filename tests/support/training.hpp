@@ -10,8 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/algorithms.hpp>
-#include <onebit/checkpoint.hpp>
-#include <onebit/layout.hpp>
+#include <onebit/core/archive.hpp>
+#include <onebit/core/layout.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/transport/threads.hpp>
 #include <vector>

@@ -25,7 +25,7 @@ class Onebit(ConanFile):
         return os.path.normpath(os.path.join(self.recipe_folder, "..", "..", ".."))
 
     def set_version(self):
-        header = load(self, os.path.join(self._root, "include", "onebit", "vocabulary.hpp"))
+        header = load(self, os.path.join(self._root, "include", "onebit", "core", "config.hpp"))
         number = int(re.search(r"^#define ONEBIT_VERSION (\d+)", header, re.M).group(1))
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 

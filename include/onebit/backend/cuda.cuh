@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/backend/cuda_lanes.hpp>
 #include <onebit/backend/cuda_memory.cuh>
-#include <onebit/backend/warp_lanes.hpp>
-#include <onebit/concepts.hpp>
-#include <onebit/wide_lanes.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/wide_lanes.hpp>
 #include <type_traits>
 #include <utility>
 

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <onebit/error.hpp>
+#include <onebit/core/error.hpp>
 #include <utility>
 
 /// CUDA's memory, streams and graphs, with checked calls. No kernels.

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/element_types.hpp>
 
 /// The reference lanes: a word as 32 plain floats. Every other lane type gives the same bits.
 ///

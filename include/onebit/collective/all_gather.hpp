@@ -4,12 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/collective/sender.hpp>
-#include <onebit/collective/slot.hpp>
-#include <onebit/collective/starting.hpp>
-#include <onebit/compress/identity.hpp>
-#include <onebit/concepts.hpp>
-#include <onebit/policy_checks.hpp>
+#include <onebit/collective/message.hpp>
+#include <onebit/collective/worker.hpp>
+#include <onebit/compressor/identity.hpp>
+#include <onebit/core/concepts.hpp>
 #include <onebit/transport/wire.hpp>
 #include <span>
 #include <string>
@@ -25,28 +23,19 @@ namespace onebit::inline v0_1 {
 /// `sign`, W/2 times the gather-scatter's. Memory: sender, W messages agreed, W of work space.
 /// Prefer it for 2 or 3 ranks, or vectors so small that a second round trip costs more than bytes.
 template <Compressor C, class B>
-class all_gather_exchange {
+class all_gather_exchange : public flat_exchange<C, B> {
+  using base = flat_exchange<C, B>;
+  using base::make, base::sender_, base::wire_;
+
  public:
-  using backend_type = B;
-  using sender_type = onebit::sender<C, B>;
-  using float_buffer = buffer_of<B, float>;
-  using byte_buffer = buffer_of<B, std::byte>;
+  using base::axis, base::carries, base::slot_bytes;
+  using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using view = mean_view<C>;
-  static constexpr bool carries = sender_type::carries;
-  static constexpr bool own_messages = true;
 
   all_gather_exchange(C codec, wire w, B backend, std::span<const std::size_t> sizes)
-      : wire_(std::move(w)),
-        sender_(std::move(codec), std::move(backend), sizes, 1) {}
+      : base(std::move(codec), std::move(w), std::move(backend), sizes, 1, 1) {}
 
   /// As gather_scatter_exchange, here and below.
-  [[nodiscard]] bool travels() const { return wire_.size() > 1; }
-  /// Whether its encode pass overwrites what must be saved.
-  [[nodiscard]] bool needs_undo() const { return carries; }
-  [[nodiscard]] const layout& axis() const { return sender_.axis(); }
-  [[nodiscard]] std::size_t slot_bytes() const { return sender_.format().slot_bytes; }
-  [[nodiscard]] sender_type& sender() { return sender_; }
-
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer own;
@@ -75,7 +64,6 @@ class all_gather_exchange {
     }
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
-  void count_live(live_mask live) { sender_.count_live(live); }
 
   [[nodiscard]] view agreed(live_mask live) {
     return view_of(gathered_.current(), live, tile_room::agreed);
@@ -106,28 +94,16 @@ class all_gather_exchange {
                      finite_kernel<view>{heard(t.live), sender_.tiles(), t.now});
     }
   }
-  /// Before `finish`, with undo_by_repeating: carries what was sent, if the step is kept.
-  template <class Produce, class Undo>
-  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
-    sender_.repeat(produce, t);
-  }
-  template <class Produce, class Undo>
-  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
-    sender_.accumulate(produce, t);
-  }
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
     sender_.finish_with(t, gathered_.keeping(t.now));
   }
 
-  [[nodiscard]] tile_range carried_tiles() const { return axis().all_tiles(); }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_owed(const Worker& worker, const Server&) {
-    if constexpr (carries) worker(sender_, carried_tiles(), true);
+    if constexpr (carries) worker(sender_, axis().all_tiles(), true);
   }
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }
-  [[nodiscard]] std::uint64_t sent_across() const { return 0; }
-  [[nodiscard]] int ranks_per_node() const { return 1; }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + gathered_.bytes();
   }
@@ -142,16 +118,11 @@ class all_gather_exchange {
   }
 
  private:
-  [[nodiscard]] byte_buffer make(std::size_t n) {
-    return sender_.backend().template make_buffer<std::byte>(n);
-  }
   [[nodiscard]] view view_of(const std::byte* slots, live_mask live, tile_room room) const {
     const int w = wire_.size();
     return {sender_.codec(), sender_.format(), slots, w, 1.0F / static_cast<float>(w), live, room};
   }
 
-  wire wire_;
-  sender_type sender_;
   two_sided<B, std::byte> gathered_;  ///< W slots
   byte_buffer own_;                   ///< one
 };

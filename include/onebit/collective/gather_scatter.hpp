@@ -2,19 +2,320 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <onebit/collective/two_phases.hpp>
-#include <onebit/compress/identity.hpp>
-#include <onebit/concepts.hpp>
-#include <onebit/layout.hpp>
-#include <onebit/policy_checks.hpp>
+#include <cstdint>
+#include <onebit/collective/message.hpp>
+#include <onebit/collective/message_header.hpp>
+#include <onebit/collective/worker.hpp>
+#include <onebit/compressor/identity.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/layout.hpp>
 #include <onebit/transport/wire.hpp>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
-/// The compressed allreduce of the papers, as a policy: every rank averages one chunk.
+/// The compressed allreduce of the papers: every rank averages one chunk.
 namespace onebit::inline v0_1 {
+
+/// One exchange in two phases, all tensors together: all_to_all of the senders' codes, then every
+/// rank averages its chunk, encodes the average with a residual of its own, and all_gather.
+///
+/// With several buckets the phases of one travel while others are encoded, if the transport can;
+/// the bits are those of the same buckets one after the other. `send_next` starts a bucket early.
+/// Cost: 2 collectives a bucket, 2 (W-1) slots on the wire per rank and bucket. Memory: sender, the
+/// agreed message, 4/W bytes of server residual per element, and two messages of work space: but
+/// for few buckets one, where nothing is carried, and none, where buckets are taken one by one.
+/// Source: 1-bit Adam (arXiv 2102.02888), section 4.2 and figure 3; the padding counts nowhere.
+template <Compressor C, class B>
+class gather_scatter_exchange : public flat_exchange<C, B> {
+  using base = flat_exchange<C, B>;
+  using base::make, base::sender_, base::wire_;
+
+ public:
+  using base::axis, base::carries, base::slot_bytes, base::travels;
+  using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
+  using view = gathered_view<C>;
+  static constexpr int most_under_way = 4;  ///< buckets, where their memory is used again
+
+  /// Who takes what is heard when the step ends, and nothing before.
+  struct takes_nothing {};
+
+  gather_scatter_exchange(C codec, const wire& w, B backend, std::span<const std::size_t> sizes,
+                          int n_buckets = 1)
+      : base(std::move(codec), w, std::move(backend), sizes, w.size(), n_buckets) {
+    scattered_.reserve(buckets());
+    gathering_.reserve(buckets());
+  }
+
+  /// All memory that it needs.
+  struct space {
+    two_sided<B, std::byte> gathered;
+    byte_buffer received, served;
+    float_buffer residual, carried;
+  };
+  /// Allocates it; `keeps_agreed`: also for what was agreed; `from_nothing`: also carried values.
+  [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
+    space s = allocate_heard(false);
+    if (keeps_agreed) s.gathered.set_current(make(slot_bytes() * buckets() * ranks()));
+    // a residual is what was meant minus what was heard: its server reads all of it once more
+    give_way(s, carries ? buckets() : few_buckets());
+    if (travels()) s.residual = server<C, B>::make_residual(sender_, served_words());
+    s.carried = sender_.room(from_nothing);
+    return s;
+  }
+  /// For steps whose buckets are taken one by one, and which carry nothing.
+  [[nodiscard, gnu::cold]] space allocate_passing() {
+    space s = allocate_heard(true);
+    give_way(s, few_buckets());
+    return s;
+  }
+  /// Only what `heard` reads, for who adds up by other means.
+  [[nodiscard, gnu::cold]] space allocate_heard(bool passing) {
+    space s;
+    s.gathered.set_next(make(slot_bytes() * (passing ? few_buckets() : buckets()) * ranks()));
+    return s;
+  }
+  /// Starts from a momentum that was agreed without compression, or from nothing. A carrying
+  /// compressor holds what the next message takes of the momentum as the residual of a zero
+  /// message: the same bits as that momentum and no residual, since messages start from the
+  /// residual.
+  [[gnu::cold]] void start(space&& s, handover<float_buffer>&& given) {
+    hold(s);
+    if (given.momentum.size() == 0) {
+      if constexpr (carries) sender_.carry(std::move(s.carried));
+      return;
+    }
+    take_over(sender_, given);
+    if constexpr (carries) {
+      sender_.carry(std::move(given.momentum));
+    } else {
+      store_flat(sender_, given.momentum.data(), gathered_.current());
+    }
+  }
+  /// Takes the memory over, where nothing is carried.
+  void hold(space& s) {
+    gathered_ = std::move(s.gathered);
+    received_ = std::move(s.received);
+    served_ = std::move(s.served);
+    server_.start(std::move(s.residual));
+  }
+  [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
+  /// Gives the memory back.
+  void release() noexcept {
+    gathered_ = {};
+    received_ = {};
+    served_ = {};
+  }
+
+  /// What was agreed in the last exchange that was kept.
+  [[nodiscard]] view agreed(live_mask live) {
+    return view_of(gathered_.current(), live, tile_room::agreed);
+  }
+  /// What was agreed in this step; where buckets are taken one by one nothing.
+  [[nodiscard]] view heard(live_mask live) {
+    return view_of(gathered_.next(), live, tile_room::heard);
+  }
+  /// Whether memory is there for all that is heard.
+  [[nodiscard]] bool hears_all() const {
+    return gathered_.next_size() == slot_bytes() * buckets() * ranks();
+  }
+  /// The slots behind it.
+  [[nodiscard]] std::byte* heard_slots() { return gathered_.next(); }
+
+  /// Buckets of this step that are not sent yet, counted from the first: the last go first, as a
+  /// backward pass produces gradients.
+  [[nodiscard]] int n_unsent() const { return axis().n_buckets() - n_sent_; }
+
+  /// Collective. Encodes the next bucket and starts to send it; waits where the transport cannot do
+  /// otherwise, and for buckets whose memory it takes. All ranks must do the same between two calls
+  /// of `agree`. `take(bucket, view)` is called for each bucket that was heard, if it is not
+  /// takes_nothing: then its memory is used again.
+  template <class Produce, class Undo, class Take = takes_nothing>
+  [[gnu::cold]] void send_next(const Produce& produce, const turn<Undo>& t, const Take& take = {}) {
+    make_way(t, take);
+    const int b = bucket_at(n_sent_++);
+    sender_.encode(produce, t, hearing().counted(b), b);
+    if constexpr (!B::deferred) scattered_.poke();  // a device needs no host for that, nor may ask
+    if (!travels()) return;
+    if (buckets() > 1) {
+      scattered_.add(wire_.start_all_to_all(hearing().at(b), received().at(b), slot_bytes()));
+    } else {
+      wire_.all_to_all(hearing().at(b), received().at(b), slot_bytes());
+    }
+  }
+
+  /// Collective; waits, unless the backend is deferred. `heard` becomes what the ranks agree on.
+  template <class Produce, class Undo, class Take = takes_nothing>
+  [[gnu::cold]] void agree(const Produce& produce, const turn<Undo>& t, const Take& take = {}) {
+    while (n_unsent() > 0) {
+      send_next(produce, t, take);
+      // one bucket travels while the next is encoded; the one before it is served
+      if (travels() && n_sent_ > n_served_ + 1) serve_next(t);
+    }
+    while (travels() && n_served_ < n_sent_) serve_next(t);
+    if constexpr (takes<Take>) {
+      while (n_taken_ < n_sent_) take_next(t, take);
+    } else {
+      for (int i = 0; i < axis().n_buckets(); ++i) gathering_.wait(i);
+      sender_.check(check(gathered_.next(), buckets(), part_of_heard(), t.now));
+    }
+  }
+  /// Ends the step: keeps what was heard and both residuals, or takes back what was sent. One pass
+  /// over the own chunk.
+  template <class Undo>
+  [[gnu::cold]] void finish(const turn<Undo>& t) {
+    scattered_.clear();
+    gathering_.clear();
+    n_sent_ = n_served_ = n_taken_ = 0;
+    if constexpr (carries) {
+      auto residual = server_.finish(sender_, mean(0), own_chunk(0), heard({}), t);
+      if (!travels()) residual.n = 0;
+      for (int b = 1; b < axis().n_buckets() && travels(); ++b) {
+        const auto another = server_.finish(sender_, mean(b), own_chunk(b), heard({}), t);
+        sender_.backend().launch(another.n, another.kernel);
+      }
+      sender_.finish_with(t, residual, gathered_.keeping(t.now));
+    } else {
+      sender_.finish_with(t, gathered_.keeping(t.now));
+    }
+  }
+
+  /// What it has still to send, for a job that goes on with other ranks: worker(sender, tiles,
+  /// whether every rank has such values), server(sender, tiles, residual, where they lie in it).
+  template <class Worker, class Server>
+  [[gnu::cold]] void visit_owed(const Worker& worker, const Server& server) {
+    if constexpr (carries) {
+      worker(sender_, axis().all_tiles(), true);
+      for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
+        server(sender_, axis().chunk_tiles(own_chunk(b)), server_.words(), sender_.format());
+      }
+    }
+  }
+  /// For inspection: the residual of the chunks that this rank serves, bucket after bucket.
+  [[nodiscard]] const auto& server_residual() const { return server_.residual(); }
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
+    return sender_.state_bytes() + server_.state_bytes() + gathered_.bytes();
+  }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return sender_.work_bytes() + gathered_.next_bytes() + received_.bytes() + served_.bytes();
+  }
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
+    archive_start(*this, a, keeps_agreed, gathered_, received_, served_, server_.residual_place());
+    sender_.archive(a);
+    server_.archive(a, sender_.backend());
+    gathered_.archive(a, sender_.backend());
+  }
+
+ private:
+  [[nodiscard]] view view_of(const std::byte* slots, live_mask live, tile_room room) const {
+    return {sender_.codec(), sender_.format(), slots, live, room};
+  }
+  /// Of the messages for bucket b.
+  [[nodiscard]] mean_view<C> mean(int b) {
+    return server<C, B>::mean(sender_.codec(), sender_.format(), received().counted(b),
+                              wire_.size());
+  }
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(wire_.size()); }
+  [[nodiscard]] std::size_t buckets() const { return sender_.n_buckets(); }
+  [[nodiscard]] std::size_t few_buckets() const {
+    return std::min<std::size_t>(buckets(), most_under_way);
+  }
+  /// Room for what comes of so many buckets, and goes out again.
+  [[gnu::cold]] void give_way(space& s, std::size_t n) {
+    if (!travels()) return;
+    s.received = make(slot_bytes() * n * ranks());
+    s.served = make(slot_bytes() * n);
+  }
+  /// The i-th bucket that a step sends.
+  [[nodiscard]] int bucket_at(int i) const { return axis().n_buckets() - 1 - i; }
+  [[nodiscard]] slots_of_buckets hearing() {
+    return {gathered_.next(), gathered_.next_size(), ranks(), slot_bytes()};
+  }
+  [[nodiscard]] slots_of_buckets received() {
+    return {received_.data(), received_.size(), ranks(), slot_bytes()};
+  }
+  [[nodiscard]] slots_of_buckets served() {
+    return {served_.data(), served_.size(), 1, slot_bytes()};
+  }
+  [[nodiscard]] std::uint32_t part_of_heard() const { return travels() ? slot_place::served : 0; }
+  /// Reads the status of n buckets.
+  [[nodiscard]] check_kernel check(std::byte* slots, std::size_t n, std::uint32_t part,
+                                   step_scalars* now) const {
+    const auto w = static_cast<std::uint32_t>(ranks());
+    return {.now = now,
+            .slots = slots,
+            .n = static_cast<std::uint32_t>(n) * w,
+            .n_ranks = w,
+            .part = part,
+            .slots_per_bucket = w};
+  }
+  /// The chunk that this rank serves in bucket b.
+  [[nodiscard]] int own_chunk(int b) const { return b * wire_.size() + wire_.rank(); }
+  /// Words of all chunks that this rank serves; only the last bucket's may be shorter.
+  [[nodiscard]] std::size_t served_words() const {
+    std::size_t words = 0;
+    for (int b = 0; b < axis().n_buckets(); ++b) {
+      const std::size_t own = axis().words_of_chunk(own_chunk(b));
+      if (own > 0) words = static_cast<std::size_t>(b) * axis().chunk_words() + own;
+    }
+    return words;
+  }
+  template <class Take>
+  static constexpr bool takes = !std::is_same_v<Take, takes_nothing>;
+  /// Before a bucket is sent: those whose memory it needs are served and taken, the former sooner.
+  template <class Undo, class Take>
+  [[gnu::cold]] void make_way(const turn<Undo>& t, const Take& take) {
+    const bool again = received_.size() < slot_bytes() * buckets() * ranks();
+    if (travels() && again && n_sent_ - n_served_ == most_under_way - 1) serve_next(t);
+    if constexpr (takes<Take>) {
+      if (n_sent_ - n_taken_ == most_under_way) take_next(t, take);
+    }
+  }
+  /// Waits for the next bucket that was sent, averages this rank's chunk of it and sends it to all.
+  template <class Undo>
+  [[gnu::cold]] void serve_next(const turn<Undo>& t) {
+    const int b = bucket_at(n_served_);
+    // the memory of its average was another's, which must have gone out
+    if (!carries && n_served_ >= most_under_way) gathering_.wait(n_served_ - most_under_way);
+    scattered_.wait(n_served_++);
+    const auto part = static_cast<std::uint32_t>(b);
+    std::byte* slot = served().at(b);
+    // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
+    server_.serve(sender_, mean(b), own_chunk(b), t, served().counted(b), [&](const auto& scales) {
+      sender_.check_and_seal(scales, check(received().at(b), 1, part, t.now),
+                             sender_.seal(slot, 1, slot_place::served + part, t.now));
+    });
+    if (buckets() > 1) {
+      gathering_.add(wire_.start_all_gather(slot, hearing().at(b), slot_bytes()));
+    } else {
+      wire_.all_gather(slot, hearing().at(b), slot_bytes());
+    }
+  }
+  /// Waits for the next bucket that was served, and gives it away.
+  template <class Undo, class Take>
+  [[gnu::cold]] void take_next(const turn<Undo>& t, const Take& take) {
+    const int b = bucket_at(n_taken_);
+    const std::uint32_t part = part_of_heard() + static_cast<std::uint32_t>(b);
+    gathering_.wait(n_taken_++);
+    sender_.check(check(hearing().at(b), 1, part, t.now));
+    take(b, view_of(hearing().counted(b), {}, tile_room::heard));
+  }
+
+  server<C, B> server_;
+  /// W slots a bucket. Next: first what is sent, then what is gathered. Current: what was agreed,
+  /// the momentum in the form in which it arrived.
+  two_sided<B, std::byte> gathered_;
+  byte_buffer received_;                         ///< W slots a bucket: my chunk from every rank
+  byte_buffer served_;                           ///< one slot a bucket: my chunk's average
+  int n_sent_ = 0, n_served_ = 0, n_taken_ = 0;  ///< buckets, in this step
+  in_flight scattered_, gathering_;              // last: requests end before their buffers
+};
+
+// The compressed allreduce of the papers, as a policy: every rank averages one chunk.
 
 /// Collective policy: gather-scatter with error feedback on both sides.
 ///

@@ -5,15 +5,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/concepts.hpp>
-#include <onebit/error.hpp>
-#include <onebit/layout.hpp>
-#include <onebit/now.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
 #include <onebit/rule/lamb_kernels.hpp>
-#include <onebit/rule/lamb_scaling.hpp>
 #include <onebit/rule/moments.hpp>
-#include <onebit/tiled.hpp>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -77,54 +75,36 @@ inline void validate(const lamb_options& o) {
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
 /// authors' code.
 template <Backend B>
-class lamb_rule : public rule_defaults {
- public:
-  using backend_type = B;
-  using float_buffer = buffer_of<B, float>;
-  static constexpr bool takes_moments = true, message_lasts = true;
+class lamb_rule : public moments_rule<B, lamb_options> {
+  using base = moments_rule<B, lamb_options>;
+  using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
 
-  lamb_rule(lamb_options options, B backend) : options_(options), backend_(std::move(backend)) {
+ public:
+  using typename base::float_buffer;
+  static constexpr bool message_lasts = true;
+
+  lamb_rule(lamb_options options, B backend) : base(options, std::move(backend)) {
     validate(options);
   }
-  [[nodiscard]] B& backend() { return backend_; }
-
   void prepare(const layout& axis) {
     const std::size_t n_tensors = axis.tensor_tiles().size();
-    n_words_ = axis.n_words();
-    m_ = make_floats();
-    v_ = make_floats();
+    base::prepare(axis);
     variance_norm_ = backend_.template make_buffer<double>(1);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
   }
-  [[nodiscard]] const lamb_options& options() const { return options_; }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  /// Moments from elsewhere, on the flat axis.
-  void take(const float* m, const float* v) {
-    backend_.copy_in(m_.data(), m, m_.size());
-    backend_.copy_in(v_.data(), v, v_.size());
-  }
-  [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
   /// Of v's, too, after the freeze: it is that of the second variance then.
   [[nodiscard]] moments_seen seen(const step_plan&) const {
     return {options_.bias_correction, true, true};
-  }
-  static constexpr bool has_moments = true;
-  [[nodiscard]] moments own_moments() const {
-    return {options_.beta1, options_.beta2, options_.eps};
-  }
-
-  template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
-    return {at.tensors, at.now};
   }
   /// The dense step, from the agreed gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
     prepare_sums(at.n_tiles());
     at.commit(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
-                                                      m_.data(), v_.data(), at.sums,
-                                                      sums_a_.data(), sums_b_.data()});
+                                                      m_.data(), v_.data(), at.sums, sums_a_.data(),
+                                                      sums_b_.data()});
     at.commit(layers_.size(),
               detail::lamb_coefficient_kernel<P, G>{
                   at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(), layers_.data(),
@@ -185,7 +165,7 @@ class lamb_rule : public rule_defaults {
     using unscaled = detail::lamb_unscaled_view<View>;
     // until a compressed step has been made nothing was agreed, and m is still here
     const bool has_m = m_.size() > 0;
-    auto m = backend_.template make_buffer<float>(has_m ? 0 : n_words_ * word_elements);
+    auto m = backend_.template make_buffer<float>(has_m ? 0 : n_floats());
     auto copy = make_floats();
     for (auto* flat : {&m, &copy}) {
       if (flat->size() == 0) continue;
@@ -221,10 +201,15 @@ class lamb_rule : public rule_defaults {
                                                     bound_of(options_.max_step)});
     at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
                                   at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
-                                  at.sums, layers_.data(), options_.factor_min,
-                                  options_.factor_max, options_.factor_threshold});
-    at.commit(detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
-                                                     layers_.data(), {v_.data()}, at.now,
+                                  at.sums, layers_.data(), options_.factor_min, options_.factor_max,
+                                  options_.factor_threshold});
+    at.commit(detail::lamb_update_kernel<View, P, G>{heard,
+                                                     at.tiles,
+                                                     at.tensors,
+                                                     at.numbers,
+                                                     layers_.data(),
+                                                     {v_.data()},
+                                                     at.now,
                                                      bound_of(options_.max_step)});
   }
 
@@ -235,10 +220,8 @@ class lamb_rule : public rule_defaults {
     if (plan.exchange && must_know()) m_ = {};
   }
 
-  /// Flat-axis buffers: m (until the first compressed step); v, or after the freeze sqrt(v) + eps;
-  /// the second variance (after the freeze).
-  [[nodiscard]] const float* momentum() const { return m_.data(); }
-  [[nodiscard]] const float* variance() const { return v_.data(); }
+  /// momentum() is empty after the first compressed step; variance() is sqrt(v) + eps after the
+  /// freeze, and this the second variance.
   [[nodiscard]] const float* fresh_variance() const { return fresh_.data(); }
   /// By tensor: coefficient of the last step, its average, last factor, momentum scaling.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
@@ -248,7 +231,7 @@ class lamb_rule : public rule_defaults {
 
   template <class Archive>
   void archive(Archive& a) {
-    const std::size_t n = n_words_ * word_elements;
+    const std::size_t n = n_floats();
     bool has_m = m_.size() > 0;
     a.scalar(frozen_);
     a.local(has_m);
@@ -269,17 +252,11 @@ class lamb_rule : public rule_defaults {
     sums_a_ = backend_.template make_buffer<float>(n_tiles);
     sums_b_ = backend_.template make_buffer<float>(n_tiles);  // last: it is what is asked
   }
-  [[nodiscard]] float_buffer make_floats() {
-    return backend_.template make_buffer<float>(n_words_ * word_elements);
-  }
-  lamb_options options_;
-  B backend_;
-  float_buffer m_, v_, fresh_;
+  float_buffer fresh_;
   float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
   buffer_of<B, double> variance_norm_;
   buffer_of<B, lamb_layer> layers_;
   float_buffer factors_;  ///< by tensor: momentum scaling k
-  std::size_t n_words_ = 0;
   bool frozen_ = false;
 };
 

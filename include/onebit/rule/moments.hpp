@@ -2,18 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <onebit/concepts.hpp>
-#include <onebit/error.hpp>
-#include <onebit/layout.hpp>
-#include <onebit/now.hpp>
-#include <onebit/numbers.hpp>
-#include <onebit/tensor.hpp>
-#include <onebit/tiled.hpp>
-#include <type_traits>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <utility>
 
 /// What the rules that keep a first and a second moment share.
 namespace onebit::inline v0_1 {
@@ -57,6 +55,54 @@ struct own_gradient {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     return {gradients_of<L, G>(tensors[t.tensor], t, now)};
   }
+};
+
+/// The base of rules that keep m and v on the flat axis: 8 bytes per element. Options have beta1,
+/// beta2, eps and max_grad_norm.
+template <Backend B, class Options>
+class moments_rule : public rule_defaults {
+ public:
+  using backend_type = B;
+  using float_buffer = buffer_of<B, float>;
+  static constexpr bool has_moments = true, takes_moments = true;
+
+  [[nodiscard]] B& backend() { return backend_; }
+  [[nodiscard]] const Options& options() const { return options_; }
+  [[nodiscard]] double max_grad_norm() const { return options_.max_grad_norm; }
+  [[nodiscard]] moments own_moments() const {
+    return {options_.beta1, options_.beta2, options_.eps};
+  }
+  void prepare(const layout& axis) {
+    n_words_ = axis.n_words();
+    m_ = make_floats();
+    v_ = make_floats();
+  }
+  /// Moments from elsewhere, on the flat axis.
+  void take(const float* m, const float* v) {
+    backend_.copy_in(m_.data(), m, m_.size());
+    backend_.copy_in(v_.data(), v, v_.size());
+  }
+  /// What the ranks average.
+  template <class P, class G>
+  [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+    return {at.tensors, at.now};
+  }
+  [[nodiscard]] const float* momentum() const { return m_.data(); }
+  [[nodiscard]] const float* variance() const { return v_.data(); }
+
+ protected:
+  moments_rule(Options options, B backend) : options_(options), backend_(std::move(backend)) {}
+  [[nodiscard]] std::size_t n_floats() const { return n_words_ * word_elements; }
+  [[nodiscard]] float_buffer make_floats() {
+    return backend_.template make_buffer<float>(n_floats());
+  }
+
+  Options options_;
+  B backend_;
+  float_buffer m_, v_;
+
+ private:
+  std::size_t n_words_ = 0;
 };
 
 /// v from the mean gradient. An element's first gradient g, where `wakes`, makes v what it is after

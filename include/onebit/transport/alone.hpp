@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
-#include <onebit/vocabulary.hpp>
+#include <onebit/core/config.hpp>
 
 namespace onebit::inline v0_1 {
 

@@ -3,12 +3,10 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <new>
-#include <onebit/concepts.hpp>
+#include <onebit/core/concepts.hpp>
 #include <utility>
 
 /// The memory that transports carry bytes between: the host's own, or a device's.

@@ -10,10 +10,9 @@
 #include <chrono>
 #include <climits>
 #include <cstddef>
-#include <onebit/concepts.hpp>
-#include <onebit/element.hpp>
-#include <onebit/error.hpp>
-#include <string>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/element_types.hpp>
+#include <onebit/core/error.hpp>
 #include <thread>
 #include <utility>
 #include <vector>

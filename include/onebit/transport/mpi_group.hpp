@@ -17,7 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <onebit/error.hpp>
+#include <onebit/core/error.hpp>
 #include <string>
 #include <thread>
 #include <utility>

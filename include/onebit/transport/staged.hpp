@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <memory>
-#include <onebit/concepts.hpp>
+#include <onebit/core/concepts.hpp>
 #include <onebit/transport/memory.hpp>
 #include <utility>
 

@@ -7,10 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <onebit/concepts.hpp>
-#include <onebit/error.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -342,5 +343,21 @@ class in_flight {
  private:
   std::vector<request> requests_;
 };
+
+namespace detail {
+
+/// A transport as collective policy C may use it, without its type.
+template <class C, class T>
+[[nodiscard]] wire wire_of(T transport) {
+  check_transport<T>();
+  check_split<C, T>();
+  if constexpr (std::is_same_v<T, wire>) {
+    return transport;
+  } else {
+    return wire(std::move(transport));
+  }
+}
+
+}  // namespace detail
 
 }  // namespace onebit::inline v0_1

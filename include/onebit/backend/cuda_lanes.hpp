@@ -1,0 +1,250 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/element_types.hpp>
+
+/// Lanes of a warp, one float a thread. Needs no CUDA: the warp is a parameter, and tests emulate
+/// it.
+namespace onebit::inline v0_1::detail {
+
+/// On a warp: the sum over slots, in their order, of one sign an element times one scale a slot,
+/// for four words at a time. The bits are those of L::with_sign(bits, scale) of one slot added
+/// after the other.
+///
+/// Each lane loads a word of a slot, and 32 words from 8 slots change places, so that each lane has
+/// all signs of its own elements: a byte for each. What 5 slots sum up to hangs on 5 signs only,
+/// and each lane holds one of the 32 sums; further slots are added one by one.
+template <class Warp>
+class warp_sign_sum {
+ public:
+  /// `words` and `scale` in the first of n slots that lie `stride` bytes apart.
+  ONEBIT_HD warp_sign_sum(const std::byte* words, const std::byte* scale, std::size_t stride, int n)
+      : words_(words + own_slot() * stride + Warp::lane() / n_slots * 4),
+        scales_(scale + own_slot() * stride),
+        round_(n_slots * stride),
+        n_(n) {
+    const float own = load_scale(0, n);
+    for (unsigned s = 0; s < n_tabled; ++s) {
+      sum_of_own_ = added(sum_of_own_, Warp::shuffle(own, s), Warp::lane() << (31 - s));
+    }
+    for (unsigned s = n_tabled; s < n_slots; ++s) scale_[s - n_tabled] = Warp::shuffle(own, s);
+  }
+
+  /// Of words k to k + 3.
+  ONEBIT_HD void operator()(float (&sum)[4], std::uint32_t k) const {
+    std::uint32_t signs = load_signs(k, 0, n_);
+    for (unsigned j = 0; j < 4; ++j) sum[j] = Warp::shuffle(sum_of_own_, signs >> 8 * j);
+    if (n_ <= static_cast<int>(n_tabled)) return;
+    for (unsigned s = n_tabled; s < n_slots; ++s) add(sum, scale_[s - n_tabled], signs, s);
+    for (int first = n_slots; first < n_; first += n_slots) {
+      const std::size_t ahead = static_cast<std::size_t>(first) / n_slots * round_;
+      const float own = load_scale(ahead, n_ - first);
+      signs = load_signs(k, ahead, n_ - first);
+      for (unsigned s = 0; s < n_slots; ++s) add(sum, Warp::shuffle(own, s), signs, s);
+    }
+  }
+
+ private:
+  static constexpr unsigned n_slots = 8, n_tabled = 5;
+
+  ONEBIT_HD static unsigned own_slot() { return Warp::lane() % n_slots; }
+  // where there is no slot, 0 is taken away: that changes nothing, not even the sign of a 0
+  ONEBIT_HD float load_scale(std::size_t ahead, int n) const {
+    const bool here = static_cast<int>(own_slot()) < n;
+    return here ? *reinterpret_cast<const float*>(scales_ + ahead) : 0.0F;
+  }
+  ONEBIT_HD std::uint32_t load_signs(std::uint32_t k, std::size_t ahead, int n) const {
+    const bool here = static_cast<int>(own_slot()) < n;
+    const std::byte* p = words_ + ahead + 4 * k;
+    return transposed_(here ? *reinterpret_cast<const std::uint32_t*>(p) : 0U);
+  }
+  ONEBIT_HD static float added(float sum, float scale, std::uint32_t sign) {
+    return Warp::add(sum, Warp::with_sign(scale, sign));
+  }
+  ONEBIT_HD static void add(float (&sum)[4], float scale, std::uint32_t signs, unsigned slot) {
+    for (unsigned j = 0; j < 4; ++j) sum[j] = added(sum[j], scale, signs << (31 - 8 * j - slot));
+  }
+
+  typename Warp::transposition transposed_;
+  const std::byte *words_, *scales_;
+  std::size_t round_;  ///< bytes of 8 slots
+  int n_;
+  float sum_of_own_ = -0.0F;  ///< of the first slots' scales, with the bits of the lane's number
+  float scale_[n_slots - n_tabled];
+};
+
+}  // namespace onebit::inline v0_1::detail
+
+namespace onebit::inline v0_1 {
+
+/// Lanes for a warp: 32 threads run one kernel call together, each holds one float of the word.
+/// Gives the bits of portable_lanes.
+///
+/// Warp supplies the thread's place and the ways between threads, and arithmetic that rounds each
+/// operation once, to nearest, subnormals kept:
+///
+///     lane()                   0 to 31
+///     own_bit(), own_shift()   1 << lane(), 31 - lane()
+///     ballot(bool)             bit l is what lane l said
+///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
+///     shuffle(x, l)            the x of lane l % 32; float
+///     largest(x)               of all lanes' x; std::uint32_t
+///     transposition()(word)    bit l is bit lane() of lane l's word
+///     with_sign(x, word)       x where the word's highest bit is set, -x elsewhere
+///     sync()                   all 32 are here, and see what each other wrote
+///     tile(i)                  4096 floats that the 32 share; i below 3
+///     arrive(count)            adds 1, once; what it was. Who comes later sees what was written
+///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
+///
+/// A scalar (what `fold`, `sum` and their like give) is the same in all lanes, and so is `bits`.
+template <class Warp>
+struct warp_lanes {
+  static constexpr unsigned words = 1;
+  static constexpr unsigned at_once = 4;  ///< in wide_lanes
+  using value = float;
+  using bits = std::uint32_t;
+  using sum_of_four = detail::warp_sign_sum<Warp>;
+
+  ONEBIT_HD static std::uint32_t count(std::uint32_t word) { return Warp::count(word); }
+  ONEBIT_HD static std::uint32_t first(std::uint32_t n) { return n >= 32 ? ~0U : (1U << n) - 1U; }
+  ONEBIT_HD static bool first_lane() { return Warp::lane() == 0; }
+  ONEBIT_HD static float abs_scalar(float x) { return abs(x); }
+  /// @{
+  /// See SharingLanes.
+  ONEBIT_HD static float* shared_tile(std::uint32_t room) { return Warp::tile(room); }
+  ONEBIT_HD static void sync() { Warp::sync(); }
+  /// @}
+
+  /// By lane 0. What the other lanes still read there they get unchanged, and what they read
+  /// afterwards is x: as where one thread does it all.
+  template <class T>
+  ONEBIT_HD static void store_scalar(T* p, T x) {
+    Warp::sync();
+    if (Warp::lane() == 0) *p = x;
+    Warp::sync();
+  }
+  ONEBIT_HD static void raise(std::uint32_t* flag) { Warp::raise(flag); }
+  ONEBIT_HD static bool last_of(std::size_t n, std::uint32_t* count) {
+    const bool last = Warp::arrive(count) + 1 == n;
+    if (last) store_scalar(count, std::uint32_t{0});
+    return last;
+  }
+  ONEBIT_HD static std::uint32_t own_index() { return Warp::lane(); }
+  ONEBIT_HD static std::uint32_t n_indices() { return 32; }
+
+  /// The host's order: both sides of each addition of its fold are here in two lanes, and
+  /// a + b == b + a, so each lane ends with the bits of the host's.
+  template <class T>
+  ONEBIT_HD static double sum(const T* p, std::size_t n) {
+    Warp::sync();
+    double mine = 0;
+    each(p, n, [&](T x) { mine += static_cast<double>(x); });
+    for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
+    return mine;
+  }
+  template <class T>
+  ONEBIT_HD static std::uint64_t sum_counts(const T* p, std::size_t n) {
+    Warp::sync();
+    std::uint64_t mine = 0;
+    each(p, n, [&](T x) { mine += x; });
+    return total(mine);
+  }
+  ONEBIT_HD static float largest(const float* p, std::size_t n, float least) {
+    Warp::sync();
+    float mine = least;
+    each(p, n, [&](float x) { mine = x > mine ? x : mine; });
+    return fold_max(mine);
+  }
+
+  ONEBIT_HD static bits load_bits(const std::uint32_t* p) { return *p; }
+  /// By all lanes, which store the same, without a sync: for places that no lane still reads since
+  /// they last met, as they do in what gives bits.
+  ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { *p = b; }
+
+  ONEBIT_HD static value set(float x) { return x; }
+  ONEBIT_HD static value load(const float* p) { return p[Warp::lane()]; }
+  ONEBIT_HD static value load(const float* p, std::uint32_t n) {
+    return Warp::lane() < n ? p[Warp::lane()] : 0.0F;
+  }
+  ONEBIT_HD static void store(float* p, value v) { p[Warp::lane()] = v; }
+  ONEBIT_HD static void store(float* p, value v, std::uint32_t n) {
+    if (Warp::lane() < n) p[Warp::lane()] = v;
+  }
+  template <Storable T>
+  ONEBIT_HD static value load_as(const T* p, std::uint32_t n) {
+    return Warp::lane() < n ? to_float(p[Warp::lane()]) : 0.0F;
+  }
+  template <Storable T>
+  ONEBIT_HD static void store_as(T* p, value v, std::uint32_t n) {
+    if (Warp::lane() < n) p[Warp::lane()] = from_float<T>(v);
+  }
+
+  ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }
+  ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }
+  ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }
+  ONEBIT_HD static value div(value a, value b) { return Warp::div(a, b); }
+  ONEBIT_HD static value max(value a, value b) { return a > b ? a : b; }
+  ONEBIT_HD static value sqrt(value a) { return Warp::sqrt(a); }
+  ONEBIT_HD static value abs(value a) { return from_word(to_word(a) & 0x7FFFFFFFU); }
+  ONEBIT_HD static value fma(value a, value b, value c) { return Warp::fma(a, b, c); }
+
+  ONEBIT_HD static value bound(value a, float most) {
+    return Warp::add(fminf(fmaxf(a, -most), most), 0.0F);
+  }
+
+  ONEBIT_HD static bits not_negative(value v) { return Warp::ballot(v >= 0.0F); }
+  ONEBIT_HD static bits positive(value v) { return Warp::ballot(v > 0.0F); }
+  ONEBIT_HD static value select(bits b, value yes, value no) { return mine(b) != 0 ? yes : no; }
+  ONEBIT_HD static value with_sign(bits b, value s) {
+    return Warp::with_sign(s, b << Warp::own_shift());
+  }
+  ONEBIT_HD static value with_sign_of(value a, value s) { return a >= 0.0F ? s : minus(s); }
+  ONEBIT_HD static value keep(bits b, value v) { return mine(b) != 0 ? v : 0.0F; }
+
+  ONEBIT_HD static float fold(value v) {
+    for (std::uint32_t half = 16; half > 0; half /= 2) {
+      v = Warp::add(v, Warp::shuffle_xor(v, half));
+    }
+    return v;
+  }
+  /// Lower lane first, as on the host: with NaN the order matters.
+  ONEBIT_HD static float fold_max(value v) {
+    for (std::uint32_t half = 16; half > 0; half /= 2) {
+      const float other = Warp::shuffle_xor(v, half);
+      v = (Warp::lane() & half) == 0 ? max(v, other) : max(other, v);
+    }
+    return v;
+  }
+  ONEBIT_HD static float fold_size(value v) {
+    const std::uint32_t most = Warp::largest(__builtin_bit_cast(std::uint32_t, abs(v)));
+    return __builtin_bit_cast(float, most);
+  }
+
+ private:
+  ONEBIT_HD static std::uint64_t total(std::uint64_t mine) {
+    for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
+    return mine;
+  }
+  /// f(p[l]), f(p[l + 32]), ... in lane l: eight are loaded at a time, as memory is far.
+  template <class T, class F>
+  ONEBIT_HD static void each(const T* p, std::size_t n, const F& f) {
+    std::size_t i = Warp::lane();
+    for (; i + 7 * 32 < n; i += 8 * 32) {
+      T x[8];
+      for (std::size_t j = 0; j < 8; ++j) x[j] = p[i + 32 * j];
+      for (const T& one : x) f(one);
+    }
+    for (; i < n; i += 32) f(p[i]);
+  }
+  ONEBIT_HD static std::uint32_t mine(bits b) { return b & Warp::own_bit(); }
+  ONEBIT_HD static value minus(value s) { return from_word(to_word(s) ^ 0x80000000U); }
+  ONEBIT_HD static std::uint32_t to_word(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+  ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
+};
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,461 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <onebit/algorithms.hpp>
+#include <onebit/any_optimizer.hpp>
+#include <onebit/core/error.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+/// Optimizers by name, with options as texts: what configuration files and command lines have.
+namespace onebit::inline v0_1 {
+
+/// Key -> value, each as JSON writes it: "0.001", "true", "[0.9, 0.999]", "nccl". A JSON object of
+/// a well-kept library becomes one in a line: strings as they are, everything else dumped.
+using option_map = std::map<std::string, std::string>;
+
+namespace detail {
+
+/// Letters to insert, to drop or to exchange, from one word to the other.
+[[nodiscard, gnu::cold]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t least = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
+      const std::size_t exchanged = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], least < exchanged ? least : exchanged);
+    }
+  }
+  return row[b.size()];
+}
+
+[[nodiscard, gnu::cold]] inline std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return lower;
+}
+
+/// Reads an algorithm's options one after the other: each call names a key, so that what was not
+/// named at the end is unknown. Everything throws invalid_input that names algorithm and key.
+class option_reader {
+ public:
+  using keys = std::initializer_list<const char*>;
+
+  [[gnu::cold]] option_reader(std::string algorithm, const option_map& given)
+      : algorithm_(std::move(algorithm)), given_(given) {}
+
+  /// A value under one of several names of the same thing, into `target` if it is there.
+  [[gnu::cold]] bool read(keys names, double& target) {
+    const std::string* text = find(names);
+    if (text != nullptr) target = number(*text);
+    return text != nullptr;
+  }
+  [[gnu::cold]] bool read(keys names, std::uint64_t& target) {
+    const std::string* text = find(names);
+    if (text == nullptr) return false;
+    const double x = number(*text);  // 1e5 is a count too; above 2^53 none is meant
+    if (!(x >= 0 && x <= 0x1p53 && x == std::floor(x))) wrong(*text, "a count: 0, 1, 2, ...");
+    target = static_cast<std::uint64_t>(x);
+    return true;
+  }
+  [[gnu::cold]] bool read(keys names, bool& target) {
+    const std::string* text = find(names);
+    if (text == nullptr) return false;
+    const std::string lower = lower_case(*text);
+    if (lower != "true" && lower != "false" && lower != "0" && lower != "1") {
+      wrong(*text, "true or false");
+    }
+    target = lower == "true" || lower == "1";
+    return true;
+  }
+  /// Two numbers, in brackets or not.
+  [[gnu::cold]] bool read_pair(keys names, double& first, double& second) {
+    const std::string* text = find(names);
+    if (text == nullptr) return false;
+    std::string_view inner = trimmed(*text);
+    const auto within = [&](char open, char close) {
+      return inner.size() >= 2 && inner.front() == open && inner.back() == close;
+    };
+    if (within('[', ']') || within('(', ')')) inner = inner.substr(1, inner.size() - 2);
+    const std::size_t comma = inner.find(',');
+    if (comma == std::string_view::npos) wrong(*text, "two numbers, as in [0.9, 0.999]");
+    first = number(inner.substr(0, comma));
+    second = number(inner.substr(comma + 1));
+    return true;
+  }
+  /// One of several words: its place among them.
+  [[gnu::cold]] std::optional<std::size_t> read_word(keys names, keys words) {
+    const std::string* text = find(names);
+    if (text == nullptr) return std::nullopt;
+    std::size_t place = 0;
+    std::string all;
+    for (const char* word : words) {
+      if (*text == word) return place;
+      all += (place++ == 0 ? "" : ", ") + std::string(word);
+    }
+    wrong(*text, ("one of: " + all).c_str());
+  }
+
+  /// Must have this value, if it is there: `why` says what to do.
+  [[gnu::cold]] void only(const char* name, bool value, const char* why) {
+    bool read_value = value;
+    if (read({name}, read_value) && read_value != value) {
+      fail({name, " is ", read_value ? "true" : "false", ": ", why});
+    }
+  }
+  /// May be there, as true or false, and changes nothing.
+  [[gnu::cold]] void ignore(const char* name) {
+    bool value = false;
+    (void)read({name}, value);
+  }
+  /// Must not be there: `why` says what to do.
+  [[gnu::cold]] void refuse(const char* name, const char* why) {
+    if (find({name}) != nullptr) fail({name, ": ", why});
+  }
+  /// All that was not named is unknown.
+  [[gnu::cold]] void finish() const {
+    for (const auto& [key, value] : given_) {
+      std::size_t least = ~std::size_t{0};
+      std::string_view nearest;
+      for (const std::string& name : known_) {
+        const std::size_t distance = edit_distance(lower_case(key), name);
+        if (distance < least) {
+          least = distance;
+          nearest = name;
+        }
+        if (name == key) least = 0;
+      }
+      if (least == 0 && nearest == key) continue;
+      std::string all;
+      for (const std::string& name : known_) all += (all.empty() ? "" : ", ") + name;
+      const bool is_near = least <= 2 + key.size() / 4;
+      fail({"there is no option ", key, is_near ? "; did you mean " : "", is_near ? nearest : "",
+            is_near ? "?" : ".", " It knows: ", all});
+    }
+  }
+  [[noreturn, gnu::cold]] void fail(std::initializer_list<text_part> parts) const {
+    throw invalid_input(message("make_optimizer: ", algorithm_, ": ", join(9, parts)));
+  }
+
+ private:
+  [[nodiscard, gnu::cold]] const std::string* find(keys names) {
+    const std::string* text = nullptr;
+    for (const char* name : names) {
+      known_.emplace_back(name);
+      const auto place = given_.find(name);
+      if (place == given_.end()) continue;
+      if (text != nullptr) fail({name_, " and ", name, " are the same option; give one of them"});
+      text = &place->second;
+      name_ = name;
+    }
+    return text;
+  }
+  [[nodiscard, gnu::cold]] double number(std::string_view text) const {
+    const std::string_view t = trimmed(text);
+    double x = 0;
+    const auto end = t.data() + t.size();
+    const auto parsed = std::from_chars(t.data(), end, x);
+    if (parsed.ec != std::errc() || parsed.ptr != end || !std::isfinite(x)) {
+      wrong(text, text == "auto" ? "a number (who calls must fill in what is auto)" : "a number");
+    }
+    return x;
+  }
+  [[nodiscard]] static std::string_view trimmed(std::string_view t) {
+    while (!t.empty() && (t.front() == ' ' || t.front() == '+')) t.remove_prefix(1);
+    while (!t.empty() && t.back() == ' ') t.remove_suffix(1);
+    return t;
+  }
+  [[noreturn, gnu::cold]] void wrong(std::string_view text, const char* wanted) const {
+    fail({name_, " is '", text, "', must be ", wanted});
+  }
+
+  std::string algorithm_;
+  const option_map& given_;
+  std::vector<std::string> known_;
+  const char* name_ = "";  ///< of what was found last
+};
+
+}  // namespace detail
+// What a name and options that are texts ask for.
+
+/// The algorithms that have a name.
+enum class algorithm : std::uint8_t { adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam };
+
+/// What a name and its options ask for. Of the structs, that of `which` counts.
+struct named_optimizer {
+  algorithm which = algorithm::adam;  ///< the one that is made
+  /// @{
+  /// Options of that name's algorithm.
+  adam_options adam{};
+  lamb_options lamb{};
+  one_bit_adam_options one_bit_adam{};
+  one_bit_lamb_options one_bit_lamb{};
+  zero_one_adam_options zero_one_adam{};
+  /// @}
+  dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
+  std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
+  /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
+  /// of one_bit_lamb, whose tensors all share one.
+  std::size_t scale_elements = sign<>{}.scales.block_elements;
+  double lr = 1e-3;                      ///< not used here: the trainer's
+  std::optional<double> weight_decay{};  ///< of groups that have none
+};
+
+namespace detail {
+
+/// What DeepSpeed's optimizers have beside the algorithm's own options.
+[[gnu::cold]] inline void read_deepspeed(option_reader& r) {
+  r.ignore("cuda_aware");                                             // the transport is asked
+  (void)r.read_word({"comm_backend_name"}, {"nccl", "mpi", "gloo"});  // the transport is given
+  r.only("amsgrad", false, "there is no AMSGrad of any of these; leave it out");
+  r.only("eps_inside_sqrt", false,
+         "eps is added to the root, as DeepSpeed's 1-bit optimizers add it whatever this says; "
+         "leave it out");
+  r.refuse("exp_avg_mask",
+           "elements without a gradient in the warm-up do not move, so that no mask is needed; "
+           "leave it out");
+  r.refuse("non_freeze",
+           "give tensors that shall never be compressed an optimizer of their own, named adam");
+}
+/// What all rules have. DeepSpeed's compressing optimizers correct no bias, whatever they are
+/// told, and bound no step: that is what their names stand for.
+template <class Options>
+[[gnu::cold]] void read_moments(option_reader& r, Options& o, bool as_deepspeed) {
+  const bool betas = r.read_pair({"betas"}, o.beta1, o.beta2);
+  const bool beta1 = r.read({"beta1"}, o.beta1), beta2 = r.read({"beta2"}, o.beta2);
+  if (betas && (beta1 || beta2)) r.fail({"betas and beta1 or beta2 are the same; give one"});
+  r.read({"max_grad_norm", "gradient_clipping"}, o.max_grad_norm);
+  r.read({"eps"}, o.eps);
+  if (as_deepspeed) {
+    o.bias_correction = false;
+    o.max_step = 0;
+  }
+  r.read({"bias_correction"}, o.bias_correction);
+}
+[[gnu::cold]] inline void read_coefficients(option_reader& r, lamb_options& o) {
+  r.read({"min_coeff"}, o.min_coeff);
+  r.read({"max_coeff"}, o.max_coeff);
+}
+[[gnu::cold]] inline void read_sum(option_reader& r, const char* name, dense_sum& sum) {
+  static_assert(dense_sum{5} == dense_sum::transport_in_bf16);
+  const auto place = r.read_word(
+      {name}, {"automatic", "rank_order", "transport", "in_bf16", "in_int8", "transport_in_bf16"});
+  if (place) sum = static_cast<dense_sum>(*place);
+}
+[[gnu::cold]] inline void read_freeze(option_reader& r, freeze_options& o, bool as_deepspeed) {
+  if (as_deepspeed) o.after = 100000;
+  std::uint64_t steps = 0;
+  const bool theirs = r.read({"freeze_step"}, steps);
+  if (theirs && steps == 0) {
+    r.fail(
+        {"freeze_step is 0: the first step must average; give at least 1, or leave it out and "
+         "give after 0, by which the warm-up ends when v is stable"});
+  }
+  if (r.read({"after", "freeze.after"}, o.after) && theirs) {
+    r.fail({"freeze_step and after are the same option; give one of them"});
+  }
+  if (theirs) o.after = steps;
+  r.read({"ratio", "freeze.ratio"}, o.ratio);
+}
+[[gnu::cold]] inline void read_intervals(option_reader& r, intervals_options& o,
+                                         bool as_deepspeed) {
+  if (as_deepspeed) {
+    o.warmup_steps = 100000;
+    o.doubling_steps = 32678;
+    o.stop_refreshing = true;
+  }
+  r.read({"warmup_steps", "schedule.warmup_steps", "var_freeze_step"}, o.warmup_steps);
+  r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
+  r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
+  r.read({"also_every", "schedule.also_every"}, o.also_every);
+  r.read({"kappa", "schedule.kappa", "var_update_scaler"}, o.kappa);
+  r.read({"stop_refreshing", "schedule.stop_refreshing"}, o.stop_refreshing);
+}
+
+}  // namespace detail
+
+/// Reads a name and its options. Not collective.
+///
+/// Names are those of algorithms.hpp (adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam), which
+/// have their defaults, and DeepSpeed's, in upper or lower case:
+/// Adam, AdamW and Lamb, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the papers'
+/// forms as DeepSpeed computes them: no bias correction, no bound on steps, a scale per tensor, v
+/// constant once it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's configuration
+/// ("params") and the members of our structs, the same for both kinds of names;
+/// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
+/// options (with the nearest that there is), values that cannot be read, options that cannot be
+/// what they ask for, and two names of one option; ranges are checked by the algorithm.
+[[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
+                                                             const option_map& options) {
+  using detail::lower_case;
+  const std::string lower = lower_case(name);
+  const auto is = [&](const char* ours, const char* deepspeed) {
+    return name == ours || lower == deepspeed;
+  };
+  named_optimizer o;
+  if (is("adam", "adam") || lower == "adamw") {
+    o.which = algorithm::adam;
+  } else if (is("lamb", "lamb")) {
+    o.which = algorithm::lamb;
+  } else if (is("one_bit_adam", "onebitadam")) {
+    o.which = algorithm::one_bit_adam;
+  } else if (is("one_bit_lamb", "onebitlamb")) {
+    o.which = algorithm::one_bit_lamb;
+  } else if (is("zero_one_adam", "zerooneadam")) {
+    o.which = algorithm::zero_one_adam;
+  } else {
+    throw invalid_input(detail::message(
+        "make_optimizer: there is no algorithm '", name,
+        "'; there are adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam, and DeepSpeed's Adam, "
+        "AdamW, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam"));
+  }
+  const bool as_deepspeed =
+      lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam";
+  detail::option_reader r(name, options);
+  r.read({"lr"}, o.lr);
+  if (!(o.lr >= 0)) r.fail({"lr is ", o.lr, ", must not be negative"});
+  if (double decay = 0; r.read({"weight_decay"}, decay)) o.weight_decay = decay;
+  detail::read_deepspeed(r);
+  const auto read_bucket = [&] {
+    std::uint64_t bucket = o.bucket_elements;
+    r.read({"bucket_elements"}, bucket);
+    o.bucket_elements = static_cast<std::size_t>(bucket);
+  };
+  const auto read_scales = [&] {
+    if (as_deepspeed) o.scale_elements = 0;
+    std::uint64_t elements = o.scale_elements;
+    r.read({"scale_elements"}, elements);
+    o.scale_elements = static_cast<std::size_t>(elements);
+  };
+  const auto compressing = [&](auto& rule) {
+    detail::read_moments(r, rule, as_deepspeed);
+    r.read({"max_step"}, rule.max_step);
+    read_bucket();
+  };
+  if (o.which == algorithm::adam) {
+    detail::read_moments(r, o.adam, false);
+    bool torch = false, decoupled = true;
+    r.read({"torch_adam"}, torch);
+    r.read({"adam_w_mode"}, decoupled);
+    r.ignore("set_grad_none");
+    if (!decoupled && lower != "adamw" && o.weight_decay.value_or(0) != 0) {
+      r.fail({"adam_w_mode is false with weight_decay ", *o.weight_decay,
+              ": the decay is decoupled from the gradient (AdamW) here; leave adam_w_mode out, or "
+              "add the decay to your gradients and give weight_decay 0"});
+    }
+    if (torch && !o.weight_decay) {
+      r.fail(
+          {"torch_adam without weight_decay: torch's own default is 0.01 in AdamW and 0 in Adam; "
+           "say which you mean"});
+    }
+    detail::read_sum(r, "sum", o.sum);
+  } else if (o.which == algorithm::lamb) {
+    detail::read_moments(r, o.lamb, false);
+    detail::read_coefficients(r, o.lamb);
+    detail::read_sum(r, "sum", o.sum);
+  } else if (o.which == algorithm::one_bit_adam) {
+    compressing(o.one_bit_adam.adam);
+    read_scales();
+    detail::read_freeze(r, o.one_bit_adam.freeze, as_deepspeed);
+    if (as_deepspeed) o.one_bit_adam.refreshes = 0;
+    r.read({"refreshes"}, o.one_bit_adam.refreshes);
+    detail::read_sum(r, "warm_up_sum", o.one_bit_adam.warm_up_sum);
+  } else if (o.which == algorithm::one_bit_lamb) {
+    lamb_options& lamb = o.one_bit_lamb.lamb;
+    compressing(lamb);
+    detail::read_coefficients(r, lamb);
+    r.read({"coeff_beta"}, lamb.coeff_beta);
+    r.read({"factor_min"}, lamb.factor_min);
+    r.read({"factor_max"}, lamb.factor_max);
+    r.read({"factor_threshold"}, lamb.factor_threshold);
+    r.read({"momentum_scaling"}, lamb.momentum_scaling);
+    detail::read_freeze(r, o.one_bit_lamb.freeze, as_deepspeed);
+    detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
+  } else {
+    compressing(o.zero_one_adam.adam);
+    read_scales();
+    detail::read_intervals(r, o.zero_one_adam.schedule, as_deepspeed);
+    detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
+  }
+  r.finish();
+  return o;
+}
+
+// An optimizer from a name and options that are texts: what a configuration file says.
+
+namespace detail {
+
+/// Groups with the decay that the options name. It goes to a single group that has none; several
+/// groups must show which of them it is for. Throws invalid_input.
+template <class P, class G>
+[[nodiscard, gnu::cold]] std::vector<param_group<P, G>> with_decay(
+    std::vector<param_group<P, G>> groups, std::optional<double> decay) {
+  if (!decay) return groups;
+  const auto wanted = static_cast<float>(*decay);
+  bool is_there = false;
+  for (const auto& g : groups) is_there = is_there || g.weight_decay == wanted;
+  if (groups.size() == 1 && groups[0].weight_decay == 0) {
+    groups[0].weight_decay = wanted;
+  } else if (!is_there) {
+    throw invalid_input(message("make_optimizer: weight_decay is ", wanted, ", but none of ",
+                                groups.size(),
+                                " groups has it; the decay belongs to groups: set "
+                                "param_group::weight_decay of those that it is for"));
+  }
+  return groups;
+}
+
+}  // namespace detail
+
+/// An optimizer by its name: `read_options` says which there are. Collective over the transport;
+/// all ranks give the same; throws as it does, and as the algorithm does, on all ranks. `backend`
+/// as the algorithms take it.
+///
+/// The option lr is not used: read_options(name, options).lr tells it. weight_decay goes to a
+/// single group that has none, and is compared with those of several. Compiles all algorithms for
+/// P, G and B.
+template <class P, class G, class T, class B = host>
+[[nodiscard, gnu::cold]] any_optimizer make_optimizer(const std::string& name,
+                                                      const option_map& options,
+                                                      const std::vector<param_group<P, G>>& groups,
+                                                      T transport, B backend = B{}) {
+  detail::check_policies<T, B>();
+  wire comm = detail::wire_of<gather_scatter<sign<>>>(std::move(transport));
+  const auto [o, all] = detail::attend(comm, [&] {
+    const named_optimizer read = read_options(name, options);
+    return std::pair(read, detail::with_decay(groups, read.weight_decay));
+  });
+  using signs = gather_scatter<sign<l2_scale>>;
+  const granularity scales =
+      o.scale_elements > 0 ? granularity::block(o.scale_elements) : granularity::layer();
+  switch (o.which) {
+    case algorithm::adam:
+      return adam(all, comm, o.adam, std::move(backend), o.sum);
+    case algorithm::lamb:
+      return lamb(all, comm, o.lamb, std::move(backend), o.sum);
+    case algorithm::one_bit_adam:
+      return one_bit_adam(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
+                          std::move(backend));
+    case algorithm::one_bit_lamb:
+      return one_bit_lamb(all, comm, o.one_bit_lamb,
+                          signs{{granularity::vector()}, o.bucket_elements}, std::move(backend));
+    case algorithm::zero_one_adam:
+      return zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
+                           std::move(backend));
+  }
+  throw invalid_input(detail::message("make_optimizer: no algorithm"));
+}
+
+}  // namespace onebit::inline v0_1

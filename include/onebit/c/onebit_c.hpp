@@ -1,0 +1,522 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <onebit/c/onebit.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <istream>
+#include <limits>
+#include <memory>
+#include <new>
+#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/step/agreement.hpp>
+#include <onebit/transport/alone.hpp>
+#include <onebit/transport/threads.hpp>
+#include <onebit/transport/wire.hpp>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+struct onebit_comm {
+  onebit::wire link;
+};
+
+struct onebit_optimizer {
+  onebit::any_optimizer o;
+  double lr = 0;                         ///< as the options have it
+  std::vector<std::span<float>> params;  ///< in the caller's order
+  std::vector<std::size_t> places;       ///< of the caller's tensors, in the order of the groups
+  std::vector<onebit::param_group<>> groups;
+};
+
+/// What C programs have handles of, and how errors, tensors and reports pass between C and C++.
+namespace onebit::inline v0_1::detail {
+
+[[nodiscard]] inline std::string& last_c_error() {
+  thread_local std::string text;
+  return text;
+}
+
+/// Runs f; its exception as a status.
+template <class F>
+[[nodiscard, gnu::cold]] onebit_status c_call(const F& f) noexcept {
+  const auto failed = [](onebit_status s, const char* what) {
+    try {
+      last_c_error() = what;
+    } catch (...) {
+      last_c_error().clear();
+    }
+    return s;
+  };
+  try {
+    f();
+    return ONEBIT_OK;
+  } catch (const invalid_input& e) {
+    return failed(ONEBIT_INVALID_INPUT, e.what());
+  } catch (const rank_mismatch& e) {
+    return failed(ONEBIT_RANK_MISMATCH, e.what());
+  } catch (const transport_error& e) {
+    return failed(ONEBIT_TRANSPORT_ERROR, e.what());
+  } catch (const backend_error& e) {
+    return failed(ONEBIT_BACKEND_ERROR, e.what());
+  } catch (const checkpoint_error& e) {
+    return failed(ONEBIT_CHECKPOINT_ERROR, e.what());
+  } catch (const std::bad_alloc&) {
+    return failed(ONEBIT_OUT_OF_MEMORY, "out of memory");
+  } catch (const std::exception& e) {
+    return failed(ONEBIT_ERROR, e.what());
+  } catch (...) {
+    return failed(ONEBIT_ERROR, "unknown exception");
+  }
+}
+
+inline void require(const void* p, const char* function, const char* what) {
+  if (p == nullptr) throw invalid_input(message(function, ": ", what, " is NULL"));
+}
+[[nodiscard]] inline any_optimizer& of(onebit_optimizer* o, const char* function) {
+  require(o, function, "optimizer");
+  return o->o;
+}
+
+/// A transport that C functions are.
+class c_transport {
+ public:
+  explicit c_transport(const onebit_transport& t) : t_(t) {
+    require(reinterpret_cast<const void*>(t.all_to_all), "onebit_comm_callbacks", "all_to_all");
+    require(reinterpret_cast<const void*>(t.all_gather), "onebit_comm_callbacks", "all_gather");
+    if (t.size < 1 || t.rank < 0 || t.rank >= t.size) {
+      throw invalid_input(
+          message("onebit_comm_callbacks: rank ", t.rank, " of ", t.size, " ranks"));
+    }
+  }
+  [[nodiscard]] int rank() const { return t_.rank; }
+  [[nodiscard]] int size() const { return t_.size; }
+  void all_to_all(const void* send, void* receive, std::size_t bytes) {
+    check(t_.all_to_all(t_.context, send, receive, bytes), "all_to_all");
+  }
+  void all_gather(const void* send, void* receive, std::size_t bytes) {
+    check(t_.all_gather(t_.context, send, receive, bytes), "all_gather");
+  }
+  void all_reduce_sum(float* data, std::size_t n) {
+    if (t_.all_reduce_sum == nullptr) {
+      throw invalid_input(message("onebit_transport: all_reduce_sum is NULL, and sums are to be ",
+                                  "the transport's", rank_suffix(rank(), size())));
+    }
+    check(t_.all_reduce_sum(t_.context, data, n), "all_reduce_sum");
+  }
+
+ private:
+  void check(int status, const char* what) const {
+    if (status == 0) return;
+    throw transport_error(
+        message("onebit_transport: ", what, " returned ", status, rank_suffix(rank(), size())));
+  }
+  onebit_transport t_;
+};
+
+/// Tensors by groups, and where each went.
+[[nodiscard, gnu::cold]] inline std::vector<param_group<>> c_groups(
+    std::span<const onebit_tensor> tensors, std::span<const onebit_group> given,
+    std::vector<std::size_t>& places) {
+  std::vector<param_group<>> groups(std::max<std::size_t>(given.size(), 1));
+  for (std::size_t g = 0; g < given.size(); ++g) {
+    if (given[g].lr_factor == 0) {
+      throw invalid_input(message("onebit_create: group ", g,
+                                  " has lr_factor 0; give 1, or, if it ",
+                                  "is to stand still, call onebit_set_group afterwards"));
+    }
+    groups[g].lr_factor = given[g].lr_factor;
+    groups[g].weight_decay = given[g].weight_decay;
+  }
+  for (std::size_t t = 0; t < tensors.size(); ++t) {
+    const onebit_tensor& x = tensors[t];
+    if (x.group >= groups.size()) {
+      throw invalid_input(message("onebit_create: tensor ", t, " is of group ", x.group,
+                                  ", but there "
+                                  "are ",
+                                  groups.size()));
+    }
+    groups[x.group].tensors.push_back({{x.params, x.size}, {x.grads, x.size}});
+  }
+  std::size_t place = 0;
+  places.resize(tensors.size());
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t t = 0; t < tensors.size(); ++t) {
+      if (tensors[t].group == g) places[t] = place++;
+    }
+  }
+  return groups;
+}
+
+[[nodiscard]] inline report of_c(const onebit_report& c) {
+  const auto known = [](float x) { return std::isnan(x) ? std::nullopt : std::optional(x); };
+  report r;
+  r.step = c.step;
+  r.phase = static_cast<phase>(c.phase);
+  r.skipped = c.skipped != 0;
+  r.gradient_norm = known(c.gradient_norm);
+  r.variance_ratio = known(c.variance_ratio);
+  r.bytes_sent = c.bytes_sent;
+  r.bytes_between_nodes = c.bytes_between_nodes;
+  r.collectives = c.collectives;
+  r.encode_seconds = c.encode_seconds;
+  r.communicate_seconds = c.communicate_seconds;
+  r.update_seconds = c.update_seconds;
+  return r;
+}
+[[nodiscard]] inline onebit_report to_c(const report& r) {
+  static_assert(static_cast<int>(phase::dense) == ONEBIT_DENSE &&
+                static_cast<int>(phase::compressed) == ONEBIT_COMPRESSED &&
+                static_cast<int>(phase::local) == ONEBIT_LOCAL);
+  constexpr float unknown = std::numeric_limits<float>::quiet_NaN();
+  return {r.step,
+          static_cast<onebit_phase>(r.phase),
+          r.skipped ? 1 : 0,
+          r.gradient_norm.value_or(unknown),
+          r.variance_ratio.value_or(unknown),
+          r.bytes_sent,
+          r.bytes_between_nodes,
+          r.collectives,
+          r.encode_seconds,
+          r.communicate_seconds,
+          r.update_seconds};
+}
+template <class F>
+[[nodiscard]] std::size_t c_text(const onebit_report* r, char* buffer, std::size_t n,
+                                 const F& write) noexcept {
+  std::string text;
+  const onebit_status done = c_call([&] {
+    require(r, "onebit_report", "report");
+    text = write(of_c(*r));
+  });
+  if (n > 0 && buffer != nullptr) {
+    const std::size_t length = done == ONEBIT_OK ? std::min(n - 1, text.size()) : 0;
+    std::memcpy(buffer, text.data(), length);
+    buffer[length] = 0;
+  }
+  return text.size();
+}
+
+}  // namespace onebit::inline v0_1::detail
+
+#ifdef ONEBIT_C_WITH_MPI
+#include <onebit/transport/mpi.hpp>
+#endif
+
+/// What onebit.h declares: one C++ file of the program includes this. (Several may: the functions
+/// are weak.) Define ONEBIT_C_WITH_MPI before it, everywhere alike, for the functions of MPI.
+
+#define ONEBIT_C [[gnu::weak]]
+
+extern "C" {
+
+ONEBIT_C const char* onebit_last_error(void) { return onebit::detail::last_c_error().c_str(); }
+
+// -- ranks
+// -----------------------------------------------------------------------------------------
+
+ONEBIT_C onebit_status onebit_comm_self(onebit_comm** comm) {
+  return onebit::detail::c_call([&] {
+    onebit::detail::require(comm, "onebit_comm_self", "comm");
+    *comm = nullptr;
+    *comm = new onebit_comm{onebit::wire(onebit::alone{})};
+  });
+}
+ONEBIT_C onebit_status onebit_comm_callbacks(const onebit_transport* transport,
+                                             onebit_comm** comm) {
+  return onebit::detail::c_call([&] {
+    onebit::detail::require(comm, "onebit_comm_callbacks", "comm");
+    *comm = nullptr;
+    onebit::detail::require(transport, "onebit_comm_callbacks", "transport");
+    *comm = new onebit_comm{onebit::wire(onebit::detail::c_transport(*transport))};
+  });
+}
+#ifdef ONEBIT_C_WITH_MPI
+ONEBIT_C onebit_status onebit_comm_mpi(int fortran_handle, double timeout_seconds,
+                                       onebit_comm** comm) {
+  return onebit::detail::c_call([&] {
+    onebit::detail::require(comm, "onebit_comm_mpi", "comm");
+    *comm = nullptr;
+    if (!(timeout_seconds >= 0 && timeout_seconds < 1e9)) {
+      throw onebit::invalid_input(onebit::detail::message("onebit_comm_mpi: timeout_seconds is ",
+                                                          timeout_seconds,
+                                                          ", must be 0 (none) or positive"));
+    }
+    const std::chrono::milliseconds timeout(static_cast<std::int64_t>(1e3 * timeout_seconds));
+    *comm = new onebit_comm{
+        onebit::wire(onebit::mpi(MPI_Comm_f2c(static_cast<MPI_Fint>(fortran_handle)), timeout))};
+  });
+}
+ONEBIT_C onebit_status onebit_comm_mpi_world(double timeout_seconds, onebit_comm** comm) {
+  return onebit_comm_mpi(static_cast<int>(MPI_Comm_c2f(MPI_COMM_WORLD)), timeout_seconds, comm);
+}
+#else
+ONEBIT_C onebit_status onebit_comm_mpi(int, double, onebit_comm** comm) {
+  if (comm != nullptr) *comm = nullptr;
+  (void)onebit::detail::c_call([] {
+    throw onebit::error(onebit::detail::message(
+        "onebit_comm_mpi: built without MPI; define ONEBIT_C_WITH_MPI before the include of ",
+        "onebit/onebit_c.hpp"));
+  });
+  return ONEBIT_UNSUPPORTED;
+}
+ONEBIT_C onebit_status onebit_comm_mpi_world(double timeout_seconds, onebit_comm** comm) {
+  return onebit_comm_mpi(0, timeout_seconds, comm);
+}
+#endif
+ONEBIT_C void onebit_comm_destroy(onebit_comm* comm) { delete comm; }
+ONEBIT_C int onebit_comm_rank(const onebit_comm* comm) {
+  return comm == nullptr ? -1 : comm->link.rank();
+}
+ONEBIT_C int onebit_comm_size(const onebit_comm* comm) {
+  return comm == nullptr ? -1 : comm->link.size();
+}
+ONEBIT_C onebit_status onebit_run_threads(int n, int (*f)(onebit_comm*, void*), void* context) {
+  return onebit::detail::c_call([&] {
+    onebit::detail::require(reinterpret_cast<const void*>(f), "onebit_run_threads", "f");
+    onebit::run_threads(n, [&](onebit::threads link) {
+      onebit_comm comm{onebit::wire(link)};
+      if (const int status = f(&comm, context); status != 0) {
+        throw onebit::error(
+            onebit::detail::message("onebit_run_threads: f returned ", status, comm.link.where()));
+      }
+    });
+  });
+}
+
+// -- optimizers
+// ------------------------------------------------------------------------------------
+
+ONEBIT_C onebit_status onebit_create(const char* name, const onebit_option* options,
+                                     std::size_t n_options, const onebit_tensor* tensors,
+                                     std::size_t n_tensors, const onebit_group* groups,
+                                     std::size_t n_groups, onebit_comm* comm,
+                                     onebit_optimizer** optimizer) {
+  return onebit::detail::c_call([&] {
+    using onebit::detail::require;
+    if (optimizer != nullptr) *optimizer = nullptr;
+    require(comm, "onebit_create", "comm");
+    onebit::option_map map;
+    auto made = std::make_unique<onebit_optimizer>();
+    onebit::detail::attend(comm->link, [&] {
+      require(optimizer, "onebit_create", "optimizer");
+      *optimizer = nullptr;
+      require(name, "onebit_create", "name");
+      if (n_options > 0) require(options, "onebit_create", "options");
+      if (n_tensors > 0) require(tensors, "onebit_create", "tensors");
+      if (n_groups > 0) require(groups, "onebit_create", "groups");
+      for (std::size_t i = 0; i < n_options; ++i) {
+        require(options[i].key, "onebit_create", "a key");
+        require(options[i].value, "onebit_create", options[i].key);
+        if (map.emplace(options[i].key, options[i].value).second) continue;
+        throw onebit::invalid_input(
+            onebit::detail::message("onebit_create: option ", options[i].key, " is given twice"));
+      }
+      for (std::size_t t = 0; t < n_tensors; ++t) {
+        made->params.push_back({tensors[t].params, tensors[t].size});
+      }
+      made->groups =
+          onebit::detail::c_groups({tensors, n_tensors}, {groups, n_groups}, made->places);
+    });
+    made->o = onebit::make_optimizer(name, map, made->groups, comm->link);
+    made->lr = onebit::read_options(name, map).lr;
+    *optimizer = made.release();
+  });
+}
+ONEBIT_C void onebit_destroy(onebit_optimizer* optimizer) { delete optimizer; }
+
+ONEBIT_C onebit_status onebit_step(onebit_optimizer* optimizer, float lr, float inverse_loss_scale,
+                                   onebit_report* report) {
+  return onebit::detail::c_call([&] {
+    const onebit::report r =
+        onebit::detail::of(optimizer, "onebit_step").step(lr, inverse_loss_scale);
+    if (report != nullptr) *report = onebit::detail::to_c(r);
+  });
+}
+ONEBIT_C onebit_status onebit_begin(onebit_optimizer* optimizer, float lr,
+                                    float inverse_loss_scale) {
+  return onebit::detail::c_call(
+      [&] { onebit::detail::of(optimizer, "onebit_begin").begin(lr, inverse_loss_scale); });
+}
+ONEBIT_C onebit_status onebit_ready(onebit_optimizer* optimizer, std::size_t tensor) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_ready");
+    o.ready(tensor < optimizer->places.size() ? optimizer->places[tensor] : tensor);
+  });
+}
+ONEBIT_C std::size_t onebit_report_text(const onebit_report* report, char* buffer, std::size_t n) {
+  return onebit::detail::c_text(report, buffer, n,
+                                [](const onebit::report& r) { return to_string(r); });
+}
+ONEBIT_C std::size_t onebit_report_json(const onebit_report* report, char* buffer, std::size_t n) {
+  return onebit::detail::c_text(report, buffer, n,
+                                [](const onebit::report& r) { return to_json(r); });
+}
+
+ONEBIT_C onebit_status onebit_set_group(onebit_optimizer* optimizer, std::size_t group,
+                                        float lr_factor, float weight_decay) {
+  return onebit::detail::c_call([&] {
+    onebit::detail::of(optimizer, "onebit_set_group").set_group(group, lr_factor, weight_decay);
+  });
+}
+ONEBIT_C onebit_status onebit_rest(onebit_optimizer* optimizer, std::size_t tensor) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_rest");
+    o.rest(tensor < optimizer->places.size() ? optimizer->places[tensor] : tensor);
+  });
+}
+ONEBIT_C onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* params,
+                                     float* const* grads, std::size_t n_tensors) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_rebind");
+    if (n_tensors > 0) onebit::detail::require(params, "onebit_rebind", "params");
+    if (n_tensors > 0) onebit::detail::require(grads, "onebit_rebind", "grads");
+    if (n_tensors != optimizer->places.size()) {
+      throw onebit::invalid_input(onebit::detail::message("onebit_rebind: ", n_tensors,
+                                                          " tensors, but the optimizer has ",
+                                                          optimizer->places.size()));
+    }
+    std::vector<std::size_t> callers(n_tensors);  // by place
+    for (std::size_t t = 0; t < n_tensors; ++t) callers[optimizer->places[t]] = t;
+    auto groups = optimizer->groups;
+    std::size_t place = 0;
+    for (auto& g : groups) {
+      for (auto& x : g.tensors) {
+        const std::size_t t = callers[place++];
+        x = {{params[t], x.params.size()}, {grads[t], x.grads.size()}};
+      }
+    }
+    (void)o.rebind(groups);
+    optimizer->groups.swap(groups);
+    for (std::size_t t = 0; t < n_tensors; ++t) {
+      optimizer->params[t] = {params[t], optimizer->params[t].size()};
+    }
+  });
+}
+ONEBIT_C onebit_status onebit_thaw(onebit_optimizer* optimizer, std::uint64_t warm_up_steps) {
+  return onebit::detail::c_call(
+      [&] { onebit::detail::of(optimizer, "onebit_thaw").thaw(warm_up_steps); });
+}
+ONEBIT_C onebit_status onebit_verify(onebit_optimizer* optimizer) {
+  return onebit::detail::c_call([&] { onebit::detail::of(optimizer, "onebit_verify").verify(); });
+}
+ONEBIT_C onebit_status onebit_warn(onebit_optimizer* optimizer, int on) {
+  return onebit::detail::c_call([&] {
+    onebit::detail::of(optimizer, "onebit_warn")
+        .warn_with(on != 0 ? &onebit::detail::warn_on_stderr : nullptr);
+  });
+}
+ONEBIT_C onebit_status onebit_start_from(onebit_optimizer* optimizer, const float* const* m,
+                                         const float* const* v, std::uint64_t steps) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_start_from");
+    onebit::detail::require(m, "onebit_start_from", "m");
+    onebit::detail::require(v, "onebit_start_from", "v");
+    std::vector<onebit::given_moments> moments(optimizer->params.size());
+    for (std::size_t t = 0; t < moments.size(); ++t) {
+      const std::size_t size = optimizer->params[t].size();
+      if (size > 0) onebit::detail::require(m[t], "onebit_start_from", "m of a tensor");
+      if (size > 0) onebit::detail::require(v[t], "onebit_start_from", "v of a tensor");
+      moments[optimizer->places[t]] = {{m[t], size}, {v[t], size}};
+    }
+    o.start_from(moments, steps);
+  });
+}
+
+// -- checkpoints
+// -----------------------------------------------------------------------------------
+
+ONEBIT_C onebit_status onebit_save(onebit_optimizer* optimizer, const char* path) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_save");
+    onebit::detail::require(path, "onebit_save", "path");
+    std::ostringstream state;
+    o.save(state);  // before the old file is touched
+    const std::string fresh = std::string(path) + ".partial";
+    std::ofstream out(fresh, std::ios::binary);
+    out << std::move(state).str();
+    out.close();
+    if (!out || std::rename(fresh.c_str(), path) != 0) {
+      throw onebit::checkpoint_error(
+          onebit::detail::message("onebit_save: ", path, " cannot be written"));
+    }
+  });
+}
+ONEBIT_C onebit_status onebit_load(onebit_optimizer* optimizer, const char* path) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_load");
+    std::ifstream in;
+    if (path != nullptr) in.open(path, std::ios::binary);
+    const bool is_open = in.is_open();
+    if (!is_open) in.setstate(std::ios::failbit);
+    try {
+      o.load(in);  // the other ranks are in it
+    } catch (const onebit::checkpoint_error& e) {
+      if (is_open) throw;
+      throw onebit::checkpoint_error(onebit::detail::message(
+          "onebit_load: ", path == nullptr ? "NULL" : path, " cannot be opened; ", e.what()));
+    }
+  });
+}
+ONEBIT_C onebit_status onebit_save_all(onebit_optimizer* optimizer, const char* root, int keep) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_save_all");
+    onebit::detail::require(root, "onebit_save_all", "root");
+    onebit::save_all(
+        o, root,
+        [&](std::ostream& out) {
+          for (const auto& p : optimizer->params) {
+            out.write(reinterpret_cast<const char*>(p.data()),
+                      static_cast<std::streamsize>(p.size_bytes()));
+          }
+        },
+        keep);
+  });
+}
+ONEBIT_C onebit_status onebit_load_latest(onebit_optimizer* optimizer, const char* root,
+                                          std::int64_t* step) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_load_latest");
+    onebit::detail::require(root, "onebit_load_latest", "root");
+    const auto found = onebit::load_latest(o, root, [&](std::istream& in) {
+      for (const auto& p : optimizer->params) {
+        in.read(reinterpret_cast<char*>(p.data()), static_cast<std::streamsize>(p.size_bytes()));
+      }
+    });
+    if (step != nullptr) *step = found ? static_cast<std::int64_t>(*found) : -1;
+  });
+}
+
+ONEBIT_C float onebit_lr(const onebit_optimizer* optimizer) {
+  return optimizer == nullptr ? 0 : static_cast<float>(std::min(optimizer->lr, 3e38));
+}
+ONEBIT_C std::uint64_t onebit_steps(const onebit_optimizer* optimizer) {
+  return optimizer == nullptr ? 0 : optimizer->o.steps();
+}
+ONEBIT_C std::uint64_t onebit_n_skipped(onebit_optimizer* optimizer) {
+  return optimizer == nullptr ? 0 : optimizer->o.n_skipped();
+}
+ONEBIT_C std::size_t onebit_state_bytes(const onebit_optimizer* optimizer) {
+  return optimizer == nullptr ? 0 : optimizer->o.state_bytes();
+}
+ONEBIT_C const char* onebit_description(const onebit_optimizer* optimizer) {
+  return optimizer == nullptr ? nullptr : optimizer->o.description().c_str();
+}
+
+}  // extern "C"
+
+#undef ONEBIT_C

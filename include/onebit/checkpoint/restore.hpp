@@ -1,0 +1,438 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <istream>
+#include <memory>
+#include <onebit/collective/dense_average.hpp>
+#include <onebit/collective/encode.hpp>
+#include <onebit/collective/message.hpp>
+#include <onebit/core/archive.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/function_ref.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/step/agreement.hpp>
+#include <onebit/step/tensors.hpp>
+#include <onebit/transport/wire.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// A job goes on: with the same ranks, bit for bit, or with other ones.
+namespace onebit::inline v0_1 {
+
+namespace detail {
+
+/// What must fit before a checkpoint is used. Trivially copyable: part of the format.
+struct checkpoint_card {
+  rank_card ranks;
+  std::uint32_t rank = 0, size = 0;
+  std::uint32_t ranks_per_node = 1, unused = 0;
+  std::uint64_t step = 0;
+
+  [[nodiscard, gnu::cold]] std::string difference(const checkpoint_card& here,
+                                                  resume_with with) const {
+    const auto differ = [](const char* what, text_part a, text_part b) {
+      return join(6, {"onebit::checkpoint: it has ", what, a, ", this optimizer ", b});
+    };
+    const std::string_view its(ranks.name, strnlen(ranks.name, sizeof ranks.name));
+    const std::string_view own(here.ranks.name);
+    const auto compared = [&](std::string_view name) {
+      return with == resume_with::same_options ? name : name.substr(0, name.find(' '));
+    };
+    if (compared(its) != compared(own)) {
+      return differ("", differing_part(its, own), differing_part(own, its));
+    }
+    if (size != here.size) return differ("world size ", size, here.size);
+    if (ranks_per_node != here.ranks_per_node) {
+      return differ("ranks per node: ", ranks_per_node, here.ranks_per_node);
+    }
+    if (rank != here.rank) return differ("rank ", rank, here.rank);
+    if (ranks.n_tensors != here.ranks.n_tensors) {
+      return differ("tensors: ", ranks.n_tensors, here.ranks.n_tensors);
+    }
+    if (ranks.n_elements != here.ranks.n_elements) {
+      return differ("parameters: ", ranks.n_elements, here.ranks.n_elements);
+    }
+    if (ranks.sizes_digest != here.ranks.sizes_digest) {
+      return message("checkpoint: its tensors have other sizes or another order");
+    }
+    if (ranks.slot_bytes != here.ranks.slot_bytes) {
+      return differ("messages of bytes: ", ranks.slot_bytes, here.ranks.slot_bytes);
+    }
+    if (ranks.parameter_digest != here.ranks.parameter_digest) {
+      return message("checkpoint: the parameters in memory are not those of step ", step,
+                     " at which it was saved; restore the parameters before load()");
+    }
+    return {};
+  }
+};
+
+/// What an optimizer of this name says of itself to other ranks and to checkpoints. Reads all
+/// parameters.
+template <class E>
+[[nodiscard, gnu::cold]] checkpoint_card own_card(const std::string& name, E& e) {
+  return {make_card(name, e.tensors.sizes, parameter_digest(e), e.compressed.slot_bytes()),
+          static_cast<std::uint32_t>(e.comm.rank()),
+          static_cast<std::uint32_t>(e.comm.size()),
+          static_cast<std::uint32_t>(e.compressed.ranks_per_node()),
+          0,
+          e.step};
+}
+
+/// Collective, at a load: all throw checkpoint_error when a rank has a failure to tell, another
+/// step than the others, or other scalars (a digest).
+[[gnu::cold]] inline void agree_on_checkpoint(wire& comm, const std::string& failure,
+                                              std::uint64_t step, std::uint64_t scalars) {
+  struct news {
+    std::uint64_t failed, step, scalars;
+  };
+  const std::string where = comm.where();
+  const news mine{failure.empty() ? 0U : 1U, step, scalars};
+  std::vector<news> all(static_cast<std::size_t>(comm.size()));
+  comm.host_all_gather(&mine, all.data(), sizeof mine);
+  if (!failure.empty()) throw checkpoint_error(failure + where);
+  constexpr const char* nothing = "; nothing was loaded on any rank";
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].failed != 0) {
+      throw checkpoint_error(
+          message("load: rank ", r, " could not read its checkpoint", nothing, where));
+    }
+    if (all[r].step != mine.step) {
+      throw checkpoint_error(message("load: rank ", r, " has a checkpoint of step ", all[r].step,
+                                     ", this rank one of step ", mine.step, nothing, where));
+    }
+    if (all[r].scalars != mine.scalars) {
+      throw checkpoint_error(message("load: the checkpoint of rank ", r, " tells another state of ",
+                                     "the schedule or the rule than this rank's, at one step",
+                                     nothing, where));
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Reads what this rank saved over the state of engine E, whose card `card()` gives; `refusal`: why
+/// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks when one
+/// fails; then nothing has changed.
+template <class E, class Card>
+[[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card, resume_with with,
+                                   const std::string& refusal) {
+  detail::checkpoint_card found;
+  std::optional<detail::payload_reader> payload;
+  std::string failure = refusal;
+  try {
+    if (failure.empty()) {
+      payload.emplace(in);
+      payload->local(found);
+      failure = found.difference(card(), with);
+    }
+    if (failure.empty()) {
+      e.archive(*payload);
+      payload->finish();
+      if (e.step != found.step) failure = detail::message("checkpoint: of two steps");
+    }
+  } catch (const std::exception& error) {  // a stream may throw too; the other ranks wait
+    failure = error.what();
+  }
+  detail::agree_on_checkpoint(e.comm, failure, found.step, payload ? payload->scalars() : 0);
+  payload->keep();
+  e.adopt();
+}
+
+// -- with other ranks -----------------------------------------------------------------------------
+
+namespace detail {
+
+/// A rank of a job that is no more, as far as reading its checkpoint needs one: the others say what
+/// it says. Split, it gives first the ranks of its node, then those with its place on all nodes: as
+/// an exchange on two levels asks for them.
+class rank_of_old {
+ public:
+  rank_of_old(std::size_t rank, std::size_t size, std::size_t ranks_per_node)
+      : rank_(static_cast<int>(rank)),
+        size_(static_cast<int>(size)),
+        node_(static_cast<int>(ranks_per_node)),
+        n_splits_(std::make_shared<int>(0)) {}
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] int ranks_per_node() const { return node_; }
+  [[nodiscard]] rank_of_old split(int, int) const {
+    rank_of_old part = *this;
+    const bool inside = (*n_splits_)++ == 0;
+    part.rank_ = inside ? rank_ % node_ : rank_ / node_;
+    part.size_ = inside ? node_ : size_ / node_;
+    return part;
+  }
+  void all_to_all(const void*, void*, std::size_t) { refuse(); }
+  void all_reduce_sum(float*, std::size_t) { refuse(); }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    for (int r = 0; r < size_ && n > 0; ++r) {
+      std::memcpy(static_cast<char*>(receive) + static_cast<std::size_t>(r) * n, send, n);
+    }
+  }
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw transport_error(message("load_old_job: a rank of an old job takes no steps"));
+  }
+  int rank_, size_, node_;
+  std::shared_ptr<int> n_splits_;
+};
+
+/// The policy, where nodes have so many ranks.
+template <class C>
+[[nodiscard]] C on_nodes(C policy, std::size_t ranks_per_node) {
+  if constexpr (C::splits) policy.ranks_per_node = static_cast<int>(ranks_per_node);
+  return policy;
+}
+
+/// part += weight * field, on the flat axis; index i is the i-th tile from `first_tile` on.
+template <class Field>
+struct add_field_kernel {
+  static constexpr bool rare = true;
+  Field field;
+  const tile* tiles;
+  std::size_t first_tile;
+  carried_words part;
+  float weight;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[first_tile + i];
+    const auto value = field.template at<L>(t, first_tile + i);
+    const auto place = part.at<L>(t);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      place.store(k, L::fma(value(k), L::set(weight), place.load(k)));
+    }
+  }
+};
+
+/// A server's residual, where the chunk's tiles lie on the flat axis.
+struct served_field {
+  carried_words residual;
+  slot_format format;
+
+  template <class L>
+  struct reader {
+    carried_words::access<L> place;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return place.load(k); }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {residual.from<L>(format.served_word(t))};
+  }
+};
+
+/// flat += what a rank of a job of n_ranks ranks, so many per node, has still to send of the flat
+/// axis: its share of the mean of all, and what it serves. Launches.
+template <class E>
+[[gnu::cold]] void add_owed(E& old, std::size_t n_ranks, std::size_t ranks_per_node, float* flat) {
+  auto& x = old.compressed;
+  if (!x.started()) return;
+  const auto add = [&](auto& s, tile_range tiles, const auto& field, float weight) {
+    using field_type = std::remove_cvref_t<decltype(field)>;
+    s.backend().launch(tiles.end - tiles.begin,
+                       add_field_kernel<field_type>{field, s.tiles(), tiles.begin, {flat}, weight});
+  };
+  x.visit_owed(
+      [&](auto& s, tile_range tiles, bool every_rank) {
+        const std::size_t holders = every_rank ? n_ranks : n_ranks / ranks_per_node;
+        add(s, tiles, s.residual(old.mask()), 1.0F / static_cast<float>(holders));
+      },
+      [&](auto& s, tile_range tiles, const carried_words& residual, const slot_format& f) {
+        add(s, tiles, served_field{residual, f}, 1.0F);
+      });
+}
+/// Adds to what this rank carries.
+template <class E>
+[[gnu::cold]] void carry_on(E& e, const float* owed) {
+  auto& s = e.compressed.sender();
+  if constexpr (std::remove_reference_t<decltype(s)>::carries) {
+    const tile_range own = e.compressed.carried_tiles();
+    s.backend().launch(own.end - own.begin, add_field_kernel<flat_field>{
+                                                {owed}, s.tiles(), own.begin, s.carried(), 1.0F});
+  }
+}
+
+}  // namespace detail
+
+/// The state of a job of other ranks, rank by rank, for an engine E of this one.
+///
+/// Moments, parameters' anchors and masks are the same on all ranks, or of one of them, whose place
+/// this rank takes. What exchanges owe is kept on average: every new rank (or node) carries the
+/// mean of the old ones' residuals, and what their servers still meant to say; so the sum of what
+/// is sent from now on is what it would have been.
+template <class E>
+class old_job {
+  using B = typename E::backend_type;
+  using R = decltype(E::rule);
+
+ public:
+  /// Of n ranks, of which this rank takes the place of `source`. Not collective; allocates.
+  [[gnu::cold]] old_job(E& e, std::size_t n, std::size_t source)
+      : e_(&e),
+        n_(n),
+        source_rank_(source),
+        owed_(e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements)) {
+  }
+
+  /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
+  /// tensors, and, from the rank whose place this one takes, its parameters. Throws
+  /// checkpoint_error.
+  [[gnu::cold]] void read(std::istream& in, detail::checkpoint_card wanted, resume_with with) {
+    const std::size_t r = n_read_++;
+    std::unique_ptr<E> old;  // outlives the reader, which takes back what it read
+    detail::payload_reader payload(in);
+    detail::checkpoint_card card;
+    payload.local(card);
+    if (n_read_ == 1) node_ = card.ranks_per_node;
+    if (node_ == 0 || n_ % node_ != 0) {
+      throw checkpoint_error(
+          detail::message("resume: ", n_, " ranks in nodes of ", node_, "; damaged"));
+    }
+    old =
+        std::make_unique<E>(detail::groups_of(e_->tensors), wire(detail::rank_of_old(r, n_, node_)),
+                            R(e_->rule.options(), e_->rule.backend()), e_->schedule,
+                            detail::on_nodes(e_->policy, node_), dense_sum::rank_order);
+    wanted.rank = static_cast<std::uint32_t>(r);
+    wanted.size = static_cast<std::uint32_t>(n_);
+    wanted.ranks_per_node = static_cast<std::uint32_t>(node_);
+    wanted.ranks.slot_bytes = old->compressed.slot_bytes();
+    if (n_read_ == 1) parameters_ = card.ranks.parameter_digest;
+    if (n_read_ == 1) step_ = card.step;
+    if (card.step != step_) throw_parted(r, card.step);
+    if (!R::local_steps && card.ranks.parameter_digest != parameters_) {
+      throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
+                                             " of the old job had other parameters at one step; ",
+                                             "states of two jobs?"));
+    }
+    if (r != source_rank_) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
+    if (const auto text = card.difference(wanted, with); !text.empty()) {
+      throw checkpoint_error(text);
+    }
+    old->prepare(0);
+    old->archive(payload);
+    payload.finish();
+    payload.keep();
+    old->adopt();
+    old->tensors.take_terms(old->backend());
+    detail::add_owed(*old, n_, node_, owed_.data());
+    if (n_read_ == 1) scalars_ = payload.scalars();
+    if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
+    if (r == source_rank_) source_ = std::move(old);
+  }
+  /// When all are read: allocates what `adopt` needs.
+  [[gnu::cold]] void prepare() {
+    E& old = *source_;
+    const bool travels = e_->compressed.travels();
+    if constexpr (R::local_steps) {
+      if (travels) space_ = e_->compressed.allocate(false, true);
+      if (travels) e_->allocate_undo();
+    } else if (old.compressed.started()) {
+      if (!travels) {  // one rank alone never compresses
+        old.thaw();
+        return;
+      }
+      given_ = old.rule.resume(old.compressed.agreed(old.mask()), old.at(old.mask()));
+      space_ = e_->compressed.allocate(E::keeps_agreed, !E::keeps_agreed);
+      e_->allocate_undo();
+    }
+  }
+  [[nodiscard]] std::uint64_t step() const { return step_; }
+  [[nodiscard]] std::uint64_t scalars() const { return scalars_; }
+
+  /// Takes the state over: only launches.
+  [[gnu::cold]] void adopt() {
+    E &e = *e_, &old = *source_;
+    const bool starts = (R::local_steps || old.compressed.started()) && e.compressed.travels();
+    e.step = old.step;
+    e.last_lr = old.last_lr;
+    std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
+    std::construct_at(&e.schedule, std::move(old.schedule));
+    e.rule = std::move(old.rule);
+    if (old.live.size() > 0 || !starts) e.live = std::move(old.live);  // else all elements
+    step_scalars now, was;
+    e.backend().copy_out(&now, e.now(), 1);
+    e.backend().copy_out(&was, old.now(), 1);
+    was.optimizer = now.optimizer;
+    was.rank = now.rank;
+    was.n_skipped = now.n_skipped;
+    e.backend().copy_in(e.now(), &was, 1);
+    e.tensors.numbers = std::move(old.tensors.numbers);
+    e.tensors.changed = true;  // the options are this one's
+    e.tensors.take_terms(e.backend());
+    if (starts) {
+      e.compressed.start(std::move(space_), std::move(given_));
+      detail::carry_on(e, owed_.data());
+    } else if (e.compressed.started()) {
+      e.compressed.start({}, {});
+    }
+    if constexpr (R::local_steps) {
+      const bool travelled = old.compressed.travels(), travels = e.compressed.travels();
+      if (travelled && !travels && e.rule.moved()) {
+        // nothing will be exchanged: the exchange that was due, here, alike on all ranks
+        e.rule.apply(flat_field{owed_.data()}, flat_field{owed_.data()}, e.at(e.mask()));
+      }
+      if (!travelled || !travels) e.rule.resume(e.compressed.agreed(e.mask()), e.at(e.mask()));
+    }
+    e.adopt();
+  }
+
+ private:
+  [[noreturn, gnu::cold]] void throw_parted(std::size_t r, std::uint64_t step) const {
+    throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
+                                           " of the old job tell other states, of steps ", step_,
+                                           " and ", step));
+  }
+  E* e_;
+  std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
+  buffer_of<B, float> owed_;  ///< on the flat axis
+  std::unique_ptr<E> source_;
+  std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
+  typename E::exchange_type::space space_{};
+  handover<buffer_of<B, float>> given_{};
+};
+
+/// The files of an old job: reads that of its rank r.
+using old_files = function_ref<void(std::size_t r, function_ref<void(std::istream&)> read)>;
+
+/// Reads the checkpoints of the `n_ranks` ranks of an old job, from its files, and takes their
+/// state over; the rest as load_checkpoint. Collective: throws checkpoint_error on all ranks when
+/// one fails; then nothing has changed.
+template <class E, class Card>
+[[gnu::cold]] void load_old_job_of(E& e, std::size_t n_ranks, old_files files, const Card& card,
+                                   resume_with with, const std::string& refusal) {
+  std::string failure = refusal;
+  std::unique_ptr<old_job<E>> old;
+  try {
+    if (n_ranks == 0) throw checkpoint_error(detail::message("load_old_job: no ranks to load"));
+    if (failure.empty()) {
+      const auto source = static_cast<std::size_t>(e.comm.rank()) % n_ranks;
+      old = std::make_unique<old_job<E>>(e, n_ranks, source);
+      const detail::checkpoint_card here = card();
+      for (std::size_t r = 0; r < n_ranks; ++r) {
+        files(r, [&](std::istream& in) { old->read(in, here, with); });
+      }
+      old->prepare();
+    }
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  detail::agree_on_checkpoint(e.comm, failure, old ? old->step() : 0, old ? old->scalars() : 0);
+  old->adopt();
+}
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,447 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/core/wide_lanes.hpp>
+#include <vector>
+
+/// What travels: the bytes of a slot, and the views that read values out of them.
+namespace onebit::inline v0_1 {
+
+/// The tiles that one call of a kernel has room for. What it reads or makes at the same time goes
+/// into different ones.
+enum class tile_room : std::uint32_t {
+  agreed,  ///< what was agreed, or a mean
+  heard,   ///< what was heard
+  work     ///< a message that is encoded; one that is added to a mean
+};
+static_assert(static_cast<std::uint32_t>(tile_room::work) + 1 == tile_rooms);
+
+/// Lanes of threads that share memory: `shared_tile(room)` is the same in all, and `sync()` is
+/// where they wait for each other, and see what each other has written.
+template <class L>
+concept SharingLanes = requires(std::uint32_t room) {
+  { L::shared_tile(room) } -> std::same_as<float*>;
+  L::sync();
+};
+
+namespace detail {
+
+/// Room for the values of one tile.
+template <class L>
+class tile_values {
+ public:
+  ONEBIT_HD explicit tile_values(tile_room) {}
+  [[nodiscard]] ONEBIT_HD float* data() { return values_; }
+  [[nodiscard]] ONEBIT_HD const float* data() const { return values_; }
+
+ private:
+  float values_[tile_elements];
+};
+template <class L>
+  requires SharingLanes<one_word<L>>
+class tile_values<L> {
+ public:
+  ONEBIT_HD explicit tile_values(tile_room room)
+      : values_(one_word<L>::shared_tile(static_cast<std::uint32_t>(room))) {}
+  [[nodiscard]] ONEBIT_HD float* data() const { return values_; }
+
+ private:
+  float* values_;
+};
+
+#if defined(__CUDACC__)
+// Of devices only: where host/device code calls what a device has not, nvcc merely warns, and what
+// the call does is undefined. (They are inlined: a compiler for devices contracts a * b + c
+// anyway.)
+template <class C>
+__device__ __forceinline__ void encode_on_device(const C& codec, const float* values, std::size_t n,
+                                                 std::byte* out) {
+  codec.encode(values, n, out);
+}
+template <class C>
+__device__ __forceinline__ void decode_on_device(const C& codec, const std::byte* in, std::size_t n,
+                                                 float* values) {
+  codec.decode(in, n, values);
+}
+#define ONEBIT_OUT_OF_LINE __host__ __device__ __noinline__
+#else
+#define ONEBIT_OUT_OF_LINE __attribute__((noinline))
+#endif
+
+/// A tile codec is plain code of the user's: inlined into a runner, its a * b + c would be
+/// contracted where the instruction set has an fma and not elsewhere, and ranks would decode
+/// different values.
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
+template <class C>
+ONEBIT_OUT_OF_LINE void encode_on_host(const C& codec, const float* values, std::size_t n,
+                                       std::byte* out) {
+  codec.encode(values, n, out);
+}
+#if defined(__CUDACC__)
+#pragma nv_exec_check_disable
+#endif
+template <class C>
+ONEBIT_OUT_OF_LINE void decode_on_host(const C& codec, const std::byte* in, std::size_t n,
+                                       float* values) noexcept {
+  codec.decode(in, n, values);
+}
+#undef ONEBIT_OUT_OF_LINE
+
+/// Encodes the n values of a tile. May throw, on the host.
+template <class L, class C>
+ONEBIT_HD void encode_tile(const C& codec, const tile_values<L>& values, std::size_t n,
+                           std::byte* out) {
+  if constexpr (SharingLanes<one_word<L>>) {
+    using lanes = one_word<L>;
+    lanes::sync();
+    if (lanes::first_lane()) {
+#if defined(__CUDA_ARCH__)
+      encode_on_device(codec, values.data(), n, out);
+#else
+      codec.encode(values.data(), n, out);
+#endif
+    }
+    lanes::sync();
+  } else {
+    encode_on_host(codec, values.data(), n, out);
+  }
+}
+/// Decodes them, and makes the rest of the last word 0.
+template <class L, class C>
+ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
+                           tile_values<L>& values) {
+  const std::size_t padded = (n + word_elements - 1) / word_elements * word_elements;
+  if constexpr (SharingLanes<one_word<L>>) {
+    using lanes = one_word<L>;
+    lanes::sync();
+    if (lanes::first_lane()) {
+#if defined(__CUDA_ARCH__)
+      decode_on_device(codec, in, n, values.data());
+#else
+      codec.decode(in, n, values.data());
+#endif
+      for (std::size_t i = n; i < padded; ++i) values.data()[i] = 0;
+    }
+    lanes::sync();
+  } else {
+    decode_on_host(codec, in, n, values.data());
+    for (std::size_t i = n; i < padded; ++i) values.data()[i] = 0;
+  }
+}
+
+}  // namespace detail
+// What travels: the bytes of a slot, and the views that read values out of them.
+//
+// slot = payload (the chunk's words, or its tiles) | one fp32 scale per segment, if any | status
+//
+// The status is how a skip, and ranks that are out of step, become known to all without a
+// collective of their own.
+//
+// A view (and everything else that kernels read values from) is a small trivially copyable object
+// with `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
+
+/// What a rank says of itself in every slot.
+struct slot_status {
+  std::uint32_t step = 0;   ///< 2 * step + (1 if it saw a non-finite value)
+  std::uint32_t place = 0;  ///< see slot_place
+  std::uint32_t terms = 0;  ///< step_scalars::terms
+};
+
+/// Where things lie in a slot. Trivially copyable.
+struct slot_format {
+  std::size_t scales_at = 0;
+  std::size_t status_at = 0;
+  std::size_t slot_bytes = 0;
+  std::size_t chunk_words = 0;
+  std::uint32_t chunks_per_bucket = 1;
+  std::size_t word_bytes = 0;  ///< 0: see tile_offsets
+  /// Of compressors whose words have not all one size: by tile, within the payload.
+  const std::uint64_t* tile_offsets = nullptr;
+
+  [[nodiscard]] ONEBIT_HD std::size_t payload_at(const tile& t, std::size_t index) const {
+    return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
+  }
+  /// Of its slots, in the exchange of this optimizer.
+  [[nodiscard]] ONEBIT_HD std::uint32_t place(const step_scalars* now, std::uint32_t part) const {
+    return now->optimizer * slot_place::first_optimizer + (exact() ? slot_place::exact : 0) + part;
+  }
+  /// Its elements have two bytes and more: no compressor made them.
+  [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes >= word_elements * 2; }
+  [[nodiscard]] ONEBIT_HD std::size_t bucket_of(const tile& t) const {
+    return t.chunk / chunks_per_bucket;
+  }
+  /// The first word of a tile among those that its rank serves, bucket after bucket.
+  [[nodiscard]] ONEBIT_HD std::size_t served_word(const tile& t) const {
+    return bucket_of(t) * chunk_words + t.word - t.chunk * chunk_words;
+  }
+};
+
+/// The bytes that each tile takes in a slot, for any compressor.
+template <Compressor C>
+[[nodiscard]] std::size_t tile_payload_bytes(const C& codec, const tile& t) {
+  if constexpr (WordCompressor<C>) {
+    return t.n_words() * codec.word_bytes;
+  } else {
+    return (codec.tile_bytes(t.n) + 3) / 4 * 4;  // slots, scales and tiles stay 4-byte aligned
+  }
+}
+
+/// The slot of a layout, and the offsets of its tiles where they must be told.
+template <Compressor C>
+[[nodiscard]] slot_format make_slot_format(const C& codec, const layout& axis,
+                                           std::vector<std::uint64_t>& tile_offsets) {
+  slot_format f;
+  f.chunk_words = axis.chunk_words();
+  f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
+  if constexpr (WordCompressor<C>) {
+    f.word_bytes = codec.word_bytes;
+    f.scales_at = (axis.chunk_words() * codec.word_bytes + 3) / 4 * 4;
+  } else {
+    tile_offsets.resize(axis.tiles().size());
+    for (int j = 0; j < axis.n_slots(); ++j) {
+      std::size_t offset = 0;
+      for (auto i = axis.chunk_tiles(j).begin; i < axis.chunk_tiles(j).end; ++i) {
+        tile_offsets[i] = offset;
+        offset += tile_payload_bytes(codec, axis.tiles()[i]);
+      }
+      if (offset > f.scales_at) f.scales_at = offset;
+    }
+  }
+  f.status_at = f.scales_at;
+  if constexpr (WordCompressor<C>) {
+    if (C::scaled) f.status_at += axis.slot_segments() * sizeof(float);
+  }
+  f.slot_bytes = f.status_at + sizeof(slot_status);
+  return f;
+}
+
+/// The flat axis as one long slot of identity's.
+[[nodiscard]] inline slot_format flat_format(const layout& axis) {
+  slot_format f;
+  f.word_bytes = word_elements * sizeof(float);
+  f.chunk_words = axis.chunk_words();
+  f.slot_bytes = f.chunk_words * f.word_bytes;
+  return f;
+}
+
+namespace detail {
+
+template <class T>
+ONEBIT_HD T load_scalar(const std::byte* p) {
+  return *reinterpret_cast<const T*>(p);
+}
+
+// A word compressor knows lanes for one word.
+template <class L, class C>
+ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
+  typename L::value v;
+  for (unsigned j = 0; j < L::words; ++j) {
+    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * codec.word_bytes, scale);
+  }
+  return v;
+}
+template <class L, class C>
+ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::value& y,
+                                              float scale) {
+  typename L::value v;
+  for (unsigned j = 0; j < L::words; ++j) {
+    word_of<L>(v, j) = codec.template residual<one_word<L>>(word_of<L>(y, j), scale);
+  }
+  return v;
+}
+/// Adds what the codec gathers of each word to `sum`.
+template <class L, class C, class Sum>
+ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
+  using one = one_word<L>;
+  for (unsigned j = 0; j < L::words; ++j) {
+    codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j));
+    sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
+  }
+}
+
+/// Values of one tile out of one slot.
+template <class L, class C, bool ByWord = WordCompressor<C>>
+struct tile_reader {
+  C codec{};
+  const std::byte* words = nullptr;
+  float scale = 0;
+
+  tile_reader() = default;
+  ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
+                        std::size_t index, tile_room = {})
+      : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
+    if constexpr (C::scaled) {
+      scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
+    }
+  }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    return decode_words<L>(codec, words + k * codec.word_bytes, scale);
+  }
+};
+
+template <class L, class C>
+struct tile_reader<L, C, false> {
+  tile_values<L> values;
+
+  ONEBIT_HD tile_reader(const C& codec, const slot_format& f, const std::byte* slot, const tile& t,
+                        std::size_t index, tile_room room)
+      : values(room) {
+    decode_tile<L>(codec, slot + f.payload_at(t, index), t.n, values);
+  }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    return L::load(values.data() + 32 * k);
+  }
+};
+
+/// Sum over the slots of all ranks, in rank order, of the values of one tile.
+template <class L, class C, bool ByWord = WordCompressor<C>>
+struct tile_sum {
+  C codec;
+  const std::byte* words;
+  const std::byte* scales;
+  std::size_t stride;
+  int n;
+
+  ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
+                     const tile& t, std::size_t index, tile_room = {})
+      : codec(c),
+        words(slots + f.payload_at(t, index)),
+        scales(slots + f.scales_at + t.segment * sizeof(float)),
+        stride(f.slot_bytes),
+        n(n_slots) {}
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    typename L::value sum = from(0, k);
+    for (int r = 1; r < n; ++r) sum = L::add(sum, from(r, k));
+    return sum;
+  }
+
+ private:
+  ONEBIT_HD typename L::value from(int r, std::uint32_t k) const {
+    const std::size_t at = static_cast<std::size_t>(r) * stride;
+    float s = 0;
+    if constexpr (C::scaled) s = load_scalar<float>(scales + at);
+    return decode_words<L>(codec, words + at + k * codec.word_bytes, s);
+  }
+};
+
+/// Lanes for four words that know how to sum their signs.
+template <class L>
+concept SignSummingLanes = L::words == 4 && requires {
+  typename one_word<L>::sum_of_four;
+};
+/// A compressor of whose words each bit is one sign.
+template <class C>
+concept SignCompressor = requires {
+  requires C::one_sign;
+};
+
+template <SignSummingLanes L, SignCompressor C>
+struct tile_sum<L, C, true> {
+  typename one_word<L>::sum_of_four sum;
+
+  ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
+                     const tile& t, std::size_t index, tile_room = {})
+      : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
+            f.slot_bytes, n_slots) {}
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    typename L::value v;
+    sum(v.word, k);
+    return v;
+  }
+};
+
+template <class L, class C>
+struct tile_sum<L, C, false> {
+  tile_values<L> values;
+
+  ONEBIT_HD tile_sum(const C& codec, const slot_format& f, const std::byte* slots, int n_slots,
+                     const tile& t, std::size_t index, tile_room room)
+      : values(room) {
+    float* const sum = values.data();
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) L::store(sum + 32 * k, L::set(0.0F));
+    for (int r = 0; r < n_slots; ++r) {
+      const tile_reader<L, C> one(codec, f, slots + static_cast<std::size_t>(r) * f.slot_bytes, t,
+                                  index, tile_room::work);
+      for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+        L::store(sum + 32 * k, L::add(L::load(sum + 32 * k), one(k)));
+      }
+    }
+  }
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+    return L::load(values.data() + 32 * k);
+  }
+};
+
+}  // namespace detail
+
+/// What all ranks agreed on, in the form in which it arrived: slot j holds chunk j.
+template <Compressor C>
+struct gathered_view {
+  C codec;
+  slot_format format;
+  const std::byte* slots = nullptr;
+  live_mask live;
+  tile_room room = tile_room::agreed;
+
+  template <class L>
+  struct reader {
+    detail::tile_reader<L, C> values;
+    live_mask live;
+    std::size_t word;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return live.template keep<L>(word + k, values(k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index,
+                                      room),
+            live, t.word};
+  }
+};
+
+/// The mean over W slots, each from one rank; bucket after bucket.
+template <Compressor C>
+struct mean_view {
+  C codec;
+  slot_format format;
+  const std::byte* slots = nullptr;
+  int n_slots = 1;
+  float inverse = 1;  ///< 1 / n_slots
+  live_mask live;
+  tile_room room = tile_room::agreed;
+
+  template <class L>
+  struct reader {
+    detail::tile_sum<L, C> sum;
+    float inverse;
+    live_mask live;
+    std::size_t word;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return live.template keep<L>(word + k, L::mul(sum(k), L::set(inverse)));
+    }
+    /// base + mean, rounded once
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::fma(sum(k), L::set(inverse), base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    const std::size_t first = format.bucket_of(t) * static_cast<std::size_t>(n_slots);
+    return {detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t,
+                                   index, room),
+            inverse, live, t.word};
+  }
+};
+
+}  // namespace onebit::inline v0_1

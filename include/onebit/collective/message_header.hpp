@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/message.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/step_state.hpp>
+#include <vector>
+
+/// What an exchange writes beside the values: scales, and the status words by which the ranks learn
+/// of each other's steps and bad values. A few scalars a call: serial kernels.
+namespace onebit::inline v0_1 {
+
+/// The slots of buckets, n of each. Where there is not room for all, buckets take turns.
+struct slots_of_buckets {
+  std::byte* first;
+  std::size_t bytes;  ///< of all; 0: no slot is there
+  std::size_t n, slot_bytes;
+
+  [[nodiscard]] std::byte* at(int b) const {
+    const std::size_t places = bytes / (n * slot_bytes);
+    return first + (places == 0 ? 0 : static_cast<std::size_t>(b) % places * n * slot_bytes);
+  }
+  /// What slots are counted from, the first of all buckets, so that those of b are where they are.
+  [[nodiscard]] std::byte* counted(int b) const {
+    return at(b) - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b) * n * slot_bytes);
+  }
+};
+
+/// A scale and where it goes. `n_live` elements share it.
+struct scale_entry {
+  tile_range tiles;
+  std::uint32_t chunk = 0;
+  std::uint32_t place = 0;  ///< among the scales of its slot
+  std::uint32_t group = 0;
+  std::uint64_t n_live = 0;
+  tile_range segments;  ///< of a group: its parts, one a chunk
+};
+
+/// The scales of an axis: of the worker phase by group, of the server phase by segment.
+[[gnu::cold]] inline void make_scale_entries(const layout& axis, std::vector<scale_entry>& groups,
+                                             std::vector<scale_entry>& segments) {
+  const auto count = [&](tile_range r) {
+    std::uint64_t n = 0;
+    for (auto i = r.begin; i < r.end; ++i) n += axis.tiles()[i].n;
+    return n;
+  };
+  for (const tile_range& g : axis.groups()) groups.push_back({g, 0, 0, 0, count(g), {}});
+  std::uint32_t place = 0, last_chunk = 0;
+  for (const segment& s : axis.segments()) {
+    if (s.chunk != last_chunk) place = 0;
+    last_chunk = s.chunk;
+    tile_range& parts = groups[s.group].segments;
+    const auto at = static_cast<std::uint32_t>(segments.size());
+    parts = {parts.end == 0 ? at : parts.begin, at + 1};
+    segments.push_back({s.tiles, s.chunk, place++, s.group, count(s.tiles), {}});
+  }
+}
+
+/// The scale of entry i from the tiles' sums, in the fixed order; raises `bad` when not finite.
+template <class C>
+struct scale_kernel {
+  static constexpr bool serial = true;
+  C codec;
+  const scale_entry* entries;
+  const float* sums;
+  float* scales;    ///< by entry, or null
+  std::byte* slot;  ///< where the scales are written, or null
+  std::size_t scales_at;
+  step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const scale_entry& e = entries[i];
+    const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
+    float s;
+    if constexpr (WordCompressor<C>) {
+      s = codec.scale(sum, e.n_live);
+    } else {
+      s = static_cast<float>(sum);
+    }
+    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->bad);
+    if (scales != nullptr) L::store_scalar(scales + i, s);
+    if (slot != nullptr) {
+      L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);
+    }
+  }
+};
+
+/// The scale of a group, copied into the slot of every chunk that holds a part of the group.
+template <class C>
+struct group_scale_kernel {
+  static constexpr bool serial = true;
+  scale_kernel<C> scale;
+  const scale_entry* segments;  ///< null: slots have no scales
+  std::byte* slots;
+  slot_format format;
+
+  template <class L>
+  ONEBIT_HD void operator()(L lanes, std::size_t i) const {
+    scale(lanes, i);
+    if (segments == nullptr) return;
+    const tile_range parts = scale.entries[i].segments;
+    for (auto k = parts.begin + L::own_index(); k < parts.end; k += L::n_indices()) {
+      std::byte* scales = slots + segments[k].chunk * format.slot_bytes + format.scales_at;
+      reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];
+    }
+  }
+};
+
+namespace detail {
+
+[[nodiscard]] ONEBIT_HD slot_status* status_of(const slot_format& f, std::byte* slots,
+                                               std::size_t slot) {
+  return reinterpret_cast<slot_status*>(slots + slot * f.slot_bytes + f.status_at);
+}
+
+}  // namespace detail
+
+/// Writes the status of n slots, and forgets what this rank saw.
+struct status_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  std::byte* slots;
+  slot_format format;
+  std::uint32_t n;
+  std::uint32_t part;  ///< of the place: the bucket, and whether it is served
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    const slot_status status{(now->number << 1U) | now->bad, format.place(now, part), now->terms};
+    for (std::uint32_t j = 0; j < n; ++j) {
+      L::store_scalar(detail::status_of(format, slots, j), status);
+    }
+    L::store_scalar(&now->bad, std::uint32_t{0});
+  }
+};
+
+/// Reads the status of n slots: all ranks read the same, so all decide alike. The slots are those
+/// of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers rise by
+/// `rank_stride`, and by 1, as the bucket does, after `slots_per_shift` slots. What was read is
+/// wiped out: slots last, and are part of checkpoints.
+struct check_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  std::byte* slots;
+  slot_format format{};  ///< of the sender that reads them
+  std::uint32_t n, n_ranks;
+  std::uint32_t part;  ///< of the place of the first
+  std::uint32_t slots_per_rank = 1, first_rank = 0, rank_stride = 1;
+  bool tell = false;  ///< goes into the next status too: on all levels of a hierarchy but the
+                      ///< last, or other nodes do not hear of it
+  std::uint32_t slots_per_shift = 0xFFFFFFFFU;
+  std::uint32_t slots_per_bucket = 0xFFFFFFFFU;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    std::uint32_t skip = now->skip;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      slot_status* const at = detail::status_of(format, slots, r);
+      const slot_status found = *at;
+      L::store_scalar(at, slot_status{});
+      if ((found.step & 1U) != 0) skip = 1;
+      const slot_status own{now->number & 0x7FFFFFFFU,
+                            format.place(now, part + r / slots_per_bucket), now->terms};
+      const bool same_step = found.step >> 1U == own.step, same_place = found.place == own.place;
+      if (same_step && same_place && found.terms == own.terms) continue;
+      skip = 1;
+      if (now->odd_rank != 0) continue;
+      L::store_scalar(&now->odd_rank, first_rank + r / slots_per_rank % n_ranks * rank_stride +
+                                          r / slots_per_shift + 1);
+      L::store_scalar(&now->odd_in, !same_step ? odd::step : !same_place ? odd::place : odd::terms);
+      L::store_scalar(&now->odd_word, same_step ? found.place : found.step >> 1U);
+      L::store_scalar(&now->own_word, same_step ? own.place : own.step);
+    }
+    L::store_scalar(&now->skip, skip);
+    if (tell && skip != 0) L::store_scalar(&now->bad, std::uint32_t{1});
+  }
+};
+
+/// Calls the step off when the ranks' scales at one place have no finite sum.
+struct finite_scales_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  const std::byte* slots;
+  slot_format format;
+  std::uint32_t n;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t place) const {
+    float sum = 0;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      sum +=
+          detail::load_scalar<float>(slots + r * format.slot_bytes + format.scales_at + 4 * place);
+    }
+    if (!(L::abs_scalar(sum) <= 3.402823466e38F)) L::raise(&now->skip);
+  }
+};
+
+/// The live elements of every entry, from those of the tiles.
+struct total_live_kernel {
+  static constexpr bool serial = true;
+  const std::uint32_t* counts;
+  scale_entry* entries;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = entries[i].tiles;
+    L::store_scalar(&entries[i].n_live, L::sum_counts(counts + r.begin, r.end - r.begin));
+  }
+};
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/layout.hpp>
+#include <string>
+
+/// One sign a element and one scale for many: the compressor of all three papers.
+namespace onebit::inline v0_1 {
+
+/// s = ||y||_2 / sqrt(d): what the authors' implementation uses. C(y) = s sign(y) keeps the norm.
+/// Squares are summed in float: values above 1.8e19 overflow, and the step is skipped.
+struct l2_scale {
+  /// @{
+  /// What sign asks of a scale: its name, a word into the sum, the scale of d values.
+  static constexpr const char* name = "l2";
+  template <class L>
+  static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
+                                                const typename L::value& y) {
+    return L::fma(y, y, sum);
+  }
+  static ONEBIT_HD float scale(double sum, std::uint64_t d) {
+    return d == 0 ? 0.0F : static_cast<float>(sqrt(sum / static_cast<double>(d)));
+  }
+  /// @}
+};
+
+/// s = ||y||_1 / d: minimises ||y - C(y)||_2.
+struct l1_scale {
+  /// @{
+  /// As l2_scale's.
+  static constexpr const char* name = "l1";
+  template <class L>
+  static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
+                                                const typename L::value& y) {
+    return L::add(sum, L::abs(y));
+  }
+  static ONEBIT_HD float scale(double sum, std::uint64_t d) {
+    return d == 0 ? 0.0F : static_cast<float>(sum / static_cast<double>(d));
+  }
+  /// @}
+};
+
+/// C(y) = s sign(y), sign(+0) = sign(-0) = +1.
+///
+/// Cost: 4 bytes on the wire per word of 32 elements, plus 4 bytes per scale; one pass. The
+/// residual is lazy: the carried buffer holds y, and e = y - s sign(y) is rebuilt from y and the
+/// scalar s when it is next needed, bit-equal to an eager residual. Source: 1-bit Adam (arXiv
+/// 2102.02888), section 4.
+///
+/// A scale fits elements whose values are of one size. A tensor's may not be: where queries, keys
+/// and values are rows of one matrix, the first two have gradients a tenth to a hundredth of the
+/// values' while attention has still to be learnt; under one scale they are sent the values' size,
+/// to and fro, and hardly learn. So a scale is by default that of a tile, the unit of work: a 128th
+/// of the message, and no more tiles. granularity::layer(), as in DeepSpeed's fp32 mode, is one per
+/// tensor.
+template <class Scale = l2_scale>
+struct sign {
+  /// Bytes of one word in a message.
+  static constexpr std::size_t word_bytes = 4;
+  /// A message carries one float per scale segment behind its words.
+  static constexpr bool scaled = true;
+  /// What `decode` gives is L::with_sign(L::load_bits(in), L::set(s)): lanes may know how to sum
+  /// it.
+  static constexpr bool one_sign = true;
+  /// Has a residual to carry.
+  static constexpr bool carries = true;
+
+  granularity scales = granularity::block(tile_elements);  ///< how many elements share a scale
+
+  /// What ranks and checkpoints compare.
+  [[nodiscard]] std::string name() const {
+    return std::string("sign ") + Scale::name + " per " + to_string(scales);
+  }
+  /// See WordCompressor.
+  [[nodiscard]] constexpr granularity scale_granularity() const { return scales; }
+
+  /// The scale of d values from the fixed-order sum of what `accumulate` gathered.
+  ONEBIT_HD float scale(double sum, std::uint64_t d) const { return Scale::scale(sum, d); }
+
+  /// Adds a word of values to the statistic. Must turn non-finite when a value is.
+  template <class L>
+  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
+                                         const typename L::value& y) const {
+    return Scale::template accumulate<L>(sum, y);
+  }
+
+  /// One word of values to its bytes: needs no scale.
+  template <class L>
+  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
+    L::store_bits(reinterpret_cast<std::uint32_t*>(out), L::not_negative(y));
+  }
+
+  /// One word of bytes to values.
+  template <class L>
+  ONEBIT_HD typename L::value decode(const std::byte* in, float s) const {
+    const auto bits = L::load_bits(reinterpret_cast<const std::uint32_t*>(in));
+    return L::with_sign(bits, L::set(s));
+  }
+
+  /// y - C(y), from the carried y.
+  template <class L>
+  ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
+    return L::sub(y, L::with_sign_of(y, L::set(s)));
+  }
+};
+
+static_assert(WordCompressor<sign<l2_scale>> && WordCompressor<sign<l1_scale>>);
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,318 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <istream>
+#include <memory>
+#include <onebit/core/digest.hpp>
+#include <onebit/core/error.hpp>
+#include <ostream>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// Checkpoints: one binary stream per rank, checked as it is read.
+///
+///   8 bytes  "onebit\r\n"      4 bytes  0x01020304 in the writer's byte order
+///   4 bytes  format version    8 bytes  length of what follows
+///   sections: scalars, or 8 bytes of length and as many bytes; after each of the latter, and at
+///   the end, 4 bytes: the CRC-32C of what came since the last one
+///
+/// Integers and floats are in the writer's byte order; a reader of another order refuses the file.
+namespace onebit::inline v0_1 {
+
+namespace detail {
+
+inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r', '\n'};
+inline constexpr std::uint32_t checkpoint_order = 0x01020304U;
+inline constexpr std::uint32_t checkpoint_version = 9;
+
+/// Calls f(data, n) with what lies in a backend's memory: in pieces, where the host cannot look
+/// there itself.
+template <class B, class T, class F>
+void read_on_host(B& backend, const T* data, std::size_t n, const F& f) {
+  if constexpr (B::deferred) {
+    constexpr std::size_t piece = std::size_t{1} << 20U;
+    std::vector<T> here(n < piece ? n : piece);
+    for (std::size_t at = 0; at < n; at += piece) {
+      const std::size_t m = n - at < piece ? n - at : piece;
+      backend.copy_out(here.data(), data + at, m);
+      f(here.data(), m);
+    }
+  } else {
+    f(data, n);
+  }
+}
+
+/// Writes a payload, or without a stream only counts its bytes. The reader has the same members.
+class payload_writer {
+ public:
+  static constexpr bool reading = false;
+
+  explicit payload_writer(std::ostream* out) : out_(out) {}
+
+  template <class T>
+  void scalar(const T& x) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    bytes(&x, sizeof x);
+  }
+  template <class T>
+  void local(const T& x) {
+    scalar(x);
+  }
+  template <class T>
+  void vector(const std::vector<T>& v, [[maybe_unused]] std::size_t n) {
+    scalar(static_cast<std::uint64_t>(v.size() * sizeof(T)));
+    bytes(v.data(), v.size() * sizeof(T));
+    seal();
+  }
+  template <class Buffer, class B>
+  void buffer(const Buffer& b, B& backend) {
+    scalar(static_cast<std::uint64_t>(b.bytes()));
+    if (out_ == nullptr) {
+      size_ += b.bytes();
+    } else {
+      read_on_host(backend, b.data(), b.size(),
+                   [&](const auto* p, std::size_t n) { bytes(p, n * sizeof *p); });
+    }
+    seal();
+  }
+  template <class Buffer, class B>
+  void buffer(const Buffer& b, B& backend, [[maybe_unused]] std::size_t n) {
+    buffer(b, backend);
+  }
+  /// Writes the checksum of what came since the last one.
+  void seal() {
+    const std::uint32_t sum = std::exchange(checksum_, 0);
+    bytes(&sum, sizeof sum);
+    checksum_ = 0;
+  }
+  [[nodiscard]] std::uint64_t size() const { return size_; }
+
+ private:
+  void bytes(const void* data, std::size_t n) {
+    size_ += n;
+    if (out_ == nullptr || n == 0) return;
+    checksum_ = crc32c(data, n, checksum_);
+    out_->write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
+  }
+
+  std::ostream* out_;
+  std::uint64_t size_ = 0;
+  std::uint32_t checksum_ = 0;
+};
+
+/// Something as it was before it was read over.
+struct set_aside {
+  set_aside() = default;
+  set_aside(const set_aside&) = delete;
+  set_aside& operator=(const set_aside&) = delete;
+  virtual ~set_aside() = default;
+  virtual void put_back() noexcept = 0;
+};
+template <class T>
+struct set_aside_of final : set_aside {
+  explicit set_aside_of(T& place) : place_(&place), old_(std::move(place)) {}
+  void put_back() noexcept override { *place_ = std::move(old_); }
+
+ private:
+  T* place_;
+  T old_;
+};
+
+/// Reads a payload over a state, section by section, checking each; unless it is told to `keep`
+/// what was read, all is as before when it ends. Every section has the length that this
+/// configuration gives it, or it throws checkpoint_error: of a file nothing is believed.
+///
+/// Memory: what is read, what was before, and at most 1 MiB (nothing where the host reaches the
+/// backend's memory).
+class payload_reader {
+ public:
+  static constexpr bool reading = true;
+
+  /// Reads the header. Throws checkpoint_error.
+  [[gnu::cold]] explicit payload_reader(std::istream& in) : in_(&in) { read_header(); }
+  payload_reader(const payload_reader&) = delete;
+  payload_reader& operator=(const payload_reader&) = delete;
+  ~payload_reader() {
+    for (; !before_.empty(); before_.pop_back()) {
+      if (before_.back()) before_.back()->put_back();
+    }
+  }
+
+  /// A value of the state, the same on all ranks.
+  template <class T>
+  void scalar(T& x) {
+    T value = x;
+    local(value);
+    scalars_.add(&value, sizeof value);
+    put_aside(x);
+    x = value;
+  }
+  /// A value that may differ by rank, or does not outlive the reading.
+  template <class T>
+  void local(T& x) {
+    if constexpr (std::is_same_v<T, bool>) {
+      unsigned char byte = 0;
+      take(&byte, 1);
+      if (byte > 1) {
+        throw checkpoint_error(
+            message("checkpoint: damaged: a yes or no is ", byte + 0, " at offset ", at_ - 1));
+      }
+      x = byte == 1;
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      take(&x, sizeof x);
+    }
+  }
+  /// n values.
+  template <class T>
+  void vector(std::vector<T>& v, std::size_t n) {
+    expect(n, sizeof(T));
+    std::vector<T> values(n);
+    take(values.data(), n * sizeof(T));
+    seal();
+    put_aside(v);
+    v = std::move(values);
+  }
+  /// n objects in a backend's memory, or as many as there are.
+  template <class Buffer, class B>
+  void buffer(Buffer& b, B& backend, std::size_t n) {
+    using T = std::remove_cvref_t<decltype(*b.data())>;
+    expect(n, sizeof(T));
+    auto values = backend.template make_buffer<T>(n);
+    if constexpr (B::deferred) {
+      constexpr std::size_t most = (std::size_t{1} << 20U) / sizeof(T);
+      std::vector<T> piece(n < most ? n : most);
+      for (std::size_t at = 0; at < n; at += most) {
+        const std::size_t m = n - at < most ? n - at : most;
+        take(piece.data(), m * sizeof(T));
+        backend.copy_in(values.data() + at, piece.data(), m);
+      }
+    } else {
+      take(values.data(), n * sizeof(T));
+    }
+    seal();
+    put_aside(b);
+    b = std::move(values);
+  }
+  template <class Buffer, class B>
+  void buffer(Buffer& b, B& backend) {
+    buffer(b, backend, b.size());
+  }
+  /// Remembers what is there, which may then be replaced.
+  template <class T>
+  void put_aside(T& x) {
+    before_.emplace_back();  // throws before anything has moved
+    before_.back() = std::make_unique<set_aside_of<T>>(x);
+  }
+  /// Reads the checksum of what came since the last one.
+  void seal() {
+    const std::uint32_t sum = std::exchange(checksum_, 0);
+    const std::uint64_t end = at_;
+    std::uint32_t written = 0;
+    take(&written, sizeof written);
+    checksum_ = 0;
+#if !defined(FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)  // fuzzers look behind the checksums
+    if (written != sum) {
+      throw checkpoint_error(message("checkpoint: damaged: checksum ", sum, " instead of ", written,
+                                     " over bytes ", sealed_, " to ", end,
+                                     "; restore the file or an older one"));
+    }
+#endif
+    sealed_ = at_;
+  }
+  /// The end: throws when something is left.
+  void finish() {
+    seal();
+    if (at_ == length_) return;
+    throw checkpoint_error(message("checkpoint: ", length_ - at_, " bytes after its end at offset ",
+                                   at_, "; it was written by another configuration"));
+  }
+  /// A digest of all `scalar`s.
+  [[nodiscard]] std::uint64_t scalars() const { return scalars_.value(); }
+  /// What was read holds.
+  void keep() noexcept { before_.clear(); }
+
+ private:
+  void take(void* to, std::size_t n) {
+    if (n > length_ - at_) {
+      throw checkpoint_error(message("checkpoint: damaged: it ends at byte ", length_, ", but ", n,
+                                     " bytes follow byte ", at_));
+    }
+    read(to, n, "the payload");
+    checksum_ = crc32c(to, n, checksum_);
+    at_ += n;
+  }
+  void expect(std::size_t n, std::size_t each) {
+    std::uint64_t bytes = 0;
+    take(&bytes, sizeof bytes);
+    if (bytes == n * each) return;
+    throw checkpoint_error(message("checkpoint: a section of ", bytes, " bytes at offset ", at_,
+                                   " that has ", n * each,
+                                   " here; it was written by another configuration"));
+  }
+  [[gnu::cold]] void read(void* to, std::size_t n, const char* what) {
+    if (n == 0) return;
+    in_->read(static_cast<char*>(to), static_cast<std::streamsize>(n));
+    if (static_cast<std::size_t>(in_->gcount()) == n) return;
+    throw checkpoint_error(message("checkpoint: truncated: ", in_->gcount(), " of ", n,
+                                   " bytes of ", what, "; restore the file or an older one"));
+  }
+  [[gnu::cold]] void read_header() {
+    char magic[sizeof checkpoint_magic] = {};
+    read(magic, sizeof magic, "the magic number");
+    if (std::memcmp(magic, checkpoint_magic, sizeof magic) != 0) {
+      throw checkpoint_error(
+          message("checkpoint: this is no onebit checkpoint: it does not start with "
+                  "\"onebit\\r\\n\""));
+    }
+    std::uint32_t order = 0, version = 0;
+    read(&order, sizeof order, "the byte order");
+    if (order != checkpoint_order) {
+      throw checkpoint_error(message("checkpoint: written on a machine of the other byte order ",
+                                     "(mark ", order, ", here ", checkpoint_order, ")"));
+    }
+    read(&version, sizeof version, "the version");
+    if (version != checkpoint_version) {
+      throw checkpoint_error(message("checkpoint: format version ", version,
+                                     ", this library reads ", checkpoint_version));
+    }
+    read(&length_, sizeof length_, "the length");
+  }
+
+  std::istream* in_;
+  std::uint64_t length_ = 0, at_ = 0, sealed_ = 0;
+  std::uint32_t checksum_ = 0;
+  digest scalars_;
+  std::vector<std::unique_ptr<set_aside>> before_;
+};
+
+/// Writes header and payload. `write(archive)` is called twice and must do the same twice.
+template <class F>
+void write_checkpoint(std::ostream& out, const F& write) {
+  payload_writer size(nullptr);
+  write(size);
+  size.seal();
+  const std::uint64_t length = size.size();
+  out.write(checkpoint_magic, sizeof checkpoint_magic);
+  const auto put = [&](const auto& x) { out.write(reinterpret_cast<const char*>(&x), sizeof x); };
+  put(checkpoint_order);
+  put(checkpoint_version);
+  put(length);
+  payload_writer writer(&out);
+  write(writer);
+  writer.seal();
+  out.flush();
+  if (!out) {
+    throw checkpoint_error(message("checkpoint: writing ", length + 24,
+                                   " bytes failed; is the disk "
+                                   "full? The stream's content is unusable"));
+  }
+}
+
+}  // namespace detail
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,413 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/config.hpp>
+#include <span>
+#include <string>
+#include <utility>
+
+/// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
+namespace onebit::inline v0_1 {
+
+/// A policy with a name, as checkpoints and error messages tell it.
+template <class Policy>
+concept Named = requires(const Policy p) {
+  std::string(p.name());
+};
+
+// -- where arithmetic runs -----------------------------------------------------------------------
+
+/// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being its
+/// lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
+/// `make_buffer<T>(n)` gives n zeroed objects, 64-byte aligned, owned, movable: `.data()`,
+/// `.size()`, `.bytes()`. `deferred`: launch may return before the kernels have run, in order, and
+/// the host must not touch buffers: `copy_in(to, from, n)` brings n objects into one, `copy_out(to,
+/// from, n)` waits for all kernels and fetches n objects.
+template <class B>
+concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& kernel, float* to,
+                           const float* from) {
+  backend.launch(n, kernel);
+  { B::deferred } -> std::convertible_to<bool>;
+  backend.copy_in(to, from, n);
+  backend.copy_out(to, from, n);
+  { backend.template make_buffer<float>(n).data() } -> std::same_as<float*>;
+  { backend.template make_buffer<float>(n).size() } -> std::convertible_to<std::size_t>;
+};
+
+// -- how bytes travel ----------------------------------------------------------------------------
+
+/// How bytes travel between `size()` ranks. All three operations are collective and take buffers
+/// that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it. They
+/// wait, or, with a deferred backend, are ordered with its kernels.
+template <class T>
+concept Transport = requires(T transport, const void* send, void* receive, std::size_t slot_bytes,
+                             float* data, std::size_t n) {
+  { transport.rank() } -> std::convertible_to<int>;
+  { transport.size() } -> std::convertible_to<int>;
+  transport.all_to_all(send, receive, slot_bytes);
+  transport.all_gather(send, receive, slot_bytes);
+  transport.all_reduce_sum(data, n);
+};
+
+/// Can also start its collectives, and wait for them later: gather_scatter with buckets computes
+/// meanwhile (nothing else starts them). All ranks start all theirs in the same order; several of
+/// both kinds may be under way. A request is movable; `test()` says whether it is done; `wait()`
+/// may be called again, and does nothing then; an error is thrown once; destroyed, it waits.
+template <class T>
+concept StartingTransport = Transport<T> &&
+    requires(T t, const void* send, void* receive, std::size_t n) {
+  t.start_all_gather(send, receive, n).wait();
+  { t.start_all_gather(send, receive, n).test() } -> std::convertible_to<bool>;
+  requires std::move_constructible<decltype(t.start_all_gather(send, receive, n))>;
+  requires std::same_as<decltype(t.start_all_to_all(send, receive, n)),
+                        decltype(t.start_all_gather(send, receive, n))>;
+};
+
+/// Sums bf16, too.
+template <class T>
+concept HalfSummingTransport = Transport<T> && requires(T t, bf16* data) {
+  t.all_reduce_sum(data, 1);
+};
+
+template <class T>
+concept SplittingTransport = Transport<T> && requires(const T t, int color, int key) {
+  { t.split(color, key) } -> std::convertible_to<T>;
+};
+
+template <class T>
+concept NodeAwareTransport = Transport<T> && requires(const T t) {
+  { t.ranks_per_node() } -> std::convertible_to<int>;
+};
+
+/// Carries device memory, and host memory by this.
+template <class T>
+concept HostGatheringTransport = Transport<T> &&
+    requires(T t, const void* send, void* receive, std::size_t slot_bytes) {
+  t.host_all_gather(send, receive, slot_bytes);
+};
+
+/// Its collectives only enqueue; `wait()` waits, and tells what went wrong.
+template <class T>
+concept WaitingTransport = Transport<T> && requires(T t) {
+  t.wait();
+};
+
+template <class T>
+concept DeviceAwareTransport = Transport<T> && requires(const T t) {
+  { t.device_aware() } -> std::convertible_to<bool>;
+};
+
+/// How a rank reaches the memory its buffers lie in: a handle, cheap to copy. Copies are ordered
+/// among each other and after whatever work the handle stands for (on CUDA: its stream).
+/// copy(to, from, bytes): either side may be device or host memory, which the host may use again
+/// only after wait(), which waits for all copies and all work before them. allocate_host(bytes):
+/// 64-byte aligned host memory from which copies run at full speed (on CUDA: pinned), until
+/// free_host(p), when no copy may be under way. host_can_touch: the host may read and write this
+/// memory itself, and copies are done when they return.
+template <class M>
+concept Memory = std::copy_constructible<M> &&
+    requires(M memory, void* to, const void* from, std::size_t bytes) {
+  memory.copy(to, from, bytes);
+  memory.wait();
+  { memory.allocate_host(bytes) } -> std::same_as<void*>;
+  memory.free_host(to);
+  { M::host_can_touch } -> std::convertible_to<bool>;
+};
+
+// -- value <-> bits ------------------------------------------------------------------------------
+
+/// A compressor whose codec works word by word and fuses into the passes that produce and use the
+/// values: `sign`, `identity`. See compress/sign.hpp for what each member means.
+template <class C>
+concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in, double statistic,
+                                  std::uint64_t n, const detail::any_lanes::value& v) {
+  { c.word_bytes } -> std::convertible_to<std::size_t>;
+  { C::scaled } -> std::convertible_to<bool>;
+  { C::carries } -> std::convertible_to<bool>;
+  c.scale_granularity();
+  { c.scale(statistic, n) } -> std::convertible_to<float>;
+  c.template encode<detail::any_lanes>(out, v);
+  { c.template decode<detail::any_lanes>(in, 1.0F) } -> std::same_as<detail::any_lanes::value>;
+  { c.template accumulate<detail::any_lanes>(v, v) } -> std::same_as<detail::any_lanes::value>;
+  { c.template residual<detail::any_lanes>(v, 1.0F) } -> std::same_as<detail::any_lanes::value>;
+};
+
+/// The short way to write a compressor: a codec for a tile of at most 4096 floats, whose residual
+/// is kept for it. `encode` may throw on the host: the step is taken back; `decode` is noexcept: it
+/// runs in updates too. On a device one lane of a warp calls them, where they are ONEBIT_HD.
+template <class C>
+concept TileCompressor = requires(const C c, const float* values, std::size_t n, std::byte* out,
+                                  const std::byte* in, float* decoded) {
+  { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;  // whatever the values
+  c.encode(values, n, out);
+  { c.decode(in, n, decoded) }
+  noexcept;
+};
+
+template <class C>
+concept Compressor = WordCompressor<C> || TileCompressor<C>;
+
+// -- when ----------------------------------------------------------------------------------------
+
+/// What a schedule need not say.
+struct schedule_defaults {
+  static constexpr bool compresses = true;  ///< never exchanging, it needs no memory for it
+  static constexpr bool thaws = false;      ///< has thaw(step, n_steps): optimizer::thaw
+  /// After each step that was done; `variance_norm`: ||v||_1, corrected, where the plan asked.
+  void done(std::uint64_t, float, double) {}
+  /// How still v was when it last looked, 0 to 1: for reports; 0: it did not look.
+  [[nodiscard]] double variance_ratio() const { return 0; }
+  /// After a step that `may_end_warm_up` was done: what the user should hear; empty: nothing.
+  [[nodiscard]] std::string warning() const { return {}; }
+  /// What it remembers, for checkpoints.
+  template <class Archive>
+  void archive(Archive&) {}
+};
+
+/// When a step averages and exchanges. `plan` changes nothing, and is the same on every rank.
+template <class S>
+concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, double variance_norm,
+                            detail::any_archive a) {
+  { fixed.plan(step, lr) } -> std::same_as<step_plan>;
+  s.done(step, lr, variance_norm);
+  { fixed.variance_ratio() } -> std::convertible_to<double>;
+  { fixed.warning() } -> std::convertible_to<std::string>;
+  s.archive(a);
+  { S::compresses } -> std::convertible_to<bool>;
+};
+
+// -- what arithmetic -----------------------------------------------------------------------------
+
+/// What a rule need not say.
+struct rule_defaults {
+  static constexpr bool accumulates = false;    ///< the carried buffer gathers what is sent later
+  static constexpr bool local_steps = false;    ///< steps without communication
+  static constexpr bool refreshes = false;      ///< v, after the freeze, in steps that do both
+  static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
+  static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
+  /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
+  static constexpr bool has_moments = false;
+  [[nodiscard]] moments own_moments() const { return {}; }                ///< those
+  [[nodiscard]] moments_seen seen(const step_plan&) const { return {}; }  ///< of such a step
+  /// What gradients are clipped to, by their global norm; 0: they are not.
+  [[nodiscard]] double max_grad_norm() const { return 0; }
+  /// Before anything of a step: may make the plan smaller, or throw.
+  template <class At>
+  void open(step_plan&, float, std::uint64_t, const At&) {}
+  /// ||v||_1 after `refresh`, for schedules that ask.
+  template <class At>
+  [[nodiscard]] double variance_norm(const At&) {
+    return 0;
+  }
+  /// Whether the host must know the outcome of the step that comes.
+  [[nodiscard]] bool must_know() const { return false; }
+  /// After each step that was done.
+  void done(const step_plan&, float) {}
+  /// Whether `freeze` was called: asked of rules with local steps, which exchange before it too.
+  [[nodiscard]] bool frozen() const { return false; }
+};
+
+/// What every rule has. `at` is the tiled axis (tiled.hpp): all that a rule sees of the step.
+template <class R>
+concept Rule = requires(R r, const R fixed, const layout& axis, const detail::any_tiled<R>& at,
+                        const detail::any_field& field, detail::any_archive a, step_plan& plan) {
+  requires Backend<typename R::backend_type>;
+  r.backend();           // where it runs
+  r.prepare(axis);       // its state, for these tensors
+  fixed.gradient(at);    // the message that is averaged
+  r.refresh(field, at);  // THE dense step, from the mean; where messages are exchanged, only v
+  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
+  r.archive(a);
+  { R::has_moments } -> std::convertible_to<bool>;
+  { fixed.own_moments() } -> std::same_as<moments>;
+  { fixed.seen(plan) } -> std::same_as<moments_seen>;
+  { fixed.max_grad_norm() } -> std::convertible_to<double>;
+  r.open(plan, 0.0F, std::uint64_t{}, at);
+  { r.variance_norm(at) } -> std::convertible_to<double>;
+  { fixed.must_know() } -> std::convertible_to<bool>;
+  r.done(plan, 0.0F);
+  { fixed.frozen() } -> std::convertible_to<bool>;
+};
+
+/// A rule whose messages are exchanged.
+template <class R>
+concept ExchangeRule = Rule<R> &&
+    requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& heard,
+             const detail::any_field& agreed) {
+  fixed.message(agreed, at);   // what is exchanged, from what was agreed in the last exchange
+  r.apply(heard, agreed, at);  // the update, from what was heard in this one
+};
+
+/// A rule that freezes something at the end of the warm-up, and hands its momentum over. `freeze`
+/// allocates before it changes anything: when that fails the next step tries again.
+template <class R>
+concept FreezingRule = ExchangeRule<R> &&
+    requires(R r, const detail::any_tiled<R>& at, std::uint32_t* live) {
+  r.freeze(live, at);
+};
+
+/// A frozen rule that can warm up anew, from what was agreed. `thaw` allocates as `freeze` does.
+template <class R>
+concept ThawingRule = FreezingRule<R> &&
+    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& agreed) {
+  r.thaw(agreed, at);
+};
+
+/// A rule whose elements come to life one by one, when they get variance.
+template <class R>
+concept WakingRule = ExchangeRule<R> &&
+    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
+             std::uint32_t* live) {
+  r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
+};
+
+/// A rule with steps in which nothing travels.
+template <class R>
+concept LocalRule = ExchangeRule<R> && R::local_steps &&
+    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
+             const step_plan& plan) {
+  r.local_step(plan, at);
+  r.dense_step(gradient, at);  // the whole step, where nothing would travel
+};
+
+/// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts.
+/// (One with local steps, after steps of one rank alone: starts from the parameters there are.)
+template <class R>
+concept ResumingRule = ExchangeRule<R> &&
+    requires(R r, const R fixed, const detail::any_field& agreed, const detail::any_tiled<R>& at) {
+  R(fixed.options(), r.backend());
+  r.resume(agreed, at);
+};
+
+// -- who talks to whom ---------------------------------------------------------------------------
+
+/// An exchange as the step uses it: the ranks agree on a message. Only `allocate` allocates; what a
+/// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says.
+template <class X>
+concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
+                            const turn<undo_in_buffer>& t, const live_mask& live,
+                            detail::any_archive a) {
+  requires Backend<typename X::backend_type>;
+  { fixed.travels() } -> std::convertible_to<bool>;  // false: the plan never exchanges
+  { fixed.needs_undo() } -> std::convertible_to<bool>;
+  { fixed.axis() } -> std::convertible_to<const layout&>;
+  x.sender();  // an onebit::sender: its axis is the one that rules see
+  // memory; true: also for what was agreed; true: also to carry from nothing
+  { x.allocate(true, true) } -> std::same_as<typename X::space>;
+  // from a momentum, or from nothing
+  x.start(std::declval<typename X::space>(), std::declval<handover<typename X::float_buffer>>());
+  { fixed.started() } -> std::convertible_to<bool>;
+  x.count_live(live);                                // these elements take part from now on
+  x.agreed(live), x.heard(live);                     // fields: of the last exchange, of this step's
+  { fixed.n_unsent() } -> std::convertible_to<int>;  // buckets of this step
+  x.send_next(message, t);
+  x.agree(message, t);
+  x.accumulate(message, t);
+  x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
+  x.carried_tiles(), x.visit_owed(detail::any_visitor{}, detail::any_visitor{});
+  { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any
+  { fixed.ranks_per_node() } -> std::convertible_to<int>;         // that it knows: else 1
+  { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;
+  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
+  { fixed.work_bytes() } -> std::convertible_to<std::size_t>;
+};
+
+/// What a collective policy need not say.
+struct collective_defaults {
+  /// Whether it needs a SplittingTransport.
+  static constexpr bool splits = false;
+  /// What ranks must agree on before it is bound, in words.
+  [[nodiscard]] std::string terms() const { return {}; }
+  /// The buckets of the dense averages beside it: about so many elements each, 0: of 2^22.
+  static constexpr std::size_t bucket_elements = 0;
+};
+
+/// Who talks to whom: `bind` makes the exchange for a wire, a backend, tensor sizes, and rules that
+/// accumulate or not. Collective.
+template <class C>
+concept Collective = requires(const C c, const wire& w, const detail::any_backend& backend,
+                              std::span<const std::size_t> sizes) {
+  requires Exchange<typename C::template exchange<detail::any_backend, false>>;
+  {
+    c.template bind<detail::any_backend, false>(w, backend, sizes)
+    } -> std::same_as<typename C::template exchange<detail::any_backend, false>>;
+  { C::splits } -> std::convertible_to<bool>;
+  { c.terms() } -> std::convertible_to<std::string>;
+  { c.bucket_elements } -> std::convertible_to<std::size_t>;
+};
+
+// The concepts in words: one call per policy, so that a compiler says what is missing.
+
+/// What a policy calls itself, or "custom".
+template <class Policy>
+[[nodiscard]] std::string policy_name(const Policy& policy) {
+  if constexpr (Named<Policy>) {
+    return policy.name();
+  } else {
+    return "custom";
+  }
+}
+
+/// One call per requirement, so that a compiler says in words what is missing.
+template <class C>
+consteval void check_compressor() {
+  static_assert(Compressor<C>,
+                "onebit: this type is no Compressor: write either the three members of a "
+                "TileCompressor: tile_bytes(n), encode(values, n, out), decode(in, n, values) "
+                "noexcept, all const, or the members of a WordCompressor as in "
+                "onebit/compress/sign.hpp");
+}
+
+/// @{
+/// The same of a transport, of a collective over a transport, and of a backend.
+template <class T>
+consteval void check_transport() {
+  static_assert(
+      requires(T t) {
+        { t.rank() } -> std::convertible_to<int>;
+      },
+      "onebit: this type is no Transport: int rank() is missing");
+  static_assert(
+      requires(T t) {
+        { t.size() } -> std::convertible_to<int>;
+      },
+      "onebit: this type is no Transport: int size() is missing");
+  static_assert(
+      requires(T t, const void* s, void* r, std::size_t n) { t.all_to_all(s, r, n); },
+      "onebit: this type is no Transport: all_to_all(const void* send, void* receive, "
+      "std::size_t slot_bytes) is missing");
+  static_assert(
+      requires(T t, const void* s, void* r, std::size_t n) { t.all_gather(s, r, n); },
+      "onebit: this type is no Transport: all_gather(const void* send, void* receive, "
+      "std::size_t slot_bytes) is missing");
+  static_assert(
+      requires(T t, float* d, std::size_t n) { t.all_reduce_sum(d, n); },
+      "onebit: this type is no Transport: all_reduce_sum(float* data, std::size_t n) is "
+      "missing");
+}
+
+template <class C, class T>
+consteval void check_split() {
+  static_assert(Collective<C>,
+                "onebit: this type is no Collective: derive from collective_defaults and write "
+                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
+  if constexpr (Collective<C>) {
+    static_assert(!C::splits || SplittingTransport<T>,
+                  "onebit: this collective splits the transport, which has no split(color, key)");
+  }
+}
+
+template <class B>
+consteval void check_backend() {
+  static_assert(Backend<B>,
+                "onebit: this type is no Backend: it needs launch(n, kernel), make_buffer<T>(n), "
+                "copy_in(to, from, n), copy_out(to, from, n) and a static bool `deferred` as in "
+                "onebit/backend/host.hpp");
+}
+/// @}
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+/// Tensors of any sizes on one flat axis; the axis cut into words, tiles, chunks, buckets and scale
+/// segments.
+namespace onebit::inline v0_1 {
+
+/// What shares one scale. In the worker phase of an exchange the scale is taken over the whole
+/// unit, in the server phase over the unit's part in one chunk.
+enum class scale_per : std::uint8_t { vector, layer, chunk, block };
+
+/// How many elements share a scale: one of all, of a tensor, of a rank's chunk, of n elements.
+struct granularity {
+  scale_per unit = scale_per::layer;  ///< which of them
+  std::size_t block_elements = 0;     ///< of scale_per::block: a multiple of 32
+
+  /// @{
+  /// Such a one.
+  [[nodiscard]] static constexpr granularity vector() { return {scale_per::vector, 0}; }
+  [[nodiscard]] static constexpr granularity layer() { return {scale_per::layer, 0}; }
+  [[nodiscard]] static constexpr granularity chunk() { return {scale_per::chunk, 0}; }
+  [[nodiscard]] static constexpr granularity block(std::size_t n) { return {scale_per::block, n}; }
+  /// @}
+  friend constexpr bool operator==(const granularity&, const granularity&) = default;
+};
+
+/// In words, for names of optimizers.
+[[nodiscard, gnu::cold]] inline std::string to_string(granularity g) {
+  switch (g.unit) {
+    case scale_per::vector:
+      return "vector";
+    case scale_per::layer:
+      return "layer";
+    case scale_per::chunk:
+      return "chunk";
+    case scale_per::block:
+      break;
+  }
+  return "block of " + std::to_string(g.block_elements);
+}
+
+/// Up to 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels read
+/// it on any backend.
+struct tile {
+  std::uint64_t word = 0;    ///< its first word on the flat axis
+  std::uint64_t offset = 0;  ///< its first element within the tensor
+  std::uint32_t tensor = 0;
+  std::uint32_t n = 0;        ///< elements, 1 to 4096; only the last word may be partial
+  std::uint32_t chunk = 0;    ///< which chunk: one rank serves it
+  std::uint32_t segment = 0;  ///< its scale's place among the scales of the chunk
+  std::uint32_t group = 0;    ///< its scale in the worker phase
+
+  [[nodiscard]] ONEBIT_HD std::uint32_t n_words() const { return (n + 31) / 32; }
+};
+
+/// A range [begin, end) of tiles, segments or groups.
+struct tile_range {
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+};
+
+/// Tiles of one chunk that share a scale in the server phase, and a part of worker group `group`.
+struct segment {
+  tile_range tiles;
+  std::uint32_t chunk = 0;
+  std::uint32_t group = 0;
+};
+
+/// What travels at once: the chunks of all ranks over one contiguous part of the axis.
+struct bucket {
+  tile_range tiles, segments, groups;
+};
+
+/// How many words a tile has at most where n words travel at once: 128, or so few, down to 32, that
+/// there are 2048 tiles, each the work of a warp. Fewer still would cost more than they gain: a
+/// warp takes about 200 instructions to begin and end a tile's encode pass, as many as five words
+/// of it (bench/cuda/counts.sh).
+[[nodiscard]] constexpr std::size_t words_of_tiles(std::size_t n) {
+  return std::clamp(std::bit_floor(n / 2048), tile_words / 4, tile_words);
+}
+
+/// The flat axis. Where a word lies depends on the sizes alone, not on how the axis is cut: masks
+/// and buffers of one layout fit the others of the same tensors. Each tensor starts at a word;
+/// empty tensors take no place; padding is at most 31 elements a tensor. Built from sizes alone:
+/// costs about 40 bytes per tile (0.01 to 0.04 per element).
+///
+/// The axis is cut into `n_buckets` buckets of equally many words, each bucket into `n_chunks`
+/// chunks; chunk b * n_chunks + j is served by rank j. No scale spans two buckets.
+class layout {
+ public:
+  /// Cuts tensors of `sizes` elements for `n_chunks` ranks; `tiles`: words of a tile at most, 0 for
+  /// words_of_tiles of a bucket. Throws invalid_input when n_chunks or n_buckets < 1, or a block is
+  /// no positive multiple of 32.
+  layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales, int n_buckets = 1,
+         std::size_t tiles = 0);
+
+  [[nodiscard]] std::size_t n_words() const { return n_words_; }
+  [[nodiscard]] std::size_t n_elements() const { return n_elements_; }
+  /// Per bucket.
+  [[nodiscard]] int n_chunks() const { return n_chunks_; }
+  [[nodiscard]] int n_buckets() const { return static_cast<int>(buckets_.size()); }
+  [[nodiscard]] int n_slots() const { return n_chunks_ * n_buckets(); }
+  [[nodiscard]] const bucket& bucket_at(int b) const {
+    return buckets_[static_cast<std::size_t>(b)];
+  }
+  /// Whether all tensors that have elements in bucket b are marked in `known`, by tensor.
+  [[nodiscard]] bool bucket_is_known(int b, const std::vector<char>& known) const {
+    const tile_range part = bucket_at(b).tiles;
+    for (auto i = part.begin; i < part.end; i = tensors_[tiles_[i].tensor].end) {
+      if (known[tiles_[i].tensor] == 0) return false;
+    }
+    return true;
+  }
+  /// Words of every chunk but the last, which may be shorter or empty.
+  [[nodiscard]] std::size_t chunk_words() const { return chunk_words_; }
+  /// Words of chunk j.
+  [[nodiscard]] std::size_t words_of_chunk(int j) const {
+    const std::size_t first = static_cast<std::size_t>(j) * chunk_words_;
+    return first >= n_words_ ? 0 : std::min(chunk_words_, n_words_ - first);
+  }
+  [[nodiscard]] tile_range all_tiles() const {
+    return {0, static_cast<std::uint32_t>(tiles_.size())};
+  }
+  [[nodiscard]] const std::vector<tile>& tiles() const { return tiles_; }
+  /// The tiles of chunk j.
+  [[nodiscard]] tile_range chunk_tiles(int j) const { return chunks_[static_cast<std::size_t>(j)]; }
+  /// The segments of chunk j.
+  [[nodiscard]] tile_range chunk_segments(int j) const {
+    return chunk_segments_[static_cast<std::size_t>(j)];
+  }
+  /// The tiles of tensor i; none when it is empty.
+  [[nodiscard]] const std::vector<tile_range>& tensor_tiles() const { return tensors_; }
+  /// Ordered by chunk; those of one chunk in the order of their scales in a message.
+  [[nodiscard]] const std::vector<segment>& segments() const { return segments_; }
+  /// Worker-phase scale groups, each a contiguous range of tiles.
+  [[nodiscard]] const std::vector<tile_range>& groups() const { return groups_; }
+  /// The most segments that any chunk has: the number of scales in a slot.
+  [[nodiscard]] std::size_t slot_segments() const { return slot_segments_; }
+
+ private:
+  void cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales);
+  void add_tile(tile piece, bool new_segment, bool new_group);
+  [[nodiscard]] std::size_t bucket_of(std::uint32_t chunk) const {
+    return chunk / static_cast<std::size_t>(n_chunks_);
+  }
+
+  std::size_t n_words_ = 0;
+  std::size_t n_elements_ = 0;
+  int n_chunks_ = 1;
+  std::size_t chunk_words_ = 0;
+  std::size_t tile_words_ = tile_words;
+  std::size_t slot_segments_ = 0;
+  std::vector<tile> tiles_;
+  std::vector<tile_range> chunks_;
+  std::vector<tile_range> chunk_segments_;
+  std::vector<bucket> buckets_;
+  std::vector<tile_range> tensors_;
+  std::vector<segment> segments_;
+  std::vector<tile_range> groups_;
+};
+
+[[gnu::cold]] inline layout::layout(std::span<const std::size_t> sizes, int n_chunks,
+                                    granularity scales, int n_buckets, std::size_t tiles)
+    : n_chunks_(n_chunks) {
+  if (n_chunks < 1 || n_buckets < 1) {
+    throw invalid_input(detail::message("layout: n_chunks is ", n_chunks, ", n_buckets ", n_buckets,
+                                        "; both must be at least 1"));
+  }
+  if (scales.unit == scale_per::block &&
+      (scales.block_elements == 0 || scales.block_elements % word_elements != 0)) {
+    throw invalid_input(detail::message("layout: a scale per block of ", scales.block_elements,
+                                        " elements; it must be a positive multiple of 32"));
+  }
+  for (const std::size_t n : sizes) {
+    n_elements_ += n;
+    n_words_ += (n + word_elements - 1) / word_elements;
+  }
+  buckets_.resize(static_cast<std::size_t>(n_buckets));
+  const std::size_t chunks = static_cast<std::size_t>(n_chunks) * buckets_.size();
+  chunk_words_ = (n_words_ + chunks - 1) / chunks;
+  chunks_.resize(chunks);
+  chunk_segments_.resize(chunks);
+  tensors_.resize(sizes.size());
+  tile_words_ = tiles != 0 ? tiles : words_of_tiles(n_words_ / buckets_.size());
+  n_words_ = 0;  // counts up again while the tensors are laid
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
+  }
+  for (const tile_range s : chunk_segments_) {
+    slot_segments_ = std::max<std::size_t>(slot_segments_, s.end - s.begin);
+  }
+}
+
+[[gnu::cold]] inline void layout::cut_tensor(std::uint32_t index, std::size_t n_elements,
+                                             granularity scales) {
+  const auto first_tile = static_cast<std::uint32_t>(tiles_.size());
+  const std::size_t first = n_words_;
+  const std::size_t end = first + (n_elements + word_elements - 1) / word_elements;
+  const std::size_t block_words = scales.block_elements / word_elements;
+  for (std::size_t word = first; word < end;) {
+    const std::size_t in_tensor = word - first;
+    const std::size_t chunk = word / chunk_words_;
+    std::size_t stop = std::min(end, (chunk + 1) * chunk_words_);
+    stop = std::min(stop, first + (in_tensor / tile_words_ + 1) * tile_words_);
+    const bool by_block = scales.unit == scale_per::block;
+    if (by_block) stop = std::min(stop, first + (in_tensor / block_words + 1) * block_words);
+
+    tile piece;
+    piece.word = word;
+    piece.offset = in_tensor * word_elements;
+    piece.tensor = index;
+    piece.n = static_cast<std::uint32_t>(
+        std::min((stop - word) * word_elements, n_elements - in_tensor * word_elements));
+    piece.chunk = static_cast<std::uint32_t>(chunk);
+
+    const bool first_of_all = tiles_.empty();
+    const bool new_chunk = first_of_all || tiles_.back().chunk != piece.chunk;
+    const bool new_bucket =
+        first_of_all || bucket_of(tiles_.back().chunk) != bucket_of(piece.chunk);
+    const bool new_layer = new_bucket || tiles_.back().tensor != index;
+    const bool new_block = new_layer || (by_block && in_tensor % block_words == 0);
+    switch (scales.unit) {
+      case scale_per::vector:
+        add_tile(piece, new_chunk, new_bucket);
+        break;
+      case scale_per::layer:
+        add_tile(piece, new_chunk || new_layer, new_layer);
+        break;
+      case scale_per::chunk:
+        add_tile(piece, new_chunk, new_chunk);
+        break;
+      case scale_per::block:
+        add_tile(piece, new_chunk || new_block, new_chunk || new_block);
+        break;
+    }
+    word = stop;
+  }
+  n_words_ = end;
+  tensors_[index] = {first_tile, static_cast<std::uint32_t>(tiles_.size())};
+}
+
+[[gnu::cold]] inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
+  const auto index = tiles_.size();
+  if (index >= std::numeric_limits<std::uint32_t>::max()) {
+    throw invalid_input(detail::message("layout: more than 2^32 tiles of ", tile_elements,
+                                        " elements; use several optimizers"));
+  }
+  const auto at = static_cast<std::uint32_t>(index);
+  if (new_group) groups_.push_back({at, at});
+  piece.group = static_cast<std::uint32_t>(groups_.size() - 1);
+  if (new_segment) segments_.push_back({{at, at}, piece.chunk, piece.group});
+  const bool first_of_chunk = tiles_.empty() || tiles_.back().chunk != piece.chunk;
+  const bool first_of_bucket =
+      tiles_.empty() || bucket_of(tiles_.back().chunk) != bucket_of(piece.chunk);
+  piece.segment =
+      first_of_chunk ? 0 : tiles_.back().segment + static_cast<std::uint32_t>(new_segment);
+  const auto segment_at = static_cast<std::uint32_t>(segments_.size() - 1);
+  tile_range& chunk = chunks_[piece.chunk];
+  tile_range& chunk_segments = chunk_segments_[piece.chunk];
+  bucket& whole = buckets_[bucket_of(piece.chunk)];
+  if (first_of_chunk) {
+    chunk = {at, at};
+    chunk_segments = {segment_at, segment_at};
+  }
+  if (first_of_bucket) {
+    whole = {{at, at}, {segment_at, segment_at}, {piece.group, piece.group}};
+  }
+  groups_.back().end = segments_.back().tiles.end = chunk.end = whole.tiles.end = at + 1;
+  chunk_segments.end = whole.segments.end = segment_at + 1;
+  whole.groups.end = piece.group + 1;
+  tiles_.push_back(piece);
+}
+
+/// A bucket size for transports that can start collectives: of 2^17 to 2^22, this one was the
+/// fastest with 4 MPI ranks at 1 and at 2.7 Gbit/s, and as good as smaller ones at 100 Mbit/s
+/// (bench/network.sh). Smaller buckets cost latency, larger ones overlap less.
+inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
+
+/// Buckets of about `bucket_elements` elements; 0: one for all. Throws invalid_input when they are
+/// too many.
+[[nodiscard, gnu::cold]] inline int n_buckets(std::span<const std::size_t> sizes,
+                                              std::size_t bucket_elements) {
+  if (bucket_elements == 0) return 1;
+  std::size_t n = 0;
+  for (const std::size_t s : sizes) n += s;
+  const std::size_t buckets = (n + bucket_elements - 1) / bucket_elements;
+  if (buckets > 65536) {
+    throw invalid_input(detail::message("gather_scatter: ", n, " elements in buckets of ",
+                                        bucket_elements, " are ", buckets,
+                                        " buckets; at most 65536"));
+  }
+  return buckets == 0 ? 1 : static_cast<int>(buckets);
+}
+
+}  // namespace onebit::inline v0_1

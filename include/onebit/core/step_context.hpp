@@ -1,0 +1,311 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/launch.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_state.hpp>
+#include <utility>
+
+/// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
+namespace onebit::inline v0_1 {
+
+/// One bit per element: clear in padding and in elements that never had variance, which sleep. They
+/// send 0, carry 0, receive 0 and count in no scale. Null pointer: all set.
+struct live_mask {
+  const std::uint32_t* words = nullptr;
+
+  /// Whether nobody sleeps in those L::words words.
+  template <class L>
+  [[nodiscard]] ONEBIT_HD bool all(std::size_t word) const {
+    return words == nullptr || all_of<L>(words + word);
+  }
+  /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
+  template <class L>
+  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
+                                   typename one_word<L>::value& check) const {
+    using one = one_word<L>;
+    if (words == nullptr) return v;
+    if (all_of<L>(words + word)) return v;
+    for (unsigned j = 0; j < L::words; ++j) {
+      check = one::fma(word_of<L>(v, j), one::set(0.0F), check);
+    }
+    return L::keep(L::load_bits(words + word), v);
+  }
+  template <class L>
+  ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v) const {
+    if (words == nullptr) return v;
+    if (all_of<L>(words + word)) return v;
+    return L::keep(L::load_bits(words + word), v);
+  }
+
+ private:
+  template <class L>
+  [[nodiscard]] ONEBIT_HD static bool all_of(const std::uint32_t* p) {
+    std::uint32_t common = *p;
+    for (unsigned j = 1; j < L::words; ++j) common &= p[j];
+    return common == 0xFFFFFFFFU;
+  }
+};
+
+/// Something that a step replaces: what holds, and what will hold if the step is kept. `keep` is
+/// the only place that knows how: it swaps the two where the host can see what became of the step,
+/// and copies, unless the step was called off, where it cannot. Either side may be empty: then
+/// there is nothing to keep. T has whole 4-byte words.
+template <class B, class T>
+class two_sided {
+ public:
+  using buffer = buffer_of<B, T>;
+
+  two_sided() = default;
+  two_sided(buffer&& current, buffer&& next)
+      : current_(std::move(current)), next_(std::move(next)) {}
+
+  [[nodiscard]] T* current() { return current_.data(); }
+  [[nodiscard]] const T* current() const { return current_.data(); }
+  [[nodiscard]] T* next() { return next_.data(); }
+  /// Elements of either side.
+  [[nodiscard]] std::size_t size() const { return current_.size(); }
+  [[nodiscard]] std::size_t next_size() const { return next_.size(); }
+  [[nodiscard]] std::size_t bytes() const { return current_.bytes(); }
+  [[nodiscard]] std::size_t next_bytes() const { return next_.bytes(); }
+
+  void set_current(buffer&& values) noexcept { current_ = std::move(values); }
+  void set_next(buffer&& values) noexcept { next_ = std::move(values); }
+
+  /// Ends the step for this buffer.
+  void keep(B& backend, const step_scalars* now) {
+    const auto rest = keeping(now);
+    if constexpr (B::deferred) backend.launch(rest.n, rest.kernel);
+  }
+  /// The same, but for calls that are left to launch.
+  [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
+    const bool both = current_.size() > 0 && next_.size() > 0;
+    const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
+    const step_scalars* const seen = host_view<B>(now);
+    if (seen == nullptr) return {{copy, now}, both ? copy.launches() : 0};
+    if (both && seen->skip == 0) std::swap(current_, next_);
+    return {{copy, now}, 0};
+  }
+
+  template <class Archive>
+  void archive(Archive& a, B& backend) {
+    a.buffer(current_, backend);
+  }
+  /// The same, of so many elements.
+  template <class Archive>
+  void archive(Archive& a, B& backend, std::size_t n) {
+    a.buffer(current_, backend, n);
+  }
+
+ private:
+  buffer current_, next_;
+};
+
+/// The bits of all elements, for rules that leave none out: padding must not be carried.
+struct all_live_kernel {
+  static constexpr bool rare = true;
+  const tile* tiles;
+  std::uint32_t* live;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store_scalar(live + t.word + k, L::first(t.n - 32 * k));
+    }
+  }
+};
+
+/// What a rule gives a collective at the end of the warm-up. Empty: start from nothing.
+template <class Buffer>
+struct handover {
+  Buffer momentum{};               ///< on the flat axis
+  const float* factors = nullptr;  ///< by tensor: what is agreed is factor * momentum; null: 1
+  const tensor_numbers* numbers = nullptr;  ///< by tensor: the next message takes beta1 of it
+};
+
+/// The trainer's tensors on the flat axis, cut into tiles, with the step in progress: all that a
+/// rule needs to launch its kernels. A view; the pointers are the backend's memory.
+template <class B, class P, class G>
+struct tiled {
+  B& backend;
+  const layout& axis;
+  const tile* tiles;
+  const tile_range* tensor_tiles;  ///< by tensor
+  float* sums;  ///< by tile: v, from `refresh` to `variance_norm`; else work space
+  const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
+  const tensor_numbers* numbers;      ///< of the moments of each
+  const step_scalars* now;            ///< learning rate, and whether to skip
+  live_mask live;                     ///< which elements take part
+
+  [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
+  /// Runs kernel(L{}, i) for each tile i, unless the step was called off.
+  template <class Kernel>
+  void commit(const Kernel& kernel) const {
+    launch_commit(backend, now, n_tiles(), kernel);
+  }
+  /// The same for i in [0, n).
+  template <class Kernel>
+  void commit(std::size_t n, const Kernel& kernel) const {
+    launch_commit(backend, now, n, kernel);
+  }
+};
+
+/// Calls the step off when what is produced is not finite.
+template <class Produce>
+struct finite_kernel {
+  Produce produce;
+  const tile* tiles;
+  step_scalars* now;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const auto value = produce.template at<L>(t, i);
+    const auto zero = L::set(0.0F);
+    auto check = zero;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      check = L::fma(value(k, zero), zero, check);
+    }
+    auto all = one_word<L>::set(0.0F);
+    add_words<L>(all, check);
+    if (!(one_word<L>::fold(all) == 0.0F)) L::raise(&now->skip);
+  }
+};
+
+/// A field that says `static constexpr bool narrow = true`: so much to read that a device has no
+/// registers left for several words.
+template <class Field>
+concept NarrowField = requires {
+  requires Field::narrow;
+};
+
+/// A view that reads many slots for each value.
+template <class View>
+concept ManySlotView = requires {
+  View::n_slots;
+};
+
+/// The local gradient as a message: base + g.
+template <class P, class G>
+struct gradient_message {
+  const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    gradients_of<L, G> gradient;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, gradient.load(k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
+  }
+};
+
+/// A buffer on the flat axis, read as a field.
+struct flat_field {
+  const float* flat;
+
+  template <class L>
+  struct reader {
+    const float* first;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return L::load(first + 32 * k);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {flat + t.word * 32};
+  }
+};
+
+/// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
+/// the values are produced, word by word.
+template <class P, class G>
+struct undo_in_gradients {
+  static constexpr bool repeats = false;
+  const tensor_entry<P, G>* tensors = nullptr;
+
+  static undo_in_gradients from(const tensor_entry<P, G>* t, float*) { return {t}; }
+
+  template <class L>
+  struct writer {
+    G* first;
+    std::uint32_t n;
+    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
+      detail::store_elements<L>(first, k, n, v);
+    }
+    ONEBIT_HD typename L::value load(std::uint32_t k) const {
+      return detail::load_elements<L>(first, k, n);
+    }
+  };
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile& t) const {
+    return {tensors[t.tensor].grads + t.offset, t.n};
+  }
+};
+
+/// Saves them in a buffer of the optimizer's own, for gradients that must not be written.
+struct undo_in_buffer {
+  static constexpr bool repeats = false;
+  float* values = nullptr;
+  std::size_t first_word = 0;  ///< of the flat axis
+
+  template <class Entry>
+  static undo_in_buffer from(const Entry*, float* buffer) {
+    return {buffer};
+  }
+
+  template <class L>
+  struct writer {
+    float* values;
+    std::size_t word;
+    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
+      L::store(values + (word + k) * 32, v);
+    }
+    ONEBIT_HD typename L::value load(std::uint32_t k) const {
+      return L::load(values + (word + k) * 32);
+    }
+  };
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile& t) const {
+    return {values, t.word - first_word};
+  }
+};
+
+/// Saves nothing: the encode pass leaves the carried values alone, and the end of a step that is
+/// kept makes the message once more, of gradients that nobody has written.
+struct undo_by_repeating {
+  static constexpr bool repeats = true;
+
+  template <class Entry>
+  static undo_by_repeating from(const Entry*, float*) {
+    return {};
+  }
+  template <class L>
+  struct writer {};
+  template <class L>
+  ONEBIT_HD writer<L> at(const tile&) const {
+    return {};
+  }
+};
+
+/// What an exchange is told of the step in progress.
+template <class Undo>
+struct turn {
+  step_scalars* now;
+  live_mask live;
+  Undo undo;           ///< where an encode pass saves what it overwrites
+  live_mask before{};  ///< what was live in the last exchange; null: the same
+};
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,389 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/wide_lanes.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// The step in progress, as kernels see it: its numbers lie in the backend's memory, and whether it
+/// is called off is one word there, `skip`. So no step waits for the host, a captured CUDA graph
+/// replays with new numbers, and whatever interrupts a step is said in one place.
+namespace onebit::inline v0_1 {
+
+/// How a rank can be out of step.
+enum class odd : std::uint32_t {
+  step,   ///< it is at another one
+  place,  ///< it is in another exchange, or at another optimizer
+  terms,  ///< it was told another rate, scale, or other group options, or plans another step
+  part    ///< it holds another part of the model, and does something else
+};
+
+struct step_scalars {
+  bias_decay bias{1, 1};  ///< of a tensor that has the rule's betas and never rested
+  float lr = 0;
+  float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
+  float clip = 1;                ///< multiplies the mean gradient as it is read
+  float mean_norm = -1;          ///< of the mean gradient, where it is known; else negative
+  float own_norm = -1;           ///< of this rank's gradient, likewise, before it was clipped
+  float noise = 0;               ///< own_norm / mean_norm, in the steps that averaged; 0: not known
+  std::uint32_t number = 0;      ///< of the step: what status words carry
+  std::uint32_t terms = 0;       ///< a digest of what the step was told: they carry that too
+  std::uint32_t optimizer = 0;   ///< its number, the same on all ranks
+  std::uint32_t rank = 0;        ///< this one
+  std::uint32_t bad = 0;         ///< this rank saw a non-finite value since it last sealed a slot
+  std::uint32_t skip = 0;        ///< called off: nothing that lasts may change in this step
+  std::uint32_t odd_rank = 0;    ///< 1 + a rank that is out of step; stays until the host is told
+  odd odd_in = odd::step;        ///< in what
+  std::uint32_t odd_word = 0;    ///< the step or the place that it told
+  std::uint32_t own_word = 0;    ///< and the one that this rank would have told
+  std::uint32_t n_skipped = 0;   ///< steps, since the optimizer was built
+};
+
+/// Status words count steps modulo this.
+inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
+
+/// Which slot of which exchange: bits of a word. The bucket's number is below `served`.
+namespace slot_place {
+inline constexpr std::uint32_t served = 1U << 16U;  ///< an average, not a message
+inline constexpr std::uint32_t exact = 1U << 17U;   ///< floats
+inline constexpr std::uint32_t first_optimizer = 1U << 18U, n_optimizers = 1U << 14U;
+}  // namespace slot_place
+
+namespace detail {
+
+/// a b, not to be contracted with what follows: bits must not depend on the instruction set.
+ONEBIT_HD double product(double a, double b) { return fma(a, b, 0.0); }
+/// What a moment with this bias is multiplied by; 1 for one that has seen nothing.
+ONEBIT_HD float correction(double bias) {
+  return bias < 1 ? static_cast<float>(1 / (1 - bias)) : 1.0F;
+}
+
+/// What the host does to a step that cannot go on.
+struct call_off_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(&now->skip, std::uint32_t{1});
+  }
+};
+
+/// A kernel that does nothing in a step that was called off.
+template <class Kernel>
+struct unless_skipped {
+  static constexpr bool serial = SerialKernel<Kernel>, rare = RareKernel<Kernel>;
+  Kernel kernel;
+  const step_scalars* now;
+
+  [[nodiscard]] ONEBIT_HD const auto& tile_at(std::size_t i) const requires TileKernel<Kernel> {
+    return kernel.tile_at(i);
+  }
+  template <class L>
+  ONEBIT_HD void operator()(L lanes, std::size_t i) const {
+    if (now->skip == 0) kernel(lanes, i);
+  }
+};
+
+}  // namespace detail
+
+/// Launches a kernel that changes what lasts: nothing happens where the step was called off before.
+template <class B, class Kernel>
+void launch_commit(B& backend, const step_scalars* now, std::size_t n, const Kernel& kernel) {
+  backend.launch(n, detail::unless_skipped<Kernel>{kernel, now});
+}
+
+/// Copies n 4-byte words, or zeroes them: index i does 4096 of them.
+struct copy_kernel {
+  static constexpr bool rare = true;
+  const void* from;  ///< null: zeros
+  void* to;
+  std::size_t n;
+
+  static constexpr std::size_t piece = 4096;
+  [[nodiscard]] std::size_t launches() const { return (n + piece - 1) / piece; }
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t end = (i + 1) * piece < n ? (i + 1) * piece : n;
+    for (std::size_t k = i * piece; k < end; k += 32) {
+      const auto left = static_cast<std::uint32_t>(end - k < 32 ? end - k : 32);
+      const auto v =
+          from == nullptr ? L::set(0.0F) : L::load(static_cast<const float*>(from) + k, left);
+      L::store(static_cast<float*>(to) + k, v, left);
+    }
+  }
+};
+
+/// A buffer of a backend.
+template <class B, class T>
+using buffer_of = decltype(std::declval<B&>().template make_buffer<T>(0));
+
+/// Copies a vector into a backend's buffer.
+template <class B, class T>
+[[nodiscard]] buffer_of<B, T> to_buffer(B& backend, const std::vector<T>& from) {
+  auto buffer = backend.template make_buffer<T>(from.size());
+  backend.copy_in(buffer.data(), from.data(), from.size());
+  return buffer;
+}
+
+/// What became of a step.
+enum class outcome : std::uint8_t {
+  agreed,
+  skipped,
+  pending  ///< on a backend that runs behind the host: not known yet
+};
+
+namespace detail {
+
+/// A place (slot.hpp) in words.
+[[nodiscard, gnu::cold]] inline std::string to_string_of_place(std::uint32_t place) {
+  return join(6,
+              {(place & slot_place::served) != 0 ? "the average" : "the messages",
+               (place & slot_place::exact) != 0 ? " of whole elements" : "", " of bucket ",
+               place % slot_place::served, " of optimizer ", place / slot_place::first_optimizer});
+}
+
+[[noreturn, gnu::cold]] inline void throw_odd_rank(const step_scalars& s,
+                                                   const std::string& where) {
+  const auto rank = s.odd_rank - 1;
+  switch (s.odd_in) {
+    case odd::part:
+      throw rank_mismatch(message(
+          "model-parallel group: rank ", rank, " does something else than this one in step ",
+          s.number, "; all must average, exchange and clip in the same steps (options that ",
+          "differ, or a part with one rank, which never compresses)", where));
+    case odd::place:
+      throw rank_mismatch(message(
+          "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_place(s.odd_word),
+          " where this rank sent ", to_string_of_place(s.own_word),
+          "; all ranks must call their optimizers in the same order, and announce the same ",
+          "tensors by ready()", where));
+    case odd::terms:
+      throw rank_mismatch(
+          message("exchange: rank ", rank, " was told other numbers for step ", s.number,
+                  " than this rank (lr ", s.lr, "): another lr, loss scale or option of a group, ",
+                  "here or in a local step before, or one that was refused", where));
+    case odd::step:
+      break;
+  }
+  throw rank_mismatch(message(
+      "exchange: rank ", rank, " is at step ", s.odd_word, " while this rank is at step ",
+      s.own_word,
+      "; all ranks must call step() equally often and load checkpoints of the same step", where));
+}
+
+}  // namespace detail
+
+/// What became of the step that has these numbers.
+[[nodiscard]] inline outcome outcome_of(const step_scalars& now) {
+  return now.skip != 0 ? outcome::skipped : outcome::agreed;
+}
+/// Of the mean gradient, as far as it is known: see report::gradient_norm.
+[[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
+  if (now.skip != 0) return -1;
+  if (now.mean_norm >= 0 || now.own_norm < 0) return now.mean_norm;
+  return now.noise > 0 ? now.own_norm / now.noise : now.own_norm;
+}
+
+/// The step's numbers, read by the host: waits for all that was launched. That a rank was odd is
+/// told once.
+template <class B>
+[[nodiscard]] step_scalars take_odd(B& backend, step_scalars* now) {
+  step_scalars s;
+  backend.copy_out(&s, now, 1);
+  if (s.odd_rank != 0) {
+    step_scalars told = s;
+    told.odd_rank = 0;
+    backend.copy_in(now, &told, 1);
+  }
+  return s;
+}
+/// The same; throws rank_mismatch when a rank was out of step.
+template <class B>
+[[nodiscard]] step_scalars settle(B& backend, step_scalars* now, int rank, int size) {
+  const step_scalars s = take_odd(backend, now);
+  if (s.odd_rank != 0) detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
+  return s;
+}
+
+// A step's numbers: those of all tensors, and those of each, which may have betas of its own and
+// may have rested.
+
+/// Throws invalid_input when a beta is outside [0, 1), or eps not positive, as a float.
+[[gnu::cold]] inline void validate(const char* options, const moments& of,
+                                   const std::string& where = {}) {
+  const auto in = [](double beta) { return beta >= 0 && beta < 1; };
+  if (!in(of.beta1) || !in(of.beta2)) {
+    throw invalid_input(detail::message(options, ": beta1 is ", of.beta1, ", beta2 ", of.beta2,
+                                        "; both must be in [0, 1)", where));
+  }
+  constexpr float least = std::numeric_limits<float>::min();
+  if (!(of.eps <= std::numeric_limits<float>::max()) || !(of.eps >= least)) {
+    throw invalid_input(detail::message(options, ": eps is ", of.eps, ", must be at least ", least,
+                                        " and finite as a float", where));
+  }
+}
+
+/// The constants of both moments: computed in double, rounded once.
+struct moments_constants {
+  float beta1 = 1, one_minus_beta1 = 0, beta2 = 1, one_minus_beta2 = 0, eps = 1;
+
+  /// v after a gradient.
+  template <class L>
+  ONEBIT_HD typename L::value next_variance(const typename L::value& v,
+                                            const typename L::value& g) const {
+    return L::fma(L::mul(g, L::set(one_minus_beta2)), g, L::mul(v, L::set(beta2)));
+  }
+  /// m after a gradient.
+  template <class L>
+  ONEBIT_HD typename L::value next_momentum(const typename L::value& m,
+                                            const typename L::value& g) const {
+    return L::fma(g, L::set(one_minus_beta1), L::mul(m, L::set(beta1)));
+  }
+  /// sqrt(v correction) + eps
+  template <class L>
+  ONEBIT_HD typename L::value denominator(const typename L::value& v, float correction = 1) const {
+    return L::add(L::sqrt(L::mul(v, L::set(correction))), L::set(eps));
+  }
+};
+
+/// Those of betas and eps.
+ONEBIT_HD moments_constants make_moments(const moments& of) {
+  return {static_cast<float>(of.beta1), static_cast<float>(1 - of.beta1),
+          static_cast<float>(of.beta2), static_cast<float>(1 - of.beta2),
+          static_cast<float>(of.eps)};
+}
+
+/// What the host says of a tensor.
+struct tensor_terms {
+  moments of{};
+  std::uint32_t rests = 0;  ///< it has no gradient in this step
+  std::uint32_t unused = 0;
+};
+
+/// What kernels know of a tensor's moments in this step.
+struct tensor_numbers {
+  moments_constants c{};   ///< of one that rests: those that leave m and v as they are
+  float m_correction = 1;  ///< of the bias in this step: 1 / (1 - bias)
+  float v_correction = 1;
+  float own_beta1 = 1;    ///< of its group, also where it rests
+  bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what weights sum up to
+};
+
+namespace detail {
+
+/// Betas and rests as the host has set them.
+struct set_terms_kernel {
+  static constexpr bool serial = true;
+  const tensor_terms* terms;
+  tensor_numbers* numbers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tensor_terms t = terms[i];
+    moments_constants c = make_moments(t.of);
+    L::store_scalar(&numbers[i].own_beta1, c.beta1);
+    if (t.rests != 0) c = {1, 0, 1, 0, c.eps};
+    L::store_scalar(&numbers[i].c, c);
+  }
+};
+
+/// The biases of all moments, and what a step does to them.
+struct moments_in_step {
+  const tensor_terms* terms;
+  tensor_numbers* numbers;
+  std::uint32_t n_tensors;
+  moments of;  ///< the rule's own
+  moments_seen seen;
+
+  [[nodiscard]] ONEBIT_HD bias_decay next(const bias_decay& bias, const moments& m,
+                                          bool rests) const {
+    if (!seen.corrected) return {0, 0};
+    return {product(bias.m, seen.m && !rests ? m.beta1 : 1),
+            product(bias.v, seen.v && !rests ? m.beta2 : 1)};
+  }
+  /// That of tensor i after the step.
+  [[nodiscard]] ONEBIT_HD bias_decay next(std::size_t i) const {
+    return next(numbers[i].bias, terms[i].of, terms[i].rests != 0);
+  }
+};
+
+/// After so many steps.
+[[nodiscard, gnu::cold]] inline bias_decay bias_after(const moments& of, std::uint64_t steps) {
+  return {std::pow(of.beta1, static_cast<double>(steps)),
+          std::pow(of.beta2, static_cast<double>(steps))};
+}
+
+/// Sets the numbers of the next step: of tensor i, and, the first time, those of all.
+struct begin_step_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  moments_in_step tensors;
+  float lr, inverse_loss_scale;
+  std::uint32_t number, digest;
+  bool bad;  ///< this rank cannot do the step
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (i < tensors.n_tensors) {
+      const bias_decay next = tensors.next(i);
+      L::store_scalar(&tensors.numbers[i].m_correction, correction(next.m));
+      L::store_scalar(&tensors.numbers[i].v_correction, correction(next.v));
+    }
+    if (i > 0) return;
+    L::store_scalar(&now->lr, lr);
+    L::store_scalar(&now->inverse_loss_scale, inverse_loss_scale);
+    L::store_scalar(&now->clip, 1.0F);
+    L::store_scalar(&now->mean_norm, -1.0F);
+    L::store_scalar(&now->own_norm, -1.0F);
+    L::store_scalar(&now->number, number);
+    L::store_scalar(&now->terms, digest);
+    L::store_scalar(&now->bad, std::uint32_t{bad ? 1U : 0U});
+    L::store_scalar(&now->skip, std::uint32_t{bad ? 1U : 0U});
+  }
+};
+
+/// Counts the step if it was called off; else the moments have lost some of their bias. In a local
+/// step they have in any case: all ranks correct alike, also one that left its gradient out.
+struct end_step_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  moments_in_step tensors;
+  float most_noise;  ///< see `noise`
+  bool local;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const bool is_done = now->skip == 0 || local;
+    if (i < tensors.n_tensors && is_done) {
+      L::store_scalar(&tensors.numbers[i].bias, tensors.next(i));
+    }
+    if (i > 0) return;
+    if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
+    if (!is_done) return;
+    L::store_scalar(&now->bias, tensors.next(now->bias, tensors.of, false));
+    if (now->mean_norm > 0 && now->own_norm >= 0) L::store_scalar(&now->noise, next_noise());
+  }
+
+ private:
+  /// How many times larger a rank's gradient is than the mean of all: between 1 (all the same) and
+  /// the root of W (nothing but noise), an average over the last ten or so.
+  [[nodiscard]] ONEBIT_HD float next_noise() const {
+    float ratio = now->own_norm / now->mean_norm;
+    ratio = ratio < 1 ? 1 : ratio > most_noise ? most_noise : ratio;
+    return now->noise > 0 ? fmaf(0.1F, ratio - now->noise, now->noise) : ratio;
+  }
+};
+
+}  // namespace detail
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/rule/moments.hpp>
+#include <utility>
+
+/// 0/1 Adam: local Adam steps from an anchor, and what their sum becomes at an exchange.
+namespace onebit::inline v0_1 {
+
+/// Adds this step's learning rate to the sums of the tensors that do not rest, or starts them anew.
+template <class P, class G>
+struct sum_lr_kernel {
+  static constexpr bool serial = true;
+  double* sums;
+  const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
+  bool restart;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const float lr = tensors[i].rests ? 0.0F : now->lr;
+    L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
+  }
+};
+
+namespace detail {
+
+/// base + lr c (beta1 m + (1 - beta1) g), c the correction of m: what a step adds to the sum that
+/// is exchanged.
+template <class P, class G>
+struct zero_one_message {
+  const float* momentum;
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    const float* momentum;
+    gradients_of<L, G> gradient;
+    moments_constants c;
+    float rate;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      const auto g = gradient.load(k);
+      const auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
+      return L::fma(L::set(rate), m, base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_numbers& of = numbers[t.tensor];
+    return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
+            tensor.rests ? 0.0F : now->lr * of.m_correction};
+  }
+};
+
+/// x and m from a gradient: Adam's step.
+template <class Field, class P, class G>
+struct zero_one_step_kernel {
+  Field gradient;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  live_mask live;
+  float* m;
+  const float* variance;
+  const step_scalars* now;
+  float most;  ///< see zero_one_options::max_step
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const parameters_of<L, P> params(tensor, t);
+    const auto gradient_at = gradient.template at<L>(t, i);
+    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
+    const tensor_numbers of = numbers[t.tensor];
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const std::size_t word = t.word + k;
+      float* const m_word = m + word * 32;
+      const auto g = gradient_at(k), m_old = L::load(m_word);
+      const auto m_new = live.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
+      const auto d = of.c.template denominator<L>(L::load(variance + word * 32), of.v_correction);
+      const auto u = L::bound(L::div(L::mul(m_new, L::set(of.m_correction)), d), most);
+      const auto x = params.load(k);
+      L::store(m_word, m_new);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+    }
+  }
+};
+
+/// x, anchor and m from the agreed sum of lr c m since the last exchange. A tensor that has rested
+/// since then stays, and what was heard of it (residuals that were owed to it) is dropped.
+template <class View, class P, class G>
+struct zero_one_sync_kernel {
+  View agreed;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  float *m, *anchor;
+  const float* variance;
+  const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
+  const step_scalars* now;
+  float most;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const auto u_at = agreed.template at<L>(t, i);
+    const parameters_of<L, P> params(tensor, t);
+    const tensor_numbers of = numbers[t.tensor];
+    const double sum = lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : now->lr);
+    if (!(sum > 0)) return;
+    // the mean of corrected momenta, and m what this step's correction makes it of
+    const auto inverse_sum =
+        L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
+    const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
+    const auto step = L::set(-tensor.lr_factor);
+    const double farthest = static_cast<double>(most) * sum;
+    const float most_moved = farthest < 3e38 ? static_cast<float>(farthest) : 3e38F;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const std::size_t word = t.word + k;
+      const auto u = u_at(k), from = L::load(anchor + word * 32);
+      const auto d = of.c.template denominator<L>(L::load(variance + word * 32), of.v_correction);
+      L::store(m + word * 32, L::mul(u, inverse_sum));
+      const auto x = L::fma(step, L::fma(decay, from, L::bound(L::div(u, d), most_moved)), from);
+      L::store(anchor + word * 32, x);
+      params.store(k, x);
+    }
+  }
+};
+
+/// Copies the parameters to the flat axis.
+template <class P, class G>
+struct anchor_kernel {
+  static constexpr bool rare = true;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  float* anchor;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const parameters_of<L, P> params(tensors[t.tensor], t);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store(anchor + (t.word + k) * 32, params.load(k));
+    }
+  }
+};
+
+}  // namespace detail
+
+/// Options of a step of 0/1 Adam.
+struct zero_one_options {
+  double beta1 = 0.9;    ///< of the average of gradients, m
+  double beta2 = 0.999;  ///< of the average of their squares, v
+  double eps = 1e-8;     ///< added to the root
+  /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that it has seen: every step is
+  /// Adam's, from the first. false: the paper's form, which needs a small and warmed up rate.
+  bool bias_correction = true;
+  /// As adam_options::max_grad_norm.
+  double max_grad_norm = 0;
+  /// As adam_options::max_step; at an exchange, of the learning rates summed since the last.
+  double max_step = 2;
+};
+
+/// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the carried buffer gathers
+/// u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and then
+/// x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits, since
+/// the anchor is the parameters of the last exchange, not what local steps made of them. Decoupled
+/// weight decay acts on the anchor with the summed learning rate. A group's lr_factor scales x's
+/// steps only, so it is not part of u.
+///
+/// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's). Source: 0/1
+/// Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the printed old
+/// one would keep the gradient out when every step exchanges); eps outside the root.
+template <Backend B>
+class zero_one_rule : public moments_rule<B, zero_one_options> {
+  using base = moments_rule<B, zero_one_options>;
+  using base::backend_, base::m_, base::n_floats, base::options_, base::v_;
+
+ public:
+  static constexpr bool accumulates = true, local_steps = true;
+
+  zero_one_rule(zero_one_options options, B backend) : base(options, std::move(backend)) {
+    validate_moments("zero_one_options", base::own_moments(), options.max_grad_norm,
+                     options.max_step);
+  }
+  void prepare(const layout& axis) {
+    base::prepare(axis);
+    anchor_ = base::make_floats();
+    lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
+  }
+  /// m sees every step's gradient, v those that are averaged.
+  [[nodiscard]] moments_seen seen(const step_plan& plan) const {
+    return {options_.bias_correction, true, plan.average_gradient};
+  }
+  /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
+  /// Throws invalid_input for a first step that does not average gradients.
+  template <class At>
+  void open(step_plan& plan, float lr, std::uint64_t step, const At&) {
+    if (!started_ && !plan.average_gradient) {
+      throw invalid_input(detail::message("zero_one_adam: step ", step,
+                                          " comes before any variance; "
+                                          "the schedule's first step must average gradients"));
+    }
+    if (!(moved_ || lr > 0)) plan.exchange = false;
+  }
+  /// The first step is taken again when it was skipped.
+  [[nodiscard]] bool must_know() const { return !started_; }
+
+  /// Which elements will have variance after `refresh`.
+  template <class View, class At>
+  void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
+    at.backend.launch(at.n_tiles(),
+                      preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, at.numbers});
+  }
+  /// After steps in which nothing travelled: the ranks start from the parameters that there are.
+  template <class View, class P, class G>
+  void resume(const View&, const tiled<B, P, G>& at) {
+    at.backend.launch(at.n_tiles(),
+                      detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+    at.backend.launch(lr_sum_.size(),
+                      sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
+    moved_ = false;
+  }
+  /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
+  /// parameters from which the ranks start.
+  template <class View, class P, class G>
+  void refresh(const View& gradient, const tiled<B, P, G>& at) {
+    if (!started_) {
+      at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+    }
+    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), at.numbers,
+                                    started_ && options_.bias_correction});
+  }
+  /// The whole step, where nothing travels: Adam's, from the mean gradient.
+  template <class View, class P, class G>
+  void dense_step(const View& gradient, const tiled<B, P, G>& at) {
+    refresh(gradient, at);
+    step(gradient, at, bound_of(0));
+  }
+  /// What a step adds to the sum that is exchanged.
+  template <class View, class P, class G>
+  [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
+                                                       const tiled<B, P, G>& at) const {
+    return {m_.data(), at.tensors, at.numbers, at.now};
+  }
+  /// x and m from the local gradient. One pass, 24 bytes per element. The learning rate counts on
+  /// every rank, also on one that leaves its gradient out in a step of which no other rank hears.
+  template <class P, class G>
+  void local_step(const step_plan& plan, const tiled<B, P, G>& at) {
+    step(own_gradient<P, G>{at.tensors, at.now}, at, bound_of(options_.max_step));
+    const sum_lr_kernel<P, G> add{lr_sum_.data(), at.tensors, at.now, false};
+    if (plan.local()) {
+      at.backend.launch(lr_sum_.size(), add);
+    } else {
+      at.commit(lr_sum_.size(), add);
+    }
+  }
+  /// One pass, 20 bytes per element.
+  template <class View, class P, class G>
+  void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
+    at.commit(detail::zero_one_sync_kernel<View, P, G>{
+        heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v_.data(),
+        lr_sum_.data(), at.now, bound_of(options_.max_step)});
+    at.commit(lr_sum_.size(), sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
+  }
+  void done(const step_plan& plan, float lr) {
+    started_ = true;
+    moved_ = !plan.exchange && (moved_ || lr > 0);
+  }
+
+  [[nodiscard]] bool moved() const { return moved_; }  // in local steps since the last exchange
+  [[nodiscard]] const float* anchor() const { return anchor_.data(); }
+  [[nodiscard]] std::size_t state_bytes() const {
+    return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes();
+  }
+
+  template <class Archive>
+  void archive(Archive& a) {
+    a.scalar(started_);
+    a.scalar(moved_);
+    a.buffer(lr_sum_, backend_);
+    const std::size_t n = n_floats();
+    a.buffer(m_, backend_, n);
+    a.buffer(v_, backend_, n);
+    a.buffer(anchor_, backend_, n);
+  }
+
+ private:
+  template <class Field, class P, class G>
+  void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
+    at.commit(detail::zero_one_step_kernel<Field, P, G>{
+        gradient, at.tiles, at.tensors, at.numbers, at.live, m_.data(), v_.data(), at.now, most});
+  }
+  buffer_of<B, float> anchor_;
+  buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
+  bool moved_ = false;           ///< that sum is not 0
+  bool started_ = false;
+};
+
+static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&
+              LocalRule<zero_one_rule<detail::any_backend>>);
+
+}  // namespace onebit::inline v0_1

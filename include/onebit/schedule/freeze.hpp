@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/schedule/custom.hpp>
+#include <string>
+#include <vector>
+
+/// A warm-up that averages gradients, then compressed messages: 1-bit Adam and 1-bit LAMB.
+namespace onebit::inline v0_1 {
+
+/// Options of `freeze`: after a number of steps, or by itself.
+struct freeze_options {
+  /// Warm-up steps, the first of which has number 0; 0: freeze automatically.
+  std::uint64_t after = 0;
+  /// Automatic: freeze when ||v||_1, corrected for its bias, is what it was: the smaller at least
+  /// this part of the larger. It is compared with the ||v||_1 of as many steps ago as v will then
+  /// stay as it is, up to its first refresh; without refreshes, of half of all steps ago, at most
+  /// 1 / (1 - beta2). At least 16 steps are warm-up, and in those that are looked back on the
+  /// learning rate must not have risen.
+  /// 0: 0.96 as in the paper, 0.9 with refreshes.
+  double ratio = 0;
+};
+
+/// Warm-up with exact averages, then compressed for good. 15-25% of all steps are a usual warm-up
+/// where v is constant afterwards, 5-10% where it is refreshed; `warning` says when v still moved.
+/// Source: 1-bit Adam, algorithm 1 and section 7.1: without refreshes the automatic freeze is the
+/// paper's from step 2 / (1 - beta2) on, but that a v that falls is not stable either.
+class freeze : public schedule_defaults {
+ public:
+  static constexpr bool thaws = true;  ///< see optimizer::thaw
+  /// The shortest automatic warm-up: an element's v is then an average of so many squares.
+  static constexpr std::uint64_t least_warm_up = 16;
+  /// The most steps that the automatic freeze looks back.
+  static constexpr double max_window = 1e7;
+
+  /// `refreshes` as one_bit_adam_options has it. Throws invalid_input when ratio is outside [0, 1],
+  /// beta2 outside [0, 1), or too close to 1 for an automatic freeze.
+  freeze(freeze_options options, double beta2, std::uint64_t refreshes = 0);
+
+  /// Is step the first after the warm-up, or later?
+  [[nodiscard]] bool frozen(std::uint64_t step) const {
+    return automatic() ? stable_ : step >= end_;
+  }
+  /// See Schedule.
+  [[nodiscard]] step_plan plan(std::uint64_t step, float) const {
+    if (frozen(step)) {
+      const bool refresh = refreshes_ > 0 && step >= next_refresh_ && next_refresh_ > 0;
+      return {.average_gradient = refresh,
+              .exchange = true,
+              .frozen = true,
+              .last_average = refresh && gap_after(step) >= long_gap};
+    }
+    const bool last = !automatic() && step + 1 >= end_;
+    return {.needs_variance_norm = automatic() || last || is_looked_back_on(step),
+            .may_end_warm_up = automatic() || last,
+            .last_average = last};
+  }
+  /// See Schedule.
+  void done(std::uint64_t step, float lr, double variance_norm) {
+    if (lr > lr_) last_rise_ = step;
+    lr_ = lr;
+    if (plan(step, lr).needs_variance_norm) compare(step, variance_norm);
+    if (!frozen(step))
+      next_refresh_ = step + 1 + gap_after(step);  // not in the first one
+    else if (step >= next_refresh_)
+      next_refresh_ = step + gap_after(step);
+  }
+  /// ||v||_1 now over what it was, or the other way round where it fell, as `ratio` is compared
+  /// with, in the last warm-up step that looked; 0: none did.
+  [[nodiscard]] double variance_ratio() const { return ratio_; }
+  /// After the last step of the warm-up: that it ended while v moved.
+  [[nodiscard]] std::string warning() const {
+    if (automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
+    const std::uint64_t last = end_ - 1;
+    return detail::join(3,
+                        {"onebit: the warm-up ends after ", end_ - begin_, " steps, in the last ",
+                         look_back(last), " of which ||v||_1 changed by a factor of ", ratio_,
+                         refreshes_ > 0 ? "; refreshes will follow it, rarer and rarer"
+                                        : "; it stays as it is from here on",
+                         ": a longer warm-up (", options_.ratio, " is stable) trains better"});
+  }
+  /// From `step` on a warm-up anew, of `after` steps, or, 0, until v is stable. Throws
+  /// invalid_input where the constructor would; then nothing has changed.
+  void thaw(std::uint64_t step, std::uint64_t after) {
+    if (after == 0 && window_ >= static_cast<std::uint64_t>(max_window)) refuse_window();
+    constexpr std::uint64_t never = ~std::uint64_t{0};
+    const std::uint64_t end = after == 0 ? 0 : after > never - step ? never : step + after;
+    std::vector<double> norms(n_norms(end), 0.0);  // throws before anything changes
+    norms_.swap(norms);
+    begin_ = step;
+    end_ = end;
+    stable_ = false;
+    ratio_ = 0;
+    next_refresh_ = 0;
+  }
+  /// See Schedule.
+  template <class Archive>
+  void archive(Archive& a) {
+    a.scalar(begin_);
+    a.scalar(end_);
+    a.scalar(stable_);
+    a.scalar(next_refresh_);
+    a.scalar(ratio_);
+    a.scalar(last_rise_);
+    a.scalar(lr_);
+    a.vector(norms_, n_norms(end_));
+  }
+
+ private:
+  [[nodiscard]] bool automatic() const { return end_ == 0; }
+  [[nodiscard]] std::uint64_t gap_after(std::uint64_t step) const {
+    if (refreshes_ == 0) return 0;
+    const std::uint64_t gap = (step - begin_) / refreshes_;
+    return gap < 1 ? 1 : gap;
+  }
+
+  /// With how many steps ago the norm of a step is compared.
+  [[nodiscard]] std::uint64_t look_back(std::uint64_t step) const {
+    const std::uint64_t done = step - begin_;
+    const std::uint64_t n = refreshes_ > 0 ? gap_after(step) : (done + 1) / 2;
+    return n < 1 ? 1 : n > window_ ? window_ : n;
+  }
+  [[nodiscard]] bool is_looked_back_on(std::uint64_t step) const {
+    return end_ > begin_ + 1 && step + look_back(end_ - 1) == end_ - 1;
+  }
+  [[nodiscard]] std::size_t n_norms(std::uint64_t end) const {
+    return end == 0 ? static_cast<std::size_t>(window_) : 1;
+  }
+  [[noreturn, gnu::cold]] void refuse_window() const {
+    throw invalid_input(detail::message("freeze_options: after is 0, and beta2 ", beta2_,
+                                        " asks for the norms of ", 1 / (1 - beta2_),
+                                        " steps; freeze after a number of steps"));
+  }
+  void compare(std::uint64_t step, double variance_norm) {
+    const double now = variance_norm;
+    const std::uint64_t ago = look_back(step);
+    // read before it is overwritten: it may be the same
+    const double then = step >= begin_ + ago ? norms_[(step - ago) % norms_.size()] : 0;
+    norms_[step % norms_.size()] = now;
+    if (!automatic() && step + 1 < end_) return;
+    ratio_ = !(now > 0 && then > 0) ? 0 : now < then ? now / then : then / now;
+    stable_ = automatic() && ratio_ >= options_.ratio && step + 1 >= begin_ + least_warm_up &&
+              step >= last_rise_ + ago;
+  }
+
+  freeze_options options_;
+  std::uint64_t refreshes_;
+  double beta2_;
+  std::uint64_t window_;           ///< 1 / (1 - beta2)
+  std::uint64_t begin_ = 0, end_;  ///< steps of the warm-up; end 0: when v is stable
+  bool stable_ = false;            ///< what the automatic freeze found
+  std::uint64_t next_refresh_ = 0;
+  double ratio_ = 0;
+  std::uint64_t last_rise_ = 0;  ///< the last step whose learning rate was above the one before
+  float lr_ = 0;
+  std::vector<double> norms_;  ///< of the last steps, or of the one that is looked back on
+};
+
+[[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2, std::uint64_t refreshes)
+    : options_(options), refreshes_(refreshes), beta2_(beta2), window_(1), end_(options.after) {
+  if (!(options.ratio >= 0 && options.ratio <= 1)) {
+    throw invalid_input(detail::message("freeze_options: ratio is ", options.ratio,
+                                        ", must be 0 (by itself) or above 0 and at most 1"));
+  }
+  if (options.ratio == 0) options_.ratio = refreshes > 0 ? 0.9 : 0.96;
+  if (!(beta2 >= 0 && beta2 < 1)) {
+    throw invalid_input(detail::message("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
+  }
+  const double window = 1 / (1 - beta2);
+  if (automatic() && window > max_window) refuse_window();
+  window_ = static_cast<std::uint64_t>((window < max_window ? window : max_window) + 0.5);
+  norms_.resize(n_norms(end_));
+}
+
+static_assert(Schedule<freeze>);
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/schedule/custom.hpp>
+
+/// Averages and exchanges at growing intervals: 0/1 Adam.
+namespace onebit::inline v0_1 {
+
+/// Options of `intervals`.
+struct intervals_options {
+  /// T_v: the variance is refreshed at step 0 and then in gaps of 2^floor(j / kappa) steps, j
+  /// counting the refreshes.
+  std::uint64_t kappa = 16;
+  /// The steps in which every step exchanges: the learning rate's warm-up.
+  std::uint64_t warmup_steps = 0;
+  /// T_u after the warm-up: the interval between exchanges doubles after so many steps; 0: each
+  /// time the learning rate has halved.
+  std::uint64_t doubling_steps = 0;
+  std::uint64_t max_interval = 16;  ///< H
+  /// Exchange also in every so-manieth step (n - 1, 2n - 1, ...), so that what evaluates or saves
+  /// after it finds equal parameters on all ranks; 0: never.
+  std::uint64_t also_every = 0;
+  /// Refresh only while step < warmup_steps, as in the paper; false: always.
+  bool stop_refreshing = false;
+};
+
+/// 0/1 Adam's: ever rarer averages of the gradient, ever rarer exchanges of the momentum. Exchanges
+/// when step is a multiple of the interval; the interval is 1 in the warm-up.
+/// Source: 0/1 Adam (arXiv 2202.06009), section 5 (T_v, T_u); doubling_steps is DeepSpeed's
+/// local_step_scaler.
+class intervals : public schedule_defaults {
+ public:
+  static constexpr bool thaws = true;  ///< see optimizer::thaw
+  /// Throws invalid_input when warmup_steps, kappa or max_interval is 0.
+  explicit intervals(intervals_options o) : options_(o), warm_up_(o.warmup_steps) {
+    if (o.kappa == 0 || o.max_interval == 0 || o.warmup_steps == 0) {
+      throw invalid_input(detail::message("intervals_options: kappa is ", o.kappa,
+                                          ", warmup_steps ", o.warmup_steps, ", max_interval ",
+                                          o.max_interval, "; all must be at least 1"));
+    }
+  }
+
+  /// See Schedule.
+  [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
+    const std::uint64_t s = step - begin_;
+    const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
+    const bool refresh = s == next_refresh_ && (s < warm_up_ || !options_.stop_refreshing);
+    const bool stops = options_.stop_refreshing && s + 1 == warm_up_;
+    return {.average_gradient = refresh,
+            .exchange = extra || s % interval(s, lr) == 0,
+            .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
+  }
+  /// See Schedule.
+  void done(std::uint64_t step, float lr, double) {
+    const std::uint64_t s = step - begin_;
+    if (s == next_refresh_) {
+      next_refresh_ += gap(refreshes_);
+      ++refreshes_;
+    }
+    peak_ = s < warm_up_ || lr > peak_ ? lr : peak_;
+  }
+  /// From `step` on as from the first step on, with a warm-up of `warm_up` steps.
+  /// Throws invalid_input when it is 0.
+  void thaw(std::uint64_t step, std::uint64_t warm_up) {
+    if (warm_up == 0) {
+      throw invalid_input(
+          detail::message("intervals: a warm-up anew of 0 steps; must be at least 1"));
+    }
+    begin_ = step;
+    warm_up_ = warm_up;
+    next_refresh_ = refreshes_ = 0;
+    peak_ = 0;
+  }
+  /// See Schedule.
+  template <class Archive>
+  void archive(Archive& a) {
+    a.scalar(begin_);
+    a.scalar(warm_up_);
+    a.scalar(next_refresh_);
+    a.scalar(refreshes_);
+    a.scalar(peak_);
+  }
+
+ private:
+  [[nodiscard]] static std::uint64_t least(std::uint64_t a, std::uint64_t b) {
+    return a < b ? a : b;
+  }
+  [[nodiscard]] std::uint64_t gap(std::uint64_t refresh) const {
+    return std::uint64_t{1} << least(refresh / options_.kappa, 62);
+  }
+  /// `step` and `next_refresh_` count from `begin_`.
+  [[nodiscard]] std::uint64_t interval(std::uint64_t step, float lr) const {
+    if (step < warm_up_) return 1;
+    std::uint64_t doublings = 0;
+    if (options_.doubling_steps > 0) {
+      doublings = (step - warm_up_) / options_.doubling_steps;
+    } else {
+      const float peak = peak_ > lr ? peak_ : lr;
+      for (float x = lr * 2; x <= peak && doublings < 62 && peak > 0; x *= 2) {
+        ++doublings;
+        if (x == 0) return options_.max_interval;
+      }
+    }
+    return least(options_.max_interval, std::uint64_t{1} << least(doublings, 62));
+  }
+
+  intervals_options options_;
+  std::uint64_t begin_ = 0, warm_up_;
+  std::uint64_t next_refresh_ = 0, refreshes_ = 0;
+  float peak_ = 0;  ///< the learning rate from which halvings count
+};
+
+static_assert(Schedule<intervals>);
+
+}  // namespace onebit::inline v0_1

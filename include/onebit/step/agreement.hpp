@@ -1,0 +1,294 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <onebit/core/archive.hpp>
+#include <onebit/core/digest.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/transport/wire.hpp>
+#include <ostream>
+#include <streambuf>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+/// The agreement of ranks: when an optimizer is built, and by `verify` later.
+namespace onebit::inline v0_1::detail {
+
+/// Why a step with these numbers cannot be; empty: it can.
+[[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
+                                                           float largest_lr_factor,
+                                                           float inverse_loss_scale,
+                                                           const std::string& where) {
+  const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
+  if (!is_rate || !std::isfinite(lr * largest_lr_factor)) {
+    return message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
+                   largest_lr_factor, "; lr must be 0 or positive, at least 1.2e-38, and finite ",
+                   "times each factor", where);
+  }
+  if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
+    return message("optimizer: step ", step, " with inverse loss scale ", inverse_loss_scale,
+                   "; must be finite and positive", where);
+  }
+  return {};
+}
+
+/// What a rank says of itself when the optimizer is built.
+struct rank_card {
+  std::uint64_t n_tensors = 0;
+  std::uint64_t n_elements = 0;
+  std::uint64_t sizes_digest = 0;
+  std::uint64_t parameter_digest = 0;
+  std::uint64_t slot_bytes = 0;  ///< of the compressed exchange: tells compressors without a name
+  std::uint32_t rejected = 0;    ///< the rank's own input was invalid
+  std::uint32_t number = 0;      ///< of the optimizer among those of its process: may differ
+  char name[472] = {};           ///< algorithm and options
+
+  friend bool operator==(const rank_card& a, const rank_card& b) {
+    return a.n_tensors == b.n_tensors && a.n_elements == b.n_elements &&
+           a.sizes_digest == b.sizes_digest && a.parameter_digest == b.parameter_digest &&
+           a.slot_bytes == b.slot_bytes && a.rejected == b.rejected &&
+           std::strcmp(a.name, b.name) == 0;
+  }
+};
+
+[[nodiscard, gnu::cold]] inline rank_card make_card(std::string name,
+                                                    const std::vector<std::size_t>& sizes,
+                                                    std::uint64_t parameter_digest,
+                                                    std::size_t slot_bytes) {
+  rank_card card;
+  digest d;
+  for (const std::size_t n : sizes) {
+    d.add(static_cast<std::uint64_t>(n));
+    card.n_elements += n;
+  }
+  card.n_tensors = sizes.size();
+  card.sizes_digest = d.value();
+  card.parameter_digest = parameter_digest;
+  card.slot_bytes = slot_bytes;
+  if (name.size() >= sizeof card.name) {  // what does not fit must still tell names apart
+    digest rest;
+    rest.add(name);
+    name = name.substr(0, sizeof card.name - 40) + "... digest " + std::to_string(rest.value());
+  }
+  std::memcpy(card.name, name.data(), std::min(name.size(), sizeof card.name - 1));
+  return card;
+}
+
+/// Of a description what it has that the other one has not, with a word or two around it: which
+/// option, not a screenful.
+[[nodiscard, gnu::cold]] inline std::string differing_part(std::string_view own,
+                                                           std::string_view other) {
+  const std::size_t shorter = std::min(own.size(), other.size());
+  std::size_t first = 0, same_end = 0;
+  while (first < shorter && own[first] == other[first]) ++first;
+  for (int words = 0; first > 0 && words < 3; ++words) {  // back to the word's start, and two more
+    if (words > 0) --first;
+    while (first > 0 && own[first - 1] != ' ') --first;
+  }
+  while (same_end < shorter - std::min(first, shorter) &&
+         own[own.size() - 1 - same_end] == other[other.size() - 1 - same_end]) {
+    ++same_end;
+  }
+  std::size_t end = own.size() - same_end;
+  for (int words = 0; end < own.size() && words < 2; ++words) {  // to the word's end, and one more
+    if (words > 0) ++end;
+    while (end < own.size() && own[end] != ' ') ++end;
+  }
+  return std::string(first > 0 ? "... " : "") + std::string(own.substr(first, end - first)) +
+         (end < own.size() ? " ..." : "");
+}
+
+/// In what `odd` differs from `usual`, in words.
+[[nodiscard, gnu::cold]] inline std::string difference(const rank_card& odd, int odd_rank,
+                                                       const rank_card& usual, int usual_rank) {
+  const auto both = [&](text_part a, text_part b) {
+    return join(6, {"rank ", odd_rank, " has ", a, ", rank ", usual_rank, " has ", b});
+  };
+  if (std::strcmp(odd.name, usual.name) != 0) {
+    return both(differing_part(odd.name, usual.name), differing_part(usual.name, odd.name));
+  }
+  if (odd.n_tensors != usual.n_tensors) {
+    return both(std::to_string(odd.n_tensors) + " tensors", std::to_string(usual.n_tensors));
+  }
+  if (odd.n_elements != usual.n_elements) {
+    return both(std::to_string(odd.n_elements) + " parameters", std::to_string(usual.n_elements));
+  }
+  if (odd.sizes_digest != usual.sizes_digest) {
+    return both("tensors of other sizes or in another order", "as many parameters in all");
+  }
+  if (odd.slot_bytes != usual.slot_bytes) {
+    return both("messages of " + std::to_string(odd.slot_bytes) + " bytes",
+                std::to_string(usual.slot_bytes));
+  }
+  return both(
+      "other initial parameter values",
+      "its own; start all ranks from the same (seed or broadcast them; to resume, build the "
+      "optimizer first, then restore the parameters, then load)");
+}
+
+/// Counts the optimizers of this process.
+[[nodiscard, gnu::cold]] inline std::uint32_t next_number() {
+  static std::atomic<std::uint32_t> n{0};
+  return n.fetch_add(1);
+}
+
+/// Collective.
+[[nodiscard, gnu::cold]] inline std::vector<rank_card> gather_cards(wire& comm,
+                                                                    const rank_card& mine) {
+  std::vector<rank_card> cards(static_cast<std::size_t>(comm.size()));
+  comm.host_all_gather(&mine, cards.data(), sizeof mine);
+  for (rank_card& card : cards)
+    card.name[sizeof card.name - 1] = '\0';  // another rank's may not end
+  return cards;
+}
+
+/// Collective: compares the cards of all ranks. All throw rank_mismatch when one differs, naming
+/// the rank that is in the minority. The number that rank 0 gave.
+[[gnu::cold]] inline std::uint32_t roll_call(wire& comm, const rank_card& mine) {
+  const std::vector<rank_card> cards = gather_cards(comm, mine);
+  const std::size_t size = cards.size();
+  const std::string where = comm.where();
+  for (std::size_t r = 0; r < size; ++r) {
+    if (cards[r].rejected == 0) continue;
+    throw rank_mismatch(
+        message("optimizer: rank ", r, " rejected its input; its own error says why", where));
+  }
+  const auto sharers = [&](std::size_t r) {
+    int n = 0;
+    for (const rank_card& other : cards) n += other == cards[r] ? 1 : 0;
+    return n;
+  };
+  std::size_t usual = 0;
+  for (std::size_t r = 1; r < size; ++r) {
+    if (sharers(r) > sharers(usual)) usual = r;
+  }
+  for (std::size_t r = 0; r < size; ++r) {
+    if (cards[r] == cards[usual]) continue;
+    throw rank_mismatch(message(
+        "optimizer: the ranks disagree: ",
+        difference(cards[r], static_cast<int>(r), cards[usual], static_cast<int>(usual)), where));
+  }
+  return cards[0].number;
+}
+
+/// Runs f, which checks this rank's input. When it throws, tells the other ranks, which wait in
+/// their roll call, before the exception goes on.
+[[gnu::cold]] inline void tell_rejection(wire& comm) {
+  rank_card card;
+  card.rejected = 1;
+  (void)gather_cards(comm, card);
+}
+template <class F>
+[[gnu::cold]] auto attend(wire& comm, const F& f) {
+  try {
+    return f();
+  } catch (...) {
+    tell_rejection(comm);
+    throw;
+  }
+}
+
+// Whether the ranks still have what they should all have.
+
+/// Where a stream writes, when only a digest of it is wanted.
+class digesting_buffer : public std::streambuf {
+ public:
+  [[nodiscard]] std::uint64_t value() const { return digest_.value(); }
+
+ private:
+  std::streamsize xsputn(const char* data, std::streamsize n) override {
+    digest_.add(data, static_cast<std::size_t>(n));
+    return n;
+  }
+  int_type overflow(int_type c) override {
+    const char byte = traits_type::to_char_type(c);
+    return xsputn(&byte, 1) == 1 ? c : traits_type::eof();
+  }
+  digest digest_;
+};
+
+/// Of parameters and masters.
+template <class E>
+[[nodiscard, gnu::cold]] std::uint64_t parameter_digest(E& e) {
+  digest d;
+  const auto add = [&](const auto* p, std::size_t n) { d.add(p, n * sizeof *p); };
+  for (std::size_t i = 0; i < e.tensors.sizes.size(); ++i) {
+    const auto& t = e.tensors.entries[i];
+    with_type(t.params,
+              [&](const auto* p) { read_on_host(e.backend(), p, e.tensors.sizes[i], add); });
+    if (t.master != nullptr) {
+      read_on_host(e.backend(), std::as_const(t.master), e.tensors.sizes[i], add);
+    }
+  }
+  return d.value();
+}
+
+/// What a rank says of itself.
+struct common_digests {
+  std::uint64_t parameters = 0;
+  std::uint64_t state = 0;   ///< the rule's
+  std::uint64_t agreed = 0;  ///< in the last exchange
+  friend bool operator==(const common_digests&, const common_digests&) = default;
+};
+
+/// Collective: all throw rank_mismatch when what one says after a step differs from what most say.
+[[gnu::cold]] inline void compare_digests(wire& comm, std::uint64_t step,
+                                          const common_digests& mine) {
+  std::vector<common_digests> all(static_cast<std::size_t>(comm.size()));
+  comm.host_all_gather(&mine, all.data(), sizeof mine);
+  const auto sharers = [&](std::size_t r) {
+    int n = 0;
+    for (const common_digests& other : all) n += other == all[r] ? 1 : 0;
+    return n;
+  };
+  std::size_t usual = 0;
+  for (std::size_t r = 1; r < all.size(); ++r) {
+    if (sharers(r) > sharers(usual)) usual = r;
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r] == all[usual]) continue;
+    const char* what = all[r].parameters != all[usual].parameters ? "parameters"
+                       : all[r].state != all[usual].state         ? "moments"
+                                                                  : "agreed messages";
+    throw rank_mismatch(message(
+        "verify: after step ", step, " rank ", r, " has other ", what, " than rank ", usual, " (",
+        sharers(usual), " of ", all.size(), " ranks are alike): memory that failed, or a ",
+        "trainer that changed them on one rank; restart from a checkpoint before", comm.where()));
+  }
+}
+
+/// As optimizer::verify. Collective: all throw rank_mismatch when one differs.
+template <class E>
+[[gnu::cold]] void verify(E& e) {
+  if (!e.alike) {
+    throw invalid_input(message("verify: after step ", e.step,
+                                ", a local step: the ranks' parameters differ until the next "
+                                "exchange; call it after a step that exchanged",
+                                e.comm.where()));
+  }
+  common_digests mine;
+  mine.parameters = parameter_digest(e);
+  digesting_buffer state;
+  std::ostream out(&state);
+  payload_writer writer(&out);
+  e.rule.archive(writer);
+  mine.state = state.value();
+  if (e.compressed.started() && E::keeps_agreed) {
+    const auto flat = e.compressed.sender().flatten(e.compressed.agreed(e.mask()));
+    digest agreed;
+    read_on_host(e.backend(), flat.data(), flat.size(),
+                 [&](const float* p, std::size_t n) { agreed.add(p, n * sizeof *p); });
+    mine.agreed = agreed.value();
+  }
+  compare_digests(e.comm, e.step, mine);
+}
+
+}  // namespace onebit::inline v0_1::detail

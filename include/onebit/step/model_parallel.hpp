@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <onebit/core/clipping.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/transport/wire.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+/// The model-parallel group of a rank: the ranks that hold the other parts of its replica of the
+/// model (pipeline stages, tensor-parallel ranks, experts). Each part has its own ranks, its own
+/// optimizer over them, and its own exchange. The group skips a step together, and clips gradients
+/// by the norm of the whole model.
+namespace onebit::inline v0_1 {
+
+/// The message of a rank to its model-parallel group. `plan` has a bit for each kind of thing that
+/// the step does: parts that do different things would soon wait for different collectives.
+struct model_parallel_word {
+  std::uint32_t number = 0, plan = 0, skip = 0;
+  float mean_norm = -1, own_norm = -1;
+};
+
+struct tell_group_kernel {
+  static constexpr bool serial = true;
+  const step_scalars* now;
+  model_parallel_word* word;
+  std::uint32_t plan;
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(
+        word, model_parallel_word{now->number, plan, now->skip, now->mean_norm, now->own_norm});
+  }
+};
+
+/// Takes over what the group says: one skips, all skip; norms are those of the whole model.
+struct hear_group_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  const model_parallel_word* words;
+  std::uint32_t n, plan;
+  bool norms;     ///< else only skips: the norms are those of the whole already
+  float largest;  ///< norm of the mean; 0: not clipped
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    std::uint32_t skip = now->skip;
+    double mean = 0, own = 0;
+    for (std::uint32_t r = 0; r < n; ++r) {
+      const model_parallel_word w = words[r];
+      skip |= w.skip;
+      mean += static_cast<double>(w.mean_norm) * static_cast<double>(w.mean_norm);
+      own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
+      if (w.number == now->number && w.plan == plan) continue;
+      skip = 1;
+      if (now->odd_rank != 0) continue;
+      L::store_scalar(&now->odd_rank, r + 1);
+      L::store_scalar(&now->odd_in, w.number == now->number ? odd::part : odd::step);
+      L::store_scalar(&now->odd_word, w.number);
+      L::store_scalar(&now->own_word, now->number);
+    }
+    L::store_scalar(&now->skip, skip);
+    if (!norms) return;
+    // a norm that one part does not know, none does: they make the same steps
+    if (now->own_norm >= 0) L::store_scalar(&now->own_norm, static_cast<float>(sqrt(own)));
+    if (!(now->mean_norm >= 0)) return;
+    const auto norm = static_cast<float>(sqrt(mean));
+    L::store_scalar(&now->mean_norm, norm);
+    if (largest > 0) L::store_scalar(&now->clip, detail::clip_factor(norm, largest));
+  }
+};
+
+/// This rank's model-parallel group; or none, which costs nothing.
+template <class B>
+class model_parallel_group {
+ public:
+  model_parallel_group() = default;
+  [[gnu::cold]] model_parallel_group(wire w, B& backend)
+      : wire_(std::move(w)),
+        own_(backend.template make_buffer<model_parallel_word>(1)),
+        all_(backend.template make_buffer<model_parallel_word>(
+            static_cast<std::size_t>(wire_->size()))),
+        terms_(static_cast<std::size_t>(wire_->size())) {}
+
+  [[nodiscard]] bool empty() const { return !wire_ || wire_->size() < 2; }
+  /// All learn who skips; with `norms`, once in a step, also the norms of the whole. Collective
+  /// over the group, if there is one: 1 all_gather of 20 bytes. Parts that have found in this step
+  /// that they do different things meet no more in it: one may have less to meet for. (What runs
+  /// behind the host does not know yet.)
+  [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
+                          double largest_norm) {
+    if (empty() || parted_) return;
+    backend.launch(1, tell_group_kernel{now, own_.data(), plan});
+    wire_->all_gather(own_.data(), all_.data(), sizeof(model_parallel_word));
+    backend.launch(1, hear_group_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()),
+                                        plan, norms, static_cast<float>(largest_norm)});
+    if (const model_parallel_word* const words = host_view<B>(all_.data())) {
+      // all hear the same words: all find it, or none
+      for (std::size_t r = 1; r < terms_.size(); ++r) {
+        parted_ = parted_ || words[r].number != words[0].number || words[r].plan != words[0].plan;
+      }
+    }
+  }
+
+  /// After a step: the sum over the group, the same bits on all. Collective over it: 1 all_gather
+  /// of 8 bytes. What goes wrong is thrown by `begin_step`: this step was done.
+  [[nodiscard, gnu::cold]] double sum(double mine) {
+    if (empty()) return mine;
+    double total = 0;
+    try {
+      wire_->host_all_gather(&mine, terms_.data(), sizeof mine);
+      for (const double x : terms_) total += x;
+    } catch (...) {
+      lost_ = std::current_exception();
+    }
+    return total;
+  }
+
+  /// Before anything of the next step: others that wait for this rank then name it, and not one
+  /// that waits in its turn.
+  void begin_step() {
+    parted_ = false;
+    if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
+  }
+
+  void wait() {
+    if (!empty()) wire_->wait();
+  }
+
+ private:
+  std::optional<wire> wire_;
+  buffer_of<B, model_parallel_word> own_, all_;
+  std::vector<double> terms_;  ///< of `sum`, by rank
+  std::exception_ptr lost_;
+  bool parted_ = false;  ///< in this step
+};
+
+/// ||v||_1 of the whole model, corrected as v is, after a step. Collective over the group.
+template <class E>
+[[nodiscard]] double variance_norm_of_all(E& e) {
+  step_scalars now;
+  e.backend().copy_out(&now, e.now(), 1);
+  return e.others.sum(e.rule.variance_norm(e.at_average()) *
+                      static_cast<double>(detail::correction(now.bias.v)));
+}
+
+}  // namespace onebit::inline v0_1

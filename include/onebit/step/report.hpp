@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/transport/wire.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+/// What one step did.
+namespace onebit::inline v0_1 {
+
+/// What travels in a step.
+enum class phase : std::uint8_t {
+  dense,       ///< exact averages: a baseline, a warm-up, or only v between 0/1 Adam's exchanges
+  compressed,  ///< compressed exchange
+  local        ///< nothing travels: 0/1 Adam between two exchanges
+};
+
+/// "dense", "compressed" or "local".
+[[nodiscard]] constexpr std::string_view to_string(phase p) {
+  return p == phase::dense ? "dense" : p == phase::local ? "local" : "compressed";
+}
+
+/// What one step did, on this rank.
+struct report {
+  std::uint64_t step = 0;              ///< its number, from 0; one that all skipped gives it back
+  onebit::phase phase = phase::dense;  ///< what travelled
+  /// A rank saw a non-finite gradient and no rank changed anything; in a local step: this rank did,
+  /// and left its gradient out, while the others went on.
+  bool skipped = false;
+  /// On a deferred backend (CUDA) the outcome is not known yet: optimizer::settle waits for it. The
+  /// seconds are then those of the host, that only enqueues; a replayed graph reports no bytes.
+  bool pending = false;
+  /// Of the mean gradient, before it was clipped, in steps that average. In others, if gradients
+  /// are clipped, an estimate: of this rank's, divided by how much larger than the mean it used to
+  /// be. Empty where it is not known: without clipping, or while the outcome is pending.
+  std::optional<float> gradient_norm{};
+  /// In warm-up steps that looked (all of an automatic freeze, the last of another): how still v
+  /// is, from 0 to 1, as freeze_options::ratio is compared with.
+  std::optional<float> variance_ratio{};
+  std::uint64_t bytes_sent = 0;           ///< by this rank, in all collectives of the step
+  std::uint64_t bytes_between_nodes = 0;  ///< of these, by a hierarchical exchange
+  std::uint32_t collectives = 0;          ///< those, counted
+  double encode_seconds = 0;              ///< passes before and between the collectives
+  double communicate_seconds = 0;         ///< includes the wait for slower ranks
+  double update_seconds = 0;              ///< passes after them
+};
+
+namespace detail {
+
+/// The fewest digits that are read as the same number; null where JSON has none. In every locale.
+template <class T>
+[[nodiscard, gnu::cold]] std::string json_number(T x) {
+  if (!std::isfinite(x)) return "null";
+  char digits[64];
+  const auto end = std::to_chars(digits, digits + sizeof digits, x).ptr;
+  return {digits, end};
+}
+template <class T>
+[[nodiscard, gnu::cold]] std::string json_number(const std::optional<T>& x) {
+  return x ? json_number(*x) : "null";
+}
+/// Two decimals, in every locale.
+[[nodiscard, gnu::cold]] inline std::string two_decimals(double x) {
+  char digits[400];
+  const auto end =
+      std::to_chars(digits, digits + sizeof digits, x, std::chars_format::fixed, 2).ptr;
+  return {digits, end};
+}
+
+}  // namespace detail
+
+/// A step in a line, for logs:
+/// step 12 compressed: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, 78.42 kB in 2
+/// collectives, gradient norm 0.53, variance ratio 0.91
+[[nodiscard, gnu::cold]] inline std::string to_string(const report& r) {
+  using detail::two_decimals;
+  const auto ms = [](double seconds) { return two_decimals(1e3 * seconds); };
+  const auto sent = static_cast<double>(r.bytes_sent);
+  const bool many = r.bytes_sent >= 1000000;
+  std::string text =
+      detail::join(6, {"step ", r.step, " ", to_string(r.phase), r.skipped ? ", skipped" : "",
+                       r.pending ? ", pending" : "", ": ",
+                       ms(r.encode_seconds + r.communicate_seconds + r.update_seconds),
+                       " ms = ", ms(r.encode_seconds), " encode + ", ms(r.communicate_seconds),
+                       " communicate + ", ms(r.update_seconds), " update, ",
+                       two_decimals(sent / (many ? 1e6 : 1e3)), many ? " MB in " : " kB in ",
+                       r.collectives, " collectives"});
+  if (r.gradient_norm)
+    text += ", gradient norm " + two_decimals(static_cast<double>(*r.gradient_norm));
+  if (r.variance_ratio)
+    text += ", variance ratio " + two_decimals(static_cast<double>(*r.variance_ratio));
+  return text;
+}
+
+/// A step as a JSON object in one line, without a line end: the members by their names. Numbers are
+/// read back as they were; what is empty or not finite is null.
+[[nodiscard, gnu::cold]] inline std::string to_json(const report& r) {
+  using detail::json_number;
+  std::string text =
+      detail::join(6, {"{\"step\":", r.step, ",\"phase\":\"", to_string(r.phase), "\""});
+  const auto add = [&](const char* name, detail::text_part value) {
+    text += detail::join(6, {",\"", name, "\":", value});
+  };
+  add("skipped", r.skipped ? "true" : "false");
+  add("pending", r.pending ? "true" : "false");
+  add("gradient_norm", json_number(r.gradient_norm));
+  add("variance_ratio", json_number(r.variance_ratio));
+  add("bytes_sent", r.bytes_sent);
+  add("bytes_between_nodes", r.bytes_between_nodes);
+  add("collectives", r.collectives);
+  add("encode_seconds", json_number(r.encode_seconds));
+  add("communicate_seconds", json_number(r.communicate_seconds));
+  add("update_seconds", json_number(r.update_seconds));
+  return text + "}";
+}
+
+/// Measures one step over a wire.
+class step_meter {
+ public:
+  step_meter(const wire& comm, phase p, std::uint64_t step, std::uint64_t across)
+      : comm_(&comm), before_(comm.sent()), across_(across) {
+    report_.step = step;
+    report_.phase = p;
+  }
+  /// Between `enter` and `leave` it measures: begin, ready and step are calls of their own.
+  void enter() { start_ = clock::now(); }
+  void leave() { before_agreed_ += clock::now() - start_; }
+  /// The exchange is over, the update begins.
+  void agreed() { agreed_ = clock::now(); }
+
+  /// The report; `across` is what was sent to other nodes up to now; a negative norm is unknown.
+  [[nodiscard]] report finish(outcome o, std::uint64_t across, float gradient_norm) {
+    const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
+    const auto end = clock::now();
+    if (agreed_ == clock::time_point{}) agreed_ = end;
+    const traffic sent = comm_->sent() - before_;
+    report_.skipped = o == outcome::skipped;
+    report_.pending = o == outcome::pending;
+    if (gradient_norm >= 0) report_.gradient_norm = gradient_norm;
+    report_.bytes_sent = sent.bytes_sent;
+    report_.bytes_between_nodes = across - across_;
+    report_.collectives = sent.collectives;
+    report_.communicate_seconds = sent.seconds;
+    report_.encode_seconds = seconds(before_agreed_ + (agreed_ - start_)) - sent.seconds;
+    report_.update_seconds = seconds(end - agreed_);
+    return report_;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  const wire* comm_;
+  traffic before_;
+  std::uint64_t across_;
+  report report_;
+  clock::time_point start_ = clock::now();
+  clock::duration before_agreed_{};
+  clock::time_point agreed_{};
+};
+
+}  // namespace onebit::inline v0_1

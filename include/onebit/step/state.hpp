@@ -1,0 +1,317 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/dense_average.hpp>
+#include <onebit/core/clipping.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/digest.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/step/agreement.hpp>
+#include <onebit/step/model_parallel.hpp>
+#include <onebit/step/tensors.hpp>
+#include <onebit/transport/wire.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// What lasts from step to step.
+namespace onebit::inline v0_1 {
+
+/// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
+/// exact average of gradients, and the compressed exchange that the policy C makes.
+/// step_in_progress.hpp has what is done with them.
+template <class R, class S, class C, class P, class G>
+struct engine {
+  using backend_type = typename R::backend_type;
+  using B = backend_type;
+  static_assert(Rule<R>,
+                "onebit: this type is no Rule: derive from rule_defaults and write backend_type, "
+                "backend(), prepare(axis), gradient(at), refresh(mean, at), state_bytes() and "
+                "archive(a), as in onebit/rule/adam.hpp");
+  static_assert(Schedule<S>,
+                "onebit: this type is no Schedule: derive from schedule_defaults and write "
+                "step_plan plan(step, lr) const");
+  static_assert(Collective<C>,
+                "onebit: this type is no Collective: derive from collective_defaults and write "
+                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
+  static_assert(!S::compresses || ExchangeRule<R>,
+                "onebit: this schedule exchanges, but the rule has no message(agreed, at) and "
+                "apply(heard, agreed, at)");
+  static_assert(!R::refreshes || WakingRule<R>,
+                "onebit: this rule says `refreshes`, but has no preview_live(mean, at, live)");
+  using exchange_type = typename C::template exchange<B, R::accumulates>;
+  using own_squares = own_squares_kernel<P, G>;
+  /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
+  static constexpr bool scratch_gradients = mean_place<P, G>::in_gradients;
+  static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
+  using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
+  static constexpr bool carries = sender_type::carries;
+  static constexpr bool repeats =
+      !scratch_gradients && sender_type::by_word && R::message_lasts && exchange_type::own_messages;
+  using undo_type =
+      std::conditional_t<scratch_gradients, undo_in_gradients<P, G>,
+                         std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>>;
+
+  /// Collective: all ranks throw when one rejects its input.
+  [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, wire w, R own_rule,
+                       S own_schedule, const C& collective, dense_sum sum)
+      : comm(std::move(w)),
+        rule(std::move(own_rule)),
+        tensors(
+            detail::attend(comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); }),
+            rule.backend()),
+        schedule(std::move(own_schedule)),
+        policy(collective),
+        average(detail::attend(comm,
+                               [&] {
+                                 return decltype(average)(
+                                     resolved<G>(sum), comm, rule.backend(), tensors.sizes,
+                                     buckets_of_means(tensors.sizes, collective.bucket_elements));
+                               })),
+        compressed(bind(collective)),
+        scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
+        announced(tensors.size(), 0) {
+    detail::attend(comm, [&] {
+      for (std::size_t g = 0; g < tensors.options.size(); ++g) {
+        tensors.set_group(g, tensors.options[g], rule, comm.where());
+      }
+    });
+    tensors.built = true;
+  }
+
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
+    return rule.state_bytes() + undo.bytes() + live.bytes() + compressed.state_bytes();
+  }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return tensors.bytes() + live.next_bytes() + average.work_bytes() + compressed.work_bytes();
+  }
+  /// Why a step with these numbers cannot be; empty: it can.
+  [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
+    return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale,
+                                  comm.where());
+  }
+  /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
+  [[nodiscard, gnu::cold]] std::uint32_t terms(float lr, float inverse_loss_scale,
+                                               const step_plan& plan) const {
+    digest d;
+    d.add(told);
+    d.add(lr);
+    d.add(inverse_loss_scale);
+    for (const bool b : {plan.average_gradient, plan.exchange, plan.frozen}) d.add(b);
+    tensors.add_to(d);
+    return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
+  }
+  /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
+  [[gnu::cold]] void prepare(std::uint32_t number) {
+    step_scalars s;
+    s.optimizer = number % slot_place::n_optimizers;
+    s.rank = static_cast<std::uint32_t>(comm.rank());
+    backend().copy_in(now(), &s, 1);
+    rule.prepare(average.axis());
+    if constexpr (LocalRule<R>) {
+      if (WakingRule<R>) live = {make_mask(), make_mask()};
+      if (compressed.travels()) start_compressed();
+    }
+  }
+
+  [[nodiscard]] B& backend() { return rule.backend(); }
+  [[nodiscard]] step_scalars* now() { return scalars.data(); }
+  [[nodiscard]] live_mask mask() const { return {live.current()}; }
+  /// What a rule sees, on the axis of either exchange.
+  [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
+    return average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+  }
+  [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
+    return compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+  }
+  [[nodiscard]] undo_type undo_space() {
+    return undo_type::from(tensors.table.data(), undo.data());
+  }
+  /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
+  [[nodiscard]] step_plan plan(float lr) const {
+    if (!compressed.travels()) return {};
+    return schedule.plan(step, lr);
+  }
+  /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
+  /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
+  [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
+    if constexpr (S::compresses) {
+      const bool is_refresh = R::refreshes && plan.average_gradient && plan.exchange;
+      if (!R::local_steps && !is_refresh && plan.average_gradient == plan.exchange) {
+        refuse("neither averages nor exchanges, or does both: not every rule can");
+      }
+      if (!R::local_steps && !plan.exchange && plan.frozen) {
+        refuse("is frozen, and averages gradients without an exchange");
+      }
+      if (!R::local_steps && !plan.exchange && compressed.started()) thaw();
+      if constexpr (FreezingRule<R>) {
+        // only a rule with local steps exchanges before it freezes, and must say whether it has
+        const bool is_over = R::local_steps ? rule.frozen() : compressed.started();
+        if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
+      }
+      if (plan.exchange && !compressed.started()) start_compressed();
+      if (is_refresh && live.next_size() == 0) live.set_next(make_mask());
+    }
+    if (plan.average_gradient && average.prepare(mean_place_in(plan))) ++generation;
+  }
+  /// From the compressed phase back to a warm-up.
+  [[gnu::cold]] void thaw() {
+    if constexpr (ThawingRule<R>) {
+      rule.thaw(compressed.agreed(mask()), at(mask()));
+      compressed.start({}, {});  // gives its memory back
+      live.set_current({});
+      live.set_next({});
+      average.release();  // refreshes need more room than a warm-up
+      ++generation;
+    } else {
+      refuse("averages gradients after the warm-up has ended, and this rule has no way back");
+    }
+  }
+  void advance(const step_plan& plan, float lr) {
+    told = plan.local() ? terms(lr, 1, plan) : 0;  // its loss scale is a rank's own
+    if (lr > 0) last_lr = lr;
+    ++step;
+  }
+  /// After a step that was the last for a while to average gradients: gives its memory back.
+  void rest() noexcept {
+    average.release();
+    if constexpr (!R::local_steps) live.set_next({});
+    ++generation;
+  }
+
+  /// Where means go in a step with this plan: to the gradients, unless these are read once more.
+  [[nodiscard]] mean_place<P, G> mean_place_in(const step_plan& plan) const {
+    const bool once_more = plan.exchange || (R::local_steps && compressed.travels());
+    return {scratch_gradients && !once_more ? tensors.table.data() : nullptr};
+  }
+  [[nodiscard]] auto mean(const step_plan& plan) {
+    return average.heard(now(), mean_place_in(plan));
+  }
+  /// What is averaged.
+  [[nodiscard]] auto mean_message() { return rule.gradient(at_average()); }
+  /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a) {
+    a.scalar(step);
+    a.scalar(last_lr);
+    archive_averages(a);
+    schedule.archive(a);
+    rule.archive(a);
+    if constexpr (S::compresses) {
+      compressed.archive(a, keeps_agreed);
+      const bool masked =
+          (LocalRule<R> && WakingRule<R>) || ((FreezingRule<R> || carries) && compressed.started());
+      live.archive(a, backend(), masked ? average.axis().n_words() : 0);
+    }
+    if constexpr (Archive::reading) {
+      const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
+                        : FreezingRule<R> ? compressed.started() == rule.frozen()
+                                          : true;
+      constexpr const char* what = "checkpoint: its rule and its exchange are in different phases";
+      if (S::compresses && !fits) throw checkpoint_error(detail::message(what));
+      if (compressed.started()) allocate_undo();
+    }
+  }
+  /// What an encode pass needs, where the gradients cannot hold it.
+  void allocate_undo() {
+    if (scratch_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
+    undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
+  }
+  /// All elements, from here on: padding must not be carried. Fills the mask; only launches.
+  [[gnu::cold]] void all_take_part(buffer_of<B, std::uint32_t>&& elements) {
+    const auto axis = at_average();
+    backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
+                     all_live_kernel{axis.tiles, elements.data()});
+    take_part(std::move(elements));
+  }
+  [[gnu::cold]] void adopt() {
+    if (live.size() > 0) compressed.count_live(mask());
+    average.release();
+    told = 0;
+    alike = !R::local_steps;
+    ++generation;
+  }
+
+  wire comm;
+  R rule;
+  tensor_table<B, P, G> tensors;
+  S schedule;
+  C policy;
+  dense<B, mean_place<P, G>> average;
+  exchange_type compressed;
+  buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
+  two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
+  buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
+  std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
+  model_parallel_group<B> others;      ///< of the model
+  void (*warn)(const std::string& text) = &detail::warn_on_stderr;
+  std::uint64_t step = 0;
+  bool alike = true;       ///< the ranks' parameters: not between two exchanges with local steps
+  std::uint32_t told = 0;  ///< digest of the local steps since the ranks last spoke
+  float last_lr = 1;       ///< the last one that was not 0
+  std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
+
+ private:
+  template <class Archive>
+  [[gnu::cold]] void archive_averages(Archive& a) {
+    std::vector<step_scalars> s(1);
+    backend().copy_out(s.data(), now(), 1);
+    a.local(s[0].bias.m);
+    a.local(s[0].bias.v);
+    a.local(s[0].noise);
+    if constexpr (Archive::reading) {
+      auto read = to_buffer(backend(), s);
+      a.put_aside(scalars);
+      scalars = std::move(read);
+    }
+    tensors.archive(a, backend());
+  }
+  /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
+  [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
+    if (std::string terms = collective.terms(); !terms.empty()) {
+      (void)detail::roll_call(comm, detail::make_card(std::move(terms), {}, 0, 0));
+    }
+    return detail::attend(comm, [&] {
+      return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);
+    });
+  }
+  [[nodiscard]] buffer_of<B, std::uint32_t> make_mask() {
+    return backend().template make_buffer<std::uint32_t>(average.axis().n_words());
+  }
+  [[noreturn, gnu::cold]] void refuse(const char* why) const {
+    throw invalid_input(
+        detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
+  }
+  void take_part(buffer_of<B, std::uint32_t>&& elements) {
+    if (elements.size() == 0) return;
+    live.set_current(std::move(elements));
+    compressed.count_live(mask());
+  }
+  [[gnu::cold]] void start_compressed() {
+    allocate_undo();
+    auto elements = carries && live.size() == 0 ? make_mask() : decltype(make_mask()){};
+    compressed.start(compressed.allocate(keeps_agreed, true), {});
+    all_take_part(std::move(elements));
+    ++generation;
+  }
+  [[gnu::cold]] void freeze() {
+    if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
+    average.release();
+    allocate_undo();
+    auto space = compressed.allocate(keeps_agreed, R::local_steps);
+    auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
+    auto given = rule.freeze(elements.data(), at_average());
+    compressed.start(std::move(space), std::move(given));  // from here on only launches
+    take_part(std::move(elements));
+    ++generation;
+  }
+};
+
+}  // namespace onebit::inline v0_1

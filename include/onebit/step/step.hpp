@@ -1,0 +1,370 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <onebit/core/clipping.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/function_ref.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/step/model_parallel.hpp>
+#include <onebit/step/report.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+/// One step: a straight line that is kept, or taken back.
+namespace onebit::inline v0_1 {
+
+/// What lives from the beginning of a step to its end. It is opened with the step's numbers; what
+/// is known early may be sent early; `run` does the rest. Nothing on the way asks how it went: a
+/// bad value, a rank out of step, an exception, the destructor each set one word, `now->skip`, and
+/// the same tail, `finish`, keeps the step or leaves the bits of before.
+template <class E>
+class step_in_progress {
+  using B = typename E::backend_type;
+  using R = decltype(E::rule);
+  static constexpr bool compresses = decltype(E::schedule)::compresses;
+
+ public:
+  /// Not collective. Throws what allocations and the schedule throw; then no step has begun (but
+  /// the warm-up may have ended). Numbers of no use are refused here where nothing is sent; else
+  /// the step is called off, and `run` refuses them: the other ranks are in that step.
+  [[gnu::cold]] step_in_progress(E& e, float lr, float inverse_loss_scale)
+      : e_(&e),
+        lr_(lr + 0.0F),  // -0 is 0
+        scale_(inverse_loss_scale),
+        refusal_(e.refuse(lr, inverse_loss_scale)),
+        plan_(open()),
+        meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
+    const bool bad = !refusal_.empty();
+    e.backend().launch(
+        e.tensors.launches(),
+        detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_), usable_lr(),
+                                  bad ? 1.0F : scale_,
+                                  static_cast<std::uint32_t>(e.step % status_steps), terms(), bad});
+    for (std::size_t t = 0; t < e.tensors.size(); ++t) e.announced[t] = e.tensors.entries[t].rests;
+  }
+  step_in_progress(const step_in_progress&) = delete;
+  step_in_progress& operator=(const step_in_progress&) = delete;
+  /// A step that is given up is taken back.
+  ~step_in_progress() {
+    if (!over_) take_back();
+  }
+
+  /// It was kept or taken back.
+  [[nodiscard]] bool over() const { return over_; }
+  /// Throws invalid_input unless it was opened with these numbers.
+  [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
+    const auto same = [](float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN
+    if (same(lr + 0.0F, lr_) && same(inverse_loss_scale, scale_)) return;
+    throw invalid_input(detail::message(
+        "optimizer: step ", e_->step, " with lr ", lr, " and scale ", inverse_loss_scale,
+        ", but begin() was told ", lr_, " and ", scale_, e_->comm.where()));
+  }
+
+  /// The gradients of one tensor are final: sends the buckets that are complete.
+  [[gnu::cold]] void ready(std::size_t tensor) {
+    if (tensor >= e_->announced.size()) {
+      throw invalid_input(detail::message("optimizer: ready(", tensor, ") of ",
+                                          e_->announced.size(), " tensors", e_->comm.where()));
+    }
+    e_->announced[tensor] = 1;
+    meter_.enter();
+    try {
+      send_known();
+    } catch (...) {
+      take_back();
+      throw;
+    }
+    meter_.leave();
+  }
+
+  /// Everything up to the end. What does not depend on the step's numbers goes through
+  /// `run(key, enqueue)`. Throws what the transport and the backend throw; the step is then taken
+  /// back. Throws rank_mismatch when a rank was at another step; then all ranks have skipped it.
+  [[nodiscard, gnu::cold]] report run(step_runner run) {
+    meter_.enter();
+    try {
+      if (sent_early_ || e_->rule.must_know()) {
+        straight();
+      } else {
+        run(key(), [this] { straight(); });
+      }
+    } catch (...) {
+      take_back();
+      throw;
+    }
+    over_ = true;
+    return conclude();
+  }
+
+ private:
+  /// All that a step computes and communicates; enqueued, where the backend is behind the host.
+  [[gnu::cold]] void straight() {
+    E& e = *e_;
+    if (plan_.average_gradient) {
+      e.average.agree(e.mean_message(), e.now(), e.rule.max_grad_norm(), e.mean_place_in(plan_));
+      meet(true);
+    }
+    if (previews()) preview_live();
+    if (clips() && uses_own_gradient()) clip_own();
+    if (plan_.exchange) {
+      if (!parted()) exchange();
+      meet(false);
+    }
+    if (plan_.local() && !clips()) require_finite();
+    meter_.agreed();
+    if (plan_.average_gradient) refresh();
+    if (plan_.exchange) apply();
+    if (!plan_.exchange) local_step();
+    finish();
+    const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
+    e.backend().launch(e.tensors.launches(),
+                       detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
+                                               most_noise, plan_.local()});
+  }
+  /// The only end of a step: all that it replaced is kept, or is as before.
+  [[gnu::cold]] void finish() {
+    E& e = *e_;
+    if (plan_.average_gradient) e.average.finish(e.now());
+    if (plan_.exchange) end_exchange();
+    if (previews()) {
+      e.live.keep(e.backend(), e.now());
+      if (e.compressed.travels()) e.compressed.count_live(e.mask());
+    }
+  }
+  /// Calls the step off. Where even that fails (a device that is lost) nothing can be done.
+  [[gnu::cold]] void take_back() noexcept {
+    over_ = true;
+    try {
+      e_->backend().launch(1, detail::call_off_kernel{e_->now()});
+      finish();
+      // the next step has not that rank
+      if (step_scalars* const now = host_view<B>(e_->now())) now->odd_rank = 0;
+    } catch (...) {
+    }
+  }
+  /// The host's part: what hangs on the outcome. It is fetched where that costs nothing, or where
+  /// the next step hangs on it; the rank's own local step was done, whatever its gradient was.
+  [[nodiscard, gnu::cold]] report conclude() {
+    E& e = *e_;
+    const bool must_know = e.rule.must_know(), refused = !refusal_.empty();
+    const bool is_known = !B::deferred || must_know || plan_.may_end_warm_up;
+    outcome o = refused && is_known ? outcome::skipped : outcome::pending;
+    float norm = -1;
+    if (refused) {
+      (void)take_odd(e.backend(), e.now());  // what the others were told is no matter here
+    } else if (is_known) {
+      const step_scalars now = settle(e.backend(), e.now(), e.comm.rank(), e.comm.size());
+      o = outcome_of(now);
+      norm = gradient_norm_of(now);
+    }
+    if (o != outcome::skipped || plan_.local()) {
+      const double size = plan_.needs_variance_norm ? variance_norm_of_all(e) : 0;
+      if (must_know) ++e.generation;
+      e.rule.done(plan_, usable_lr());
+      e.schedule.done(e.step, usable_lr(), size);
+      if (plan_.last_average) e.rest();
+      e.alike = !R::local_steps || plan_.exchange || !e.compressed.travels();
+      e.advance(plan_, usable_lr());  // where others count the step, this rank does
+      if (plan_.may_end_warm_up) tell();
+    }
+    if (refused) throw invalid_input(refusal_);
+    report r = meter_.finish(o, e.compressed.sent_across(), norm);
+    const double ratio = e.schedule.variance_ratio();
+    if (plan_.needs_variance_norm && ratio > 0 && !r.skipped)
+      r.variance_ratio = static_cast<float>(ratio);
+    return r;
+  }
+
+  /// What the schedule has to say, once.
+  [[gnu::cold]] void tell() const {
+    if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
+    if (const std::string text = e_->schedule.warning(); !text.empty()) e_->warn(text);
+  }
+  /// Whether this rank's gradient goes into a message or a local step: not only into a mean.
+  [[nodiscard]] bool uses_own_gradient() const {
+    return plan_.exchange || (R::local_steps && e_->compressed.travels());
+  }
+  [[nodiscard]] bool clips() const { return e_->rule.max_grad_norm() > 0; }
+  void clip_own() {
+    if constexpr (compresses) {
+      using squares = typename E::own_squares;
+      E& e = *e_;
+      if (!plan_.average_gradient) {
+        const auto axis = at();
+        e.backend().launch(axis.n_tiles(), squares{axis.tiles, axis.tensors, axis.now, axis.sums});
+        e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
+        if (!plan_.local()) meet(true);
+      }
+      const auto largest = static_cast<float>(e.rule.max_grad_norm());
+      e.backend().launch(1, clip_own_kernel{e.now(), largest});
+    }
+  }
+  /// The other shards of the model, if there are any: they skip together, and, where this step has
+  /// just learned them, `norms` become those of the whole.
+  void meet(bool norms) {
+    const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
+                               (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U);
+    e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
+  }
+  /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
+  [[nodiscard]] bool parted() {
+    const step_scalars* const now = host_view<B>(e_->now());
+    return now != nullptr && now->odd_rank != 0;
+  }
+  void exchange() {
+    if constexpr (compresses) e_->compressed.agree(message(), turn());
+  }
+  void end_exchange() {
+    if constexpr (E::repeats) e_->compressed.repeat(message(), turn());
+    if constexpr (compresses) e_->compressed.finish(turn());
+  }
+  void refresh() {
+    E& e = *e_;
+    if constexpr (LocalRule<R>) {
+      if (!e.compressed.travels()) return e.rule.dense_step(e.mean(plan_), e.at_average(live()));
+    }
+    e.rule.refresh(e.mean(plan_), e.at_average(e.mask()));
+  }
+  void apply() {
+    if constexpr (compresses)
+      e_->rule.apply(e_->compressed.heard(live()), e_->compressed.agreed(e_->mask()), at());
+  }
+  void preview_live() {
+    if constexpr (WakingRule<R>) {
+      e_->rule.preview_live(e_->mean(plan_), e_->at_average(e_->mask()), e_->live.next());
+      if (e_->compressed.travels()) e_->compressed.count_live(live());
+    }
+  }
+  /// Nobody hears of a local step: a rank whose gradient is bad leaves it out.
+  void require_finite() {
+    if constexpr (LocalRule<R>) {
+      using message = decltype(e_->rule.gradient(at()));
+      const finite_kernel<message> check{e_->rule.gradient(at()), at().tiles, e_->now()};
+      e_->backend().launch(at().n_tiles(), check);
+    }
+  }
+  void local_step() {
+    if constexpr (LocalRule<R>) {
+      if (!e_->compressed.travels()) return;  // the step was dense
+      if constexpr (R::accumulates) e_->compressed.accumulate(message(), turn());
+      e_->rule.local_step(plan_, at());
+    }
+  }
+
+  /// Are all gradients of the next bucket of an exchange final?
+  template <class X>
+  [[nodiscard]] bool is_known(const X& x) const {
+    const int b = x.n_unsent() - 1;
+    if (b < 0) return false;
+    return x.axis().bucket_is_known(b, e_->announced);
+  }
+  [[gnu::cold]] void send_known() {
+    E& e = *e_;
+    if (plan_.average_gradient) {
+      for (; is_known(e.average); sent_early_ = true) {
+        e.average.send_next(e.mean_message(), e.now(), e.mean_place_in(plan_));
+      }
+    } else if constexpr (compresses) {
+      // to clip, the norm of all gradients must be known
+      const bool may_send = plan_.exchange && !clips();
+      for (; may_send && is_known(e.compressed); sent_early_ = true) {
+        e.compressed.send_next(message(), turn());
+      }
+    }
+  }
+
+  /// A schedule that asks for the rate plans with one that it knows.
+  [[nodiscard]] float usable_lr() const { return refusal_.empty() ? lr_ : e_->last_lr; }
+  [[nodiscard]] std::uint32_t terms() const {
+    return refusal_.empty() ? e_->terms(lr_, scale_, plan_) : ~0U;
+  }
+  /// The plan, and what must be done before it.
+  [[nodiscard, gnu::cold]] step_plan open() const {
+    e_->others.begin_step();
+    step_plan plan = e_->plan(usable_lr());
+    const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
+    if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
+    e_->tensors.take_terms(e_->backend());
+    try {
+      e_->follow(plan);
+      e_->rule.open(plan, usable_lr(), e_->step, e_->at(e_->mask()));
+    } catch (const invalid_input&) {
+      if (!refusal_.empty()) throw invalid_input(refusal_);
+      throw;
+    }
+    return plan;
+  }
+  /// Steps with the same key do the same with the same memory.
+  [[nodiscard]] std::uint64_t key() const {
+    return e_->generation * 4 + (plan_.average_gradient ? 2 : 0) + (plan_.exchange ? 1 : 0);
+  }
+  [[nodiscard]] phase phase_of_step() const {
+    if (plan_.exchange) return phase::compressed;
+    return plan_.average_gradient ? phase::dense : phase::local;
+  }
+  /// Whether elements come to life in this step.
+  [[nodiscard]] bool previews() const {
+    return WakingRule<R> && plan_.average_gradient && (LocalRule<R> || plan_.exchange);
+  }
+  [[nodiscard]] live_mask live() const {
+    return previews() ? live_mask{e_->live.next()} : e_->mask();
+  }
+  [[nodiscard]] auto at() const { return e_->at(live()); }
+  [[nodiscard]] auto message() const {
+    // a mask is for who wakes now, and has heard nothing: the message leaves out what sleeps anyway
+    return e_->rule.message(e_->compressed.agreed(previews() ? e_->mask() : live_mask{}), at());
+  }
+  [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
+    return {e_->now(), live(), e_->undo_space(), previews() ? e_->mask() : live_mask{}};
+  }
+
+  E* e_;
+  float lr_, scale_;
+  std::string refusal_;  ///< of these numbers
+  step_plan plan_;
+  step_meter meter_;
+  bool sent_early_ = false;
+  bool over_ = false;
+};
+
+/// What lasts, and the step that it is in, if it is in one: that goes first, and is taken back.
+template <class E>
+struct running {
+  template <class... Args>
+  explicit running(Args&&... args) : lasting(std::forward<Args>(args)...) {}
+
+  /// Throws invalid_input between begin() and step().
+  [[nodiscard]] E& between_steps() {
+    if (open) throw invalid_input(has_begun());
+    return lasting;
+  }
+  [[nodiscard, gnu::cold]] std::string has_begun() const {
+    return detail::message("optimizer: step ", lasting.step,
+                           " has begun; call this before begin() or after step()",
+                           lasting.comm.where());
+  }
+  /// Why nothing may be loaded now; empty: it may.
+  [[nodiscard, gnu::cold]] std::string refusal() const { return open ? has_begun() : ""; }
+
+  /// Closes a step that is over, however it ended.
+  struct close_after {
+    running& r;
+    ~close_after() {
+      if (r.open->over()) r.open.reset();
+    }
+  };
+
+  E lasting;
+  std::optional<step_in_progress<E>> open;
+};
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,386 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/digest.hpp>
+#include <onebit/core/element_types.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_state.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// The trainer's tensors in one order: what is checked of them, and what kernels see of them.
+namespace onebit::inline v0_1::detail {
+
+/// A range of the trainer's memory: the i-th tensor's parameters, gradients or masters.
+struct memory_range {
+  const char* first;
+  const char* end;
+  std::size_t tensor, n;
+  const char* what;
+  bool written;  ///< by a step
+};
+
+/// Throws invalid_input when a range that is written overlaps another one: parameters given twice
+/// would be updated twice, gradients among parameters would be overwritten.
+[[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges,
+                                        const std::string& where) {
+  const auto by_address = [](const void* a, const void* b) {
+    const auto first = [](const void* p) { return static_cast<const memory_range*>(p)->first; };
+    return first(a) < first(b) ? -1 : first(a) > first(b) ? 1 : 0;
+  };
+  if (!ranges.empty()) {
+    std::qsort(ranges.data(), ranges.size(), sizeof ranges[0], by_address);
+  }
+  const memory_range *farthest = nullptr, *farthest_written = nullptr;
+  for (const memory_range& b : ranges) {
+    const memory_range* a = b.written ? farthest : farthest_written;
+    if (a != nullptr && b.first < a->end) {
+      throw invalid_input(message("optimizer: tensors ", a->tensor, " (", a->n, " ", a->what,
+                                  ") and ", b.tensor, " (", b.n, " ", b.what,
+                                  ") overlap in memory; list shared parameters once", where));
+    }
+    if (farthest == nullptr || b.end > farthest->end) farthest = &b;
+    if (b.written && (farthest_written == nullptr || b.end > farthest_written->end)) {
+      farthest_written = &b;
+    }
+  }
+}
+
+/// Throws invalid_input unless a group's options and a tensor's sizes can be used.
+[[gnu::cold]] inline void check_group(std::size_t g, const group_options& o,
+                                      const std::string& where) {
+  if (!std::isfinite(o.lr_factor) || o.lr_factor < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has lr_factor ", o.lr_factor,
+                                ", must be finite and not negative", where));
+  }
+  if (!std::isfinite(o.weight_decay) || o.weight_decay < 0) {
+    throw invalid_input(message("optimizer: group ", g, " has weight_decay ", o.weight_decay,
+                                ", must be finite and not negative", where));
+  }
+}
+struct tensor_sizes {
+  std::size_t group, tensor, params, grads, masters, bytes_each;
+};
+[[gnu::cold]] inline void check_tensor(const tensor_sizes& s, const std::string& where) {
+  if (s.params != s.grads) {
+    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
+                                s.params, " params but ", s.grads, " grads", where));
+  }
+  if (s.masters != 0 && (s.bytes_each != 2 || s.masters != s.params)) {
+    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
+                                s.params, " params of ", s.bytes_each, " bytes and ", s.masters,
+                                " master parameters; give as many, and only ",
+                                "with 2-byte parameters", where));
+  }
+}
+
+/// Throws invalid_input for memory that is not there, or that no element can start at.
+[[gnu::cold]] inline void check_address(const memory_range& r, std::size_t bytes_each,
+                                        const std::string& where) {
+  const auto address = reinterpret_cast<std::uintptr_t>(r.first);
+  if (address != 0 && address % bytes_each == 0) return;
+  throw invalid_input(message("optimizer: tensor ", r.tensor, " has ", r.n, " ", r.what,
+                              " at address ", address, ", which is ",
+                              address == 0 ? "null" : "no multiple of ",
+                              address == 0 ? "" : std::to_string(bytes_each), where));
+}
+
+/// The tensors of all groups in order, checked.
+template <class P, class G>
+struct flat_tensors {
+  std::vector<std::size_t> sizes;
+  std::vector<tensor_entry<P, G>> entries;
+  std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
+  std::vector<group_options> options;   ///< by group
+
+  /// Throws invalid_input; `where` names the rank.
+  [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
+                             const std::string& where) {
+    std::vector<memory_range> ranges;
+    const auto add = [&](const auto& values, const char* what, bool written) {
+      if (values.empty()) return;
+      with_type(values.data(), [&](const auto* p) {
+        const auto* const first = reinterpret_cast<const char*>(p);
+        memory_range range{first, first, sizes.size(), values.size(), what, written};
+        check_address(range, sizeof *p, where);
+        range.end += values.size() * sizeof *p;  // not of a null pointer
+        ranges.push_back(range);
+      });
+    };
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      const param_group<P, G>& group = groups[g];
+      check_group(g, group.options(), where);
+      options.push_back(group.options());
+      for (std::size_t t = 0; t < group.tensors.size(); ++t) {
+        const tensor<P, G>& x = group.tensors[t];
+        tensor_sizes n{g, t, x.params.size(), x.grads.size(), x.master.size(), 0};
+        with_type(x.params.data(), [&](const auto* p) { n.bytes_each = sizeof *p; });
+        check_tensor(n, where);
+        add(x.params, "params", true);
+        add(x.master, "masters", true);
+        const bool is_scratch = !std::is_const_v<G> && !std::is_same_v<G, any_element>;
+        add(x.grads, "grads", is_scratch);
+        sizes.push_back(x.params.size());
+        entries.push_back({x.params.data(), x.grads.data(), group.lr_factor, group.weight_decay,
+                           x.master.empty() ? nullptr : x.master.data(), false});
+      }
+      group_ends.push_back(sizes.size());
+    }
+    check_overlap(std::move(ranges), where);
+  }
+};
+
+/// The groups that these are of.
+template <class P, class G>
+[[nodiscard, gnu::cold]] std::vector<param_group<P, G>> groups_of(const flat_tensors<P, G>& flat) {
+  std::vector<param_group<P, G>> groups;
+  std::size_t t = 0;
+  for (std::size_t g = 0; g < flat.group_ends.size(); ++g) {
+    const group_options& o = flat.options[g];
+    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+    for (; t < flat.group_ends[g]; ++t) {
+      const tensor_entry<P, G>& x = flat.entries[t];
+      const std::size_t n = flat.sizes[t];
+      group.tensors.push_back(
+          {{x.params, n}, {x.grads, n}, {x.master, x.master != nullptr ? n : 0}});
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace onebit::inline v0_1::detail
+
+/// The trainer's tensors, and what it says of them between steps.
+namespace onebit::inline v0_1 {
+
+/// All tensors with the options of their groups, on the host, and what kernels see of them. What is
+/// said of a tensor is brought to the backend before the next step, if it has changed.
+template <class B, class P, class G>
+struct tensor_table : detail::flat_tensors<P, G> {
+  using flat = detail::flat_tensors<P, G>;
+
+  tensor_table(flat&& tensors, B& backend)
+      : flat(std::move(tensors)),
+        table(to_buffer(backend, flat::entries)),
+        terms(flat::sizes.size()),
+        given(to_buffer(backend, terms)),
+        numbers(to_buffer(backend, std::vector<tensor_numbers>(terms.size()))),
+        resting(terms.size(), 0) {}
+
+  [[nodiscard]] std::size_t size() const { return terms.size(); }
+  /// For launches by tensor whose first call does more.
+  [[nodiscard]] std::size_t launches() const { return size() > 0 ? size() : 1; }
+
+  /// The options of a group, from the next step on; `rule` says which moments it has. Throws
+  /// invalid_input.
+  template <class R>
+  [[gnu::cold]] void set_group(std::size_t g, const group_options& o, const R& rule,
+                               const std::string& where) {
+    if (g >= flat::group_ends.size()) {
+      throw invalid_input(
+          detail::message("optimizer: group ", g, " of ", flat::group_ends.size(), where));
+    }
+    detail::check_group(g, o, where);
+    moments of = rule.own_moments();
+    const std::string name = detail::message("optimizer: group ", g);
+    if (o.own.any() && !R::has_moments) {
+      throw invalid_input(name + " has betas or eps of its own, which this rule does not know" +
+                          where);
+    }
+    of = {o.own.beta1.value_or(of.beta1), o.own.beta2.value_or(of.beta2),
+          o.own.eps.value_or(of.eps)};
+    if (o.own.any()) validate(name.c_str(), of, where);
+    const std::size_t first = first_of(g), end = flat::group_ends[g];
+    if (built && first < end && of.eps != terms[first].of.eps) {
+      throw invalid_input(name +
+                          " gets another eps; a frozen v holds it, and checkpoints compare " +
+                          "it: give it where the optimizer is built" + where);
+    }
+    for (std::size_t t = first; t < end; ++t) {
+      flat::entries[t].lr_factor = o.lr_factor;
+      flat::entries[t].weight_decay = o.weight_decay;
+      terms[t].of = of;
+    }
+    flat::options[g] = o;
+    changed = true;
+  }
+  /// Other rates; what else the group has of its own stays.
+  template <class R>
+  [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay, const R& rule,
+                               const std::string& where) {
+    group_options o = g < flat::options.size() ? flat::options[g] : group_options{};
+    o.lr_factor = lr_factor;
+    o.weight_decay = weight_decay;
+    set_group(g, o, rule, where);
+  }
+  /// A tensor has no gradient in the next step.
+  [[gnu::cold]] void rest(std::size_t tensor, const std::string& where) {
+    if (tensor >= size()) {
+      throw invalid_input(
+          detail::message("optimizer: rest(", tensor, ") of ", size(), " tensors", where));
+    }
+    resting[tensor] = 1;
+  }
+  /// Before a step: what was said goes to the backend, and what was said of one step is over.
+  [[gnu::cold]] void take_terms(B& backend) {
+    for (std::size_t g = 0; g < flat::options.size(); ++g) {
+      for (std::size_t t = first_of(g); t < flat::group_ends[g]; ++t) {
+        const bool rests = flat::options[g].rests || resting[t] != 0;
+        changed = changed || rests != flat::entries[t].rests;
+        flat::entries[t].rests = rests;
+        terms[t].rests = rests ? 1 : 0;
+        resting[t] = 0;
+      }
+    }
+    if (!changed) return;
+    backend.copy_in(table.data(), flat::entries.data(), table.size());
+    backend.copy_in(given.data(), terms.data(), given.size());
+    backend.launch(given.size(), detail::set_terms_kernel{given.data(), numbers.data()});
+    changed = false;
+  }
+  /// For the kernels that begin and end a step.
+  template <class R>
+  [[nodiscard]] detail::moments_in_step moments_of(const R& rule, const step_plan& plan) {
+    return {given.data(), numbers.data(), static_cast<std::uint32_t>(size()), rule.own_moments(),
+            rule.seen(plan)};
+  }
+  [[nodiscard]] float largest_lr_factor() const {
+    float most = 0;
+    for (const auto& t : flat::entries) most = t.lr_factor > most ? t.lr_factor : most;
+    return most;
+  }
+  /// What ranks must be told alike for a step.
+  [[gnu::cold]] void add_to(digest& d) const {
+    for (std::size_t g = 0; g < flat::options.size(); ++g) {
+      if (first_of(g) == flat::group_ends[g]) continue;
+      d.add(flat::options[g].lr_factor);
+      d.add(flat::options[g].weight_decay);
+      const moments& of = terms[first_of(g)].of;
+      d.add(of.beta1);
+      d.add(of.beta2);
+      d.add(of.eps);
+    }
+    for (std::size_t t = 0; t < size(); ++t) {
+      if (terms[t].rests != 0) d.add(t);
+    }
+  }
+  [[nodiscard]] std::size_t bytes() const {
+    return table.bytes() + given.bytes() + numbers.bytes();
+  }
+
+  /// Numbers that last.
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a, B& backend) {
+    std::vector<tensor_numbers> n(size());
+    backend.copy_out(n.data(), numbers.data(), n.size());
+    for (tensor_numbers& of : n) {
+      a.local(of.bias.m);
+      a.local(of.bias.v);
+    }
+    if constexpr (Archive::reading) {
+      for (tensor_numbers& of : n) {
+        of.m_correction = detail::correction(of.bias.m);
+        of.v_correction = detail::correction(of.bias.v);
+      }
+      auto read = to_buffer(backend, n);
+      a.put_aside(numbers);
+      numbers = std::move(read);
+    }
+  }
+  /// As after so many steps, in none of which a tensor rested.
+  [[gnu::cold]] void count_steps(B& backend, std::uint64_t steps) {
+    std::vector<tensor_numbers> n(size());
+    backend.copy_out(n.data(), numbers.data(), n.size());
+    for (std::size_t t = 0; t < n.size(); ++t) n[t].bias = detail::bias_after(terms[t].of, steps);
+    backend.copy_in(numbers.data(), n.data(), n.size());
+  }
+
+  buffer_of<B, tensor_entry<P, G>> table;  ///< `entries`, where kernels see them
+  std::vector<tensor_terms> terms;         ///< by tensor: what the host says of it
+  buffer_of<B, tensor_terms> given;        ///< the same, where kernels see it
+  buffer_of<B, tensor_numbers> numbers;
+  std::vector<char> resting;  ///< by tensor: in the next step
+  bool changed = true;        ///< since the backend saw it
+  bool built = false;         ///< from then on eps stays as it is
+
+ private:
+  [[nodiscard]] std::size_t first_of(std::size_t group) const {
+    return group > 0 ? flat::group_ends[group - 1] : 0;
+  }
+};
+
+}  // namespace onebit::inline v0_1
+
+namespace onebit::inline v0_1::detail {
+
+/// Where elements lie, and of which type they are.
+template <class Pointer>
+[[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
+  return with_type(pointer, [](const auto* p) {
+    return std::pair<const void*, element_type>(p, type_of<std::remove_cvref_t<decltype(*p)>>);
+  });
+}
+
+/// The trainer's memory is where `groups` says now: `tensors`, a tensor_table, looks there from the
+/// next step on. Numbers of groups, of tensors and of their elements must be what they were;
+/// options of the groups are not looked at. How many tensors have moved: 0 costs a comparison of
+/// pointers. Throws invalid_input; then nothing has changed.
+template <class Table, class P, class G>
+[[gnu::cold]] std::size_t rebind(Table& tensors, const std::vector<param_group<P, G>>& groups,
+                                 const std::string& where) {
+  if (groups.size() != tensors.group_ends.size()) {
+    throw invalid_input(message("rebind: ", groups.size(), " groups, but the optimizer has ",
+                                tensors.group_ends.size(), where));
+  }
+  std::size_t n_moved = 0, t = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::size_t n_tensors = tensors.group_ends[g] - t;
+    if (groups[g].tensors.size() != n_tensors) {
+      throw invalid_input(message("rebind: group ", g, " has ", groups[g].tensors.size(),
+                                  " tensors, but had ", n_tensors, where));
+    }
+    for (const tensor<P, G>& x : groups[g].tensors) {
+      const tensor_entry<P, G>& was = tensors.entries[t];
+      const std::size_t n_masters = was.master != nullptr ? tensors.sizes[t] : 0;
+      if (x.params.size() != tensors.sizes[t] || x.master.size() != n_masters) {
+        throw invalid_input(message("rebind: tensor ", t, " has ", x.params.size(), " params and ",
+                                    x.master.size(), " masters, but had ", tensors.sizes[t],
+                                    " and ", n_masters, where));
+      }
+      const auto params = place_of(x.params.data()), grads = place_of(x.grads.data());
+      const auto old_params = place_of(was.params), old_grads = place_of(was.grads);
+      if (params.second != old_params.second || grads.second != old_grads.second) {
+        throw invalid_input(
+            message("rebind: tensor ", t, " has other types of elements than it had", where));
+      }
+      const bool same = params == old_params && grads == old_grads &&
+                        x.grads.size() == x.params.size() &&
+                        (n_masters == 0 || x.master.data() == was.master);
+      n_moved += same ? 0 : 1;
+      ++t;
+    }
+  }
+  if (n_moved == 0) return 0;
+  std::vector<param_group<P, G>> memory;
+  for (const auto& g : groups) memory.push_back({g.tensors});
+  const flat_tensors<P, G> now(memory, where);  // checks addresses, gradients and overlaps
+  for (t = 0; t < now.entries.size(); ++t) {
+    tensors.entries[t].params = now.entries[t].params;
+    tensors.entries[t].grads = now.entries[t].grads;
+    tensors.entries[t].master = now.entries[t].master;
+  }
+  tensors.changed = true;
+  return n_moved;
+}
+
+}  // namespace onebit::inline v0_1::detail

@@ -1,0 +1,400 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
+#include <vector>
+
+/// Ranks as torch's process groups know them: Gloo, NCCL, MPI, whatever libtorch was built with.
+namespace onebit::inline v0_1 {
+
+namespace detail {
+
+/// What torch says of an error, without its backtrace.
+[[nodiscard, gnu::cold]] inline std::string torch_text(const std::exception& e) {
+  const auto* const torch = dynamic_cast<const ::c10::Error*>(&e);
+  return torch != nullptr ? torch->what_without_backtrace() : e.what();
+}
+
+/// Two groups of the same ranks, since calls of the two kinds may come in another order on another
+/// rank (buckets that one announces early), and c10d matches calls by their order.
+struct c10d_group {
+  using backend_pointer = ::c10::intrusive_ptr<::c10d::Backend>;
+  using store_pointer = ::c10::intrusive_ptr<::c10d::Store>;
+
+  backend_pointer scatters, gathers;
+  store_pointer store;                  ///< for splits; null: there are none
+  std::optional<::c10::Stream> stream;  ///< of the device whose memory travels
+  int rank = 0, size = 1;
+  int name = 0, n_whole = 1;  ///< in the group that was split
+  int n_splits = 0;
+  std::string broken;  ///< why no collective can be used any more
+
+  [[nodiscard]] std::string suffix() const { return rank_suffix(name, n_whole); }
+
+  /// Calls f; what torch throws becomes a transport_error that names the call and the rank.
+  template <class F>
+  auto guarded(const char* call, const F& f) {
+    try {
+      return f();
+    } catch (const error&) {
+      throw;
+    } catch (const std::exception& e) {
+      broken = message("c10d: ", call, " failed: ", torch_text(e),
+                       ". This transport is of no use any more: end the job, restart it from a "
+                       "checkpoint",
+                       suffix());
+    }
+    throw transport_error(broken);
+  }
+  /// A view of the trainer's memory.
+  [[nodiscard]] at::Tensor view(const void* p, std::size_t n, at::ScalarType type) const {
+    const at::Device device = stream ? stream->device() : at::Device(at::kCPU);
+    return at::from_blob(const_cast<void*>(p), {static_cast<std::int64_t>(n)},
+                         at::TensorOptions().dtype(type).device(device));
+  }
+};
+
+/// Some torches call these by other names.
+template <class B>
+concept GathersSingle = requires(B& b, at::Tensor& t) {
+  b.all_gather_single(t, t);
+};
+template <class B>
+concept SwapsSingle = requires(B& b, at::Tensor& t, std::vector<std::int64_t>& sizes) {
+  b.all_to_all_single(t, t, sizes, sizes);
+};
+template <class B>
+[[nodiscard]] auto c10d_all_gather(B& b, at::Tensor& to, at::Tensor& from) {
+  if constexpr (GathersSingle<B>) {
+    return b.all_gather_single(to, from);
+  } else {
+    return b._allgather_base(to, from);
+  }
+}
+template <class B>
+[[nodiscard]] auto c10d_all_to_all(B& b, at::Tensor& to, at::Tensor& from) {
+  std::vector<std::int64_t> equal;  // empty: slots of one size
+  if constexpr (SwapsSingle<B>) {
+    return b.all_to_all_single(to, from, equal, equal);
+  } else {
+    return b.alltoall_base(to, from, equal, equal);
+  }
+}
+
+}  // namespace detail
+
+/// A collective that was started: wait for it, or test it. Its buffers are torch's until then.
+/// Destroyed unfinished, it waits, no longer than the group's time-out.
+class c10d_request {
+ public:
+  using work_pointer = ::c10::intrusive_ptr<::c10d::Work>;
+  /// Done already.
+  c10d_request() = default;
+  c10d_request(std::shared_ptr<detail::c10d_group> group, work_pointer work, const char* call)
+      : group_(std::move(group)), work_(std::move(work)), call_(call) {}
+  c10d_request(c10d_request&& other) noexcept
+      : group_(std::move(other.group_)), work_(std::move(other.work_)), call_(other.call_) {}
+  c10d_request& operator=(c10d_request&& other) noexcept {
+    if (this != &other) {
+      finish();
+      group_ = std::move(other.group_);
+      work_ = std::move(other.work_);
+      call_ = other.call_;
+    }
+    return *this;
+  }
+  ~c10d_request() { finish(); }
+
+  /// Waits until it is done; on a device: lets the transport's stream wait. Throws transport_error,
+  /// once.
+  void wait() {
+    if (!work_) return;
+    const work_pointer work = std::move(work_);
+    group_->guarded(call_, [&] {
+      std::optional<::c10::StreamGuard> on;
+      if (group_->stream) on.emplace(*group_->stream);
+      if (!work->wait()) throw std::runtime_error("it was aborted");
+    });
+  }
+  /// Does not wait; true when it is done. Throws transport_error, once.
+  [[nodiscard]] bool test() {
+    if (!work_) return true;
+    const bool done = group_->guarded(call_, [&] { return work_->isCompleted(); });
+    if (done) wait();
+    return done;
+  }
+
+ private:
+  void finish() noexcept {
+    try {
+      wait();
+    } catch (...) {
+    }
+  }
+  std::shared_ptr<detail::c10d_group> group_;
+  work_pointer work_;
+  const char* call_ = "";
+};
+
+// Ranks as torch's process groups know them: Gloo, NCCL, MPI, whatever libtorch was built with.
+// Needs torch's headers; nothing else here does but the adapter for torch.
+
+/// The transport of a c10d::ProcessGroup or c10d::Backend: a handle, cheap to copy. Works on two
+/// groups of its own, which it makes by splitting the given one, so that its messages never meet
+/// the trainer's; a group is lost for it as it is for torch.
+///
+/// Cost: what the backend makes of its all_to_all_single, all_gather_single and allreduce; sums of
+/// the last are not in rank order. Time-outs are the group's own. Throws transport_error with
+/// torch's own text; then the job cannot go on: end it, and restart it from a checkpoint.
+///
+/// With a stream the memory that travels lies on its device (NCCL), and everything is ordered with
+/// that stream: give it the one that the CUDA backend was given.
+class c10d {
+  using group_type = detail::c10d_group;
+
+ public:
+  using backend_pointer = group_type::backend_pointer;  ///< torch's
+  using store_pointer = group_type::store_pointer;      ///< torch's
+
+  /// Collective over the group, waits. `store` is one that its ranks share, and that no other group
+  /// was built on (else a PrefixStore of it). Throws invalid_input where the backend cannot be
+  /// split: give two groups then.
+  c10d(const backend_pointer& backend, const store_pointer& store,
+       std::optional<::c10::Stream> stream = std::nullopt)
+      : group_(std::make_shared<group_type>()) {
+    group_type whole;
+    whole.scatters = whole.gathers = backend;
+    whole.stream = stream;
+    whole.rank = whole.name = backend->getRank();
+    whole.size = whole.n_whole = backend->getSize();
+    whole.store = whole.guarded("its store", [&] {
+      // all ranks build their k-th transport on this store together
+      const std::int64_t before = store->add("onebit/transports", 1) - 1;
+      return named("onebit/" + std::to_string(before / whole.size), store);
+    });
+    std::vector<int> all(static_cast<std::size_t>(whole.size));
+    for (std::size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int>(r);
+    *group_ = part_of(whole, all, "whole");
+  }
+  /// Collective over the group, waits: its backend for `device`, and its store.
+  explicit c10d(const ::c10::intrusive_ptr<::c10d::ProcessGroup>& group,
+                std::optional<::c10::Stream> stream = std::nullopt)
+      : c10d(group->getBackend(stream ? stream->device_type() : at::kCPU), group->getStore(),
+             stream) {}
+  /// Over two groups of the same ranks in the same order, that nobody else uses, where the backend
+  /// cannot be split. Not collective. Cannot be split either.
+  [[nodiscard]] static c10d over(const backend_pointer& scatters, const backend_pointer& gathers,
+                                 std::optional<::c10::Stream> stream = std::nullopt) {
+    group_type two;
+    two.scatters = scatters;
+    two.gathers = gathers;
+    two.stream = stream;
+    two.rank = two.name = scatters->getRank();
+    two.size = two.n_whole = scatters->getSize();
+    if (gathers->getSize() != two.size || gathers->getRank() != two.rank || scatters == gathers) {
+      throw invalid_input(detail::message(
+          "c10d: two groups of the same ranks are needed, but one is of ", two.size, " and one of ",
+          gathers->getSize(), scatters == gathers ? ", and they are the same" : "", two.suffix()));
+    }
+    return c10d(std::move(two));
+  }
+
+  /// Of this process in the group.
+  [[nodiscard]] int rank() const { return group_->rank; }
+  /// Of the group.
+  [[nodiscard]] int size() const { return group_->size; }
+
+  /// As the concept Transport says.
+  void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
+    start_all_to_all(send, receive, slot_bytes).wait();
+  }
+  /// As the concept Transport says.
+  void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    start_all_gather(send, receive, slot_bytes).wait();
+  }
+  /// As the concept Transport says.
+  void all_reduce_sum(float* data, std::size_t n) { reduce(data, n, at::kFloat); }
+  /// The same of bf16, which torch's gloo may refuse.
+  void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n, at::kBFloat16); }
+
+  /// Collective, does not wait: all ranks start all their all_to_alls in the same order, and so
+  /// their all_gathers; the two need no common order. The buffers stay untouched until the request
+  /// is done.
+  [[nodiscard]] c10d_request start_all_to_all(const void* send, void* receive,
+                                              std::size_t slot_bytes) {
+    return start("all_to_all_single", send, n_ranks() * slot_bytes, receive, n_ranks() * slot_bytes,
+                 [&](at::Tensor& from, at::Tensor& to) {
+                   return detail::c10d_all_to_all(*group_->scatters, to, from);
+                 });
+  }
+  /// Collective, does not wait: as start_all_to_all.
+  [[nodiscard]] c10d_request start_all_gather(const void* send, void* receive,
+                                              std::size_t slot_bytes) {
+    return start("all_gather_single", send, slot_bytes, receive, n_ranks() * slot_bytes,
+                 [&](at::Tensor& from, at::Tensor& to) {
+                   return detail::c10d_all_gather(*group_->gathers, to, from);
+                 });
+  }
+  /// Collective, waits: all_gather on host memory, whatever the group carries.
+  void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+    if (!group_->stream) return all_gather(send, receive, slot_bytes);
+    const ::c10::StreamGuard on(*group_->stream);
+    const auto bytes = static_cast<std::int64_t>(slot_bytes);
+    at::Tensor mine = at::from_blob(const_cast<void*>(send), {bytes}, at::kByte);
+    const at::Tensor there = mine.to(group_->stream->device());
+    const at::Tensor all = at::empty({size() * bytes}, there.options());
+    all_gather(there.data_ptr(), all.data_ptr(), slot_bytes);
+    std::memcpy(receive, all.cpu().data_ptr(), n_ranks() * slot_bytes);
+  }
+  /// On a device: until its stream is done.
+  void wait() {
+    group_->guarded("wait", [&] {
+      if (group_->stream) group_->stream->synchronize();
+    });
+  }
+
+  /// Collective over all ranks, waits: the transport over the ranks that gave the same color,
+  /// ordered by key, then rank. Throws invalid_input, on all ranks, for a negative color.
+  [[nodiscard]] c10d split(int color, int key) const {
+    const std::array<int, 2> mine{color, key};
+    std::vector<std::array<int, 2>> all(n_ranks());
+    c10d(*this).host_all_gather(&mine, all.data(), sizeof mine);
+    std::vector<int> ranks;
+    for (int r = 0; r < size(); ++r) {
+      const int of = all[static_cast<std::size_t>(r)][0];
+      if (of < 0) {
+        throw invalid_input(detail::message("c10d: split: a rank has color ", of,
+                                            "; must not be negative", group_->suffix()));
+      }
+      if (of == color) ranks.push_back(r);
+    }
+    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+      return all[static_cast<std::size_t>(a)][1] < all[static_cast<std::size_t>(b)][1];
+    });
+    return c10d(
+        part_of(*group_, ranks, std::to_string(group_->n_splits++) + "/" + std::to_string(color)));
+  }
+
+  /// Collective over all ranks, waits: how many ranks each node has, told by its name. Throws
+  /// transport_error, on all ranks, when nodes have different numbers of ranks or the ranks of a
+  /// node are not contiguous.
+  [[nodiscard]] int ranks_per_node() const {
+    std::array<char, 64> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
+    std::vector<std::array<char, 64>> hosts(n_ranks());
+    c10d(*this).host_all_gather(host.data(), hosts.data(), host.size());
+    std::size_t first_of_run = 0, per_node = 0;
+    for (std::size_t r = 1; r <= hosts.size(); ++r) {
+      if (r < hosts.size() && hosts[r] == hosts[first_of_run]) continue;
+      const std::size_t n = r - first_of_run;
+      const bool again =
+          std::find(hosts.begin(), hosts.begin() + static_cast<long>(first_of_run),
+                    hosts[first_of_run]) != hosts.begin() + static_cast<long>(first_of_run);
+      if (again || (per_node != 0 && n != per_node)) {
+        throw transport_error(
+            detail::message("c10d: ranks_per_node: ranks ", first_of_run, " to ", r - 1, " are on ",
+                            hosts[first_of_run].data(), again ? ", and others before them" : "",
+                            "; every node must have as many ranks as that of rank 0 (", per_node,
+                            "), one after the other", group_->suffix()));
+      }
+      per_node = n;
+      first_of_run = r;
+    }
+    return static_cast<int>(per_node);
+  }
+
+ private:
+  void reduce(void* data, std::size_t n, at::ScalarType type) {
+    if (n == 0 || size() == 1) return;
+    start("allreduce", [&] {
+      std::vector<at::Tensor> values{group_->view(data, n, type)};
+      return group_->gathers->allreduce(values);
+    }).wait();
+  }
+  explicit c10d(group_type group) : group_(std::make_shared<group_type>(std::move(group))) {}
+
+  [[nodiscard]] std::size_t n_ranks() const { return static_cast<std::size_t>(size()); }
+  [[nodiscard]] static store_pointer named(const std::string& name, const store_pointer& store) {
+    return ::c10::make_intrusive<::c10d::PrefixStore>(name, store);
+  }
+  /// The two groups of some ranks of another.
+  [[nodiscard, gnu::cold]] static group_type part_of(group_type& whole,
+                                                     const std::vector<int>& ranks,
+                                                     const std::string& name) {
+    if (!whole.store || !whole.scatters->supportsSplitting()) {
+      throw invalid_input(detail::message("c10d: backend ", whole.scatters->getBackendName(),
+                                          whole.store ? "" : " without a store",
+                                          " cannot be split: give two groups of the same ranks, "
+                                          "c10d::over(scatters, gathers), and no "
+                                          "hierarchy",
+                                          whole.suffix()));
+    }
+    group_type part;
+    part.store = named(name, whole.store);
+    part.stream = whole.stream;
+    part.n_whole = whole.n_whole;
+    part.name = whole.name;
+    part.size = static_cast<int>(ranks.size());
+    part.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), whole.rank) - ranks.begin());
+    const auto make = [&](const char* kind, const backend_pointer& from) {
+      return whole.guarded("split", [&] {
+        const auto options = from->getBackendOptions()->clone();
+        options->group_name = "onebit/" + name + kind;
+        return from->split(named(kind, part.store), ranks, options);
+      });
+    };
+    part.scatters = make("scatters", whole.scatters);
+    part.gathers = make("gathers", whole.gathers);
+    return part;
+  }
+
+  template <class Call>
+  [[nodiscard]] c10d_request start(const char* name, const Call& call) {
+    if (!group_->broken.empty()) throw transport_error(group_->broken);
+    return {group_,
+            group_->guarded(name,
+                            [&] {
+                              std::optional<::c10::StreamGuard> on;
+                              if (group_->stream) on.emplace(*group_->stream);
+                              return call();
+                            }),
+            name};
+  }
+  template <class Call>
+  [[nodiscard]] c10d_request start(const char* name, const void* send, std::size_t n_send,
+                                   void* receive, std::size_t n_receive, const Call& call) {
+    if (n_receive == 0) return {};
+    at::Tensor from = group_->view(send, n_send, at::kByte);
+    at::Tensor to = group_->view(receive, n_receive, at::kByte);
+    return start(name, [&] { return call(from, to); });
+  }
+
+  std::shared_ptr<group_type> group_;
+};
+
+static_assert(StartingTransport<c10d> && SplittingTransport<c10d> && NodeAwareTransport<c10d> &&
+              HostGatheringTransport<c10d> && WaitingTransport<c10d>);
+
+}  // namespace onebit::inline v0_1

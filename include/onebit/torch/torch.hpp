@@ -1,0 +1,310 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <onebit/any_optimizer.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/step/report.hpp>
+#include <onebit/torch/tensors.hpp>
+#include <onebit/transport/wire.hpp>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// onebit's optimizers as optimizers of libtorch. Needs torch's headers; nothing here needs it.
+namespace onebit::inline v0_1 {
+
+/// A torch::optim::Optimizer over any algorithm, collective, backend and transport:
+///
+///   onebit::torch_optimizer optimizer(
+///       model->parameters(), torch::optim::AdamWOptions(3e-3), comm,
+///       [](const onebit::torch_groups& g, auto c) { return onebit::one_bit_adam(g, c, {}); });
+///
+/// The trainer stays as it is, but for DistributedDataParallel or the all-reduce: onebit averages.
+/// Before each step it looks where parameters and gradients lie: zero_grad, torch::load and the
+/// like may move them. Gradients that lie as their parameter does are used in place; others
+/// (strided, sparse) are copied, 4 bytes per parameter that stay. The groups' lr (torch's
+/// schedulers set it) and weight_decay hold from step to step, the largest lr being that of the
+/// step; betas and eps that are not torch's defaults become the group's own.
+///
+/// Gradients are only read if `make` takes torch_groups, of any mix of floats, bf16 and fp16. If it
+/// takes std::vector<param_group<float>>, all must be floats, gradients are scratch, which saves 4
+/// bytes per parameter in 0/1 Adam, and undefined after the step.
+///
+/// Building it, step (but in local steps), load and add_param_group are collective. Errors are
+/// onebit's; those of one rank's own tensors leave the others waiting until their time-out.
+class torch_optimizer : public ::torch::optim::Optimizer {
+  using group_type = ::torch::optim::OptimizerParamGroup;
+  template <class Make, class T>
+  static constexpr bool takes_any = std::is_invocable_v<Make&, const torch_groups&, T>;
+
+ public:
+  /// `make(groups, transport)` builds the optimizer: of algorithms.hpp, or by name. The parameters
+  /// become those of rank 0 first. Collective; throws invalid_input, rank_mismatch, what `make`
+  /// throws; then on all ranks.
+  template <class Options, Transport T, class Make>
+  torch_optimizer(const std::vector<group_type>& groups, const Options& defaults, T transport,
+                  Make make, const torch_options& options = {})
+      : Optimizer(detail::listed_once(groups), std::make_unique<Options>(defaults)),
+        tensors_(wire(transport), options, !takes_any<Make, T>) {
+    constexpr bool any = takes_any<Make, T>;
+    using P = std::conditional_t<any, any_element, float>;
+    static_assert(std::is_invocable_v<Make&, const std::vector<param_group<P>>&, T>,
+                  "onebit: make must take (const onebit::torch_groups&, transport), or "
+                  "(const std::vector<onebit::param_group<float>>&, transport)");
+    make_ = [this, make = std::move(make), transport = std::move(transport)]() mutable {
+      return any_optimizer(make(tensors_.groups<P>(), transport));
+    };
+    rebind_ = [this] { core_.rebind(tensors_.groups<P>()); };
+    build();
+  }
+  /// All parameters in one group.
+  template <class Options, Transport T, class Make>
+  torch_optimizer(std::vector<at::Tensor> parameters, const Options& defaults, T transport,
+                  Make make, const torch_options& options = {})
+      : torch_optimizer(std::vector<group_type>{group_type(std::move(parameters))}, defaults,
+                        std::move(transport), std::move(make), options) {}
+  torch_optimizer(const torch_optimizer&) = delete;
+  torch_optimizer& operator=(const torch_optimizer&) = delete;
+  ~torch_optimizer() override { unhook(); }
+
+  /// As any_optimizer::step at the groups' rates: collective, waits unless the backend is deferred.
+  /// `closure` computes the loss and its gradients first. Throws invalid_input where no parameter
+  /// has a gradient, rank_mismatch where ranks disagree which have.
+  at::Tensor step(LossClosure closure = nullptr) override {
+    at::Tensor loss;
+    if (closure) {
+      const at::AutoGradMode with_gradients(true);
+      loss = closure();
+    }
+    const std::lock_guard lock(mutex_);
+    const at::NoGradGuard no_grad;
+    const detail::on_stream ordered(options().stream);
+    const closing end{*this};
+    if (is_open_) {
+      follow_groups();
+      tensors_.complete();
+      take_rates();  // others than begin() was told are refused
+    } else {
+      prepare(false);
+    }
+    last_ = core_.step(lr_, inverse_loss_scale_);
+    tensors_.finish();
+    return loss;
+  }
+  /// What the last step did.
+  [[nodiscard]] const report& last() const { return last_; }
+  /// The loss was multiplied by so much: the next steps divide gradients by it.
+  void set_loss_scale(float scale) { inverse_loss_scale_ = 1.0F / scale; }
+  /// With torch_options::overlap: while true, backward passes are not the last before a step.
+  void accumulate(bool more) { accumulates_ = more; }
+  /// The optimizer inside, for what torch's has no word for: thaw, verify, ...
+  [[nodiscard]] any_optimizer& core() { return core_; }
+
+  /// A further group, before the first step. Collective; throws invalid_input after a step.
+  void add_param_group(const group_type& group) {
+    Optimizer::add_param_group(group);
+    const std::lock_guard lock(mutex_);
+    try {
+      follow_groups();
+    } catch (...) {
+      param_groups_.pop_back();
+      throw;
+    }
+  }
+  /// The parameters become those of rank 0, for trainers that changed them on one rank. Collective.
+  void broadcast_parameters() {
+    const at::NoGradGuard no_grad;
+    const detail::on_stream ordered(options().stream);
+    tensors_.follow_parameters();
+    tensors_.broadcast();
+  }
+
+  /// For torch::save: what this rank needs to go on, floats beside 2-byte parameters too, in a file
+  /// of its own; the model is saved beside it, on each rank in 0/1 Adam's local steps. Not
+  /// collective.
+  void save(::torch::serialize::OutputArchive& archive) const override {
+    std::ostringstream out;
+    core_.save(out);
+    const std::string bytes = std::move(out).str();
+    at::Tensor state = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+    std::copy(bytes.begin(), bytes.end(), static_cast<char*>(state.data_ptr()));
+    archive.write("onebit", state, true);
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+      ::torch::serialize::OutputArchive of(archive.compilation_unit());
+      param_groups_[g].options().serialize(of);
+      archive.write("group" + std::to_string(g), of);
+    }
+    tensors_.each_master([&](const std::string& key, const at::Tensor& master) {
+      archive.write(key, master.cpu(), true);
+    });
+  }
+  /// For torch::load, of what `save` wrote on this rank, after the model was loaded: parameters are
+  /// compared. Collective: throws checkpoint_error on all ranks; then nothing has changed, but for
+  /// floats beside 2-byte parameters.
+  void load(::torch::serialize::InputArchive& archive) override {
+    const std::lock_guard lock(mutex_);
+    const at::NoGradGuard no_grad;
+    const detail::on_stream ordered(options().stream);
+    std::string bytes;  // empty where something is missing: all ranks hear of it
+    at::Tensor state;
+    follow_groups();
+    tensors_.follow_parameters();
+    bool whole = archive.try_read("onebit", state, true);
+    tensors_.each_master([&](const std::string& key, const at::Tensor& master) {
+      at::Tensor saved;
+      whole = whole && archive.try_read(key, saved, true) && saved.numel() == master.numel();
+      if (whole) master.copy_(saved.reshape(master.sizes()));
+    });
+    if (whole) {
+      const auto* const first = static_cast<const char*>(state.data_ptr());
+      bytes.assign(first, first + state.numel());
+    }
+    tensors_.remember();
+    if (tensors_.tell()) rebind_();
+    std::istringstream in(bytes);
+    core_.load(in);
+    for (std::size_t g = 0; g < param_groups_.size(); ++g) {
+      ::torch::serialize::InputArchive of;
+      if (archive.try_read("group" + std::to_string(g), of)) {
+        param_groups_[g].options().serialize(of);
+      }
+    }
+  }
+
+ private:
+  /// Announces a gradient that backward has accumulated.
+  struct hook final : ::torch::autograd::PostAccumulateGradHook {
+    hook(torch_optimizer* o, std::size_t t,
+         std::unique_ptr<::torch::autograd::PostAccumulateGradHook> b)
+        : owner(o), tensor(t), before(std::move(b)) {}
+    void operator()(const at::Tensor& x) override {
+      if (before) (*before)(x);
+      owner->announce(tensor);
+    }
+    torch_optimizer* owner;
+    std::size_t tensor;
+    std::unique_ptr<::torch::autograd::PostAccumulateGradHook> before;  ///< the trainer's own
+  };
+  /// However a step ends, the next one starts anew.
+  struct closing {
+    torch_optimizer& o;
+    ~closing() {
+      o.is_open_ = false;
+      o.tensors_.forget_step();
+    }
+  };
+
+  [[nodiscard]] const torch_options& options() const { return tensors_.options(); }
+
+  [[gnu::cold]] void build() {
+    unhook();
+    {
+      const at::NoGradGuard no_grad;
+      const detail::on_stream ordered(options().stream);
+      tensors_.take(param_groups_);
+      lr_ = tensors_.share_rates(param_groups_);
+      if (options().broadcast) tensors_.broadcast();
+      (void)tensors_.tell();
+      core_ = make_();
+    }
+    hook_all();
+  }
+  void hook_all() {
+    told_.clear();
+    for (std::size_t g = 0; g < tensors_.n_groups(); ++g) told_.push_back(tensors_.share(g));
+    if (!options().overlap) return;
+    for (std::size_t t = 0; t < tensors_.size(); ++t) {
+      const at::Tensor& x = tensors_[t].param();
+      if (!x.requires_grad()) continue;
+      auto before = std::move(::torch::autograd::impl::post_acc_grad_hooks(x));
+      ::torch::autograd::impl::set_post_acc_grad_hooks(
+          x, std::make_unique<hook>(this, t, std::move(before)));
+      hooked_.push_back(x);
+    }
+  }
+  void unhook() {
+    for (const at::Tensor& x : hooked_) {
+      auto& own = ::torch::autograd::impl::post_acc_grad_hooks(x);
+      if (auto* ours = dynamic_cast<hook*>(own.get())) {
+        auto before = std::move(ours->before);
+        own = std::move(before);
+      }
+    }
+    hooked_.clear();
+  }
+  /// Groups and tensors that the trainer added or replaced.
+  void follow_groups() {
+    if (tensors_.are_of(param_groups_)) return;
+    if (is_open_ || core_.steps() > 0) {
+      throw invalid_input(
+          detail::message("torch: the optimizer was given other tensors ",
+                          is_open_ ? "within step " : "after step ", core_.steps(),
+                          "; add groups before the first step, and before its backward pass",
+                          detail::rank_suffix(core_.rank(), core_.size())));
+    }
+    build();
+  }
+  /// The groups' rates and options, if they have changed.
+  void take_rates() {
+    lr_ = tensors_.share_rates(param_groups_);
+    for (std::size_t g = 0; g < told_.size(); ++g) {
+      if (told_[g] == tensors_.share(g)) continue;
+      core_.set_group(g, tensors_.share(g));
+      told_[g] = tensors_.share(g);
+    }
+  }
+  /// All that comes before a step, or, where backward passes announce, before begin().
+  void prepare(bool announced) {
+    follow_groups();
+    take_rates();
+    tensors_.follow_parameters();
+    const std::vector<std::size_t>& resting = tensors_.follow_gradients(announced);
+    if (tensors_.tell()) rebind_();
+    for (const std::size_t t : resting) core_.rest(t);
+  }
+  void announce(std::size_t t) {
+    if (accumulates_) return;
+    const std::lock_guard lock(mutex_);
+    const at::NoGradGuard no_grad;
+    const detail::on_stream ordered(options().stream);
+    try {
+      if (!is_open_) {
+        prepare(true);
+        core_.begin(lr_, inverse_loss_scale_);
+        is_open_ = true;
+      }
+      tensors_.announce(t, [&](std::size_t next) { core_.ready(next); });
+    } catch (...) {
+      const closing end{*this};
+      throw;
+    }
+  }
+
+  detail::torch_tensors tensors_;
+  mutable any_optimizer core_;  // saving changes nothing
+  std::function<any_optimizer()> make_;
+  std::function<void()> rebind_;
+  std::vector<group_options> told_;  ///< by group of the core: what it was told
+  std::vector<at::Tensor> hooked_;
+  std::mutex mutex_;  ///< hooks run on autograd's threads
+  report last_;
+  float lr_ = 0, inverse_loss_scale_ = 1;
+  bool is_open_ = false, accumulates_ = false;
+};
+
+}  // namespace onebit::inline v0_1

@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <onebit/core/element_types.hpp>
+#include <vector>
+
+using onebit::bf16;
+using onebit::fp16;
+
+namespace {
+
+std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+float float_of(std::uint32_t x) { return std::bit_cast<float>(x); }
+
+/// The value of a 16-bit pattern, by the definition of such formats.
+double defined(std::uint32_t pattern, int n_exponent_bits) {
+  const int n_mantissa_bits = 15 - n_exponent_bits;
+  const int largest = (1 << n_exponent_bits) - 1, bias = largest / 2;
+  const int exponent = static_cast<int>(pattern >> n_mantissa_bits) & largest;
+  const double mantissa = pattern & ((1U << n_mantissa_bits) - 1U);
+  const double sign = (pattern & 0x8000U) != 0 ? -1 : 1;
+  if (exponent == largest) {
+    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity() : std::nan("");
+  }
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - n_mantissa_bits);
+  return sign *
+         std::ldexp(mantissa + std::ldexp(1.0, n_mantissa_bits), exponent - bias - n_mantissa_bits);
+}
+
+template <class T>
+T rounded(float x) {
+  return onebit::from_float<T>(x);
+}
+
+/// Every pattern, the midpoint to its successor, and the floats beside that.
+template <class T>
+void check_format(int n_exponent_bits) {
+  const std::uint32_t infinity = ((1U << n_exponent_bits) - 1U) << (15 - n_exponent_bits);
+  std::size_t n_wrong = 0;
+  for (std::uint32_t p = 0; p < 0x10000U; ++p) {
+    const T x{static_cast<std::uint16_t>(p)};
+    const double value = defined(p, n_exponent_bits);
+    const float wide = onebit::to_float(x);
+    if (std::isnan(value)) {
+      n_wrong += !std::isnan(wide);
+      const T back = rounded<T>(wide);
+      const bool quiet_nan = (back.bits & 0x7FFFU) > infinity &&
+                             (back.bits & (1U << (14 - n_exponent_bits))) != 0 &&
+                             (back.bits & 0x8000U) == (p & 0x8000U);
+      n_wrong += !quiet_nan;
+      continue;
+    }
+    n_wrong += bits_of(wide) != bits_of(static_cast<float>(value));
+    n_wrong += static_cast<double>(wide) != value;
+    n_wrong += !(rounded<T>(wide) == x);
+
+    if ((p & 0x7FFFU) >= infinity) continue;
+    const T next{static_cast<std::uint16_t>(p + 1)};
+    // the successor of the largest, were there more exponents
+    const double step_up = (p & 0x7FFFU) + 1 == infinity
+                               ? 2 * value - defined(p - 1, n_exponent_bits)
+                               : defined(p + 1, n_exponent_bits);
+    const auto middle = static_cast<float>((value + step_up) / 2);
+    REQUIRE(static_cast<double>(middle) == (value + step_up) / 2);
+    n_wrong += !(rounded<T>(middle) == (p % 2 == 0 ? x : next));
+    n_wrong += !(rounded<T>(float_of(bits_of(middle) - 1)) == x);
+    n_wrong += !(rounded<T>(float_of(bits_of(middle) + 1)) == next);
+  }
+  CHECK(n_wrong == 0);
+
+  CHECK(rounded<T>(std::numeric_limits<float>::max()).bits == infinity);
+  CHECK(rounded<T>(-std::numeric_limits<float>::max()).bits == (infinity | 0x8000U));
+  CHECK(rounded<T>(std::numeric_limits<float>::denorm_min()).bits == 0);
+  CHECK(rounded<T>(-std::numeric_limits<float>::denorm_min()).bits == 0x8000U);
+  for (const std::uint32_t nan : {0x7F800001U, 0x7FFFFFFFU, 0xFF800001U, 0xFFC00000U}) {
+    const std::uint32_t r = rounded<T>(float_of(nan)).bits;
+    CHECK((r & 0x7FFFU) > infinity);
+    CHECK((r & 0x8000U) == (nan >> 16U & 0x8000U));
+    CHECK((r & (1U << (14 - n_exponent_bits))) != 0);  // quiet
+  }
+}
+
+}  // namespace
+
+TEST_CASE("element: bf16, every pattern and every rounding between two") { check_format<bf16>(8); }
+
+TEST_CASE("element: fp16, every pattern and every rounding between two") { check_format<fp16>(5); }
+
+#if defined(__FLT16_MANT_DIG__)
+TEST_CASE("element: fp16 is what the compiler calls _Float16") {
+  std::size_t n_wrong = 0;
+  for (std::uint32_t p = 0; p < 0x10000U; ++p) {
+    const fp16 x{static_cast<std::uint16_t>(p)};
+    const auto theirs = static_cast<float>(std::bit_cast<_Float16>(x));
+    n_wrong += bits_of(onebit::to_float(x)) != bits_of(theirs);
+  }
+  for (std::uint32_t p = 0; p < 0xFFFF0000U; p += 977) {
+    const auto theirs = std::bit_cast<fp16>(static_cast<_Float16>(float_of(p)));
+    n_wrong += !(onebit::to_fp16(float_of(p)) == theirs);
+  }
+  CHECK(n_wrong == 0);
+}
+#endif
+
+TEST_CASE("element: conversions are constant expressions") {
+  static_assert(onebit::to_float(onebit::to_bf16(1.5F)) == 1.5F);
+  static_assert(onebit::to_float(onebit::to_fp16(65504.0F)) == 65504.0F);
+  static_assert(onebit::to_fp16(65520.0F).bits == 0x7C00U);
+  static_assert(onebit::to_fp16(0x1p-24F).bits == 1U);
+  static_assert(onebit::Element<float> && onebit::Element<bf16> && onebit::Element<fp16>);
+  static_assert(!onebit::Element<double> && !onebit::Element<std::uint16_t>);
+}
+
+TEST_CASE("element: a framework's own 16-bit values are viewed, not copied") {
+  struct theirs {
+    unsigned short x;
+  };
+  std::vector<theirs> values = {{0x3F80U}, {0x4000U}};
+  const std::span<bf16> view = onebit::as_bf16(std::span(values));
+  CHECK(view.size() == 2);
+  CHECK(onebit::to_float(view[1]) == 2.0F);
+  view[0] = onebit::to_bf16(-1.0F);
+  CHECK(values[0].x == 0xBF80U);
+
+  const std::array<theirs, 1> halves = {{{0x3C00U}}};
+  const std::span<const fp16, 1> half = onebit::as_fp16(std::span(halves));
+  CHECK(onebit::to_float(half[0]) == 1.0F);
+}
