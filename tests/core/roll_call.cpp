@@ -469,17 +469,17 @@ TEST_CASE("of two descriptions only what differs is told") {
     b.replace(b.find(from), from.size(), to);
     return b;
   };
-  CHECK(differing_part(a, with("after 30", "after 300")) == "freeze after 30");
-  CHECK(differing_part(with("after 30", "after 300"), a) == "freeze after 300");
-  CHECK(differing_part(a, with("after 30", "after 40")) == "freeze after 30");
+  CHECK(differing_part(a, with("after 30", "after 300")) == "... freeze after 30 ratio ...");
+  CHECK(differing_part(with("after 30", "after 300"), a) == "... freeze after 300 ratio ...");
+  CHECK(differing_part(a, with("after 30", "after 40")) == "... freeze after 30 ratio ...");
   CHECK(differing_part(with("adam", "lamb"), a) == "lamb beta1 ...");
   CHECK(differing_part(a, with("[3]", "[3] in buckets of 7")) == "... per layer [3]");
   CHECK(differing_part(with("[3]", "[3] in buckets of 7"), a) ==
         "... per layer [3] in buckets of 7");
   std::string two = with("after 30", "after 40");
   two.replace(two.find("0.999"), 5, "0.99");
-  CHECK(differing_part(two, a) == "beta2 0.99, freeze after 40");
-  CHECK(differing_part(a, two) == "beta2 0.999, freeze after 30");
+  CHECK(differing_part(two, a) == "... 0.9 beta2 0.99 freeze after 40 ratio ...");
+  CHECK(differing_part(a, two) == "... 0.9 beta2 0.999 freeze after 30 ratio ...");
   CHECK(differing_part("a", "b") == "a");
   CHECK(differing_part("", "b").empty());
   CHECK(differing_part("aa aa", "aa aa aa") == "aa aa");

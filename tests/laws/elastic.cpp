@@ -295,7 +295,7 @@ TEST_CASE("other options on resume, when the user says so") {
         o.load(in, with...);
       };
       CHECK(thrown<onebit::checkpoint_error>([&] { load(); }) ==
-            contains{"it has one_bit_adam beta1 0.90000000000000002, eps 1e-08, "});
+            contains{"it has one_bit_adam beta1 0.90000000000000002 beta2 0.999 eps 1e-08 "});
       load(onebit::resume_with::other_options);
       CHECK(o.steps() == 6);
       for (int i = 0; i < 3; ++i) CHECK_FALSE(train(o, data).skipped);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/element_types.hpp>

@@ -19,7 +19,6 @@
 #include <onebit/core/param_group.hpp>
 #include <onebit/transport/wire.hpp>
 #include <optional>
-#include <tuple>
 #include <typeinfo>
 #include <unordered_map>
 #include <utility>

@@ -16,7 +16,6 @@
 #include <onebit/transport/memory.hpp>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <utility>
 #include <vector>
 

@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: 2026 The onebit authors
+# SPDX-License-Identifier: Apache-2.0
+
+# The faults that plant.cmake plants, numbered from 1 in this order: mistakes of a programmer, each of which
+# changes what the host does.
+#
+#   mutant("name" header [==[old text]==] [==[new text]==])
+#
+# The old text occurs exactly once in the header, and PLANTED in the new text is true where the fault is
+# switched on. It is known when the program runs, so that no fault can be in a constant expression.
+
+# -- kernels and arithmetic: 1 to 10 -------------------------------------------------------------
+
+mutant("a tail word of 31 elements has 32" onebit/backend/lanes.hpp
+  [==[return n >= 32 ? ~0U : (1U << n) - 1U;]==]
+  [==[return n >= (PLANTED ? 31U : 32U) ? ~0U : (1U << n) - 1U;]==])
+mutant("the sign of 0 is minus in portable lanes" onebit/backend/lanes.hpp
+  [==[r |= static_cast<bits>(v.lane[l] >= 0.0F) << l;]==]
+  [==[r |= static_cast<bits>(PLANTED ? v.lane[l] > 0.0F : v.lane[l] >= 0.0F) << l;]==])
+mutant("weight decay goes into Adam's gradient too" onebit/rule/adam.hpp
+  [==[const auto g = gradient_at(k);]==]
+  [==[const auto g = PLANTED ? L::fma(decay, params.load(k), gradient_at(k)) : gradient_at(k);]==])
+mutant("Adam does not correct the bias of v" onebit/rule/adam.hpp
+  [==[c.template denominator<L>(v_new, v_correction);]==]
+  [==[c.template denominator<L>(v_new, PLANTED ? 1.0F : v_correction);]==])
+mutant("1-bit Adam forgets max_step" onebit/rule/adam.hpp
+  [==[const float most = bound_of(options_.max_step);]==]
+  [==[const float most = bound_of(PLANTED ? 0.0 : options_.max_step);]==])
+mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rule/lamb_kernels.hpp
+  [==[params.store(k, L::fma(step, L::fma(decay, x, moved), x));]==]
+  [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, moved, x))
+                              : L::fma(step, L::fma(decay, x, moved), x));]==])
+mutant("1-bit LAMB's factor looks at the first tile of a layer only" onebit/rule/lamb_kernels.hpp
+  [==[L::largest(largest + r.begin, n, 0.0F);]==]
+  [==[L::largest(largest + r.begin, PLANTED && n > 0 ? std::size_t{1} : n, 0.0F);]==])
+mutant("0/1 Adam's weight decay takes this step's rate, not the sum" onebit/rule/zero_one_adam.hpp
+  [==[L::set(static_cast<float>(sum) * tensor.weight_decay);]==]
+  [==[L::set((PLANTED ? now->lr : static_cast<float>(sum)) * tensor.weight_decay);]==])
+mutant("the freeze corrects v by a power of beta1" onebit/rule/moments.hpp
+  [==[const float corrected = correction(of.bias.v);]==]
+  [==[const float corrected = correction(PLANTED ? of.bias.m : of.bias.v);]==])
+mutant("clipping scales small gradients up" onebit/core/clipping.hpp
+  [==[return factor < 1 ? factor : 1.0F;]==]
+  [==[return factor < 1 || PLANTED ? factor : 1.0F;]==])
+
+# -- exchanges and compressors: 11 to 20 ---------------------------------------------------------
+
+mutant("the worker's residual is forgotten" onebit/compressor/sign.hpp
+  [==[return L::sub(y, L::with_sign_of(y, L::set(s)));]==]
+  [==[return PLANTED && s > 0 ? L::set(0.0F) : L::sub(y, L::with_sign_of(y, L::set(s)));]==])
+mutant("the server's residual is not updated" onebit/collective/encode.hpp
+  [==[e.store(k, live.template keep<L>(t.word + k, L::sub(y, value(k))));]==]
+  [==[if (!PLANTED) e.store(k, live.template keep<L>(t.word + k, L::sub(y, value(k))));]==])
+mutant("a group's scale goes to the place of its first part" onebit/collective/message_header.hpp
+  [==[reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];]==]
+  [==[reinterpret_cast<float*>(scales)[segments[PLANTED ? parts.begin : k].place] = scale.scales[i];]==])
+mutant("all_gather divides by W - 1" onebit/collective/all_gather.hpp
+  [==[slots, w, 1.0F / static_cast<float>(w), live, room};]==]
+  [==[slots, w, 1.0F / static_cast<float>(PLANTED && w > 1 ? w - 1 : w), live, room};]==])
+mutant("two levels: node and rank are swapped in a chunk's number" onebit/collective/hierarchical.hpp
+  [==[return local_.rank() * across_.size() + across_.rank();]==]
+  [==[return PLANTED ? across_.rank() * local_.size() + local_.rank()
+                     : local_.rank() * across_.size() + across_.rank();]==])
+mutant("a bucket is served twice, and the last one never" onebit/collective/gather_scatter.hpp
+  [==[const int b = bucket_at(n_served_);]==]
+  [==[const int b = bucket_at(PLANTED && n_served_ > 0 ? n_served_ - 1 : n_served_);]==])
+mutant("two levels: the mean in a node steps by a slot, not by a rank's bucket" onebit/collective/worker.hpp
+  [==[by_rank.slot_bytes = format.slot_bytes * format.chunks_per_bucket;]==]
+  [==[by_rank.slot_bytes = PLANTED ? format.slot_bytes : format.slot_bytes * format.chunks_per_bucket;]==])
+mutant("the status does not say that a rank saw a bad value" onebit/collective/message_header.hpp
+  [==[(now->number << 1U) | now->bad,]==]
+  [==[(now->number << 1U) | (PLANTED ? 0U : now->bad),]==])
+mutant("scales count elements that are not live" onebit/collective/encode.hpp
+  [==[n += L::count(live.words[t.word + k]);]==]
+  [==[n += PLANTED ? 32U : L::count(live.words[t.word + k]);]==])
+mutant("averages in int8 are not bounded" onebit/collective/dense_average.hpp
+  [==[L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);]==]
+  [==[L::store_as(reinterpret_cast<int8*>(out), PLANTED ? scaled_y : L::bound(scaled_y, 127), 32);]==])
+
+# -- steps and state: 21 to 25 -------------------------------------------------------------------
+
+mutant("what was heard in a skipped step is kept" onebit/core/step_context.hpp
+  [==[if (both && seen->skip == 0) std::swap(current_, next_);]==]
+  [==[if (both && (PLANTED || seen->skip == 0)) std::swap(current_, next_);]==])
+mutant("a skipped step does not restore the last tile" onebit/collective/encode.hpp
+  [==[if (saved[i] == 0) continue;]==]
+  [==[if (saved[i] == 0 || (PLANTED && i + 1 == n_tiles)) continue;]==])
+mutant("rest() is ignored" onebit/step/tensors.hpp
+  [==[const bool rests = flat::options[g].rests || resting[t] != 0;]==]
+  [==[const bool rests = flat::options[g].rests || (!PLANTED && resting[t] != 0);]==])
+mutant("what was announced in the step before still counts" onebit/step/step.hpp
+  [==[e.announced[t] = e.tensors.entries[t].rests;]==]
+  [==[e.announced[t] = e.tensors.entries[t].rests || (PLANTED && e.announced[t] != 0);]==])
+mutant("a skipped step counts for the bias of the moments" onebit/core/step_state.hpp
+  [==[const bool is_done = now->skip == 0 || local;]==]
+  [==[const bool is_done = now->skip == 0 || local || PLANTED;]==])
+
+# -- schedules: 26 to 29 -------------------------------------------------------------------------
+
+mutant("the warm-up ends one step late" onebit/schedule/freeze.hpp
+  [==[return automatic() ? stable_ : step >= end_;]==]
+  [==[return automatic() ? stable_ : PLANTED ? step > end_ : step >= end_;]==])
+mutant("refreshes come one step late" onebit/schedule/freeze.hpp
+  [==[next_refresh_ = step + gap_after(step);]==]
+  [==[next_refresh_ = step + gap_after(step) + (PLANTED ? 1U : 0U);]==])
+mutant("a v that falls counts as stable" onebit/schedule/freeze.hpp
+  [==[now < then ? now / then : then / now;]==]
+  [==[now < then && !PLANTED ? now / then : then / now;]==])
+mutant("gaps between refreshes double one refresh too early" onebit/schedule/intervals.hpp
+  [==[least(refresh / options_.kappa, 62);]==]
+  [==[least((refresh + (PLANTED ? 1U : 0U)) / options_.kappa, 62);]==])
+
+# -- checkpoints: 30 to 34 -----------------------------------------------------------------------
+
+mutant("the server's residual is not saved" onebit/collective/worker.hpp
+  [==[a.buffer(residual_, backend);]==]
+  [==[if (!PLANTED) a.buffer(residual_, backend);]==])
+mutant("checksums are read and not compared" onebit/core/archive.hpp
+  [==[if (written != sum) {]==]
+  [==[if (written != sum && !PLANTED) {]==])
+mutant("a read that the file's end cuts short is accepted" onebit/core/archive.hpp
+  [==[if (static_cast<std::size_t>(in_->gcount()) == n) return;]==]
+  [==[if (static_cast<std::size_t>(in_->gcount()) == n || PLANTED) return;]==])
+mutant("a rank loads another rank's file" onebit/checkpoint_directory/checkpoint_files.hpp
+  [==[in = files::open_rank(directory, rank % n_files, true);]==]
+  [==[in = files::open_rank(directory, (PLANTED ? rank + 1 : rank) % n_files, true);]==])
+mutant("what a node owes is divided by the ranks, not by the nodes" onebit/checkpoint/restore.hpp
+  [==[const std::size_t holders = every_rank ? n_ranks : n_ranks / ranks_per_node;]==]
+  [==[const std::size_t holders = every_rank || PLANTED ? n_ranks : n_ranks / ranks_per_node;]==])
+
+# -- agreement of ranks: 35 to 38 ----------------------------------------------------------------
+
+mutant("other initial parameters are not seen" onebit/step/agreement.hpp
+  [==[a.sizes_digest == b.sizes_digest && a.parameter_digest == b.parameter_digest &&]==]
+  [==[a.sizes_digest == b.sizes_digest && (PLANTED || a.parameter_digest == b.parameter_digest) &&]==])
+mutant("the rank before the one that is out of step is named" onebit/collective/message_header.hpp
+  [==[r / slots_per_shift + 1);]==]
+  [==[r / slots_per_shift + (PLANTED ? 0U : 1U));]==])
+mutant("a part of the model does not skip with the others" onebit/step/model_parallel.hpp
+  [==[skip |= w.skip;]==]
+  [==[skip |= PLANTED ? 0U : w.skip;]==])
+mutant("another learning rate on another rank is not seen" onebit/collective/message_header.hpp
+  [==[if (same_step && same_place && found.terms == own.terms) continue;]==]
+  [==[if (same_step && same_place && (PLANTED || found.terms == own.terms)) continue;]==])
+
+# -- transports: 39 and 40 -----------------------------------------------------------------------
+
+mutant("threads: split ignores the key" onebit/transport/threads.hpp
+  [==[return a.key != b.key ? a.key < b.key : a.rank < b.rank;]==]
+  [==[return a.key != b.key && !PLANTED ? a.key < b.key : a.rank < b.rank;]==])
+mutant("MPI: a sum of bf16 leaves out the last element" onebit/transport/mpi.hpp
+  [==[for (int i = 0; i < *n; ++i) b[i] =]==]
+  [==[for (int i = 0; i < *n - (PLANTED ? 1 : 0); ++i) b[i] =]==])
