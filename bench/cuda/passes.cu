@@ -32,8 +32,8 @@
 #include <onebit/collective/worker.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/rule/adam.hpp>
 #include <onebit/core/step_context.hpp>
+#include <onebit/rule/adam.hpp>
 #include <span>
 
 #include "support.cuh"
@@ -132,7 +132,7 @@ class encode_pass {
 class serve_pass {
  public:
   static constexpr double bytes = 4.5;
-  using carry = onebit::read_carry<onebit::residuals_in_float>;
+  using carry = onebit::read_carry;
 
   serve_pass(cudaStream_t stream, std::size_t n)
       : s_(stream, n_ranks * n),
@@ -168,15 +168,14 @@ class serve_commit_pass : public serve_pass {
   using serve_pass::serve_pass;
   void run() {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
-    s_.backend.launch(
-        own.end - own.begin,
-        onebit::server_residual_kernel<mean, view, onebit::residuals_in_float>{average(),
-                                                                               s_.heard(served_),
-                                                                               s_.mask(),
-                                                                               s_.own.tiles(),
-                                                                               own.begin,
-                                                                               s_.own.format(),
-                                                                               {residual_.data()}});
+    s_.backend.launch(own.end - own.begin,
+                      onebit::server_residual_kernel<mean, view>{average(),
+                                                                 s_.heard(served_),
+                                                                 s_.mask(),
+                                                                 s_.own.tiles(),
+                                                                 own.begin,
+                                                                 s_.own.format(),
+                                                                 {residual_.data()}});
   }
 };
 
