@@ -113,7 +113,7 @@ void all_reduce(const group& g, std::size_t bytes) {
   MPI_Allreduce(p, p + bytes, static_cast<int>(bytes), MPI_BYTE, nothing, g.comm);
 }
 
-/// As slot.hpp: the words of a chunk, their scale if they have one, the status.
+/// As message_header.hpp: the words of a chunk, their scale if they have one, the status.
 std::size_t slot_bytes(double elements, int chunks, double word_bytes, bool scaled) {
   const auto words = static_cast<std::size_t>((elements + 31) / 32);
   const auto n = static_cast<std::size_t>(chunks);

@@ -197,7 +197,7 @@ class optimizer {
   /// ranks say so, or throw rank_mismatch.
   void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, where()); }
   /// Memory that moved, with the same values, is where `groups` says from the next step on, on this
-  /// rank (rebind.hpp). How many tensors have; 0 costs next to nothing. Throws invalid_input for
+  /// rank. How many tensors have; 0 costs next to nothing. Throws invalid_input for
   /// other sizes.
   std::size_t rebind(const std::vector<param_group<P, G>>& groups);
   /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Checks who includes whom under include/onebit, how long headers are, how long the longest chain of
-# includes is, and that the core knows no extra; names every breach.
+# includes is, that the core knows no extra, and that comments speak of headers that exist; names every
+# breach.
 #
 #   cmake [-DINCLUDE_DIR=<folder that holds onebit/>] -P include_directions.cmake
 
@@ -104,6 +105,14 @@ foreach(header IN LISTS headers)
   if(unit IN_LIST core_units AND code MATCHES "[^A-Za-z0-9_](${words_of_extras})[^A-Za-z0-9_]")
     breach("${header}: names '${CMAKE_MATCH_1}', which is an extra's")
   endif()
+
+  string(REGEX MATCHALL "//[^\n]*" comments "${text}")
+  string(REGEX MATCHALL "[a-z0-9_/]+\\.(hpp|cuh)" named "${comments}")
+  foreach(name IN LISTS named)
+    if(NOT ";${headers};" MATCHES "[/;]${name};")
+      breach("${header}: a comment speaks of ${name}, which does not exist")
+    endif()
+  endforeach()
 
   string(REGEX MATCHALL "(^|\n)[ \t]*#[ \t]*include[ \t]*[<\"][^>\"\n]+" lines "${text}")
   set(includes_of_${header} "")

@@ -94,6 +94,8 @@ check_breach("an unknown folder" detail/misc.hpp "\n" "no rule knows the unit 'd
 check_breach("another file at the root" misc.hpp "\n" "no rule knows the unit 'misc'")
 check_breach("a header that is not there" rule/adam.hpp "#include <onebit/core/layout.hpp>\n"
              "which does not exist")
+check_breach("a comment on a header that is not there" rule/adam.hpp "/// See clip.hpp.\n"
+             "a comment speaks of clip.hpp, which does not exist")
 check_breach("a circle" core/concepts.hpp "#include <onebit/core/step_context.hpp>\n"
              "includes, more than 16")
 string(REPEAT "// a line; with [brackets\n" 600 long)

@@ -155,7 +155,7 @@ struct avx512_lanes : host_lanes {
   static constexpr __mmask16 all = 0xFFFF;
   static constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-  // What the machine's own conversions do is what element.hpp does, bit for bit, but for
+  // What the machine's own conversions do is what element_types.hpp does, bit for bit, but for
   // vcvtneps2bf16: that one drops subnormals.
   ONEBIT_TARGET static __m512 wide(const bf16* p, __mmask16 b) {
     const __m256i words = _mm256_maskz_loadu_epi16(b, p);

@@ -211,7 +211,7 @@ struct rule_defaults {
   [[nodiscard]] bool frozen() const { return false; }
 };
 
-/// What every rule has. `at` is the tiled axis (tiled.hpp): all that a rule sees of the step.
+/// What every rule has. `at` is the tiled axis (step_context.hpp): all that a rule sees of the step.
 template <class R>
 concept Rule = requires(R r, const R fixed, const layout& axis, const detail::any_tiled<R>& at,
                         const detail::any_field& field, detail::any_archive a, step_plan& plan) {

@@ -45,19 +45,19 @@ inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit
 inline constexpr std::uint32_t tile_rooms = 3;
 inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< the same in words
 
-struct bf16;          // element.hpp
+struct bf16;          // element_types.hpp
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
-struct live_mask;     // tiled.hpp
-struct step_scalars;  // now.hpp
+struct live_mask;     // step_context.hpp
+struct step_scalars;  // step_state.hpp
 class wire;           // transport/wire.hpp
 template <class B, class P, class G>
-struct tiled;  // tiled.hpp
+struct tiled;  // step_context.hpp
 template <class Buffer>
-struct handover;        // tiled.hpp
-struct undo_in_buffer;  // tiled.hpp
+struct handover;        // step_context.hpp
+struct undo_in_buffer;  // step_context.hpp
 template <class Undo>
-struct turn;  // tiled.hpp
+struct turn;  // step_context.hpp
 
 /// What one step does. Every rank makes the same plan from the same numbers.
 struct step_plan {

@@ -144,7 +144,7 @@ enum class outcome : std::uint8_t {
 
 namespace detail {
 
-/// A place (slot.hpp) in words.
+/// A place in words.
 [[nodiscard, gnu::cold]] inline std::string to_string_of_place(std::uint32_t place) {
   return join(6,
               {(place & slot_place::served) != 0 ? "the average" : "the messages",

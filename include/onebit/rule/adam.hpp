@@ -188,7 +188,7 @@ struct adam_options {
   /// at it, like v. false: the form of the 1-bit Adam paper and its authors' code.
   bool bias_correction = true;
   /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
-  /// where the ranks average, else each rank its own (clip.hpp); 0: do not.
+  /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
   double max_grad_norm = 0;
   /// Where the momentum came compressed, an element moves by at most so many learning rates in a
   /// step (decay aside); 0: by whatever comes out. Adam's own steps are seldom above 1, and at most

@@ -26,7 +26,7 @@ namespace onebit::inline v0_1 {
 
 /// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
 /// exact average of gradients, and the compressed exchange that the policy C makes.
-/// step_in_progress.hpp has what is done with them.
+/// step.hpp has what is done with them.
 template <class R, class S, class C, class P, class G>
 struct engine {
   using backend_type = typename R::backend_type;
