@@ -27,8 +27,8 @@
 #include <onebit/collective/worker.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/rule/adam.hpp>
 #include <onebit/core/step_context.hpp>
+#include <onebit/rule/adam.hpp>
 #include <span>
 #include <string>
 #include <utility>

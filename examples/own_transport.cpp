@@ -3,8 +3,8 @@
 
 // A transport of one's own: five members. This one passes everything on to another one, and logs
 // when the size of what travels changes. What the inner one can do besides (start its collectives,
-// be split, carry device memory: the concepts of onebit/core/concepts.hpp) a wrapper must pass on as
-// well, or it is not used.
+// be split, carry device memory: the concepts of onebit/core/concepts.hpp) a wrapper must pass on
+// as well, or it is not used.
 
 #include <cstddef>
 #include <cstdio>

@@ -13,9 +13,9 @@
 #include <cstdlib>
 #include <exception>
 #include <memory>
-#include <onebit/torch/torch.hpp>
 #include <onebit/algorithms.hpp>
 #include <onebit/torch/c10d.hpp>
+#include <onebit/torch/torch.hpp>
 #include <set>
 #include <string>
 #include <utility>

@@ -167,7 +167,9 @@ TEST_CASE("model-parallel group: gradients are clipped by the norm of the whole 
   CHECK(sharded.size() == 4);
 }
 
-TEST_CASE("model-parallel group: norms of the whole in steps that average and exchange, or only exchange") {
+TEST_CASE(
+    "model-parallel group: norms of the whole in steps that average and exchange, or only "
+    "exchange") {
   // Equal gradients of 1 everywhere: 1000 elements in each of two shards.
   const double whole = std::sqrt(2000.0);
   each_algorithm([&](const std::string& name, const auto& make) {
@@ -215,7 +217,8 @@ TEST_CASE("model-parallel group: other plans are found in the step in which they
   });
 }
 
-TEST_CASE("model-parallel group: where one would meet twice in a step, and another once, all are told") {
+TEST_CASE(
+    "model-parallel group: where one would meet twice in a step, and another once, all are told") {
   const auto check = [](const auto& options) {
     const auto texts = on_ranks(4, [&](onebit::threads all) {
       place at(all);
@@ -242,7 +245,8 @@ TEST_CASE("model-parallel group: where one would meet twice in a step, and anoth
   });
 }
 
-TEST_CASE("model-parallel group: one that is at another step is found, and not in the middle of a step") {
+TEST_CASE(
+    "model-parallel group: one that is at another step is found, and not in the middle of a step") {
   onebit::run_threads(2, [](onebit::threads all) {
     training<> data({40});
     auto alone = all.split(all.rank(), 0);
@@ -251,11 +255,14 @@ TEST_CASE("model-parallel group: one that is at another step is found, and not i
     o.join_model_parallel(all);
     CHECK(thrown<onebit::rank_mismatch>([&] { (void)train(o, data); }) == contains{"is at step"});
     o.begin(0.1F);
-    CHECK(thrown<onebit::invalid_input>([&] { o.join_model_parallel(all); }) == contains{"has begun"});
+    CHECK(thrown<onebit::invalid_input>([&] { o.join_model_parallel(all); }) ==
+          contains{"has begun"});
   });
 }
 
-TEST_CASE("model-parallel group: an automatic freeze looks at v of the whole, and comes for all at once") {
+TEST_CASE(
+    "model-parallel group: an automatic freeze looks at v of the whole, and comes for all at "
+    "once") {
   // the second shard's gradients grow for a while: alone it would warm up for longer
   const auto gradients = [](training<>& data, int replica, std::uint64_t step, bool second) {
     const float size = second ? std::min(40.0F, static_cast<float>(step + 1)) : 1.0F;

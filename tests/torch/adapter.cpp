@@ -16,9 +16,9 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
-#include <onebit/torch/torch.hpp>
 #include <onebit/algorithms.hpp>
 #include <onebit/torch/c10d.hpp>
+#include <onebit/torch/torch.hpp>
 #include <onebit/transport/threads.hpp>
 #include <sstream>
 #include <string>

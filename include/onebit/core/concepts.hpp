@@ -121,7 +121,7 @@ concept Memory = std::copy_constructible<M> &&
 // -- value <-> bits ------------------------------------------------------------------------------
 
 /// A compressor whose codec works word by word and fuses into the passes that produce and use the
-/// values: `sign`, `identity`. See compress/sign.hpp for what each member means.
+/// values: `sign`, `identity`. See compressor/sign.hpp for what each member means.
 template <class C>
 concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in, double statistic,
                                   std::uint64_t n, const detail::any_lanes::value& v) {
@@ -211,7 +211,8 @@ struct rule_defaults {
   [[nodiscard]] bool frozen() const { return false; }
 };
 
-/// What every rule has. `at` is the tiled axis (step_context.hpp): all that a rule sees of the step.
+/// What every rule has. `at` is the tiled axis (step_context.hpp): all that a rule sees of the
+/// step.
 template <class R>
 concept Rule = requires(R r, const R fixed, const layout& axis, const detail::any_tiled<R>& at,
                         const detail::any_field& field, detail::any_archive a, step_plan& plan) {
@@ -359,7 +360,7 @@ consteval void check_compressor() {
                 "onebit: this type is no Compressor: write either the three members of a "
                 "TileCompressor: tile_bytes(n), encode(values, n, out), decode(in, n, values) "
                 "noexcept, all const, or the members of a WordCompressor as in "
-                "onebit/compress/sign.hpp");
+                "onebit/compressor/sign.hpp");
 }
 
 /// @{

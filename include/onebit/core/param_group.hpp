@@ -75,9 +75,9 @@ struct view_of_elements<T> {
 /// (in bf16 2); 1-bit Adam and 1-bit LAMB make their message twice, which takes no memory; 0/1
 /// Adam and `hierarchical` pay 4 bytes per parameter.
 ///
-/// `P` and `G` are float, bf16 or fp16 (element_types.hpp), or both any_element: any of them, in each
-/// tensor another. With 2-byte parameters `master` may hold them in float: steps then act on it,
-/// and `params` receives its rounding. Without it, each step rounds.
+/// `P` and `G` are float, bf16 or fp16 (element_types.hpp), or both any_element: any of them, in
+/// each tensor another. With 2-byte parameters `master` may hold them in float: steps then act on
+/// it, and `params` receives its rounding. Without it, each step rounds.
 template <class P = float, class G = P>
 struct tensor {
   typename detail::view_of_elements<P>::type params;  ///< changed by each step
