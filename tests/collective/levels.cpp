@@ -5,6 +5,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -137,8 +138,20 @@ state finish(Optimizer& o, training<>& data, std::uint64_t steps, std::size_t an
     data.compute_gradients(o.rank(), o.steps());
     const float lr = 0.01F / static_cast<float>(1 + o.steps() % 3);
     if (announce > 0) {
+      // As in a backward pass: what is not announced is not there yet.
+      const auto final_grads = data.grads;
+      for (auto& g : data.grads) g.assign(g.size(), std::numeric_limits<float>::quiet_NaN());
+      const auto arrives = [&](std::size_t tensor) {
+        std::copy(final_grads[tensor].begin(), final_grads[tensor].end(),
+                  data.grads[tensor].begin());
+      };
       o.begin(lr);
-      for (std::size_t t = 0; t < announce; ++t) o.ready(data.params.size() - 1 - t);
+      const std::size_t n = data.params.size();
+      for (std::size_t t = n; t-- > n - announce;) {
+        arrives(t);
+        o.ready(t);
+      }
+      for (std::size_t t = 0; t < n - announce; ++t) arrives(t);
     }
     const auto report = o.step(lr);
     CHECK_FALSE(report.skipped);

@@ -155,7 +155,7 @@ TEST_CASE("1-bit LAMB: a tensor without gradients before the freeze moves no oth
   for (const float size : {1e-3F, 1.0F, 1e3F}) {
     CAPTURE(size);
     const float usual = farthest(0, size);
-    for (const std::uint64_t gap : {50, 100, 200, 300, 400, 550, 1000}) {
+    for (const std::uint64_t gap : cases({50, 300, 1000}, {100, 200, 400, 550})) {
       CAPTURE(gap);
       // longer trainings go further, but by nothing like the orders of magnitude of a blow-up
       CHECK(farthest(gap, size) < 5 * usual);

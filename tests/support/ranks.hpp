@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <initializer_list>
 #include <onebit/transport/threads.hpp>
 #include <ostream>
 #include <sstream>
@@ -17,6 +18,19 @@
 #include <vector>
 
 namespace onebit_test {
+
+/// What a loop goes through: `few`, and where all tests are built (tests/run.sh --all) `others`
+/// too.
+template <class T>
+std::vector<T> cases(std::initializer_list<T> few, std::initializer_list<T> others) {
+  std::vector<T> all(few);
+#if defined(ONEBIT_TESTS_ALL)
+  all.insert(all.end(), others);
+#else
+  (void)others;
+#endif
+  return all;
+}
 
 template <class Optimizer>
 std::string saved(Optimizer& optimizer) {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "compiled/emulated.hpp"
-#include "support/emulated.hpp"
+#include "../compiled/emulated.hpp"
+#include "../support/emulated.hpp"
 
 using namespace onebit;
 using onebit_test::emulated;
