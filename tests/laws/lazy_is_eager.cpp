@@ -65,7 +65,7 @@ const granularity granularities[] = {granularity::vector(),   granularity::layer
 
 TEST_CASE("law 4: lazy is eager, for every granularity, norm, collective and world size") {
   plan p;
-  for (const int w : cases({1, 2, 3, 5}, {4, 8})) {
+  for (const int w : cases({2, 3}, {1, 4, 5, 8})) {
     p.ranks = w;
     for (const granularity scales : granularities) {
       check_both<onebit::l2_scale>(p, scales, false);

@@ -56,7 +56,7 @@ std::pair<double, double> changes(int n_ranks, std::uint64_t steps, const Make& 
 
 /// 200 steps sum up to 0.2, of which a float knows 1.5e-8: 1.5e-5 of a step. Twice that for the
 /// arithmetic.
-constexpr double tolerance = 3e-5;
+constexpr double start_up_tolerance = 3e-5;
 
 }  // namespace
 
@@ -65,9 +65,9 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
     for (auto& g : groups) g.weight_decay = 0, g.lr_factor = 1;
     return groups;
   };
-  for (const std::uint64_t warm_up : {1, 2, 5, 10, 40}) {
+  for (const std::uint64_t warm_up : cases({1, 10}, {2, 5, 40})) {
     CAPTURE(warm_up);
-    for (const int n_ranks : {1, 2, 3}) {
+    for (const int n_ranks : cases({1, 3}, {2})) {
       CAPTURE(n_ranks);
       const auto check = [&](const std::string& algorithm, const auto& make) {
         CAPTURE(algorithm);
@@ -75,8 +75,8 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
             changes(n_ranks, 200, [&](const auto& groups, auto transport) {
               return make(groups_without_decay(groups), transport);
             });
-        CHECK(least > 1 - tolerance);
-        CHECK(greatest < 1 + tolerance);
+        CHECK(least > 1 - start_up_tolerance);
+        CHECK(greatest < 1 + start_up_tolerance);
       };
       check("adam", [](const auto& g, auto t) { return onebit::adam(g, t); });
       check("one_bit_adam", [&](const auto& g, auto t) {
