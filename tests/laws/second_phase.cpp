@@ -21,7 +21,7 @@ using namespace onebit_test;
 
 namespace {
 
-constexpr std::uint64_t freeze_at = 10, thaw_at = 25, freeze_again = 33, all_steps = 50;
+constexpr std::uint64_t freeze_at = 10, thaw_at = 25, freeze_again = 33, second_phase_steps = 50;
 
 struct second_phase {
   std::vector<onebit::phase> phases;
@@ -37,7 +37,7 @@ std::vector<second_phase> train_twice(int n_ranks, const Make& make, std::uint64
     training<> data;
     auto o = make(data.groups(), transport);
     second_phase result;
-    while (o.steps() < all_steps) {
+    while (o.steps() < second_phase_steps) {
       if constexpr (o.thaws) {
         if (o.steps() == thaw_at) o.thaw(freeze_again - thaw_at);
       }
@@ -61,10 +61,10 @@ template <class Make>
 void check_phases(const Make& make, bool local_steps) {
   for (const int n_ranks : {2, 3}) {
     CAPTURE(n_ranks);
-    const auto ranks = train_twice(n_ranks, make, all_steps);
+    const auto ranks = train_twice(n_ranks, make, second_phase_steps);
     for (const second_phase& r : ranks) {
       if (!local_steps) CHECK(r.params == ranks[0].params);
-      for (std::uint64_t s = 0; s < all_steps && !local_steps; ++s) {
+      for (std::uint64_t s = 0; s < second_phase_steps && !local_steps; ++s) {
         const bool dense = s < freeze_at || (s >= thaw_at && s < freeze_again);
         CAPTURE(s);
         CHECK((r.phases[s] == onebit::phase::dense) == dense);
@@ -110,7 +110,7 @@ TEST_CASE("thaw: a schedule of one's own, that averages again, is the same") {
       [](const auto& g, auto t) {
         return onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}, .refreshes = 0});
       },
-      all_steps);
+      second_phase_steps);
   const auto scheduled = train_twice(
       3,
       [](const auto& g, auto t) {
@@ -121,7 +121,7 @@ TEST_CASE("thaw: a schedule of one's own, that averages again, is the same") {
         return onebit::optimizer("twice", g, t, onebit::adam_rule({}, onebit::host()), twice,
                                  onebit::gather_scatter<onebit::sign<>>{});
       },
-      all_steps);
+      second_phase_steps);
   for (std::size_t r = 0; r < 3; ++r) {
     CHECK(called[r].phases == scheduled[r].phases);
     CHECK(called[r].params == scheduled[r].params);
@@ -130,7 +130,7 @@ TEST_CASE("thaw: a schedule of one's own, that averages again, is the same") {
 
 TEST_CASE("thaw: saved and resumed in every phase, the same bits") {
   const auto check = [](const auto& make) {
-    const auto whole = train_twice(2, make, all_steps);
+    const auto whole = train_twice(2, make, second_phase_steps);
     for (const std::uint64_t reload : {9, 10, 20, 25, 26, 32, 33, 40}) {
       CAPTURE(reload);
       CHECK((train_twice(2, make, reload) == whole));
@@ -157,7 +157,7 @@ TEST_CASE("thaw: steps stay Adam's where gradients are alike, and new elements c
     g[0].tensors.push_back({data.params[0], data.grads[0]});
     auto o = onebit::one_bit_adam(g, t, {.freeze = {.after = freeze_at}, .refreshes = 0});
     double late = 0;
-    while (o.steps() < all_steps) {
+    while (o.steps() < second_phase_steps) {
       const std::uint64_t s = o.steps();
       if (s == thaw_at) o.thaw(freeze_again - thaw_at);
       const auto before = data.params[0];

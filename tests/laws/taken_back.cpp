@@ -29,7 +29,7 @@ using namespace onebit_test;
 
 namespace {
 
-constexpr std::uint64_t n_steps = 10;
+constexpr std::uint64_t taken_back_steps = 10;
 const std::vector<std::size_t> tensor_sizes = {33, 0, 1000, 1, 64, 300};
 
 struct state {
@@ -102,7 +102,7 @@ std::vector<std::vector<state>> undisturbed(int n, const Make& make) {
   return on_strict_ranks(n, [&](rank& r) {
     std::vector<state> states;
     r.build(make);
-    for (std::uint64_t i = 0; i < n_steps; ++i) {
+    for (std::uint64_t i = 0; i < taken_back_steps; ++i) {
       CHECK_FALSE(r.step().skipped);
       states.push_back(r.now());
     }
@@ -133,7 +133,7 @@ void check_scarce_memory(int n, algorithm a, const Make& make, std::size_t annou
   const auto n_failures = on_strict_ranks(n, [&](rank& r) {
     int n_failed = 0, n_failed_at_freeze = 0;
     r.build(make);
-    for (std::uint64_t i = 0; i < n_steps; ++i) {
+    for (std::uint64_t i = 0; i < taken_back_steps; ++i) {
       CAPTURE(i);
       bool frozen = false;
       for (std::uint64_t k = 0;; ++k) {
@@ -195,7 +195,7 @@ TEST_CASE("law 7: an optimizer under way is moved over: its collectives end befo
   for (const algorithm a : all_compressed) {
     const auto expected = undisturbed(2, maker(a, policy::buckets));
     std::atomic<unsigned> n_started{0};
-    for (std::uint64_t at = 0; at < n_steps; ++at) {
+    for (std::uint64_t at = 0; at < taken_back_steps; ++at) {
       CAPTURE(static_cast<int>(a));
       CAPTURE(at);
       const auto moved_over = [&](rank& r, const auto& make) {  // an assignment of their type
@@ -223,7 +223,7 @@ TEST_CASE("law 7: an optimizer under way is moved over: its collectives end befo
       };
       const auto states = on_strict_ranks(2, [&](rank& r) {
         with_maker(a, 16, [&](const auto& make) { moved_over(r, make); });
-        while (r.optimizer.steps() < n_steps) (void)r.step(4);
+        while (r.optimizer.steps() < taken_back_steps) (void)r.step(4);
         return r.now();
       });
       for (std::size_t r = 0; r < 2; ++r) {
@@ -231,7 +231,8 @@ TEST_CASE("law 7: an optimizer under way is moved over: its collectives end befo
         CHECK(same);
       }
     }
-    CHECK(n_started.load() == 2 * (a == algorithm::zero_one_adam ? 8 : n_steps));  // 2 local steps
+    CHECK(n_started.load() ==
+          2 * (a == algorithm::zero_one_adam ? 8 : taken_back_steps));  // 2 local steps
   }
 }
 
@@ -244,7 +245,7 @@ TEST_CASE("law 7: a step that has begun is given up with its optimizer") {
       const auto expected = undisturbed(ranks_of(p), make);
       const auto states = on_strict_ranks(ranks_of(p), [&](rank& r) {
         r.build(make);
-        for (std::uint64_t i = 0; i < n_steps; ++i) {
+        for (std::uint64_t i = 0; i < taken_back_steps; ++i) {
           const state before = r.now();
           const auto parameters = r.data.params;
           try {  // as where a trainer's own error unwinds its optimizer

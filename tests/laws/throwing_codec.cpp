@@ -53,14 +53,14 @@ static_assert(onebit::TileCompressor<fragile>);
 
 /// Ten tiles, so that three threads share them; five in each rank's chunk.
 const std::vector<std::size_t> sizes(10, 64);
-constexpr std::uint64_t n_steps = 6;
+constexpr std::uint64_t steps_of_codec = 6;
 
-struct state {
+struct codec_state {
   std::uint64_t parameters = 0, steps = 0;
   std::string checkpoint;
-  friend bool operator==(const state&, const state&) = default;
+  friend bool operator==(const codec_state&, const codec_state&) = default;
 };
-state state_of(any_optimizer& o, const training<>& data) {
+codec_state state_of(any_optimizer& o, const training<>& data) {
   return {data.digest(), o.steps(), saved(o)};
 }
 
@@ -73,7 +73,8 @@ enum class who { nobody, all, all_on_workers, rank_0 };
 /// Trains on two ranks; who throws does so at each tile of each step, the first, the second, ...,
 /// until the step works. Gives the last state of each rank, and how often rank 0 has thrown.
 template <class Make>
-std::pair<std::vector<state>, int> train(const Make& make, algorithm a, int threads, who throws) {
+std::pair<std::vector<codec_state>, int> train(const Make& make, algorithm a, int threads,
+                                               who throws) {
   int n_thrown = 0;
   auto states = on_ranks(2, [&](onebit::threads t) {
     codec_script told;
@@ -82,7 +83,7 @@ std::pair<std::vector<state>, int> train(const Make& make, algorithm a, int thre
     fragile codec;
     codec.told = &told;
     auto o = make(data, t, codec, onebit::host(threads));
-    for (std::uint64_t i = 0; i < n_steps; ++i) {
+    for (std::uint64_t i = 0; i < steps_of_codec; ++i) {
       CAPTURE(i);
       bool frozen = i != freezes_before(a);
       const auto step = [&] {
@@ -95,7 +96,7 @@ std::pair<std::vector<state>, int> train(const Make& make, algorithm a, int thre
         const bool alone = throws == who::rank_0;
         if (alone && (t.rank() != 0 || k == 10)) break;
         CAPTURE(k);
-        const state before = state_of(o, data);
+        const codec_state before = state_of(o, data);
         told.fail_at = told.n_tiles + k;
         bool thrown = false;
         try {
@@ -107,7 +108,7 @@ std::pair<std::vector<state>, int> train(const Make& make, algorithm a, int thre
         told.fail_at = codec_script::never;
         if (!thrown) break;
         if (t.rank() == 0) ++n_thrown;
-        const state after = state_of(o, data);
+        const codec_state after = state_of(o, data);
         CHECK(after.parameters == before.parameters);
         CHECK(after.steps == i);
         CHECK((after.checkpoint != before.checkpoint) == !std::exchange(frozen, true));
