@@ -15,7 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tier=quick examples=OFF build=build/tests time="6 minutes"
 if [[ "${1:-}" == --all ]]; then
-  tier=all examples=ON build=build/tests-all time="half an hour"
+  tier=all examples=ON build=build/tests-all time="16 minutes"
   shift
 fi
 build="${ONEBIT_BUILD_DIR:-$build}"
