@@ -127,7 +127,7 @@ configure() {
   if [[ ! -e "$build/CMakeCache.txt" ]] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
   cmake -S . -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DONEBIT_CUDA=ON \
     "${architecture[@]}" "-DCMAKE_CUDA_FLAGS_RELEASE=-O2 -DNDEBUG" \
-    "-DONEBIT_BUILD_TESTS=$with_tests" \
+    "-DONEBIT_BUILD_TESTS=$with_tests" -DONEBIT_TEST_TIER=all \
     "-DONEBIT_BUILD_BENCH=$with_bench" -DONEBIT_BUILD_EXAMPLES=ON \
     -DONEBIT_INSTALL=OFF -DONEBIT_TESTS_COMPILED=OFF "${cmake_args[@]}"
 }

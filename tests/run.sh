@@ -52,7 +52,11 @@ fi
 cores="$(nproc)"
 # Much template code is compiled, and what it computes must not depend on the level anyway: -O1 where
 # a test trains long, else none, and no debug information.
-configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS=-O1
+flags="-O1"
+if "${CXX:-c++}" --version | grep -q "Free Software"; then # g++ that seldom frees memory: a tenth less time
+  flags+=" --param ggc-min-expand=1000 --param ggc-min-heapsize=1000000"
+fi
+configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=None "-DCMAKE_CXX_FLAGS=$flags"
   -DONEBIT_BRIEF_OPTIONS=-O0
   -DONEBIT_BUILD_TESTS=ON -DONEBIT_TEST_TIER="$tier" -DONEBIT_BUILD_EXAMPLES="$examples"
   -DONEBIT_BUILD_BENCH=OFF -DONEBIT_TORCH=OFF)

@@ -14,8 +14,7 @@ using namespace onebit_test;
 
 namespace {
 
-/// [0, half) on n ranks of First, a checkpoint, the rest on n_after ranks of Second, where the
-/// ranks are compared now and then.
+/// [0, half) on n ranks of First, a checkpoint, the rest on n_after ranks of Second.
 template <class First, class Second, class Make>
 std::vector<trajectory> interrupted(int n, std::uint64_t half, const Make& make, int n_after) {
   const script s;
@@ -48,7 +47,6 @@ std::vector<trajectory> interrupted(int n, std::uint64_t half, const Make& make,
           return std::make_unique<std::istringstream>(files[r]);
         });
       }
-      o.verify();
     }
     if (n == n_after) o.load(in);
     CHECK(o.steps() == half);
@@ -92,4 +90,27 @@ TEST_CASE("cuda checkpoints: a job goes on with other ranks, with the bits of th
             "none");
     }
   });
+}
+
+TEST_CASE("cuda verify: a parameter that differs on one rank is found on all") {
+  const auto told = on<cuda_device>(2, [](auto transport, cuda_device& place) {
+    model<cuda_device> data(place, transport.rank(), transport.size(), {});
+    auto o = one_bit_adam_with(onebit::gather_scatter<onebit::sign<>>{})(data.groups(), transport,
+                                                                         place.backend());
+    (void)steps(o, data, 0, 20);
+    o.verify();
+    struct {
+      std::pair<std::vector<float>, std::vector<float>> all;
+      [[nodiscard]] const auto& values() const { return all; }
+    } changed{data.values()};
+    if (transport.rank() == 1) changed.all.first[3] += 1;
+    data.adopt(changed);
+    try {
+      o.verify();
+    } catch (const onebit::rank_mismatch& e) {
+      return std::string(e.what());
+    }
+    return std::string("nothing");
+  });
+  for (const auto& text : told) CHECK(text == contains{"other parameters"});
 }

@@ -17,7 +17,7 @@ mkdir -p "$build"
 # compile SOURCE PROGRAM [OPTION...]
 compile() {
   # the macro lets them look behind checksums
-  clang++ -std=c++20 -O1 -g1 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -Iinclude -Itests "$1" \
+  clang++ -std=c++20 "$level" -g1 -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -Iinclude -Itests "$1" \
     -o "$2" -pthread "${@:3}"
 }
 # seed PROGRAM CORPUS
@@ -27,13 +27,13 @@ seed() {
 }
 
 cover() {
-  local readers=(include/onebit/{checkpoint,checkpoint_directory,checkpoint_files,restore,roll_call,now}.hpp
-    include/onebit/collective/{slot,marks}.hpp)
+  local readers=(include/onebit/{core/archive,checkpoint/restore,checkpoint_directory/checkpoint_files}.hpp
+    include/onebit/{step/agreement,collective/message}.hpp)
   local source name program
   for source in tests/fuzz/*.cpp; do
     name="$(basename "$source" .cpp)"
     program="$build/$name-coverage"
-    compile "$source" "$program" -O0 -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping
+    compile "$source" "$program" -fsanitize=fuzzer -fprofile-instr-generate -fcoverage-mapping
     export LLVM_PROFILE_FILE="$program.profraw"
     seed "$program" "$build/$name-corpus" >/dev/null 2>&1
     "$program" "$build/$name-corpus" -runs=0 >/dev/null 2>&1
@@ -54,10 +54,14 @@ cover() {
     "$build"/*-coverage.lines | sort -V
 }
 
+level=-O0
 if [[ "${1:-}" == --coverage ]]; then
   cover
   exit
 fi
+seconds="${1:-30}"
+shift || true
+((seconds < 30)) || level=-O1 # with sanitizers four times the time to compile, which long runs repay
 
 # fuzz NAME SECONDS [OPTION...]
 fuzz() {
@@ -77,10 +81,8 @@ fuzz() {
   grep -E ' DONE |number_of_executed_units' "$log"
 }
 export -f compile seed fuzz
-export build
+export build level
 
-seconds="${1:-30}"
-shift || true
 # as many at a time as there are processors
 find tests/fuzz -name '*.cpp' -exec basename -s .cpp {} + | sort |
   xargs -P "$(nproc)" -I{} bash -euo pipefail -c 'fuzz "$@"' fuzz {} "$seconds" "$@"

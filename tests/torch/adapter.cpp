@@ -559,55 +559,28 @@ TEST_CASE("groups may be added before the first step") {
   for (const bool equal : finals) CHECK(equal);
 }
 
-TEST_CASE("groups may be added to a job that runs: what was there goes on, to the bit") {
-  const auto check = [](const auto& make, const onebit::torch_options& options,
-                        at::ScalarType type) {
-    const auto finals = on_ranks(2, [&](onebit::threads comm) {
-      const auto make_tensors = [&](bool late) {
-        const at::NoGradGuard no_grad;
-        tensors x;
-        for (int i = 0; i < 2; ++i) x.push_back(random({40 + i}, late ? 9 + i : i).to(type));
-        for (auto& t : x) t.requires_grad_();
-        return x;
-      };
-      const auto step = [&](auto& optimizer, const tensors& x, int seed, int n) {
-        for (std::size_t i = 0; i < x.size(); ++i) {
-          const int of = seed + 100 * n + 10 * comm.rank() + static_cast<int>(i);
-          at::Tensor(x[i]).mutable_grad() = random(x[i].sizes().vec(), of).to(type);
-        }
-        optimizer.step();
-      };
-      const tensors first = make_tensors(false), late = make_tensors(true);
-      const tensors same_first = make_tensors(false), same_late = make_tensors(true);
-      torch_optimizer optimizer(first, AdamWOptions(1e-2), comm, make, options);
-      torch_optimizer of_first(same_first, AdamWOptions(1e-2), comm, make, options);
-      torch_optimizer of_late(same_late, AdamWOptions(1e-2), comm, make, options);
-      for (int n = 0; n < 5; ++n) step(optimizer, first, 1, n);
-      optimizer.add_param_group(OptimizerParamGroup(late));
-      CHECK(optimizer.core().steps() == 5);
-      for (int n = 0; n < 10; ++n) step(of_first, same_first, 1, n);
-      for (int n = 5; n < 10; ++n) {
-        const auto grads = [&](const tensors& x, int k) {
-          for (std::size_t i = 0; i < x.size(); ++i) {
-            const int of = 1 + 100 * k + 10 * comm.rank() + static_cast<int>(i);
-            at::Tensor(x[i]).mutable_grad() = random(x[i].sizes().vec(), of).to(type);
-          }
-        };
-        grads(first, n);
-        grads(late, n);
-        optimizer.step();
-        step(of_late, same_late, 1, n);
-      }
-      bool equal = true;
-      for (std::size_t i = 0; i < first.size(); ++i) {
-        equal = equal && first[i].equal(same_first[i]) && late[i].equal(same_late[i]);
-      }
-      return equal;
-    });
-    for (const bool equal : finals) CHECK(equal);
-  };
-  check(adam, {}, at::kFloat);
-  check(adam, {}, at::kBFloat16);  // with masters, which stay
+TEST_CASE("a group that a running job is given is an error, and the job goes on without it") {
+  const auto finals = on_ranks(2, [](onebit::threads comm) {
+    net m, undisturbed;
+    torch_optimizer optimizer(m->parameters(), AdamWOptions(1e-2), comm, adam);
+    torch_optimizer other(undisturbed->parameters(), AdamWOptions(1e-2), comm, adam);
+    train(m, optimizer, comm.rank(), 0, 5);
+    train(undisturbed, other, comm.rank(), 0, 10);
+    const tensors late{random({40}, 9).requires_grad_()};
+    CHECK(thrown<onebit::invalid_input>([&] {
+            optimizer.add_param_group(OptimizerParamGroup(late));
+          }) == contains{"other tensors after step 5; add groups before the first step"});
+    CHECK(optimizer.param_groups().size() == 1);
+    train(m, optimizer, comm.rank(), 5, 10);
+    // The base class's takes the group unasked: the step tells, as often as it is called.
+    static_cast<torch::optim::Optimizer&>(optimizer).add_param_group(OptimizerParamGroup(late));
+    for (int i = 0; i < 2; ++i) {
+      CHECK(thrown<onebit::invalid_input>([&] { train(m, optimizer, comm.rank(), 10, 11); }) ==
+            contains{"other tensors after step 10"});
+    }
+    return same(values(m), values(undisturbed));
+  });
+  for (const bool equal : finals) CHECK(equal);
 }
 
 TEST_CASE("what would train wrongly is an error") {

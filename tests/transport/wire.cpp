@@ -177,8 +177,6 @@ TEST_CASE("a wire conforms, whatever it is made of") {
     check_none(on_ranks(n, [&](onebit::threads t) {
       return check(onebit::wire(lazy(t, std::make_shared<notes>())), true);
     }));
-    // a wire is a transport like any other
-    check_none(on_ranks(n, [&](onebit::threads t) { return check(onebit::wire(t), true); }));
   }
 }
 
