@@ -22,6 +22,7 @@
 #include "../support/scripted.hpp"
 #include "../support/training.hpp"
 
+using onebit_test::cases;
 using onebit_test::contains;
 using onebit_test::on_ranks;
 using onebit_test::saved;
@@ -370,14 +371,15 @@ TEST_CASE("shapes that leave ranks, buckets or nodes without work") {
     CAPTURE(sizes.size());
     CAPTURE(sizes.empty() ? 0 : sizes.back());
     for (const bool early : {false, true}) {
-      for (const int n : {1, 3, 5}) {
+      for (const int n : cases({1, 3}, {5})) {
         CAPTURE(n);
         const onebit::gather_scatter small{onebit::sign<>{}, 32};
         check_shape(n, sizes, one_bit_adam_maker{}, small, early);
         check_shape(n, sizes, zero_one_maker{}, small, early);
       }
     }
-    for (const auto& nodes : {std::pair{4, 2}, {6, 3}, {6, 2}, {8, 4}, {8, 2}}) {
+    for (const auto& nodes :
+         cases<std::pair<int, int>>({{4, 2}, {6, 3}}, {{6, 2}, {8, 4}, {8, 2}})) {
       const int n = nodes.first, per_node = nodes.second;
       CAPTURE(n);
       CAPTURE(per_node);

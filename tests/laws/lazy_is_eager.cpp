@@ -65,7 +65,7 @@ const granularity granularities[] = {granularity::vector(),   granularity::layer
 
 TEST_CASE("law 4: lazy is eager, for every granularity, norm, collective and world size") {
   plan p;
-  for (const int w : cases({2, 3}, {1, 4, 5, 8})) {
+  for (const int w : cases({3}, {1, 2, 4, 5, 8})) {
     p.ranks = w;
     for (const granularity scales : granularities) {
       check_both<onebit::l2_scale>(p, scales, false);
@@ -79,7 +79,7 @@ TEST_CASE("law 4: lazy is eager, for every single size") {
     plan p;
     p.sizes = {n};
     p.seed = 100 + n;
-    for (const int w : cases({2, 3}, {1, 4, 5, 8})) {
+    for (const int w : cases({3}, {1, 2, 4, 5, 8})) {
       p.ranks = w;
       check_both<onebit::l2_scale>(p, granularity::layer(), false);
       check_both<onebit::l1_scale>(p, granularity::block(64), true);
@@ -88,7 +88,7 @@ TEST_CASE("law 4: lazy is eager, for every single size") {
   plan p;
   p.sizes = {100003, 5};
   p.steps = 7;
-  for (const int w : {2, 3}) {
+  for (const int w : cases({2}, {3})) {
     p.ranks = w;
     check_both<onebit::l2_scale>(p, granularity::vector(), false);
     check_both<onebit::l1_scale>(p, granularity::block(5024), true);
