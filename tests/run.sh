@@ -13,7 +13,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-tier=quick examples=OFF build=build/tests time="6 minutes"
+tier=quick examples=OFF build=build/tests time="5 minutes"
 if [[ "${1:-}" == --all ]]; then
   tier=all examples=ON build=build/tests-all time="16 minutes"
   shift
