@@ -270,7 +270,7 @@ ONEBIT_C onebit_status onebit_comm_mpi(int, double, onebit_comm** comm) {
   (void)onebit::detail::c_call([] {
     throw onebit::error(onebit::detail::message(
         "onebit_comm_mpi: built without MPI; define ONEBIT_C_WITH_MPI before the include of ",
-        "onebit/onebit_c.hpp"));
+        "onebit/c/onebit_c.hpp"));
   });
   return ONEBIT_UNSUPPORTED;
 }
