@@ -5,8 +5,8 @@
 // floats, the optimizer's state, messages, and what a step needs to be undone. One process plays
 // the rank; the others say what it says.
 //
-//   bench_memory                 a table: bytes per parameter by phase, and how many fit into 24
-//   GiB bench_memory NAME GIB        trains so many as that says fit into GIB, and what it took
+//   bench_memory            a table: bytes per parameter by phase, and how many fit into 24 GiB
+//   bench_memory NAME GIB   trains so many as that says fit into GIB, and tells what it took
 
 #include <sys/resource.h>
 

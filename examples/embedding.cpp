@@ -105,7 +105,7 @@ class trainer {
 };
 
 /// Two replicas of a model whose two halves lie on different ranks.
-float train_in_shards() {
+float train_in_parts() {
   float worst = 0;
   onebit::run_threads(4, [&](onebit::threads comm) {
     std::vector<float> x(500), grad(500);
@@ -113,13 +113,13 @@ float train_in_shards() {
     groups[0].tensors.push_back({x, grad});
     onebit::one_bit_adam_options options;
     options.freeze.after = 40;
-    // [shards]
+    // [model parallel]
     const int part = comm.rank() % 2, replica = comm.rank() / 2;
     const onebit::threads same_part = comm.split(part, replica);
     const onebit::threads same_replica = comm.split(replica, part);
     auto optimizer = onebit::one_bit_adam(groups, same_part, options);
     optimizer.join_model_parallel(same_replica);  // they skip together, clip by one norm
-    // [/shards]
+    // [/model parallel]
     optimizer.warn_with(nullptr);
     for (int step = 0; step < 300; ++step) {
       const float noise = (replica + step) % 2 == 0 ? 0.25F : -0.25F;
@@ -140,8 +140,8 @@ int main() {
     t.train(400);
     if (comm.rank() == 0) one = t.worst();
   });
-  const float shards = train_in_shards();
-  std::printf("farthest from the minimum: %.4f, in shards %.4f\n", static_cast<double>(one),
-              static_cast<double>(shards));
-  return one < 0.1F && shards < 0.1F ? EXIT_SUCCESS : EXIT_FAILURE;
+  const float parts = train_in_parts();
+  std::printf("farthest from the minimum: %.4f, in parts %.4f\n", static_cast<double>(one),
+              static_cast<double>(parts));
+  return one < 0.1F && parts < 0.1F ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -184,7 +184,8 @@ class optimizer {
   /// Steps skipped since the optimizer was built. Waits.
   [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
 
-  // What follows throws invalid_input between begin() and step().
+  // What follows throws invalid_input between begin() and step(); load and load_old_job throw
+  // checkpoint_error there.
   /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
   /// discriminative rates, frozen layers. All ranks must do the same, and again after a load.
   /// Throws invalid_input as the constructor, and for another eps.
@@ -208,7 +209,8 @@ class optimizer {
   void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) { thaw_for(warm_up_steps); }
   /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
   /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
-  /// All ranks must give the same. Throws invalid_input after a step, and where sizes differ.
+  /// All ranks must give the same. Throws invalid_input after a step or begin(), where sizes
+  /// differ, and where m or v is not finite or v is negative.
   void start_from(const std::vector<given_moments>& moments,
                   std::uint64_t steps) requires(takes_moments) {
     take(moments, steps);
@@ -278,8 +280,9 @@ class optimizer {
   [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }  ///< a part
   [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }         ///< what sends
   [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }  ///< what is exchanged
+  /// One tensor of a field of all elements, such as rule().variance(). Waits.
   template <class Field>
-  [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {  ///< of a tensor
+  [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
     auto& e = parts_->lasting;
     const auto flat = e.compressed.sender().flatten(field);
     std::size_t words = 0;  // before it

@@ -360,7 +360,7 @@ TEST_CASE("one flipped bit anywhere: refused on all ranks") {
       auto damaged = whole;
       damaged[1][place / 8] = static_cast<char>(damaged[1][place / 8] ^ (1 << (place % 8)));
       const auto told = refusals(2, damaged, steps, gathered);
-      CHECK(told[1] == contains{"onebit::checkpoint: "});
+      CHECK(told[1] == contains{"checkpoint: "});
       CHECK(told[0] == contains{"load: rank 1 could not read its checkpoint"});
     }
   }

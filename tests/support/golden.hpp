@@ -94,9 +94,6 @@ class golden_case {
   bool has_masks() const {
     return std::any_of(tensors_.begin(), tensors_.end(), [](auto& t) { return t.masked(); });
   }
-  bool has_non_freeze() const {
-    return std::any_of(tensors_.begin(), tensors_.end(), [](auto& t) { return t.non_freeze; });
-  }
 
   /// Whether chunks of whole words of 32 elements, without padding, are the recorded chunks. What
   /// is compressed as one has to divide evenly: LAMB all tensors, the others each tensor.

@@ -190,8 +190,6 @@ class compressed_allreduce {
   // Of the last call; a set is a number below the size of the scales, `padding` for padding.
   const vec& worker_scales(std::size_t rank) const { return worker_scales_.at(rank); }
   const vec& server_scales() const { return server_scales_; }
-  std::size_t worker_set(std::size_t at) const { return worker_set_[at]; }
-  std::size_t server_set(std::size_t at) const { return server_set_[at]; }
 
  private:
   vec scales(const vec& y, const std::vector<std::size_t>& set_of, std::size_t n_sets) const {

@@ -234,6 +234,6 @@ TEST_CASE("a wire counts what leaves a rank, also when the call fails") {
     CHECK(c.sent().collectives == 4);
     c.all_gather(nullptr, nullptr, 0);  // also one that carries nothing
     CHECK(c.sent().collectives == 5);
-    CHECK(c.sent().seconds >= 0);
+    CHECK(c.sent().seconds > 0);
   });
 }

@@ -45,7 +45,7 @@ struct checkpoint_card {
   [[nodiscard, gnu::cold]] std::string difference(const checkpoint_card& here,
                                                   resume_with with) const {
     const auto differ = [](const char* what, text_part a, text_part b) {
-      return join(6, {"onebit::checkpoint: it has ", what, a, ", this optimizer ", b});
+      return join(6, {"checkpoint: it has ", what, a, ", this optimizer ", b});
     };
     const std::string_view its(ranks.name, strnlen(ranks.name, sizeof ranks.name));
     const std::string_view own(here.ranks.name);
@@ -192,7 +192,7 @@ class rank_of_old {
   std::shared_ptr<int> n_splits_;
 };
 
-/// The policy, where nodes have so many ranks.
+/// The policy, where nodes have so many ranks: one that splits has a member `ranks_per_node`.
 template <class C>
 [[nodiscard]] C on_nodes(C policy, std::size_t ranks_per_node) {
   if constexpr (C::splits) policy.ranks_per_node = static_cast<int>(ranks_per_node);

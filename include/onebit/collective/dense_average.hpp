@@ -255,8 +255,6 @@ class dense {
     if (mode == dense_sum::transport_in_bf16 && wire_.size() > 1) wire_.require_half_sums();
   }
 
-  [[nodiscard]] dense_sum mode() const { return mode_; }
-
   using came = gathered_view<detail::mean_codec>;
   using view = clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
   /// The mean, clipped; `to`: as `agree` was told.

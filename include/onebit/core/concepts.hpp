@@ -341,8 +341,6 @@ concept Collective = requires(const C c, const wire& w, const detail::any_backen
   { c.bucket_elements } -> std::convertible_to<std::size_t>;
 };
 
-// The concepts in words: one call per policy, so that a compiler says what is missing.
-
 /// What a policy calls itself, or "custom".
 template <class Policy>
 [[nodiscard]] std::string policy_name(const Policy& policy) {
@@ -353,7 +351,9 @@ template <class Policy>
   }
 }
 
-/// One call per requirement, so that a compiler says in words what is missing.
+/// @{
+/// One assertion per requirement, so that a compiler says in words what is missing: of a
+/// compressor, a transport, a collective over a transport, and a backend.
 template <class C>
 consteval void check_compressor() {
   static_assert(Compressor<C>,
@@ -363,8 +363,6 @@ consteval void check_compressor() {
                 "onebit/compressor/sign.hpp");
 }
 
-/// @{
-/// The same of a transport, of a collective over a transport, and of a backend.
 template <class T>
 consteval void check_transport() {
   static_assert(

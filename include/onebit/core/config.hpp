@@ -104,7 +104,7 @@ struct group_moments {
   friend bool operator==(const group_moments&, const group_moments&) = default;
 };
 
-/// Of moments that are averages from 0, what they are multiplied by too little is 1 minus this.
+/// Moments are averages that start from 0, and so a factor 1 - this too small.
 struct bias_decay {
   /// @{
   /// Beta to the power of the gradients taken in.
@@ -119,7 +119,6 @@ struct moments_seen {
   /// @}
 };
 
-/// Types that only exist in concepts: they stand for what a policy will be given.
 namespace detail {
 
 /// Arithmetic as the standard has it while it lives: rounded to nearest, subnormals as they are, no

@@ -287,7 +287,6 @@ class adam_rule : public moments_rule<B, adam_options> {
         heard, at.tiles, at.tensors, at.numbers, {v_.data()}, at.now, most});
   }
 
-  /// momentum() is empty after the freeze; variance() is sqrt(v) + eps then.
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
 
   template <class Archive>

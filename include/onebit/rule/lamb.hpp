@@ -220,8 +220,7 @@ class lamb_rule : public moments_rule<B, lamb_options> {
     if (plan.exchange && must_know()) m_ = {};
   }
 
-  /// momentum() is empty after the first compressed step; variance() is sqrt(v) + eps after the
-  /// freeze, and this the second variance.
+  /// The second variance, after the freeze.
   [[nodiscard]] const float* fresh_variance() const { return fresh_.data(); }
   /// By tensor: coefficient of the last step, its average, last factor, momentum scaling.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }

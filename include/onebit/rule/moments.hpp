@@ -87,7 +87,9 @@ class moments_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
+  /// Empty after the freeze, where a rule freezes.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
+  /// sqrt(v) + eps after the freeze, where a rule freezes.
   [[nodiscard]] const float* variance() const { return v_.data(); }
 
  protected:

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,24 +20,6 @@
 
 /// The agreement of ranks: when an optimizer is built, and by `verify` later.
 namespace onebit::inline v0_1::detail {
-
-/// Why a step with these numbers cannot be; empty: it can.
-[[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
-                                                           float largest_lr_factor,
-                                                           float inverse_loss_scale,
-                                                           const std::string& where) {
-  const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
-  if (!is_rate || !std::isfinite(lr * largest_lr_factor)) {
-    return message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
-                   largest_lr_factor, "; lr must be 0 or positive, at least 1.2e-38, and finite ",
-                   "times each factor", where);
-  }
-  if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
-    return message("optimizer: step ", step, " with inverse loss scale ", inverse_loss_scale,
-                   "; must be finite and positive", where);
-  }
-  return {};
-}
 
 /// What a rank says of itself when the optimizer is built.
 struct rank_card {
@@ -150,6 +131,21 @@ struct rank_card {
   return cards;
 }
 
+struct majority {
+  std::size_t first;    ///< the first rank that says what most say
+  std::ptrdiff_t size;  ///< so many say it
+};
+/// What most ranks say; of two that as many say, what the lower rank says.
+template <class T>
+[[nodiscard, gnu::cold]] majority majority_of(const std::vector<T>& said) {
+  majority found{0, 0};
+  for (std::size_t r = 0; r < said.size(); ++r) {
+    const auto n = std::count(said.begin(), said.end(), said[r]);
+    if (n > found.size) found = {r, n};
+  }
+  return found;
+}
+
 /// Collective: compares the cards of all ranks. All throw rank_mismatch when one differs, naming
 /// the rank that is in the minority. The number that rank 0 gave.
 [[gnu::cold]] inline std::uint32_t roll_call(wire& comm, const rank_card& mine) {
@@ -161,15 +157,7 @@ struct rank_card {
     throw rank_mismatch(
         message("optimizer: rank ", r, " rejected its input; its own error says why", where));
   }
-  const auto sharers = [&](std::size_t r) {
-    int n = 0;
-    for (const rank_card& other : cards) n += other == cards[r] ? 1 : 0;
-    return n;
-  };
-  std::size_t usual = 0;
-  for (std::size_t r = 1; r < size; ++r) {
-    if (sharers(r) > sharers(usual)) usual = r;
-  }
+  const auto [usual, n_usual] = majority_of(cards);
   for (std::size_t r = 0; r < size; ++r) {
     if (cards[r] == cards[usual]) continue;
     throw rank_mismatch(message(
@@ -179,13 +167,14 @@ struct rank_card {
   return cards[0].number;
 }
 
-/// Runs f, which checks this rank's input. When it throws, tells the other ranks, which wait in
-/// their roll call, before the exception goes on.
+/// Collective: tells the other ranks, which wait in their roll call, that this one takes no part.
 [[gnu::cold]] inline void tell_rejection(wire& comm) {
   rank_card card;
   card.rejected = 1;
   (void)gather_cards(comm, card);
 }
+/// Runs f, which checks this rank's input. When it throws, tells the other ranks before the
+/// exception goes on.
 template <class F>
 [[gnu::cold]] auto attend(wire& comm, const F& f) {
   try {
@@ -244,15 +233,7 @@ struct common_digests {
                                           const common_digests& mine) {
   std::vector<common_digests> all(static_cast<std::size_t>(comm.size()));
   comm.host_all_gather(&mine, all.data(), sizeof mine);
-  const auto sharers = [&](std::size_t r) {
-    int n = 0;
-    for (const common_digests& other : all) n += other == all[r] ? 1 : 0;
-    return n;
-  };
-  std::size_t usual = 0;
-  for (std::size_t r = 1; r < all.size(); ++r) {
-    if (sharers(r) > sharers(usual)) usual = r;
-  }
+  const auto [usual, n_usual] = majority_of(all);
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r] == all[usual]) continue;
     const char* what = all[r].parameters != all[usual].parameters ? "parameters"
@@ -260,7 +241,7 @@ struct common_digests {
                                                                   : "agreed messages";
     throw rank_mismatch(message(
         "verify: after step ", step, " rank ", r, " has other ", what, " than rank ", usual, " (",
-        sharers(usual), " of ", all.size(), " ranks are alike): memory that failed, or a ",
+        n_usual, " of ", all.size(), " ranks are alike): memory that failed, or a ",
         "trainer that changed them on one rank; restart from a checkpoint before", comm.where()));
   }
 }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/dense_average.hpp>
@@ -23,6 +24,28 @@
 
 /// What lasts from step to step.
 namespace onebit::inline v0_1 {
+
+namespace detail {
+
+/// Why a step with these numbers cannot be; empty: it can.
+[[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
+                                                           float largest_lr_factor,
+                                                           float inverse_loss_scale,
+                                                           const std::string& where) {
+  const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
+  if (!is_rate || !std::isfinite(lr * largest_lr_factor)) {
+    return message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
+                   largest_lr_factor, "; lr must be 0 or positive, at least 1.2e-38, and finite ",
+                   "times each factor", where);
+  }
+  if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
+    return message("optimizer: step ", step, " with inverse loss scale ", inverse_loss_scale,
+                   "; must be finite and positive", where);
+  }
+  return {};
+}
+
+}  // namespace detail
 
 /// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
 /// exact average of gradients, and the compressed exchange that the policy C makes.
@@ -250,7 +273,7 @@ struct engine {
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
-  model_parallel_group<B> others;      ///< of the model
+  model_parallel_group<B> others;      ///< the ranks with the other parts of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;
   bool alike = true;       ///< the ranks' parameters: not between two exchanges with local steps

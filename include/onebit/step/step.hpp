@@ -208,7 +208,7 @@ class step_in_progress {
       e.backend().launch(1, clip_own_kernel{e.now(), largest});
     }
   }
-  /// The other shards of the model, if there are any: they skip together, and, where this step has
+  /// The other parts of the model, if there are any: they skip together, and, where this step has
   /// just learned them, `norms` become those of the whole.
   void meet(bool norms) {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
@@ -344,16 +344,15 @@ struct running {
 
   /// Throws invalid_input between begin() and step().
   [[nodiscard]] E& between_steps() {
-    if (open) throw invalid_input(has_begun());
+    if (open) throw invalid_input(refusal() + lasting.comm.where());
     return lasting;
   }
-  [[nodiscard, gnu::cold]] std::string has_begun() const {
+  /// Why nothing may be called or loaded now, without the rank; empty: it may.
+  [[nodiscard, gnu::cold]] std::string refusal() const {
+    if (!open) return {};
     return detail::message("optimizer: step ", lasting.step,
-                           " has begun; call this before begin() or after step()",
-                           lasting.comm.where());
+                           " has begun; call this before begin() or after step()");
   }
-  /// Why nothing may be loaded now; empty: it may.
-  [[nodiscard, gnu::cold]] std::string refusal() const { return open ? has_begun() : ""; }
 
   /// Closes a step that is over, however it ended.
   struct close_after {
