@@ -47,9 +47,7 @@ int main() {
 
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({model.params, model.grads});  // spans: looked at, never copied
-    onebit::one_bit_adam_options options;
-    options.freeze.after = 60;  // exact steps first, then one bit per parameter
-    auto optimizer = onebit::one_bit_adam(groups, comm, options);
+    auto optimizer = onebit::one_bit_adam(groups, comm, {});  // ten exact steps, then one bit
 
     for (int step = 0; step < 400; ++step) {
       const float own_loss = model.forward_backward();

@@ -10,7 +10,7 @@ namespace {
 
 /// 1-bit Adam with any options and collective.
 template <class C = gather_scatter<sign<>>>
-row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 2) {
+row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 4) {
   return {name, family::adam, [=](const groups& g, threads t, const settings& s) {
             return quiet(one_bit_adam(g, t,
                                       {.adam = {.beta2 = s.adam.beta2, .max_step = bound},

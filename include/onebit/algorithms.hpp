@@ -85,11 +85,12 @@ template <class P, class G>
 /// Options of an algorithm that compresses: its rule's, when it compresses, and how the ranks add
 /// up where they average.
 struct one_bit_adam_options {
-  adam_options adam{};      ///< of each step
-  freeze_options freeze{};  ///< when the warm-up ends
-  /// After the freeze v still sees an exact average of the gradients now and then: from a step t of
-  /// the training to the next such step it is t / refreshes, at least 1, so that 0.7 times as many
-  /// come until t has doubled. 0: v is constant from the freeze on, as in the paper.
+  adam_options adam{};                 ///< of each step
+  freeze_options freeze{.after = 10};  ///< when the dense steps end
+  /// Then every rank keeps squares of its own gradients, and v follows from their mean now and
+  /// then: from a step t of the training to the next such step it is t / refreshes, at least 1, so
+  /// that 0.7 times as many come until t has doubled. 0: v is constant from the freeze on, as in
+  /// the paper, which wants a warm-up of 15 to 25% of all steps.
   std::uint64_t refreshes = 16;
   dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };
@@ -110,18 +111,19 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
-/// 1-bit Adam: Adam until v is stable, then the momentum is what travels, one bit per parameter,
-/// with error feedback, and v sees an exact average of the gradients only now and then
-/// (`refreshes`; 0: never, as in the paper). Collective over the transport.
+/// 1-bit Adam: a few steps of Adam, then the momentum is what travels, one bit per parameter, with
+/// error feedback; v follows from squares that each rank keeps of its own gradients (`refreshes`;
+/// 0: it stays, as in the paper). Collective over the transport.
 ///
-/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 8.25 + 4/W
-/// bytes per parameter; in a step that refreshes also those of a dense one, and 4 bytes per
-/// parameter (bf16: 2) of work space, given back where the gaps are long. Elements that had no
-/// gradient up to the freeze or a refresh are not moved (with one rank nothing freezes); weight
-/// decay still acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes at
-/// growing gaps as 0/1 Adam's T_v. `collective` is gather_scatter or all_gather with any
-/// compressor, or hierarchical with one that works word by word: sign<l2_scale> unless said
-/// otherwise.
+/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
+/// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also those of a
+/// dense one and half as many, and 6 bytes per parameter of work space and more for messages, given
+/// back where the gaps are long. Gradients are not written. Elements that had no gradient up to the
+/// freeze or a refresh are not moved (with one rank nothing freezes); weight decay still acts on
+/// them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; how v follows is this library's
+/// (guide/variance.md), at growing gaps as 0/1 Adam's T_v. `collective` is gather_scatter or
+/// all_gather with any compressor, or hierarchical with one that works word by word: sign<l2_scale>
+/// unless said otherwise.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options,
@@ -130,6 +132,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
+    options.adam.keeps_squares = options.refreshes > 0;
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
                      freeze(options.freeze, options.adam.beta2, options.refreshes));
   });

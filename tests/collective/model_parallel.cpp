@@ -273,7 +273,8 @@ TEST_CASE(
     }
   };
   const auto make = [](training<>& data, const onebit::threads& t) {
-    return onebit::one_bit_adam(data.groups(), t, {.adam = {.beta2 = 0.9}, .refreshes = 0});
+    return onebit::one_bit_adam(data.groups(), t,
+                                {.adam = {.beta2 = 0.9}, .freeze = {}, .refreshes = 0});
   };
   const auto freezes = [&](bool joined) {
     return on_ranks(4, [&](const onebit::threads& all) {
@@ -301,7 +302,8 @@ TEST_CASE(
     training<> first(sizes_of_shard[0]), second(sizes_of_shard[1]);
     auto groups = first.groups();
     for (const auto& g : second.groups()) groups.push_back(g);
-    auto o = onebit::one_bit_adam(groups, t, {.adam = {.beta2 = 0.9}, .refreshes = 0});
+    auto o =
+        onebit::one_bit_adam(groups, t, {.adam = {.beta2 = 0.9}, .freeze = {}, .refreshes = 0});
     o.warn_with(nullptr);
     for (std::uint64_t step = 0; step < 150; ++step) {
       gradients(first, t.rank(), step, false);

@@ -206,6 +206,7 @@ TEST_CASE("1-bit Adam's options") {
   for (const double close : {1 - 1e-9, std::nextafter(1.0, 0.0)}) {
     o = {};
     o.adam.beta2 = close;
+    o.freeze.after = 0;
     CHECK(refusal(o) == contains{"freeze_options: after is 0, and beta2 "});
     o.freeze.after = 10;
     CHECK(refusal(o) == "thrown: nothing");

@@ -52,8 +52,8 @@ TEST_CASE("names: ours, and DeepSpeed's in any case") {
 TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   const auto ours = read_options("one_bit_adam", {}).one_bit_adam;
   CHECK(ours.adam.bias_correction);
-  CHECK(ours.adam.max_step == 2);
-  CHECK(ours.freeze.after == 0);
+  CHECK(ours.adam.max_step == 4);
+  CHECK(ours.freeze.after == 10);
   CHECK(ours.refreshes == 16);
   CHECK(read_options("one_bit_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("zero_one_adam", {}).scale_elements == onebit::tile_elements);

@@ -118,7 +118,8 @@ TEST_CASE("thaw: a schedule of one's own, that averages again, is the same") {
           const bool dense = s < freeze_at || (s >= thaw_at && s < freeze_again);
           return onebit::step_plan{.average_gradient = dense, .exchange = !dense, .frozen = !dense};
         });
-        return onebit::optimizer("twice", g, t, onebit::adam_rule({}, onebit::host()), twice,
+        return onebit::optimizer("twice", g, t,
+                                 onebit::adam_rule({.keeps_squares = false}, onebit::host()), twice,
                                  onebit::gather_scatter<onebit::sign<>>{});
       },
       second_phase_steps);

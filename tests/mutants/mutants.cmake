@@ -9,7 +9,7 @@
 # The old text occurs exactly once in the header, and PLANTED in the new text is true where the fault is
 # switched on. It is known when the program runs, so that no fault can be in a constant expression.
 
-# -- kernels and arithmetic: 1 to 10 -------------------------------------------------------------
+# -- kernels and arithmetic: 1 to 12 -------------------------------------------------------------
 
 mutant("a tail word of 31 elements has 32" onebit/backend/lanes.hpp
   [==[return n >= 32 ? ~0U : (1U << n) - 1U;]==]
@@ -26,6 +26,12 @@ mutant("Adam does not correct the bias of v" onebit/rule/adam.hpp
 mutant("1-bit Adam forgets max_step" onebit/rule/adam.hpp
   [==[const float most = bound_of(options_.max_step);]==]
   [==[const float most = bound_of(PLANTED ? 0.0 : options_.max_step);]==])
+mutant("1-bit Adam's v is the mean of the ranks' squares, not the mean's" onebit/rule/adam.hpp
+  [==[part = part < 1 ? part : 1.0F;]==]
+  [==[part = part < 1 && !PLANTED ? part : 1.0F;]==])
+mutant("ranks keep no squares of their own" onebit/rule/adam.hpp
+  [==[if (squares == nullptr) return;]==]
+  [==[if (squares == nullptr || PLANTED) return;]==])
 mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rule/lamb_kernels.hpp
   [==[params.store(k, L::fma(step, L::fma(decay, x, moved), x));]==]
   [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, moved, x))
@@ -43,7 +49,7 @@ mutant("clipping scales small gradients up" onebit/core/clipping.hpp
   [==[return factor < 1 ? factor : 1.0F;]==]
   [==[return factor < 1 || PLANTED ? factor : 1.0F;]==])
 
-# -- exchanges and compressors: 11 to 20 ---------------------------------------------------------
+# -- exchanges and compressors: 13 to 22 ---------------------------------------------------------
 
 mutant("the worker's residual is forgotten" onebit/compressor/sign.hpp
   [==[return L::sub(y, L::with_sign_of(y, L::set(s)));]==]
@@ -77,7 +83,7 @@ mutant("averages in int8 are not bounded" onebit/collective/dense_average.hpp
   [==[L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);]==]
   [==[L::store_as(reinterpret_cast<int8*>(out), PLANTED ? scaled_y : L::bound(scaled_y, 127), 32);]==])
 
-# -- steps and state: 21 to 25 -------------------------------------------------------------------
+# -- steps and state: 23 to 27 -------------------------------------------------------------------
 
 mutant("what was heard in a skipped step is kept" onebit/core/step_context.hpp
   [==[if (both && seen->skip == 0) std::swap(current_, next_);]==]
@@ -95,7 +101,7 @@ mutant("a skipped step counts for the bias of the moments" onebit/core/step_stat
   [==[const bool is_done = now->skip == 0 || local;]==]
   [==[const bool is_done = now->skip == 0 || local || PLANTED;]==])
 
-# -- schedules: 26 to 29 -------------------------------------------------------------------------
+# -- schedules: 28 to 31 -------------------------------------------------------------------------
 
 mutant("the warm-up ends one step late" onebit/schedule/freeze.hpp
   [==[return automatic() ? stable_ : step >= end_;]==]
@@ -110,7 +116,7 @@ mutant("gaps between refreshes double one refresh too early" onebit/schedule/int
   [==[least(refresh / options_.kappa, 62);]==]
   [==[least((refresh + (PLANTED ? 1U : 0U)) / options_.kappa, 62);]==])
 
-# -- checkpoints: 30 to 34 -----------------------------------------------------------------------
+# -- checkpoints: 32 to 36 -----------------------------------------------------------------------
 
 mutant("the server's residual is not saved" onebit/collective/worker.hpp
   [==[a.buffer(residual_, backend);]==]
@@ -128,7 +134,7 @@ mutant("what a node owes is divided by the ranks, not by the nodes" onebit/check
   [==[const std::size_t holders = every_rank ? n_ranks : n_ranks / ranks_per_node;]==]
   [==[const std::size_t holders = every_rank || PLANTED ? n_ranks : n_ranks / ranks_per_node;]==])
 
-# -- agreement of ranks: 35 to 38 ----------------------------------------------------------------
+# -- agreement of ranks: 37 to 40 ----------------------------------------------------------------
 
 mutant("other initial parameters are not seen" onebit/step/agreement.hpp
   [==[a.sizes_digest == b.sizes_digest && a.parameter_digest == b.parameter_digest &&]==]
@@ -143,7 +149,7 @@ mutant("another learning rate on another rank is not seen" onebit/collective/mes
   [==[if (same_step && same_place && found.terms == own.terms) continue;]==]
   [==[if (same_step && same_place && (PLANTED || found.terms == own.terms)) continue;]==])
 
-# -- transports: 39 and 40 -----------------------------------------------------------------------
+# -- transports: 41 and 42 -----------------------------------------------------------------------
 
 mutant("threads: split ignores the key" onebit/transport/threads.hpp
   [==[return a.key != b.key ? a.key < b.key : a.rank < b.rank;]==]

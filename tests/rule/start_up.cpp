@@ -57,6 +57,8 @@ std::pair<double, double> changes(int n_ranks, std::uint64_t steps, const Make& 
 /// 200 steps sum up to 0.2, of which a float knows 1.5e-8: 1.5e-5 of a step. Twice that for the
 /// arithmetic.
 constexpr double start_up_tolerance = 3e-5;
+/// The root of v goes through bf16 twice in a refresh: the ranks' own, and their mean.
+constexpr double followed_tolerance = 0x1p-8;
 
 }  // namespace
 
@@ -75,8 +77,10 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
             changes(n_ranks, 200, [&](const auto& groups, auto transport) {
               return make(groups_without_decay(groups), transport);
             });
-        CHECK(least > 1 - start_up_tolerance);
-        CHECK(greatest < 1 + start_up_tolerance);
+        const double tolerance =
+            start_up_tolerance + (algorithm == "one_bit_adam" ? followed_tolerance : 0);
+        CHECK(least > 1 - tolerance);
+        CHECK(greatest < 1 + tolerance);
       };
       check("adam", [](const auto& g, auto t) { return onebit::adam(g, t); });
       check("one_bit_adam", [&](const auto& g, auto t) {

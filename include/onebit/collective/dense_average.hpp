@@ -16,6 +16,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 /// The uncompressed mean: of gradients, in the warm-up and in the baselines.
 namespace onebit::inline v0_1 {
@@ -382,6 +383,83 @@ class dense {
   gather_scatter_exchange<detail::mean_codec, B> exchange_;
   buffer_of<B, float> squares_;         ///< by slot, where means go to the gradients
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
+};
+
+namespace detail {
+
+/// Values that are not negative, by their roots in bf16: to 0.8%, whatever their size.
+struct root_codec {
+  static constexpr bool scaled = true;
+  static constexpr bool carries = false;
+  static constexpr std::size_t word_bytes = 64;
+
+  [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
+  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
+  template <class L>
+  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
+                                         const typename L::value& y) const {
+    return L::add(sum, y);
+  }
+  template <class L>
+  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
+    L::store_as(reinterpret_cast<bf16*>(out), L::sqrt(y), 32);
+  }
+  template <class L>
+  ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
+    const auto root = L::load_as(reinterpret_cast<const bf16*>(in), 32);
+    return L::mul(root, root);
+  }
+  template <class L>
+  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
+    return L::set(0.0F);
+  }
+};
+static_assert(WordCompressor<root_codec>);
+
+}  // namespace detail
+
+/// Agrees on the mean of what the ranks keep of their own squares: of all elements, and of one
+/// number for each 32 of them behind these.
+///
+/// Cost: 2 collectives a bucket, 2 (W-1)/W 2.06 bytes per element and rank. Memory while in use:
+/// 2.06 (1 + 2/W) bytes per element, and as much again for messages.
+template <class B>
+class squares_average {
+ public:
+  squares_average(wire w, B backend, std::vector<std::size_t> sizes, std::size_t bucket_elements)
+      : exchange_({}, w, std::move(backend), with_sums(sizes),
+                  buckets_of_means(sizes, bucket_elements)) {}
+
+  [[nodiscard]] auto& sender() { return exchange_.sender(); }
+  /// The mean; its last tensor are the numbers.
+  [[nodiscard]] auto heard() { return exchange_.heard({}); }
+  /// Collective; waits, unless the backend is deferred.
+  template <class Produce>
+  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now) {
+    exchange_.agree(produce, turn_of(now));
+  }
+  /// Ends the step: nothing lasts but the memory.
+  void finish(step_scalars* now) { exchange_.finish(turn_of(now)); }
+  /// Allocates what was released, or was never there; whether it did.
+  [[gnu::cold]] bool prepare() {
+    if (exchange_.started()) return false;
+    auto space = exchange_.allocate(false, false);
+    exchange_.hold(space);
+    return true;
+  }
+  void release() noexcept { exchange_.release(); }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
+
+ private:
+  [[nodiscard]] static turn<undo_in_buffer> turn_of(step_scalars* now) { return {now, {}, {}}; }
+  [[nodiscard]] static std::vector<std::size_t>& with_sums(std::vector<std::size_t>& sizes) {
+    std::size_t words = 0;
+    for (const std::size_t n : sizes) words += (n + word_elements - 1) / word_elements;
+    sizes.push_back(words);
+    return sizes;
+  }
+
+  gather_scatter_exchange<detail::root_codec, B> exchange_;
 };
 
 }  // namespace onebit::inline v0_1

@@ -186,7 +186,7 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 struct rule_defaults {
   static constexpr bool accumulates = false;    ///< the carried buffer gathers what is sent later
   static constexpr bool local_steps = false;    ///< steps without communication
-  static constexpr bool refreshes = false;      ///< v, after the freeze, in steps that do both
+  static constexpr bool refreshes = false;      ///< it is a RefreshingRule
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
   static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
@@ -263,7 +263,19 @@ template <class R>
 concept WakingRule = ExchangeRule<R> &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
              std::uint32_t* live) {
-  r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
+  // which elements will have variance after `refresh` or `follow`, from the mean of what is
+  // averaged
+  r.preview_live(gradient, at, live);
+};
+
+/// A rule whose v follows after the freeze, in steps that average and exchange: from what each rank
+/// keeps of its own gradients, which `squares` gives as a message, and the mean gradient.
+template <class R>
+concept RefreshingRule = WakingRule<R> &&
+    requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& mean) {
+  { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: such a step is refused
+  r.squares(at);
+  r.follow(mean, at, mean, at);  // the mean gradient, and the mean of that, each on its own axis
 };
 
 /// A rule with steps in which nothing travels.

@@ -86,69 +86,167 @@ struct adam_dense_kernel {
   }
 };
 
-/// v, by its denominator, from the mean gradient after the freeze; elements that have none, and
-/// `live` bits of 0, may get it now, as variance_kernel says.
-template <class View>
-struct frozen_variance_kernel {
+/// Each rank's own squares at the freeze: v times how much larger its gradient is than the mean.
+struct start_squares_kernel {
   static constexpr bool rare = true;
-  View gradient;
   const tile* tiles;
-  live_mask live;
-  float* denominators;
-  const tensor_numbers* numbers;
-  bool wakes = false;
+  const float* v;
+  float* squares;
+  const step_scalars* now;
 
-  /// The next v of a word, given its live bits.
-  template <class L>
-  ONEBIT_HD typename L::value next(const tensor_numbers& of, std::size_t word,
-                                   const typename L::value& g) const {
-    const auto d = L::load(denominators + word * 32);
-    const auto above = L::max(L::sub(d, L::set(of.c.eps)), L::set(0.0F));
-    const auto root = live.template keep<L>(word, above);
-    const auto v = L::mul(L::mul(root, root), L::set(1 / correction(of.bias.v)));
-    return of.c.template next_variance<L>(v, g);
-  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const auto g = gradient.template at<L>(t, i);
-    const tensor_numbers& of = numbers[t.tensor];
-    const auto one = L::set(1.0F), inverse = L::set(1 / of.v_correction);
+    const float noise = now->noise > 0 ? now->noise : 1.0F;
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t word = t.word + k;
-      const auto gk = g(k), old = live.template keep<L>(word, one);
-      auto v = next<L>(of, word, gk);
-      const auto lives = L::add(old, v);
-      if (wakes) v = L::select(L::positive(old), v, L::mul(L::mul(gk, inverse), gk));
-      const auto d = of.c.template denominator<L>(v, of.v_correction);
-      L::store(denominators + word * 32, L::select(L::positive(lives), d, one));
+      const std::size_t at = (t.word + k) * 32;
+      L::store(squares + at, L::mul(L::load(v + at), L::set(noise * noise)));
     }
   }
 };
 
-/// The bits of the elements that will have variance after it: none dies.
+/// The sum of the squares of a gradient, by word.
+template <class Gradient>
+struct word_squares_kernel {
+  static constexpr bool rare = true;
+  Gradient gradient;
+  const tile* tiles;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto gradient_at = gradient.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto value = gradient_at(k);
+      L::store_scalar(sums + t.word + k, L::fold(L::mul(value, value)));
+    }
+  }
+};
+
+/// What ranks average in a refresh: their own squares, and behind these, as one tensor more, sums
+/// by word.
+struct squares_message {
+  const float *squares, *sums;
+  std::size_t n_words;
+
+  template <class L>
+  struct reader {
+    const float* first;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, L::load(first + 32 * k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {t.word < n_words ? squares + t.word * 32 : sums + (t.word - n_words) * 32};
+  }
+};
+/// Takes the mean of the sums to where they came from.
+template <class View>
+struct take_sums_kernel {
+  static constexpr bool rare = true;
+  View mean;
+  const tile* tiles;
+  std::size_t first_tile, n_words;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[first_tile + i];
+    const auto value = mean.template at<L>(t, first_tile + i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store(sums + (t.word - n_words + k) * 32, value(k));
+    }
+  }
+};
+
+/// What all tensors together have of squares in their mean gradient, as a part of the mean of what
+/// the ranks' gradients have.
+struct mean_ratio_kernel {
+  static constexpr bool serial = true;
+  const step_scalars* now;
+  const float* sums;  ///< by word, the ranks' mean
+  std::size_t n;
+  float* ratio;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    const double each = L::sum(sums, n), mean = now->mean_norm;
+    const double found = each > 0 ? mean * mean / each : 1;
+    L::store_scalar(ratio, found < 1 ? static_cast<float>(found) : 1.0F);
+  }
+};
+
+/// v, by its denominator, from the mean of the ranks' own squares: times the part of them that is
+/// left in the mean gradient of this step, which is measured over a tile. A tile of few elements
+/// says little of that, so that the ratio of all counts as `prior` elements more. Elements without
+/// squares keep what they have.
+template <class View>
+struct followed_variance_kernel {
+  static constexpr bool rare = true;
+  static constexpr float prior = 64;
+  View squares;
+  const tile* tiles;
+  live_mask live;
+  float* denominators;
+  const float* sums;  ///< of this step's gradients: of each, averaged, and of their mean, and the
+                      ///< ratio of all
+  std::size_t n_sums;
+  const tensor_numbers* numbers;
+  const step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto s_at = squares.template at<L>(t, i);
+    const tensor_numbers& of = numbers[t.tensor];
+    const double each = L::sum(sums + t.word, t.n_words());
+    const double left = L::sum(sums + n_sums + t.word, t.n_words());
+    const float all = sums[2 * n_sums], n = static_cast<float>(t.n);
+    float part = each > 0 ? unclipped(left) / static_cast<float>(each) : all;
+    part = part < 1 ? part : 1.0F;
+    part = fmaf(part, n, all * prior) / (n + prior);
+    const auto corrected = L::set(part * correction(of.bias.v)), one = L::set(1.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t word = t.word + k;
+      const auto s = s_at(k), old = L::load(denominators + word * 32);
+      const auto kept = L::select(L::positive(live.template keep<L>(word, one)), old, one);
+      const auto d = of.c.template denominator<L>(L::mul(s, corrected));
+      L::store(denominators + word * 32, L::select(L::positive(s), d, kept));
+    }
+  }
+
+ private:
+  [[nodiscard]] ONEBIT_HD float unclipped(double sum) const {
+    const double clip = now->clip;
+    return static_cast<float>(sum / (clip * clip));
+  }
+};
+
+/// The bits of the elements that have variance, or own squares on some rank: none dies.
 template <class View>
 struct waking_kernel {
   static constexpr bool rare = true;
-  frozen_variance_kernel<View> refresh;
+  View squares;
+  const tile* tiles;
+  live_mask live;
   std::uint32_t* next;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = refresh.tiles[i];
-    const auto g = refresh.gradient.template at<L>(t, i);
-    const tensor_numbers& of = refresh.numbers[t.tensor];
+    const tile& t = tiles[i];
+    const auto s = squares.template at<L>(t, i);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t word = t.word + k;
-      const auto v = refresh.template next<L>(of, word, g(k));
-      const auto lives = L::add(refresh.live.template keep<L>(word, L::set(1.0F)), v);
-      L::store_bits(next + word, L::positive(lives));
+      const auto old = live.template keep<L>(t.word + k, L::set(1.0F));
+      L::store_bits(next + t.word + k, L::positive(L::add(old, s(k))));
     }
   }
 };
 
-/// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m. 12
-/// bytes per element and a bit.
+/// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m; and
+/// what this rank keeps of the squares of its own gradient. 12 bytes per element and a bit; 24 with
+/// the squares.
 template <class View, class P, class G>
 struct adam_update_kernel {
   View momentum;
@@ -156,6 +254,7 @@ struct adam_update_kernel {
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   flat_field denominators;
+  float* squares;  ///< or null
   const step_scalars* now;
   float most;  ///< see adam_options::max_step
 
@@ -173,6 +272,13 @@ struct adam_update_kernel {
       const auto x = params.load(k), divisor = d(k);
       const auto u = L::bound(L::div(L::mul(m(k), correction), divisor), most);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
+    }
+    if (squares == nullptr) return;
+    const gradients_of<L, G> gradient(tensor, t, now);
+    const auto c = numbers[t.tensor].c;
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      float* const word = squares + (t.word + k) * 32;
+      L::store(word, c.template next_variance<L>(L::load(word), gradient.load(k)));
     }
   }
 };
@@ -192,10 +298,13 @@ struct adam_options {
   double max_grad_norm = 0;
   /// Where the momentum came compressed, an element moves by at most so many learning rates in a
   /// step (decay aside); 0: by whatever comes out. Adam's own steps are seldom above 1, and at most
-  /// (1 - beta1) / sqrt(1 - beta2), 3.2. An element whose gradients are much smaller than those
-  /// that it shares a scale with is sent that scale, back and forth, and its small v makes of it
-  /// steps that are thousands of times too large.
-  double max_step = 2;
+  /// (1 - beta1) / sqrt(1 - beta2), 3.2. What is cut is lost, so less is no better. An element
+  /// whose gradients are much smaller than those that it shares a scale with is sent that scale,
+  /// back and forth, and its small v makes of it steps that are thousands of times too large.
+  double max_step = 4;
+  /// Of 1-bit Adam: each rank keeps squares of its own gradients, from which v is refreshed. false:
+  /// v stays as it was at the freeze; one_bit_adam says so where `refreshes` is 0.
+  bool keeps_squares = true;
 };
 
 /// Throws invalid_input when an option is out of range.
@@ -203,11 +312,17 @@ inline void validate(const adam_options& o) {
   validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
 }
 
-/// Adam, and 1-bit Adam once v is frozen. The rule only ever computes: what travels is the
+/// Adam, and 1-bit Adam after its dense steps. The rule only ever computes: what travels is the
 /// collectives' business.
 ///
-/// State: m and v, 8 bytes per element in the warm-up; after the freeze one denominator: 4 bytes.
+/// In compressed steps nobody knows the mean gradient, but each rank its own: it keeps s, the
+/// average of its squares as v is of the mean's. In a refresh the ranks average s, and v is what
+/// that is, times the part of the squares that is left in the mean gradient (1 where ranks agree,
+/// 1/W where gradients are noise): followed_variance_kernel. See guide/variance.md.
+///
+/// State: m and v, 8 bytes per element in dense steps; then a denominator, 4 bytes, and s, 4 bytes.
 /// Source: 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
+/// The refreshes are this library's.
 template <Backend B>
 class adam_rule : public moments_rule<B, adam_options> {
   using base = moments_rule<B, adam_options>;
@@ -226,14 +341,14 @@ class adam_rule : public moments_rule<B, adam_options> {
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
   [[nodiscard]] moments_seen seen(const step_plan& plan) const {
-    return {options_.bias_correction, true, plan.average_gradient};
+    return {options_.bias_correction, true, plan.average_gradient || (frozen_ && keeps_squares())};
   }
+  /// Whether v follows in compressed steps.
+  [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
 
-  /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element. After the
-  /// freeze only v, 12 bytes.
+  /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element.
   template <class View, class P, class G>
   void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    if (frozen_) return at.commit(frozen_variance(gradient, at));
     at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
                                                     m_.data(), v_.data(), at.sums, at.now});
   }
@@ -243,9 +358,39 @@ class adam_rule : public moments_rule<B, adam_options> {
     return detail::sum_of_tiles(at, variance_norm_.data());
   }
 
-  /// Freezes v: fills `live`, hands m over. Allocates nothing.
+  /// What the ranks average in a refresh: the squares up to this step, and of this step's gradient
+  /// their sums by word. 4 bytes read per element.
+  template <class P, class G>
+  [[nodiscard]] detail::squares_message squares(const tiled<B, P, G>& at) {
+    using own = own_gradient<P, G>;
+    backend_.launch(at.n_tiles(),
+                    detail::word_squares_kernel<own>{{at.tensors, at.now}, at.tiles, sums_.data()});
+    return {squares_.data(), sums_.data(), n_words()};
+  }
+  /// v from the mean of that, and from the mean gradient, each on the axis on which it came: its
+  /// denominator. Two passes, 14 bytes per element.
+  template <class View, class At, class SquaresView, class SquaresAt>
+  void follow(const View& gradient, const At& at, const SquaresView& mean, const SquaresAt& its) {
+    float *const sums = sums_.data(), *const left = sums + n_sums(), *const all = left + n_sums();
+    const std::size_t end = its.axis.tensor_tiles().back().begin;
+    at.commit(detail::word_squares_kernel<View>{gradient, at.tiles, left});
+    its.commit(its.n_tiles() - end,
+               detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sums});
+    at.commit(1, detail::mean_ratio_kernel{at.now, sums, n_words(), all});
+    its.commit(end, detail::followed_variance_kernel<SquaresView>{
+                        mean, its.tiles, its.live, v_.data(), sums, n_sums(), at.numbers, at.now});
+  }
+
+  /// Freezes v: fills `live`, hands m over. Allocates before it changes anything.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
+    if (options_.keeps_squares) {
+      auto squares = make_floats(), sums = backend_.template make_buffer<float>(2 * n_sums() + 1);
+      squares_ = std::move(squares);
+      sums_ = std::move(sums);
+      backend_.launch(at.n_tiles(),
+                      detail::start_squares_kernel{at.tiles, v_.data(), squares_.data(), at.now});
+    }
     backend_.launch(at.n_tiles(),
                     detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
     frozen_ = true;
@@ -258,6 +403,8 @@ class adam_rule : public moments_rule<B, adam_options> {
     backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
                                                             v_.data(), at.numbers});
     m_ = std::move(m);
+    squares_ = {};
+    sums_ = {};
     frozen_ = false;
   }
   /// Hands over what was agreed, for an exchange that starts with v frozen.
@@ -267,11 +414,12 @@ class adam_rule : public moments_rule<B, adam_options> {
     backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{agreed, at.tiles, m.data()});
     return {std::move(m), nullptr, at.numbers};
   }
-  /// Which elements will have variance after a refresh.
+  /// Which elements will have variance after a refresh; `mean` as `follow` has it, of which the
+  /// first tiles are the elements'.
   template <class View, class At>
-  void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
-    at.backend.launch(at.n_tiles(),
-                      detail::waking_kernel<View>{frozen_variance(gradient, at), live});
+  void preview_live(const View& mean, const At& at, std::uint32_t* live) {
+    at.backend.launch(at.axis.tensor_tiles().back().begin,
+                      detail::waking_kernel<View>{mean, at.tiles, at.live, live});
   }
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
@@ -284,26 +432,43 @@ class adam_rule : public moments_rule<B, adam_options> {
   void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
     const float most = bound_of(options_.max_step);
     at.commit(detail::adam_update_kernel<View, P, G>{
-        heard, at.tiles, at.tensors, at.numbers, {v_.data()}, at.now, most});
+        heard, at.tiles, at.tensors, at.numbers, {v_.data()}, squares_.data(), at.now, most});
   }
 
-  [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
+  [[nodiscard]] std::size_t state_bytes() const {
+    return m_.bytes() + v_.bytes() + squares_.bytes() + sums_.bytes();
+  }
 
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
     a.buffer(m_, backend_, frozen_ ? 0 : n_floats());
     a.buffer(v_, backend_, n_floats());
+    bool kept = frozen_ && keeps_squares();
+    a.scalar(kept);
+    a.buffer(squares_, backend_, kept ? n_floats() : 0);
+    if constexpr (Archive::reading) {
+      if (frozen_ && keeps_squares() && !kept) {
+        throw checkpoint_error(detail::message(
+            "checkpoint: it has no squares of gradients, since it was saved with refreshes 0; ",
+            "load it with refreshes 0"));
+      }
+      a.put_aside(sums_);
+      if (!keeps_squares()) squares_ = {};
+      if (kept && keeps_squares()) sums_ = backend_.template make_buffer<float>(2 * n_sums() + 1);
+    }
   }
 
  private:
-  template <class View, class At>
-  [[nodiscard]] detail::frozen_variance_kernel<View> frozen_variance(const View& gradient,
-                                                                     const At& at) {
-    return {gradient, at.tiles, at.live, v_.data(), at.numbers, options_.bias_correction};
+  [[nodiscard]] std::size_t n_words() const { return n_floats() / word_elements; }
+  /// Of all words, and of whole words of them.
+  [[nodiscard]] std::size_t n_sums() const {
+    return (n_words() + word_elements - 1) / word_elements * word_elements;
   }
 
   buffer_of<B, double> variance_norm_;
+  float_buffer squares_;  ///< of this rank's gradients, averaged as v is
+  float_buffer sums_;     ///< by word: work space of refreshes
   bool frozen_ = false;
 };
 

@@ -18,8 +18,8 @@ struct freeze_options {
   /// Warm-up steps, the first of which has number 0; 0: freeze automatically.
   std::uint64_t after = 0;
   /// Automatic: freeze when ||v||_1, corrected for its bias, is what it was: the smaller at least
-  /// this part of the larger. It is compared with the ||v||_1 of as many steps ago as v will then
-  /// stay as it is, up to its first refresh; without refreshes, of half of all steps ago, at most
+  /// this part of the larger. It is compared with the ||v||_1 of as many steps ago as there are up
+  /// to the first refresh; without refreshes, of half of all steps ago, at most
   /// 1 / (1 - beta2). At least 16 steps are warm-up, and in those that are looked back on the
   /// learning rate must not have risen.
   /// 0: 0.96 as in the paper, 0.9 with refreshes.
@@ -27,9 +27,10 @@ struct freeze_options {
 };
 
 /// Warm-up with exact averages, then compressed for good. 15-25% of all steps are a usual warm-up
-/// where v is constant afterwards, 5-10% where it is refreshed; `warning` says when v still moved.
-/// Source: 1-bit Adam, algorithm 1 and section 7.1: without refreshes the automatic freeze is the
-/// paper's from step 2 / (1 - beta2) on, but that a v that falls is not stable either.
+/// where v is constant afterwards, and `warning` says when v still moved; where it is refreshed,
+/// ten steps are enough. Source: 1-bit Adam, algorithm 1 and section 7.1: without refreshes the
+/// automatic freeze is the paper's from step 2 / (1 - beta2) on, but that a v that falls is not
+/// stable either.
 class freeze : public schedule_defaults {
  public:
   static constexpr bool thaws = true;  ///< see optimizer::thaw
@@ -56,9 +57,9 @@ class freeze : public schedule_defaults {
               .last_average = refresh && gap_after(step) >= long_gap};
     }
     const bool last = !automatic() && step + 1 >= end_;
-    return {.needs_variance_norm = automatic() || last || is_looked_back_on(step),
-            .may_end_warm_up = automatic() || last,
-            .last_average = last};
+    const bool looks = automatic() || (refreshes_ == 0 && (last || is_looked_back_on(step)));
+    return {
+        .needs_variance_norm = looks, .may_end_warm_up = automatic() || last, .last_average = last};
   }
   /// See Schedule.
   void done(std::uint64_t step, float lr, double variance_norm) {
@@ -75,14 +76,14 @@ class freeze : public schedule_defaults {
   [[nodiscard]] double variance_ratio() const { return ratio_; }
   /// After the last step of the warm-up: that it ended while v moved.
   [[nodiscard]] std::string warning() const {
-    if (automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
+    const bool follows = refreshes_ > 0;  // v goes on
+    if (follows || automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
     const std::uint64_t last = end_ - 1;
     return detail::join(3,
                         {"onebit: the warm-up ends after ", end_ - begin_, " steps, in the last ",
                          look_back(last), " of which ||v||_1 changed by a factor of ", ratio_,
-                         refreshes_ > 0 ? "; refreshes will follow it, rarer and rarer"
-                                        : "; it stays as it is from here on",
-                         ": a longer warm-up (", options_.ratio, " is stable) trains better"});
+                         "; it stays as it is from here on: a longer warm-up (", options_.ratio,
+                         " is stable) trains better"});
   }
   /// From `step` on a warm-up anew, of `after` steps, or, 0, until v is stable. Throws
   /// invalid_input where the constructor would; then nothing has changed.

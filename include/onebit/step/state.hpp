@@ -47,6 +47,12 @@ namespace detail {
 
 }  // namespace detail
 
+/// What an engine has in place of squares_average where v is not refreshed.
+struct no_squares {
+  void release() noexcept {}
+  [[nodiscard]] std::size_t work_bytes() const { return 0; }
+};
+
 /// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
 /// exact average of gradients, and the compressed exchange that the policy C makes.
 /// step.hpp has what is done with them.
@@ -67,19 +73,23 @@ struct engine {
   static_assert(!S::compresses || ExchangeRule<R>,
                 "onebit: this schedule exchanges, but the rule has no message(agreed, at) and "
                 "apply(heard, agreed, at)");
-  static_assert(!R::refreshes || WakingRule<R>,
-                "onebit: this rule says `refreshes`, but has no preview_live(mean, at, live)");
+  static_assert(!R::refreshes || RefreshingRule<R>,
+                "onebit: this rule says `refreshes`, but has no keeps_squares(), squares(at), "
+                "follow(mean, at, squares, at), or preview_live(squares, at, live)");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
   /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
   static constexpr bool scratch_gradients = mean_place<P, G>::in_gradients;
+  /// Whether v is refreshed from the ranks' own squares: then compressed steps keep gradients.
+  static constexpr bool follows = R::refreshes && S::compresses;
+  static constexpr bool undo_where_gradients = scratch_gradients && !follows;
   static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
   static constexpr bool carries = sender_type::carries;
-  static constexpr bool repeats =
-      !scratch_gradients && sender_type::by_word && R::message_lasts && exchange_type::own_messages;
+  static constexpr bool repeats = !undo_where_gradients && sender_type::by_word &&
+                                  R::message_lasts && exchange_type::own_messages;
   using undo_type =
-      std::conditional_t<scratch_gradients, undo_in_gradients<P, G>,
+      std::conditional_t<undo_where_gradients, undo_in_gradients<P, G>,
                          std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>>;
 
   /// Collective: all ranks throw when one rejects its input.
@@ -98,6 +108,7 @@ struct engine {
                                      resolved<G>(sum), comm, rule.backend(), tensors.sizes,
                                      buckets_of_means(tensors.sizes, collective.bucket_elements));
                                })),
+        squares(average_of_squares(collective.bucket_elements)),
         compressed(bind(collective)),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
         announced(tensors.size(), 0) {
@@ -113,7 +124,8 @@ struct engine {
     return rule.state_bytes() + undo.bytes() + live.bytes() + compressed.state_bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return tensors.bytes() + live.next_bytes() + average.work_bytes() + compressed.work_bytes();
+    return tensors.bytes() + live.next_bytes() + average.work_bytes() + squares.work_bytes() +
+           compressed.work_bytes();
   }
   /// Why a step with these numbers cannot be; empty: it can.
   [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
@@ -154,6 +166,14 @@ struct engine {
   [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
     return compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
+  [[nodiscard]] tiled<B, P, G> at_squares(live_mask elements = {}) {
+    return squares.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+  }
+  /// Whether a step with this plan refreshes v.
+  [[nodiscard]] bool refreshes(const step_plan& plan) const {
+    if constexpr (follows) return plan.average_gradient && plan.exchange && rule.keeps_squares();
+    return false;
+  }
   [[nodiscard]] undo_type undo_space() {
     return undo_type::from(tensors.table.data(), undo.data());
   }
@@ -166,8 +186,7 @@ struct engine {
   /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
   [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
-      const bool is_refresh = R::refreshes && plan.average_gradient && plan.exchange;
-      if (!R::local_steps && !is_refresh && plan.average_gradient == plan.exchange) {
+      if (!R::local_steps && plan.average_gradient == plan.exchange && !refreshes(plan)) {
         refuse("neither averages nor exchanges, or does both: not every rule can");
       }
       if (!R::local_steps && !plan.exchange && plan.frozen) {
@@ -180,7 +199,10 @@ struct engine {
         if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
       }
       if (plan.exchange && !compressed.started()) start_compressed();
-      if (is_refresh && live.next_size() == 0) live.set_next(make_mask());
+      if constexpr (follows) {
+        if (refreshes(plan) && squares.prepare()) ++generation;
+        if (refreshes(plan) && live.next_size() == 0) live.set_next(make_mask());
+      }
     }
     if (plan.average_gradient && average.prepare(mean_place_in(plan))) ++generation;
   }
@@ -191,7 +213,7 @@ struct engine {
       compressed.start({}, {});  // gives its memory back
       live.set_current({});
       live.set_next({});
-      average.release();  // refreshes need more room than a warm-up
+      release_averages();  // refreshes need more room than a warm-up
       ++generation;
     } else {
       refuse("averages gradients after the warm-up has ended, and this rule has no way back");
@@ -204,7 +226,7 @@ struct engine {
   }
   /// After a step that was the last for a while to average gradients: gives its memory back.
   void rest() noexcept {
-    average.release();
+    release_averages();
     if constexpr (!R::local_steps) live.set_next({});
     ++generation;
   }
@@ -244,7 +266,7 @@ struct engine {
   }
   /// What an encode pass needs, where the gradients cannot hold it.
   void allocate_undo() {
-    if (scratch_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
+    if (undo_where_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
     undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
   /// All elements, from here on: padding must not be carried. Fills the mask; only launches.
@@ -256,7 +278,7 @@ struct engine {
   }
   [[gnu::cold]] void adopt() {
     if (live.size() > 0) compressed.count_live(mask());
-    average.release();
+    release_averages();
     told = 0;
     alike = !R::local_steps;
     ++generation;
@@ -268,6 +290,7 @@ struct engine {
   S schedule;
   C policy;
   dense<B, mean_place<P, G>> average;
+  std::conditional_t<follows, squares_average<B>, no_squares> squares;
   exchange_type compressed;
   buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
@@ -305,6 +328,19 @@ struct engine {
       return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);
     });
   }
+  void release_averages() noexcept {
+    average.release();
+    squares.release();
+  }
+  [[nodiscard, gnu::cold]] auto average_of_squares([[maybe_unused]] std::size_t bucket_elements) {
+    if constexpr (follows) {
+      return detail::attend(comm, [&] {
+        return squares_average<B>(comm, rule.backend(), tensors.sizes, bucket_elements);
+      });
+    } else {
+      return no_squares{};
+    }
+  }
   [[nodiscard]] buffer_of<B, std::uint32_t> make_mask() {
     return backend().template make_buffer<std::uint32_t>(average.axis().n_words());
   }
@@ -326,7 +362,7 @@ struct engine {
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
-    average.release();
+    release_averages();
     allocate_undo();
     auto space = compressed.allocate(keeps_agreed, R::local_steps);
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();

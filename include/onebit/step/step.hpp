@@ -113,6 +113,9 @@ class step_in_progress {
       e.average.agree(e.mean_message(), e.now(), e.rule.max_grad_norm(), e.mean_place_in(plan_));
       meet(true);
     }
+    if constexpr (E::follows) {
+      if (refreshes()) e.squares.agree(e.rule.squares(e.at_average()), e.now());
+    }
     if (previews()) preview_live();
     if (clips() && uses_own_gradient()) clip_own();
     if (plan_.exchange) {
@@ -134,6 +137,9 @@ class step_in_progress {
   [[gnu::cold]] void finish() {
     E& e = *e_;
     if (plan_.average_gradient) e.average.finish(e.now());
+    if constexpr (E::follows) {
+      if (refreshes()) e.squares.finish(e.now());
+    }
     if (plan_.exchange) end_exchange();
     if (previews()) {
       e.live.keep(e.backend(), e.now());
@@ -232,6 +238,12 @@ class step_in_progress {
     if constexpr (LocalRule<R>) {
       if (!e.compressed.travels()) return e.rule.dense_step(e.mean(plan_), e.at_average(live()));
     }
+    if constexpr (E::follows) {
+      if (refreshes()) {
+        return e.rule.follow(e.mean(plan_), e.at_average(e.mask()), e.squares.heard(),
+                             e.at_squares(e.mask()));
+      }
+    }
     e.rule.refresh(e.mean(plan_), e.at_average(e.mask()));
   }
   void apply() {
@@ -240,7 +252,12 @@ class step_in_progress {
   }
   void preview_live() {
     if constexpr (WakingRule<R>) {
-      e_->rule.preview_live(e_->mean(plan_), e_->at_average(e_->mask()), e_->live.next());
+      E& e = *e_;
+      if constexpr (E::follows) {
+        e.rule.preview_live(e.squares.heard(), e.at_squares(e.mask()), e.live.next());
+      } else {
+        e.rule.preview_live(e.mean(plan_), e.at_average(e.mask()), e.live.next());
+      }
       if (e_->compressed.travels()) e_->compressed.count_live(live());
     }
   }
@@ -312,6 +329,7 @@ class step_in_progress {
     return plan_.average_gradient ? phase::dense : phase::local;
   }
   /// Whether elements come to life in this step.
+  [[nodiscard]] bool refreshes() const { return e_->refreshes(plan_); }
   [[nodiscard]] bool previews() const {
     return WakingRule<R> && plan_.average_gradient && (LocalRule<R> || plan_.exchange);
   }
