@@ -13,7 +13,8 @@ namespace {
 
 using groups = std::vector<param_group<>>;
 
-const one_bit_adam_options frozen{.freeze = {.after = 2}, .refreshes = 0};
+const one_bit_adam_options frozen{.freeze = {.after = 2},
+                                  .refreshes = 1};  // in steps 3, 6, 12, ...
 const one_bit_lamb_options frozen_lamb{.freeze = {.after = 2}};
 /// An exchange in every step: the dearest kind.
 const zero_one_adam_options exchanging{

@@ -47,7 +47,8 @@ int main() {
 
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({model.params, model.grads});  // spans: looked at, never copied
-    auto optimizer = onebit::one_bit_adam(groups, comm, {});  // ten exact steps, then one bit
+    // ten exact steps, then one bit per parameter
+    auto optimizer = onebit::one_bit_adam(groups, comm, {});
 
     for (int step = 0; step < 400; ++step) {
       const float own_loss = model.forward_backward();

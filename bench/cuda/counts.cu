@@ -182,7 +182,8 @@ void count_all(counter& to) {
   const onebit::gather_scatter<onebit::sign<>> exchange;
   const auto one_bit_adam = [&](const groups& g, auto t, auto b) {
     return onebit::one_bit_adam(
-        g, t, onebit::one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 0}, exchange, b);
+        g, t, onebit::one_bit_adam_options{.freeze = {.after = 3}, .refreshes = 1}, exchange,
+        b);  // refreshes in steps 5 and 10
   };
   const auto adam = [](const groups& g, auto t, auto b) { return onebit::adam(g, t, {}, b); };
   // an exchange in every step, or in every other one

@@ -207,7 +207,7 @@ int main(int argc, char** argv) {
     add("adam", [](const groups& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
     add("one_bit_adam", [exchange](const groups& g, auto t, auto b) {
       return onebit::one_bit_adam(
-          g, t, onebit::one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 0}, exchange, b);
+          g, t, onebit::one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 1}, exchange, b);
     });
     add("lamb", [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
     add("one_bit_lamb", [exchange](const groups& g, auto t, auto b) {
