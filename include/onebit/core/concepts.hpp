@@ -272,10 +272,12 @@ concept WakingRule = ExchangeRule<R> &&
 /// keeps of its own gradients, which `squares` gives as a message, and the mean gradient.
 template <class R>
 concept RefreshingRule = WakingRule<R> &&
-    requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& mean) {
+    requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& mean,
+             detail::any_archive a) {
   { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: such a step is refused
   r.squares(at);
   r.follow(mean, at, mean, at);  // the mean gradient, and the mean of that, each on its own axis
+  r.archive_squares(a);          // what it keeps of its own, and `archive` does not have
 };
 
 /// A rule with steps in which nothing travels.

@@ -444,6 +444,10 @@ class adam_rule : public moments_rule<B, adam_options> {
     a.scalar(frozen_);
     a.buffer(m_, backend_, frozen_ ? 0 : n_floats());
     a.buffer(v_, backend_, n_floats());
+  }
+  /// What is not the same on all ranks.
+  template <class Archive>
+  void archive_squares(Archive& a) {
     bool kept = frozen_ && keeps_squares();
     a.scalar(kept);
     a.buffer(squares_, backend_, kept ? n_floats() : 0);

@@ -73,9 +73,10 @@ struct engine {
   static_assert(!S::compresses || ExchangeRule<R>,
                 "onebit: this schedule exchanges, but the rule has no message(agreed, at) and "
                 "apply(heard, agreed, at)");
-  static_assert(!R::refreshes || RefreshingRule<R>,
-                "onebit: this rule says `refreshes`, but has no keeps_squares(), squares(at), "
-                "follow(mean, at, squares, at), or preview_live(squares, at, live)");
+  static_assert(
+      !R::refreshes || RefreshingRule<R>,
+      "onebit: this rule says `refreshes`, but has no keeps_squares(), squares(at), "
+      "follow(mean, at, squares, at), archive_squares(a) or preview_live(squares, at, live)");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
   /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
@@ -249,6 +250,7 @@ struct engine {
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
+    if constexpr (follows) rule.archive_squares(a);
     if constexpr (S::compresses) {
       compressed.archive(a, keeps_agreed);
       const bool masked =
