@@ -407,7 +407,7 @@ struct root_codec {
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
     const auto root = L::load_as(reinterpret_cast<const bf16*>(in), 32);
-    return L::mul(root, root);
+    return L::fma(root, root, L::set(0.0F));  // a product would be contracted with a sum of it
   }
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value&, float) const {

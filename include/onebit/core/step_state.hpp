@@ -277,6 +277,7 @@ struct tensor_numbers {
   float v_correction = 1;
   float own_beta1 = 1;    ///< of its group, also where it rests
   bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what weights sum up to
+  double since = 1;       ///< beta2 to the power of the steps since v was last set as a whole
 };
 
 namespace detail {
@@ -297,6 +298,17 @@ struct set_terms_kernel {
   }
 };
 
+/// v of all tensors is set as a whole: at a freeze, or a refresh.
+struct begin_since_kernel {
+  static constexpr bool serial = true;
+  tensor_numbers* numbers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    L::store_scalar(&numbers[i].since, 1.0);
+  }
+};
+
 /// The biases of all moments, and what a step does to them.
 struct moments_in_step {
   const tensor_terms* terms;
@@ -310,6 +322,10 @@ struct moments_in_step {
     if (!seen.corrected) return {0, 0};
     return {product(bias.m, seen.m && !rests ? m.beta1 : 1),
             product(bias.v, seen.v && !rests ? m.beta2 : 1)};
+  }
+  [[nodiscard]] ONEBIT_HD double next_since(std::size_t i) const {
+    const bool takes = seen.v && terms[i].rests == 0;
+    return product(numbers[i].since, takes ? terms[i].of.beta2 : 1);
   }
   /// That of tensor i after the step.
   [[nodiscard]] ONEBIT_HD bias_decay next(std::size_t i) const {
@@ -366,6 +382,7 @@ struct end_step_kernel {
     const bool is_done = now->skip == 0 || local;
     if (i < tensors.n_tensors && is_done) {
       L::store_scalar(&tensors.numbers[i].bias, tensors.next(i));
+      L::store_scalar(&tensors.numbers[i].since, tensors.next_since(i));
     }
     if (i > 0) return;
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);

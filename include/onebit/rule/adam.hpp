@@ -86,25 +86,6 @@ struct adam_dense_kernel {
   }
 };
 
-/// Each rank's own squares at the freeze: v times how much larger its gradient is than the mean.
-struct start_squares_kernel {
-  static constexpr bool rare = true;
-  const tile* tiles;
-  const float* v;
-  float* squares;
-  const step_scalars* now;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const float noise = now->noise > 0 ? now->noise : 1.0F;
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t at = (t.word + k) * 32;
-      L::store(squares + at, L::mul(L::load(v + at), L::set(noise * noise)));
-    }
-  }
-};
-
 /// The sum of the squares of a gradient, by word.
 template <class Gradient>
 struct word_squares_kernel {
@@ -119,7 +100,7 @@ struct word_squares_kernel {
     const auto gradient_at = gradient.template at<L>(t, i);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto value = gradient_at(k);
-      L::store_scalar(sums + t.word + k, L::fold(L::mul(value, value)));
+      L::store_scalar(sums + t.word + k, L::fold(L::fma(value, value, L::set(0.0F))));
     }
   }
 };
@@ -178,10 +159,10 @@ struct mean_ratio_kernel {
   }
 };
 
-/// v, by its denominator, from the mean of the ranks' own squares: times the part of them that is
-/// left in the mean gradient of this step, which is measured over a tile. A tile of few elements
-/// says little of that, so that the ratio of all counts as `prior` elements more. Elements without
-/// squares keep what they have.
+/// v, by its denominator, goes on by all steps since the last refresh at once: by the mean of the
+/// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
+/// of this step, which is measured over a tile. A tile of few elements says little of that, so that
+/// the ratio of all counts as `prior` elements more. What was kept begins anew.
 template <class View>
 struct followed_variance_kernel {
   static constexpr bool rare = true;
@@ -189,7 +170,7 @@ struct followed_variance_kernel {
   View squares;
   const tile* tiles;
   live_mask live;
-  float* denominators;
+  float *denominators, *own;  ///< own: squares of this rank
   const float* sums;  ///< of this step's gradients: of each, averaged, and of their mean, and the
                       ///< ratio of all
   std::size_t n_sums;
@@ -207,13 +188,19 @@ struct followed_variance_kernel {
     float part = each > 0 ? unclipped(left) / static_cast<float>(each) : all;
     part = part < 1 ? part : 1.0F;
     part = fmaf(part, n, all * prior) / (n + prior);
-    const auto corrected = L::set(part * correction(of.bias.v)), one = L::set(1.0F);
+    const double then = correction(of.bias.v / of.since);  // of v as it stands there
+    const auto old_weight = L::set(static_cast<float>(of.since / then)), weight = L::set(part);
+    const auto one = L::set(1.0F), zero = L::set(0.0F), eps = L::set(of.c.eps);
+    const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t word = t.word + k;
-      const auto s = s_at(k), old = L::load(denominators + word * 32);
-      const auto kept = L::select(L::positive(live.template keep<L>(word, one)), old, one);
-      const auto d = of.c.template denominator<L>(L::mul(s, corrected));
-      L::store(denominators + word * 32, L::select(L::positive(s), d, kept));
+      const std::size_t at = (t.word + k) * 32;
+      const auto above = L::max(L::sub(L::load(denominators + at), eps), zero);
+      const auto root = live.template keep<L>(t.word + k, above);
+      const auto old = L::fma(L::mul(root, old_weight), root, zero);
+      const auto v = L::fma(s_at(k), weight, old);
+      const auto d = of.c.template denominator<L>(v, corrected);
+      L::store(denominators + at, L::select(L::positive(v), d, one));
+      L::store(own + at, zero);
     }
   }
 
@@ -316,9 +303,9 @@ inline void validate(const adam_options& o) {
 /// collectives' business.
 ///
 /// In compressed steps nobody knows the mean gradient, but each rank its own: it keeps s, the
-/// average of its squares as v is of the mean's. In a refresh the ranks average s, and v is what
-/// that is, times the part of the squares that is left in the mean gradient (1 where ranks agree,
-/// 1/W where gradients are noise): followed_variance_kernel. See guide/variance.md.
+/// average of its squares as v is of the mean's, from one refresh to the next. In a refresh the
+/// ranks average s, and v goes on by that, times the part of the squares that is left in the mean
+/// gradient (1 where ranks agree, 1/W where gradients are noise). See guide/variance.md.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then a denominator, 4 bytes, and s, 4 bytes.
 /// Source: 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
@@ -358,8 +345,8 @@ class adam_rule : public moments_rule<B, adam_options> {
     return detail::sum_of_tiles(at, variance_norm_.data());
   }
 
-  /// What the ranks average in a refresh: the squares up to this step, and of this step's gradient
-  /// their sums by word. 4 bytes read per element.
+  /// What the ranks average in a refresh: the squares kept since the last one, and of this step's
+  /// gradient the sums by word. 4 bytes read per element.
   template <class P, class G>
   [[nodiscard]] detail::squares_message squares(const tiled<B, P, G>& at) {
     using own = own_gradient<P, G>;
@@ -377,8 +364,9 @@ class adam_rule : public moments_rule<B, adam_options> {
     its.commit(its.n_tiles() - end,
                detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sums});
     at.commit(1, detail::mean_ratio_kernel{at.now, sums, n_words(), all});
-    its.commit(end, detail::followed_variance_kernel<SquaresView>{
-                        mean, its.tiles, its.live, v_.data(), sums, n_sums(), at.numbers, at.now});
+    its.commit(end, detail::followed_variance_kernel<SquaresView>{mean, its.tiles, its.live,
+                                                                  v_.data(), squares_.data(), sums,
+                                                                  n_sums(), at.numbers, at.now});
   }
 
   /// Freezes v: fills `live`, hands m over. Allocates before it changes anything.
@@ -388,8 +376,6 @@ class adam_rule : public moments_rule<B, adam_options> {
       auto squares = make_floats(), sums = backend_.template make_buffer<float>(2 * n_sums() + 1);
       squares_ = std::move(squares);
       sums_ = std::move(sums);
-      backend_.launch(at.n_tiles(),
-                      detail::start_squares_kernel{at.tiles, v_.data(), squares_.data(), at.now});
     }
     backend_.launch(at.n_tiles(),
                     detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
@@ -471,7 +457,7 @@ class adam_rule : public moments_rule<B, adam_options> {
   }
 
   buffer_of<B, double> variance_norm_;
-  float_buffer squares_;  ///< of this rank's gradients, averaged as v is
+  float_buffer squares_;  ///< of this rank's gradients since the last refresh, as v takes them
   float_buffer sums_;     ///< by word: work space of refreshes
   bool frozen_ = false;
 };

@@ -370,6 +370,7 @@ struct engine {
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches
+    backend().launch(tensors.size(), detail::begin_since_kernel{tensors.numbers.data()});
     take_part(std::move(elements));
     ++generation;
   }

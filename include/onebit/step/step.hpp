@@ -240,8 +240,10 @@ class step_in_progress {
     }
     if constexpr (E::follows) {
       if (refreshes()) {
-        return e.rule.follow(e.mean(plan_), e.at_average(e.mask()), e.squares.heard(),
-                             e.at_squares(e.mask()));
+        e.rule.follow(e.mean(plan_), e.at_average(e.mask()), e.squares.heard(),
+                      e.at_squares(e.mask()));
+        return launch_commit(e.backend(), e.now(), e.tensors.size(),
+                             detail::begin_since_kernel{e.tensors.numbers.data()});
       }
     }
     e.rule.refresh(e.mean(plan_), e.at_average(e.mask()));

@@ -285,6 +285,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     for (tensor_numbers& of : n) {
       a.local(of.bias.m);
       a.local(of.bias.v);
+      a.local(of.since);
     }
     if constexpr (Archive::reading) {
       for (tensor_numbers& of : n) {
