@@ -115,7 +115,7 @@ template <class P, class G, class T, class B = host>
 /// error feedback; v follows from squares that each rank keeps of its own gradients (`refreshes`;
 /// 0: it stays, as in the paper). Collective over the transport.
 ///
-/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
+/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.5 + 4/W
 /// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also those of a
 /// dense one and half as many, and 6 bytes per parameter of work space and more for messages, given
 /// back where the gaps are long. Gradients are not written. Elements that had no gradient up to the

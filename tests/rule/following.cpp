@@ -29,11 +29,13 @@ constexpr double beta2 = 0.95;
 struct gradients {
   float signal, noise;
   double later = 1;
+  float apart = 0;  ///< added on even ranks, subtracted on odd ones: the mean has none of it
   [[nodiscard]] float at(std::uint64_t step, int rank, std::size_t i) const {
     const float size = 0.5F + static_cast<float>(i % 7) / 7;
     const float change = step < 150 ? 1.0F : static_cast<float>(later);
     const auto seed = (step * 16 + static_cast<std::uint64_t>(rank)) * 8192 + i;
-    return change * size * (signal + noise * onebit_test::noise(seed));
+    return size * (change * (signal + noise * onebit_test::noise(seed)) +
+                   (rank % 2 == 0 ? apart : -apart));
   }
 };
 
@@ -96,6 +98,7 @@ TEST_CASE("v follows: from the ranks' own squares it is that of the mean gradien
     check(3, {1, 0, later}, 0.01);
     check(3, {0, 1, later}, 0.06);  // noise: a third of the squares is left
     check(2, {0.5F, 0.5F, later}, 0.06);
+    check(2, {1, 0, later, 3}, 0.02);  // each rank pulls its own way
   }
 }
 
