@@ -10,7 +10,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <onebit/onebit.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -138,4 +140,97 @@ TEST_CASE("v follows: elements that first get a gradient after the dense steps")
     if (i % 3 == 1) CHECK(moved[0][i] < -0.05F);  // one rank's squares wake it on both
     if (i % 3 == 2) CHECK(moved[0][i] == 0.0F);
   }
+}
+
+TEST_CASE("v follows: what each of three ranks has kept counts on two by its mean") {
+  constexpr std::uint64_t saved_at = 43;
+  const auto make = [](auto& x, auto& g, onebit::threads t) {
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, g});
+    onebit::one_bit_adam_options options;
+    options.refreshes = 1;  // in steps 19, 38, 76
+    return onebit::one_bit_adam(groups, t, options);
+  };
+  // the first ten elements: of rank 2 alone, and only just before the checkpoint
+  const auto fill = [](std::vector<float>& g, int rank, std::uint64_t step) {
+    for (std::size_t i = 0; i < g.size(); ++i) {
+      g[i] = i >= 10 || (rank == 2 && step >= 40 && step < 42) ? 1.0F : 0.0F;
+    }
+  };
+  std::vector<std::string> files(3);
+  const auto params = on_ranks(3, [&](onebit::threads t) {
+    std::vector<float> x(n), g(n);
+    auto o = make(x, g, t);
+    for (std::uint64_t step = 0; step < saved_at; ++step) {
+      fill(g, t.rank(), step);
+      (void)o.step(1e-3F);
+    }
+    std::ostringstream out;
+    o.save(out);
+    files[static_cast<std::size_t>(t.rank())] = out.str();
+    return x;
+  });
+  onebit::run_threads(2, [&](onebit::threads t) {
+    std::vector<float> x(n), g(n);
+    auto o = make(x, g, t);
+    x = params[0];
+    o.load_old_job(3,
+                   [&](std::size_t r) { return std::make_unique<std::istringstream>(files[r]); });
+    CHECK((o.live().words[0] & 0x3FFU) == 0);
+    for (std::uint64_t step = saved_at; step < 77; ++step) {
+      fill(g, t.rank(), step);
+      CHECK_FALSE(o.step(1e-3F).skipped);
+    }
+    CHECK((o.live().words[0] & 0x3FFU) == 0x3FFU);
+    o.verify();
+  });
+  onebit::run_threads(3, [&](onebit::threads t) {
+    std::vector<float> x(n), g(n);
+    auto o = make(x, g, t);
+    x = params[0];
+    const std::string& whole = files[static_cast<std::size_t>(t.rank())];
+    std::istringstream cut(whole.substr(0, whole.size() - 40));
+    CHECK_THROWS_AS(o.load(cut), onebit::checkpoint_error);
+    CHECK(o.steps() == 0);
+  });
+}
+
+TEST_CASE("v follows: down to nothing where gradients end, and no element dies of it") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    std::vector<float> x(64), g(64);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, g});
+    onebit::one_bit_adam_options options;
+    options.adam.beta2 = 0.9;
+    auto o = onebit::one_bit_adam(groups, t, options);
+    for (std::uint64_t step = 0; step < 1600; ++step) {
+      g.assign(64, step < 60 ? 1.0F : 0.0F);
+      (void)o.step(1e-3F);
+      if (step % 100 != 99) continue;
+      const auto d = o.copy(onebit::flat_field{o.rule().variance()}, 0);
+      for (const float of : d) CHECK(of < (step < 1000 ? 0.5F : 1e-6F));
+    }
+  });
+}
+
+TEST_CASE("v follows: a rank that averages where the others refresh is found on all") {
+  const auto told = on_ranks(2, [](onebit::threads t) {
+    std::vector<float> x(64), g(64);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, g});
+    auto o = onebit::one_bit_adam(groups, t, {});
+    for (std::uint64_t step = 0; step < 12; ++step) {
+      g.assign(64, 1.0F);
+      (void)o.step(1e-3F);
+    }
+    if (t.rank() == 1) o.thaw(5);
+    g.assign(64, 1.0F);
+    try {
+      (void)o.step(1e-3F);
+    } catch (const onebit::rank_mismatch&) {
+      return std::string("found");
+    }
+    return std::string("nothing");
+  });
+  for (const auto& text : told) CHECK(text == "found");
 }

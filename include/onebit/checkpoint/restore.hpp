@@ -256,6 +256,15 @@ template <class E>
         add(s, tiles, served_field{residual, f}, 1.0F);
       });
 }
+/// flat += this rank's part of the mean of what n_ranks ranks have kept of their own squares.
+template <class E>
+[[gnu::cold]] void add_squares(E& old, std::size_t n_ranks, float* flat) {
+  if (old.rule.squares() == nullptr) return;
+  auto& s = old.average.sender();
+  const add_field_kernel<flat_field> add{
+      {old.rule.squares()}, s.tiles(), 0, {flat}, 1.0F / static_cast<float>(n_ranks)};
+  s.backend().launch(s.axis().tiles().size(), add);
+}
 /// Adds to what this rank carries.
 template <class E>
 [[gnu::cold]] void carry_on(E& e, const float* owed) {
@@ -274,7 +283,7 @@ template <class E>
 /// Moments, parameters' anchors and masks are the same on all ranks, or of one of them, whose place
 /// this rank takes. What exchanges owe is kept on average: every new rank (or node) carries the
 /// mean of the old ones' residuals, and what their servers still meant to say; so the sum of what
-/// is sent from now on is what it would have been.
+/// is sent from now on is what it would have been. So are squares of gradients that ranks keep.
 template <class E>
 class old_job {
   using B = typename E::backend_type;
@@ -286,8 +295,8 @@ class old_job {
       : e_(&e),
         n_(n),
         source_rank_(source),
-        owed_(e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements)) {
-  }
+        owed_(make_flat(e)),
+        squares_(E::follows ? make_flat(e) : decltype(squares_){}) {}
 
   /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
   /// tensors, and, from the rank whose place this one takes, its parameters. Throws
@@ -330,6 +339,7 @@ class old_job {
     old->adopt();
     old->tensors.take_terms(old->backend());
     detail::add_owed(*old, n_, node_, owed_.data());
+    if constexpr (E::follows) detail::add_squares(*old, n_, squares_.data());
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
@@ -363,6 +373,7 @@ class old_job {
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
+    if constexpr (E::follows) e.rule.take_squares(std::move(squares_));
     if (old.live.size() > 0 || !starts) e.live = std::move(old.live);  // else all elements
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
@@ -399,7 +410,11 @@ class old_job {
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  buffer_of<B, float> owed_;  ///< on the flat axis
+  [[nodiscard]] static buffer_of<B, float> make_flat(E& e) {
+    return e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements);
+  }
+  buffer_of<B, float> owed_;     ///< on the flat axis
+  buffer_of<B, float> squares_;  ///< on the flat axis: the mean of what the ranks have kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   typename E::exchange_type::space space_{};

@@ -426,11 +426,13 @@ static_assert(WordCompressor<root_codec>);
 template <class B>
 class squares_average {
  public:
-  squares_average(wire w, B backend, std::vector<std::size_t> sizes, std::size_t bucket_elements)
+  /// For tensors of these sizes, in buckets as `dense` has them. Not collective.
+  squares_average(wire w, B backend, const std::vector<std::size_t>& sizes,
+                  std::size_t bucket_elements)
       : exchange_({}, w, std::move(backend), with_sums(sizes),
                   buckets_of_means(sizes, bucket_elements)) {}
 
-  [[nodiscard]] auto& sender() { return exchange_.sender(); }
+  [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `heard`
   /// The mean; its last tensor are the numbers.
   [[nodiscard]] auto heard() { return exchange_.heard({}); }
   /// Collective; waits, unless the backend is deferred.
@@ -447,12 +449,13 @@ class squares_average {
     exchange_.hold(space);
     return true;
   }
-  void release() noexcept { exchange_.release(); }
+  void release() noexcept { exchange_.release(); }  ///< gives the memory back
+  /// Bytes of tables, and of what is allocated now.
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
  private:
   [[nodiscard]] static turn<undo_in_buffer> turn_of(step_scalars* now) { return {now, {}, {}}; }
-  [[nodiscard]] static std::vector<std::size_t>& with_sums(std::vector<std::size_t>& sizes) {
+  [[nodiscard]] static std::vector<std::size_t> with_sums(std::vector<std::size_t> sizes) {
     std::size_t words = 0;
     for (const std::size_t n : sizes) words += (n + word_elements - 1) / word_elements;
     sizes.push_back(words);

@@ -142,19 +142,38 @@ struct take_sums_kernel {
   }
 };
 
-/// What all tensors together have of squares in their mean gradient, as a part of the mean of what
-/// the ranks' gradients have.
+/// The sum of what lies by word, by tile.
+struct tile_sums_kernel {
+  static constexpr bool serial = true;
+  const tile* tiles;
+  const float* by_word;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    L::store_scalar(sums + i, static_cast<float>(L::sum(by_word + t.word, t.n_words())));
+  }
+};
+
+/// What a clipped gradient has of squares, before it was clipped.
+ONEBIT_HD double unclipped(double squares, const step_scalars* now) {
+  const double clip = now->clip;
+  return squares / (clip * clip);
+}
+
+/// The part of all squares that is left in the mean gradient, from two rows of sums.
 struct mean_ratio_kernel {
   static constexpr bool serial = true;
   const step_scalars* now;
-  const float* sums;  ///< by word, the ranks' mean
-  std::size_t n;
+  const float *each, *left;
+  std::size_t n_each, n_left;
   float* ratio;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const double each = L::sum(sums, n), mean = now->mean_norm;
-    const double found = each > 0 ? mean * mean / each : 1;
+    const double all = L::sum(each, n_each), mean = unclipped(L::sum(left, n_left), now);
+    const double found = all > 0 ? mean / all : 1;
     L::store_scalar(ratio, found < 1 ? static_cast<float>(found) : 1.0F);
   }
 };
@@ -185,7 +204,7 @@ struct followed_variance_kernel {
     const double each = L::sum(sums + t.word, t.n_words());
     const double left = L::sum(sums + n_sums + t.word, t.n_words());
     const float all = sums[2 * n_sums], n = static_cast<float>(t.n);
-    float part = each > 0 ? unclipped(left) / static_cast<float>(each) : all;
+    float part = each > 0 ? static_cast<float>(unclipped(left, now) / each) : all;
     part = part < 1 ? part : 1.0F;
     part = fmaf(part, n, all * prior) / (n + prior);
     const double then = correction(of.bias.v / of.since);  // of v as it stands there
@@ -197,17 +216,12 @@ struct followed_variance_kernel {
       const auto above = L::max(L::sub(L::load(denominators + at), eps), zero);
       const auto root = live.template keep<L>(t.word + k, above);
       const auto old = L::fma(L::mul(root, old_weight), root, zero);
-      const auto v = L::fma(s_at(k), weight, old);
+      const auto s = s_at(k), v = L::fma(s, weight, old);
       const auto d = of.c.template denominator<L>(v, corrected);
-      L::store(denominators + at, L::select(L::positive(v), d, one));
+      const auto lives = L::add(live.template keep<L>(t.word + k, one), s);
+      L::store(denominators + at, L::select(L::positive(lives), d, one));
       L::store(own + at, zero);
     }
-  }
-
- private:
-  [[nodiscard]] ONEBIT_HD float unclipped(double sum) const {
-    const double clip = now->clip;
-    return static_cast<float>(sum / (clip * clip));
   }
 };
 
@@ -330,6 +344,13 @@ class adam_rule : public moments_rule<B, adam_options> {
   [[nodiscard]] moments_seen seen(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || (frozen_ && keeps_squares())};
   }
+  /// What this rank has kept of the squares of its own gradients since the last refresh, on the
+  /// flat axis; null: nothing.
+  [[nodiscard]] const float* squares() const { return squares_.data(); }
+  /// Goes on with what other ranks have kept, if any.
+  void take_squares(float_buffer&& mean) noexcept {
+    if (squares_.size() > 0) squares_ = std::move(mean);
+  }
   /// Whether v follows in compressed steps.
   [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
 
@@ -363,7 +384,9 @@ class adam_rule : public moments_rule<B, adam_options> {
     at.commit(detail::word_squares_kernel<View>{gradient, at.tiles, left});
     its.commit(its.n_tiles() - end,
                detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sums});
-    at.commit(1, detail::mean_ratio_kernel{at.now, sums, n_words(), all});
+    at.commit(detail::tile_sums_kernel{at.tiles, sums, at.sums});
+    its.commit(end, detail::tile_sums_kernel{its.tiles, left, its.sums});
+    at.commit(1, detail::mean_ratio_kernel{at.now, at.sums, its.sums, at.n_tiles(), end, all});
     its.commit(end, detail::followed_variance_kernel<SquaresView>{mean, its.tiles, its.live,
                                                                   v_.data(), squares_.data(), sums,
                                                                   n_sums(), at.numbers, at.now});
@@ -435,7 +458,7 @@ class adam_rule : public moments_rule<B, adam_options> {
   template <class Archive>
   void archive_squares(Archive& a) {
     bool kept = frozen_ && keeps_squares();
-    a.scalar(kept);
+    a.local(kept);
     a.buffer(squares_, backend_, kept ? n_floats() : 0);
     if constexpr (Archive::reading) {
       if (frozen_ && keeps_squares() && !kept) {
@@ -451,7 +474,7 @@ class adam_rule : public moments_rule<B, adam_options> {
 
  private:
   [[nodiscard]] std::size_t n_words() const { return n_floats() / word_elements; }
-  /// Of all words, and of whole words of them.
+  /// n_words, rounded up to whole words of sums.
   [[nodiscard]] std::size_t n_sums() const {
     return (n_words() + word_elements - 1) / word_elements * word_elements;
   }

@@ -49,8 +49,8 @@ namespace detail {
 
 /// What an engine has in place of squares_average where v is not refreshed.
 struct no_squares {
-  void release() noexcept {}
-  [[nodiscard]] std::size_t work_bytes() const { return 0; }
+  void release() noexcept {}                                  ///< there is nothing
+  [[nodiscard]] std::size_t work_bytes() const { return 0; }  ///< none
 };
 
 /// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the

@@ -114,7 +114,7 @@ class step_in_progress {
       meet(true);
     }
     if constexpr (E::follows) {
-      if (refreshes()) e.squares.agree(e.rule.squares(e.at_average()), e.now());
+      if (refreshes() && !parted()) e.squares.agree(e.rule.squares(e.at_average()), e.now());
     }
     if (previews()) preview_live();
     if (clips() && uses_own_gradient()) clip_own();
