@@ -258,7 +258,7 @@ template <class E>
 }
 /// flat += this rank's part of the mean of what n_ranks ranks have kept of their own squares.
 template <class E>
-[[gnu::cold]] void add_squares(E& old, std::size_t n_ranks, float* flat) {
+[[gnu::cold]] void add_kept_squares(E& old, std::size_t n_ranks, float* flat) {
   if (old.rule.squares() == nullptr) return;
   auto& s = old.average.sender();
   const add_field_kernel<flat_field> add{
@@ -339,7 +339,7 @@ class old_job {
     old->adopt();
     old->tensors.take_terms(old->backend());
     detail::add_owed(*old, n_, node_, owed_.data());
-    if constexpr (E::follows) detail::add_squares(*old, n_, squares_.data());
+    if constexpr (E::follows) detail::add_kept_squares(*old, n_, squares_.data());
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
