@@ -16,6 +16,7 @@
 
 #include "../support/training.hpp"
 
+using onebit_test::cases;
 using onebit_test::on_ranks;
 using onebit_test::training;
 
