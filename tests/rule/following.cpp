@@ -23,12 +23,12 @@ using onebit_test::on_ranks;
 
 namespace {
 
-constexpr std::size_t n = 6000;  // two tiles
-constexpr double beta2 = 0.95;
+constexpr std::size_t n_shown = 6000;  // two tiles
+constexpr double followed_beta2 = 0.95;
 
 /// The element's gradient on a rank: signal + noise, of a size that differs by element, and grows
 /// or falls by ten after step 150.
-struct gradients {
+struct shown_gradients {
   float signal, noise;
   double later = 1;
   float apart = 0;  ///< added on even ranks, subtracted on odd ones: the mean has none of it
@@ -42,27 +42,27 @@ struct gradients {
 };
 
 /// The square roots of v of the library over those of the mean gradients, in order, at the end.
-std::vector<double> ratios(int n_ranks, const gradients& g, std::uint64_t refreshes,
-                           double max_grad_norm = 0) {
+std::vector<double> root_ratios(int n_ranks, const shown_gradients& g, std::uint64_t refreshes,
+                                double max_grad_norm = 0) {
   const auto of_ranks = on_ranks(n_ranks, [&](onebit::threads t) {
-    std::vector<float> x(n), own(n);
+    std::vector<float> x(n_shown), own(n_shown);
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({x, own});
     onebit::one_bit_adam_options options;
-    options.adam.beta2 = beta2;
+    options.adam.beta2 = followed_beta2;
     options.adam.max_grad_norm = max_grad_norm;
     options.refreshes = refreshes;
     auto o = onebit::one_bit_adam(groups, t, options);
     o.warn_with(nullptr);
-    std::vector<double> v(n);
+    std::vector<double> v(n_shown);
     double bias = 1;
     std::vector<double> found;
     for (std::uint64_t step = 0; step < 400; ++step) {
-      bias *= beta2;
-      for (std::size_t i = 0; i < n; ++i) {
+      bias *= followed_beta2;
+      for (std::size_t i = 0; i < n_shown; ++i) {
         double mean = 0;
         for (int r = 0; r < n_ranks; ++r) mean += static_cast<double>(g.at(step, r, i)) / n_ranks;
-        v[i] = beta2 * v[i] + (1 - beta2) * mean * mean;
+        v[i] = followed_beta2 * v[i] + (1 - followed_beta2) * mean * mean;
         own[i] = g.at(step, t.rank(), i);
       }
       const auto report = o.step(1e-3F);
@@ -70,7 +70,7 @@ std::vector<double> ratios(int n_ranks, const gradients& g, std::uint64_t refres
       if (report.phase == onebit::phase::dense || report.collectives < 6) continue;
       found.clear();  // v was refreshed: of the gradients before this step
       const auto d = o.copy(onebit::flat_field{o.rule().variance()}, 0);
-      for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t i = 0; i < n_shown; ++i) {
         found.push_back(static_cast<double>(d[i]) / std::sqrt(v[i] / (1 - bias)));
       }
     }
@@ -84,16 +84,16 @@ std::vector<double> ratios(int n_ranks, const gradients& g, std::uint64_t refres
 }  // namespace
 
 TEST_CASE("v follows: from the ranks' own squares it is that of the mean gradient") {
-  const auto check = [](int ranks, const gradients& g, double tolerance) {
+  const auto check = [](int ranks, const shown_gradients& g, double tolerance) {
     CAPTURE(ranks);
     CAPTURE(g.signal);
     CAPTURE(g.later);
-    const auto found = ratios(ranks, g, 16);
-    REQUIRE(found.size() == n);
-    CHECK(found[n / 2] == doctest::Approx(1).epsilon(tolerance));
+    const auto found = root_ratios(ranks, g, 16);
+    REQUIRE(found.size() == n_shown);
+    CHECK(found[n_shown / 2] == doctest::Approx(1).epsilon(tolerance));
     // an element's v is an average of some 40 squares, which are other squares on either side
-    CHECK(found[n / 100] > (g.signal > 0 ? 0.9 : 0.5));
-    CHECK(found[n - n / 100] < (g.signal > 0 ? 1.1 : 2.0));
+    CHECK(found[n_shown / 100] > (g.signal > 0 ? 0.9 : 0.5));
+    CHECK(found[n_shown - n_shown / 100] < (g.signal > 0 ? 1.1 : 2.0));
   };
   for (const double later : {1.0, 0.1, 10.0}) {
     // all ranks see the same: the root goes through bf16, and lags by what the last step adds
@@ -105,27 +105,27 @@ TEST_CASE("v follows: from the ranks' own squares it is that of the mean gradien
 }
 
 TEST_CASE("v follows: not without refreshes, and where the gradients are clipped as they are") {
-  const auto frozen = ratios(2, {1, 0, 0.1}, 0);
+  const auto frozen = root_ratios(2, {1, 0, 0.1}, 0);
   CHECK(frozen.empty());
   // clipped, every gradient has one norm, whatever its size was
   double squares = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    const auto g = static_cast<double>(gradients{1, 0, 0.1}.at(399, 0, i));
+  for (std::size_t i = 0; i < n_shown; ++i) {
+    const auto g = static_cast<double>(shown_gradients{1, 0, 0.1}.at(399, 0, i));
     squares += g * g;
   }
-  const auto clipped = ratios(2, {1, 0, 0.1}, 16, 1e-3);
-  REQUIRE(clipped.size() == n);
-  CHECK(clipped[n / 2] == doctest::Approx(1e-3 / std::sqrt(squares)).epsilon(0.01));
+  const auto clipped = root_ratios(2, {1, 0, 0.1}, 16, 1e-3);
+  REQUIRE(clipped.size() == n_shown);
+  CHECK(clipped[n_shown / 2] == doctest::Approx(1e-3 / std::sqrt(squares)).epsilon(0.01));
 }
 
 TEST_CASE("v follows: elements that first get a gradient after the dense steps") {
   const auto moved = on_ranks(2, [](onebit::threads t) {
-    std::vector<float> x(n), own(n);
+    std::vector<float> x(n_shown), own(n_shown);
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({x, own});
     auto o = onebit::one_bit_adam(groups, t, {});
     for (std::uint64_t step = 0; step < 200; ++step) {
-      for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t i = 0; i < n_shown; ++i) {
         const bool comes = i % 3 == 0 || (i % 3 == 1 && step >= 40 && t.rank() == 1);
         own[i] = comes ? 1.0F : 0.0F;
       }
@@ -135,7 +135,7 @@ TEST_CASE("v follows: elements that first get a gradient after the dense steps")
     return x;
   });
   CHECK(moved[0] == moved[1]);
-  for (std::size_t i = 0; i < n; ++i) {
+  for (std::size_t i = 0; i < n_shown; ++i) {
     if (i % 3 == 0) CHECK(moved[0][i] < -0.15F);
     if (i % 3 == 1) CHECK(moved[0][i] < -0.05F);  // one rank's squares wake it on both
     if (i % 3 == 2) CHECK(moved[0][i] == 0.0F);
@@ -159,7 +159,7 @@ TEST_CASE("v follows: what each of three ranks has kept counts on two by its mea
   };
   std::vector<std::string> files(3);
   const auto params = on_ranks(3, [&](onebit::threads t) {
-    std::vector<float> x(n), g(n);
+    std::vector<float> x(n_shown), g(n_shown);
     auto o = make(x, g, t);
     for (std::uint64_t step = 0; step < saved_at; ++step) {
       fill(g, t.rank(), step);
@@ -171,7 +171,7 @@ TEST_CASE("v follows: what each of three ranks has kept counts on two by its mea
     return x;
   });
   onebit::run_threads(2, [&](onebit::threads t) {
-    std::vector<float> x(n), g(n);
+    std::vector<float> x(n_shown), g(n_shown);
     auto o = make(x, g, t);
     x = params[0];
     o.load_old_job(3,
@@ -185,7 +185,7 @@ TEST_CASE("v follows: what each of three ranks has kept counts on two by its mea
     o.verify();
   });
   onebit::run_threads(3, [&](onebit::threads t) {
-    std::vector<float> x(n), g(n);
+    std::vector<float> x(n_shown), g(n_shown);
     auto o = make(x, g, t);
     x = params[0];
     const std::string& whole = files[static_cast<std::size_t>(t.rank())];
