@@ -139,6 +139,7 @@ class update_pass {
                                                                              &s_.tensor,
                                                                              &s_.numbers,
                                                                              {denominators_.data()},
+                                                                             nullptr,
                                                                              &s_.now,
                                                                              onebit::bound_of(10)});
   }

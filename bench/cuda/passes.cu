@@ -196,6 +196,7 @@ class update_pass {
                                                                              tensor_.data(),
                                                                              s_.numbers.data(),
                                                                              {denominators_.data()},
+                                                                             nullptr,
                                                                              s_.now.data(),
                                                                              onebit::bound_of(10)});
   }
