@@ -32,9 +32,9 @@ const std::vector<composition>& compositions() {
       {"adam", bytes(8), [](const groups& g, wire t) { return adam(g, t); }},
       {"adam_clipped", bytes(8),
        [](const groups& g, wire t) { return adam(g, t, {.max_grad_norm = 1}); }},
-      {"one_bit_adam", bytes(8.25, 4),
+      {"one_bit_adam", bytes(12.25, 4),
        [](const groups& g, wire t) { return one_bit_adam(g, t, frozen); }},
-      {"one_bit_adam_clipped", bytes(8.25, 4),
+      {"one_bit_adam_clipped", bytes(12.25, 4),
        [](const groups& g, wire t) {
          auto clipped = frozen;
          clipped.adam.max_grad_norm = 1;

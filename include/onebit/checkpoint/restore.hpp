@@ -283,7 +283,8 @@ template <class E>
 /// Moments, parameters' anchors and masks are the same on all ranks, or of one of them, whose place
 /// this rank takes. What exchanges owe is kept on average: every new rank (or node) carries the
 /// mean of the old ones' residuals, and what their servers still meant to say; so the sum of what
-/// is sent from now on is what it would have been. So are squares of gradients that ranks keep.
+/// is sent from now on is what it would have been. What ranks have kept of the squares of their own
+/// gradients goes on as the mean of all.
 template <class E>
 class old_job {
   using B = typename E::backend_type;
@@ -403,6 +404,9 @@ class old_job {
   }
 
  private:
+  [[nodiscard]] static buffer_of<B, float> make_flat(E& e) {
+    return e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements);
+  }
   [[noreturn, gnu::cold]] void throw_parted(std::size_t r, std::uint64_t step) const {
     throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
                                            " of the old job tell other states, of steps ", step_,
@@ -410,9 +414,6 @@ class old_job {
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  [[nodiscard]] static buffer_of<B, float> make_flat(E& e) {
-    return e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements);
-  }
   buffer_of<B, float> owed_;     ///< on the flat axis
   buffer_of<B, float> squares_;  ///< on the flat axis: the mean of what the ranks have kept
   std::unique_ptr<E> source_;

@@ -181,7 +181,7 @@ struct mean_ratio_kernel {
 /// v, by its denominator, goes on by all steps since the last refresh at once: by the mean of the
 /// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
 /// of this step, which is measured over a tile. A tile of few elements says little of that, so that
-/// the ratio of all counts as `prior` elements more. What was kept begins anew.
+/// the ratio of all is mixed in as if `prior` more elements had it. What was kept begins anew.
 template <class View>
 struct followed_variance_kernel {
   static constexpr bool rare = true;

@@ -131,6 +131,7 @@ struct rank_card {
   return cards;
 }
 
+/// What `majority_of` finds.
 struct majority {
   std::size_t first;    ///< the first rank that says what most say
   std::ptrdiff_t size;  ///< so many say it
