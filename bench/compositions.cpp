@@ -15,7 +15,7 @@ using groups = std::vector<param_group<>>;
 
 const one_bit_adam_options frozen{.freeze = {.after = 2},
                                   .refreshes = 1};  // in steps 3, 6, 12, ...
-const one_bit_lamb_options frozen_lamb{.freeze = {.after = 2}};
+const one_bit_lamb_options frozen_lamb{.freeze = {.after = 2}, .refreshes = 1};
 /// An exchange in every step: the dearest kind.
 const zero_one_adam_options exchanging{
     .schedule = {.kappa = 1, .warmup_steps = 2, .max_interval = 1, .stop_refreshing = true}};
@@ -41,9 +41,9 @@ const std::vector<composition>& compositions() {
          return one_bit_adam(g, t, clipped);
        }},
       {"lamb", bytes(8), [](const groups& g, wire t) { return lamb(g, t); }},
-      {"one_bit_lamb", bytes(12.5, 4),
+      {"one_bit_lamb", bytes(12.75, 4),
        [](const groups& g, wire t) { return one_bit_lamb(g, t, frozen_lamb); }},
-      {"zero_one_adam", bytes(16.25, 4),
+      {"zero_one_adam", bytes(20.25, 4),
        [](const groups& g, wire t) { return zero_one_adam(g, t, exchanging); }},
   };
   return all;

@@ -140,8 +140,7 @@ class update_pass {
                                                                              &s_.numbers,
                                                                              {denominators_.data()},
                                                                              nullptr,
-                                                                             &s_.now,
-                                                                             onebit::bound_of(10)});
+                                                                             &s_.now});
   }
   void run_axpy(const host& backend) {
     axpy(backend, denominators_.data(), s_.params.data(), s_.n);

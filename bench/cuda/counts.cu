@@ -202,8 +202,8 @@ void count_all(counter& to) {
   to.by_hand();
   to.step("one_bit_adam", 8, 6, one_bit_adam);
   to.step("one_bit_lamb", 8, 6, [&](const groups& g, auto t, auto b) {
-    return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}},
-                                exchange, b);
+    return onebit::one_bit_lamb(
+        g, t, onebit::one_bit_lamb_options{.freeze = {.after = 3}, .refreshes = 1}, exchange, b);
   });
   to.step("zero_one_adam", 8, 6, zero_one_adam(1));
   to.step("zero_one_adam, local", 8, 5, zero_one_adam(2));

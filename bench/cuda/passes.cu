@@ -197,8 +197,7 @@ class update_pass {
                                                                              s_.numbers.data(),
                                                                              {denominators_.data()},
                                                                              nullptr,
-                                                                             s_.now.data(),
-                                                                             onebit::bound_of(10)});
+                                                                             s_.now.data()});
   }
 
  private:

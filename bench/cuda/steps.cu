@@ -211,8 +211,8 @@ int main(int argc, char** argv) {
     });
     add("lamb", [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
     add("one_bit_lamb", [exchange](const groups& g, auto t, auto b) {
-      return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}},
-                                  exchange, b);
+      return onebit::one_bit_lamb(
+          g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}, .refreshes = 1}, exchange, b);
     });
     // an exchange in every step: the dearest kind
     add("zero_one_adam", [exchange](const groups& g, auto t, auto b) {

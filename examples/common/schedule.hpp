@@ -31,12 +31,11 @@ inline std::int64_t validation_interval(std::int64_t steps) {
   return steps / validations;
 }
 
-// Ten for 1-bit Adam, whose variance follows. Else a tenth; LAMB's variance is not refreshed
-// afterwards, and needs a fifth. Of fewer than ten steps it would know too little.
+// Ten for 1-bit Adam and 1-bit LAMB, whose variance follows; a tenth in which every step of 0/1
+// Adam exchanges.
 inline std::int64_t default_freeze(const std::string& algorithm, std::int64_t steps) {
-  if (algorithm == "one_bit_adam") return std::min<std::int64_t>(steps, 10);
-  const std::int64_t part = algorithm.ends_with("lamb") ? 5 : 10;
-  return std::max(steps / part, std::min<std::int64_t>(steps, 10));
+  const auto few = std::min<std::int64_t>(steps, 10);
+  return algorithm == "zero_one_adam" ? std::max(steps / 10, few) : few;
 }
 
 }  // namespace common

@@ -134,7 +134,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   auto [rule, schedule] = detail::attend(comm, [&] {
     options.adam.keeps_squares = options.refreshes > 0;
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
-                     freeze(options.freeze, options.adam.beta2, options.refreshes));
+                     freeze(options.freeze, options.adam.beta2, options.refreshes,
+                            options.adam.bias_correction));
   });
   return optimizer("one_bit_adam " + describe(options.adam) + " " + describe(options.freeze) +
                        describe(" refreshes ", options.refreshes, " ") + policy_name(collective) +
@@ -156,34 +157,39 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
-/// As one_bit_adam_options; v is not refreshed.
+/// As one_bit_adam_options; with refreshes 0 the paper's form, which needs the warm-up for its
+/// coefficients, too, and one scale for all layers.
 struct one_bit_lamb_options {
-  lamb_options lamb{};                           ///< of each step
-  freeze_options freeze{};                       ///< when the warm-up ends
+  lamb_options lamb{};                 ///< of each step
+  freeze_options freeze{.after = 10};  ///< when the dense steps end
+  std::uint64_t refreshes = 16;        ///< when v follows, and norms of directions are found
   dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };
 
-/// 1-bit LAMB: LAMB until v is stable; then layer-wise rates from the warm-up's coefficients and
-/// the drift of a second variance. Collective over the transport.
+/// 1-bit LAMB: a few steps of LAMB, then as one_bit_adam, with LAMB's coefficients from sketches of
+/// the direction that the ranks average when they refresh v; with refreshes 0 the paper's:
+/// coefficients from the warm-up's, and from the drift of a second variance. Collective over the
+/// transport.
 ///
-/// Cost per compressed step: as one_bit_adam on the wire; state 12.25 + 4/W bytes per parameter.
-/// `collective`: one scale for all layers unless said otherwise, since the momenta are brought to
-/// one scale first (lamb_options::momentum_scaling). Source: 1-bit LAMB (arXiv 2104.06069),
-/// algorithm 2.
+/// Cost: as one_bit_adam, and 64 floats a tile, twice; in the paper's form state 12.25 + 4/W bytes
+/// per parameter. Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2; how v follows, and the
+/// sketch, are this library's (guide/variance.md).
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options,
-                                           C collective = {{granularity::vector()}},
-                                           B backend = B{}) {
+                                           C collective = {}, B backend = B{}) {
   detail::check_policies<T, B>();
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
+    options.lamb.keeps_squares = options.refreshes > 0;
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
-                     freeze(options.freeze, options.lamb.beta2));
+                     freeze(options.freeze, options.lamb.beta2, options.refreshes,
+                            options.lamb.bias_correction));
   });
-  return optimizer("one_bit_lamb " + describe(options.lamb) + " " + describe(options.freeze) + " " +
-                       policy_name(collective) + describe(groups),
+  return optimizer("one_bit_lamb " + describe(options.lamb) + " " + describe(options.freeze) +
+                       describe(" refreshes ", options.refreshes, " ") + policy_name(collective) +
+                       describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
 }
@@ -198,13 +204,16 @@ struct zero_one_adam_options {
 /// 0/1 Adam: ever rarer refreshes of v, ever rarer one-bit exchanges, local steps between them.
 /// Collective over the transport in the steps that communicate.
 ///
+/// Its first steps, up to the first that does not average, are Adam's; then v follows as that of
+/// one_bit_adam (zero_one_options::keeps_squares).
+///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two they differ.
 /// Cost per exchange: as one_bit_adam; per refresh: as adam; per local step: nothing travels. State
-/// 16.25 + 4/W bytes per parameter. A non-finite gradient in a step that communicates makes all
-/// skip; in a local step, which nobody hears of, the rank that has it leaves it out. Messages are
-/// sums of lr m: rates that jump to and fro by factors from exchange to exchange feed the residuals
-/// until they overflow; schedules that change slowly do not. Source: 0/1 Adam (arXiv 2202.06009),
-/// algorithm 1.
+/// 20.5 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. A non-finite gradient in a
+/// step that communicates makes all skip; in a local step, which nobody hears of, the rank that has
+/// it leaves it out. Messages are sums of lr m: rates that jump to and fro by factors from exchange
+/// to exchange feed the residuals until they overflow; schedules that change slowly do not. Source:
+/// 0/1 Adam (arXiv 2202.06009), algorithm 1.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,
@@ -221,5 +230,45 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.refresh_sum);
 }
+
+/// The algorithms as their papers print them: no correction of biases, no bound on steps, v
+/// constant once it is frozen, scales as the papers have them. What trains as Adam and LAMB do are
+/// the defaults; these are for comparison with what is published. They need the papers' long
+/// warm-ups: v lacks beta2^after of what it averages where the warm-up ends, and every later step
+/// is too large by the root of that.
+///
+///     const auto form = onebit::papers::one_bit_adam(23000);
+///     auto optimizer = onebit::one_bit_adam(groups, transport, form.options, form.collective);
+namespace papers {
+
+/// What an algorithm is given.
+template <class Options>
+struct form {
+  Options options;                            ///< of the algorithm
+  gather_scatter<sign<l2_scale>> collective;  ///< with the paper's scales
+};
+
+/// 1-bit Adam (arXiv 2102.02888), algorithm 1: so many dense steps (0: until v is stable, section
+/// 7.1), a scale per tensor.
+[[nodiscard]] inline form<one_bit_adam_options> one_bit_adam(std::uint64_t after) {
+  return {{.adam = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
+          {{granularity::layer()}}};
+}
+/// 1-bit LAMB (arXiv 2104.06069), algorithm 2: coefficients of the warm-up times factors of the
+/// second variance, one scale for all momenta, which are brought to one size.
+[[nodiscard]] inline form<one_bit_lamb_options> one_bit_lamb(std::uint64_t after) {
+  return {{.lamb = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
+          {{granularity::vector()}}};
+}
+/// 0/1 Adam (arXiv 2202.06009), algorithm 1 and section 5: T_v in the first so many steps, in which
+/// every step exchanges; then T_u doubles each time the learning rate has halved. A scale per
+/// tensor.
+[[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
+  return {{.adam = {.bias_correction = false, .max_step = 0, .keeps_squares = false},
+           .schedule = {.warmup_steps = warm_up, .stop_refreshing = true}},
+          {{granularity::layer()}}};
+}
+
+}  // namespace papers
 
 }  // namespace onebit::inline v0_1

@@ -9,6 +9,7 @@ namespace {
 
 struct zero_one_adam {
   bool bias_correction = false;
+  bool follows = false;
 
   static constexpr bool compresses = true;
   static constexpr pairing lean[] = {{kind::hierarchical, element::f32, place::host},
@@ -16,6 +17,7 @@ struct zero_one_adam {
                                      {kind::identity, element::fp16, place::host},
                                      {kind::sign, element::f32, place::warps}};
   [[nodiscard]] std::string name() const {
+    if (follows) return "zero_one_adam_follows";
     return bias_correction ? "zero_one_adam_corrected" : "zero_one_adam";
   }
   [[nodiscard]] bool takes(element e) const { return !bias_correction || e == element::f32; }
@@ -25,12 +27,15 @@ struct zero_one_adam {
     // A large eps, or fp16 overflows where v is small. Dense steps 0, 1, 2, 4; exchanges to step 6,
     // then 8 and 12.
     const onebit::zero_one_adam_options options{
-        .adam = {.eps = 1e-3, .bias_correction = bias_correction, .max_step = 0},
+        .adam = {.eps = 1e-3,
+                 .bias_correction = bias_correction,
+                 .max_step = follows ? 2.0 : 0,
+                 .keeps_squares = follows},
         .schedule = {.kappa = 2,
                      .warmup_steps = 5,
                      .doubling_steps = 2,
                      .max_interval = 4,
-                     .stop_refreshing = true},
+                     .stop_refreshing = !follows},
         .refresh_sum = onebit::dense_sum::rank_order};  // as when it was recorded
     return onebit::zero_one_adam(groups, transport, options, collective, backend);
   }
@@ -41,4 +46,5 @@ struct zero_one_adam {
 TEST_CASE("bits: 0/1 Adam") {
   check_bits(zero_one_adam{false});
   check_bits(zero_one_adam{true});
+  check_bits(zero_one_adam{true, true});  // refreshed in steps 4, 6, 10, 14
 }

@@ -50,7 +50,7 @@ struct one_bit_adam_maker {
   }
 };
 struct zero_one_maker {
-  static constexpr std::uint64_t freezes_before = ~std::uint64_t{0};
+  static constexpr std::uint64_t freezes_before = 3;  // the first step that does not average
   template <class Groups, class T, class Collective>
   auto operator()(const Groups& groups, T transport, Collective collective) const {
     return onebit::zero_one_adam(

@@ -133,6 +133,7 @@ const std::vector<std::string> algorithms = {
     "zero_one_adam", "variant", "one_bit_adam, clipped", "zero_one_adam, clipped"};
 /// The last step of the warm-up is the one before.
 std::uint64_t freezes_before(const std::string& algorithm) {
+  if (algorithm.starts_with("zero_one_adam")) return 3;
   return algorithm == "variant" ? 5 : 4;
 }
 
@@ -332,7 +333,10 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
     CAPTURE(bad[0]);
     const auto train = [&](auto t, auto b) {
       tensors<> data;
-      auto o = make("one_bit_lamb", data, t, in_two_phases{}, b);
+      // where v follows the schedule goes on counting, on a device skipped steps, too
+      onebit::any_optimizer o = onebit::one_bit_lamb(
+          data.groups(), onebit::wire(t),
+          onebit::one_bit_lamb_options{.freeze = {.after = 4}, .refreshes = 0}, in_two_phases{}, b);
       return steps(o, data, 0, 12, bad);
     };
     const auto device = on_device(2, train);

@@ -161,8 +161,10 @@ TEST_CASE("roofline: the counts are of all algorithms, and of kernels that there
     CHECK(large.steps[i].launches() ==
           small.steps[i].launches() + more_for_buckets(large.steps[i].name, large));
     for (const auto bytes : {&roofline::kernel::bytes_read, &roofline::kernel::bytes_written}) {
+      // 1-bit LAMB writes 64 floats a tile, of which small vectors have more
+      const double within = small.steps[i].name == "one_bit_lamb" ? 0.02 : 0.01;
       CHECK(by_element(large, i, bytes) ==
-            doctest::Approx(by_element(small, i, bytes)).epsilon(0.01));
+            doctest::Approx(by_element(small, i, bytes)).epsilon(within));
     }
     const auto instructions = &roofline::kernel::thread_instructions;
     CHECK(by_element(large, i, instructions) <= by_element(small, i, instructions));

@@ -52,7 +52,7 @@ TEST_CASE("names: ours, and DeepSpeed's in any case") {
 TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   const auto ours = read_options("one_bit_adam", {}).one_bit_adam;
   CHECK(ours.adam.bias_correction);
-  CHECK(ours.adam.max_step == 4);
+  CHECK(ours.adam.max_step == 2);
   CHECK(ours.freeze.after == 10);
   CHECK(ours.refreshes == 16);
   CHECK(read_options("one_bit_adam", {}).scale_elements == onebit::tile_elements);
@@ -78,7 +78,11 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(lamb.lamb.factor_min == 0.5);
   CHECK(lamb.lamb.factor_threshold == 0.1);
   CHECK(lamb.freeze.after == 100000);
-  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.freeze.after == 0);
+  CHECK(lamb.refreshes == 0);
+  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.freeze.after == 10);
+  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.refreshes == 16);
+  CHECK(read_options("zero_one_adam", {{"warmup_steps", "9"}}).zero_one_adam.adam.keeps_squares);
+  CHECK_FALSE(read_options("ZeroOneAdam", {}).zero_one_adam.adam.keeps_squares);
 
   const auto zero_one = read_options("ZeroOneAdam", {}).zero_one_adam;
   CHECK_FALSE(zero_one.adam.bias_correction);
@@ -160,10 +164,11 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"ratio", "0.97", freezing},
                       {"freeze.ratio", "0.97", freezing},
                       {"warm_up_sum", "transport", freezing},
-                      {"refreshes", "3", {one_bit_adam}},
+                      {"refreshes", "3", freezing},
+                      {"keeps_squares", "false", {zero_one_adam}},
                       {"max_step", "5", compressing},
                       {"bucket_elements", "1000", compressing},
-                      {"scale_elements", "256", {one_bit_adam, zero_one_adam}},
+                      {"scale_elements", "256", compressing},
                       {"coeff_beta", "0.8", {one_bit_lamb}},
                       {"factor_max", "3", {one_bit_lamb}},
                       {"factor_min", "0.4", {one_bit_lamb}},

@@ -89,19 +89,17 @@ void for_each_case(const std::string& kind, Run run) {
 
 void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
   const std::size_t n_tensors = c.tensors().size();
-  onebit::lamb_options options;
+  auto paper = onebit::papers::one_bit_lamb(static_cast<std::uint64_t>(c.hyper("freeze_step")) - 1);
+  onebit::lamb_options& options = paper.options.lamb;
   options.beta1 = c.beta1();
   options.beta2 = c.beta2();
   options.eps = c.hyper("eps");
-  options.bias_correction = false;  // as recorded
-  options.max_step = 0;
   options.max_coeff = c.hyper("max_coeff");
   options.min_coeff = c.hyper("min_coeff");
   options.coeff_beta = c.hyper("coeff_beta");
   options.factor_max = c.hyper("factor_max");
   options.factor_min = c.hyper("factor_min");
   options.factor_threshold = c.hyper("factor_threshold");
-  const auto warmup = static_cast<std::uint64_t>(c.hyper("freeze_step")) - 1;
   const auto recorded = c.recorded_updates();
 
   onebit::run_threads(static_cast<int>(c.world_size()), [&](onebit::threads comm) {
@@ -113,8 +111,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
     std::vector<onebit::param_group<>> groups(1);
     groups[0].weight_decay = static_cast<float>(c.hyper("weight_decay"));
     for (std::size_t k = 0; k < n_tensors; ++k) groups[0].tensors.push_back({params[k], grads[k]});
-    auto optimizer = onebit::one_bit_lamb(
-        groups, comm, onebit::one_bit_lamb_options{.lamb = options, .freeze = {.after = warmup}});
+    auto optimizer = onebit::one_bit_lamb(groups, comm, paper.options, paper.collective);
 
     floats worker, server;
     std::vector<double> coefficients;
@@ -141,7 +138,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
     floats mine;
     std::vector<floats> m(n_tensors), v(n_tensors), fresh(n_tensors);
     for (std::size_t k = 0; k < n_tensors; ++k) {
-      append(mine, optimizer.copy(x.sender().residual(), k));
+      append(mine, optimizer.copy(x.sender().residual(optimizer.sent()), k));
       m[k] = optimizer.copy(x.agreed(optimizer.live()), k);
       for (float& y : m[k]) y *= optimizer.rule().layers()[k].inverse_k;
       v[k] = variance_of(optimizer.copy(onebit::flat_field{optimizer.rule().variance()}, k),
@@ -229,7 +226,7 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
       const floats m = gather(comm, flat(o.rule().momentum()));
       const floats v = flat(o.rule().variance());
       const floats sum = gather(comm, flat(o.rule().local_sum()));
-      const floats worker_error = gather(comm, o.copy(x.sender().residual(), 0));
+      const floats worker_error = gather(comm, o.copy(x.sender().residual(o.sent()), 0));
       const floats server_error = gather(comm, to_vector(x.server_residual()));
       if (comm.rank() != 0) continue;
       const std::string suffix = "_tensor" + std::to_string(k);

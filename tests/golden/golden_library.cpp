@@ -125,7 +125,7 @@ void check_allreduce(const golden::golden_case& c) {
 
     pieces made;
     const auto keep_errors = [&] {
-      made.floats["worker_error"].push_back(copied(x.sender().residual(), x.sender(), backend));
+      made.floats["worker_error"].push_back(copied(x.sender().residual({}), x.sender(), backend));
       const auto& served = x.server_residual();
       made.floats["server_error"].push_back(to_vector(served.data(), served.size()));
     };
@@ -222,14 +222,11 @@ template <class Collective>
 tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threads transport,
                       const Collective& collective) {
   flat params = c.initial_params(k), grads(params.size());
-  onebit::one_bit_adam_options options;
+  onebit::one_bit_adam_options options =
+      onebit::papers::one_bit_adam(c.hyper<std::size_t>("freeze_step") - 1).options;
   options.adam.beta1 = c.beta1();
   options.adam.beta2 = c.beta2();
   options.adam.eps = c.hyper("eps");
-  options.adam.bias_correction = false;  // as recorded
-  options.adam.max_step = 0;
-  options.refreshes = 0;
-  options.freeze.after = c.hyper<std::size_t>("freeze_step") - 1;
   const std::vector<onebit::param_group<>> groups{
       {{{params, grads}}, 1.0F, static_cast<float>(c.hyper("weight_decay"))}};
   auto o = onebit::one_bit_adam(groups, transport, options, collective);
@@ -238,7 +235,7 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   auto& x = o.exchange();
   result.m = o.copy(x.agreed(o.live()), 0);
   if constexpr (std::remove_cvref_t<decltype(x)>::carries) {
-    result.worker_error = o.copy(x.sender().residual(), 0);
+    result.worker_error = o.copy(x.sender().residual(o.sent()), 0);
     result.server_error = to_vector(x.server_residual().data(), x.server_residual().size());
   }
   // The rule keeps sqrt(v) + eps from the freeze on.
@@ -273,8 +270,7 @@ void check_adam(const golden::golden_case& c) {
     of_tensor.push_back(on_ranks(w == 1 ? 2 : static_cast<int>(w), [&](onebit::threads transport) {
       if (c.tensors()[k].non_freeze) return run_never_frozen(c, k, transport);
       if (w == 1) return run_frozen(c, k, transport, onebit::gather_scatter<onebit::identity>{});
-      return run_frozen(c, k, transport,
-                        onebit::gather_scatter{onebit::sign<>{onebit::granularity::layer()}});
+      return run_frozen(c, k, transport, onebit::papers::one_bit_adam(1).collective);
     }));
     const auto& ranks = of_tensor.back();
     flat worker_error, server_error;

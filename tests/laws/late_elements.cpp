@@ -46,18 +46,19 @@ std::vector<moves> train(int n_ranks, const Make& make) {
         to[i / 32] = std::max(to[i / 32], x);
       }
     };
-    bool woken = false;
+    bool woken = false, moved = false;
     while (o.steps() < all_steps) {
       const std::uint64_t step = o.steps();
       const auto plan = o.schedule().plan(step, lr);
-      const bool wakes = step >= late && plan.average_gradient && !woken;
+      const bool wakes = step > late && plan.average_gradient && !woken;
       if (wakes) look(result.at_waking);
       for (std::size_t i = 0; i < 96; ++i) {
         const bool has = i < 32 || (i < 64 && step >= late);
         data.grads[0][i] = has ? 1.0F : 0.0F;
       }
       CHECK_FALSE(o.step(lr).skipped);
-      if (wakes) look(result.after_waking);
+      if (woken && !moved) look(result.after_waking);  // in the step after the refresh
+      moved = woken;
       woken = woken || wakes;
     }
     look(result.in_the_end);

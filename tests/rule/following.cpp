@@ -234,3 +234,45 @@ TEST_CASE("v follows: a rank that averages where the others refresh is found on 
   });
   for (const auto& text : told) CHECK(text == "found");
 }
+
+TEST_CASE("v follows: 1-bit LAMB finds the norms of the mean gradients' directions") {
+  const shown_gradients of{0.3F, 1};
+  const auto norms = on_ranks(3, [&](onebit::threads t) {
+    std::vector<float> x(n_shown, 1.0F), own(n_shown);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, own});
+    onebit::one_bit_lamb_options options;
+    options.lamb.beta2 = followed_beta2;
+    auto o = onebit::one_bit_lamb(groups, t, options);
+    std::vector<double> m(n_shown), v(n_shown);
+    std::vector<double> found;  // over what they are
+    double exact = 0;
+    for (std::uint64_t step = 0; step < 300; ++step) {
+      const auto seen = static_cast<double>(step + 1);
+      exact = 0;
+      for (std::size_t i = 0; i < n_shown; ++i) {
+        double mean = 0;
+        for (int r = 0; r < 3; ++r) mean += static_cast<double>(of.at(step, r, i)) / 3;
+        m[i] = 0.9 * m[i] + 0.1 * mean;
+        v[i] = followed_beta2 * v[i] + (1 - followed_beta2) * mean * mean;
+        const double u = m[i] / (1 - std::pow(0.9, seen)) /
+                         std::sqrt(v[i] / (1 - std::pow(followed_beta2, seen)));
+        exact += u * u;
+        own[i] = of.at(step, t.rank(), i);
+      }
+      const auto report = o.step(1e-5F);
+      CHECK_FALSE(report.skipped);
+      if (step > 50 && report.phase == onebit::phase::compressed && report.collectives > 2) {
+        found.push_back(static_cast<double>(o.rule().layers()[0].direction) / std::sqrt(exact));
+      }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  });
+  for (const auto& rank : norms) CHECK(rank == norms[0]);
+  REQUIRE(norms[0].size() > 10);
+  // six tiles of 64 sums: 0.036 of the norm, and v's own part as above
+  CHECK(norms[0][norms[0].size() / 2] == doctest::Approx(1).epsilon(0.08));
+  CHECK(norms[0].front() > 0.85);
+  CHECK(norms[0].back() < 1.15);
+}

@@ -167,10 +167,10 @@ void check_lamb(const onebit::lamb_options& options, int n_ranks, bool as_we_do,
   }
   const auto worst = on_ranks(n_ranks, [&](onebit::threads transport) {
     training<> data = start();
-    auto optimizer =
-        onebit::one_bit_lamb(data.groups(), transport,
-                             onebit::one_bit_lamb_options{.lamb = o, .freeze = {.after = warmup}},
-                             onebit::gather_scatter<onebit::identity>{});
+    auto optimizer = onebit::one_bit_lamb(
+        data.groups(), transport,
+        onebit::one_bit_lamb_options{.lamb = o, .freeze = {.after = warmup}, .refreshes = 0},
+        onebit::gather_scatter<onebit::identity>{});
     for (std::uint64_t step = 0; step < n_steps; ++step) {
       fill(data, transport.rank(), step);
       (void)optimizer.step(0.01F);
@@ -304,7 +304,7 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
       training<> data = start();
       auto optimizer = onebit::zero_one_adam(
           data.groups(), transport,
-          onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects, 0, 0},
+          onebit::zero_one_adam_options{.adam = {beta1, beta2, eps, corrects, 0, 0, false},
                                         .schedule = schedule},
           onebit::gather_scatter<onebit::identity>{});
       for (std::uint64_t step = 0; step < n_steps; ++step) {

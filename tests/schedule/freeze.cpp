@@ -177,6 +177,13 @@ TEST_CASE("freeze: says when the warm-up ends while v moves") {
   const auto follows = after_20(16, [](double t) { return 100 - 4 * t; });
   CHECK(follows.variance_ratio() == 0);
   CHECK(follows.warning().empty());
+  // without correction v lacks 0.98 of what it averages after 20 steps, and 0.05 after 3000
+  onebit::freeze young({.after = 20}, 0.999, 0, false), old({.after = 3000}, 0.999, 0, false);
+  CHECK(young.warning() == contains{"after 20 steps without correction"});
+  CHECK(young.warning() == contains{"7.1"});
+  CHECK(young.warning() == contains{"warm up for 2302 steps or more"});
+  CHECK(old.warning().empty());
+  CHECK(onebit::freeze({.after = 20}, 0.999, 0, true).warning().empty());
 }
 
 namespace {

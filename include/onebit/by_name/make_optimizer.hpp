@@ -207,7 +207,7 @@ struct named_optimizer {
   dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
   std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
   /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
-  /// of one_bit_lamb, whose tensors all share one.
+  /// of one_bit_lamb without refreshes, whose tensors all share one.
   std::size_t scale_elements = sign<>{}.scales.block_elements;
   double lr = 1e-3;                      ///< not used here: the trainer's
   std::optional<double> weight_decay{};  ///< of groups that have none
@@ -229,19 +229,14 @@ namespace detail {
   r.refuse("non_freeze",
            "give tensors that shall never be compressed an optimizer of their own, named adam");
 }
-/// What all rules have. DeepSpeed's compressing optimizers correct no bias, whatever they are
-/// told, and bound no step: that is what their names stand for.
+/// What all rules have.
 template <class Options>
-[[gnu::cold]] void read_moments(option_reader& r, Options& o, bool as_deepspeed) {
+[[gnu::cold]] void read_moments(option_reader& r, Options& o) {
   const bool betas = r.read_pair({"betas"}, o.beta1, o.beta2);
   const bool beta1 = r.read({"beta1"}, o.beta1), beta2 = r.read({"beta2"}, o.beta2);
   if (betas && (beta1 || beta2)) r.fail({"betas and beta1 or beta2 are the same; give one"});
   r.read({"max_grad_norm", "gradient_clipping"}, o.max_grad_norm);
   r.read({"eps"}, o.eps);
-  if (as_deepspeed) {
-    o.bias_correction = false;
-    o.max_step = 0;
-  }
   r.read({"bias_correction"}, o.bias_correction);
 }
 [[gnu::cold]] inline void read_coefficients(option_reader& r, lamb_options& o) {
@@ -254,8 +249,7 @@ template <class Options>
       {name}, {"automatic", "rank_order", "transport", "in_bf16", "in_int8", "transport_in_bf16"});
   if (place) sum = static_cast<dense_sum>(*place);
 }
-[[gnu::cold]] inline void read_freeze(option_reader& r, freeze_options& o, bool as_deepspeed) {
-  if (as_deepspeed) o.after = 100000;
+[[gnu::cold]] inline void read_freeze(option_reader& r, freeze_options& o) {
   std::uint64_t steps = 0;
   const bool theirs = r.read({"freeze_step"}, steps);
   if (theirs && steps == 0) {
@@ -269,13 +263,7 @@ template <class Options>
   if (theirs) o.after = steps;
   r.read({"ratio", "freeze.ratio"}, o.ratio);
 }
-[[gnu::cold]] inline void read_intervals(option_reader& r, intervals_options& o,
-                                         bool as_deepspeed) {
-  if (as_deepspeed) {
-    o.warmup_steps = 100000;
-    o.doubling_steps = 32678;
-    o.stop_refreshing = true;
-  }
+[[gnu::cold]] inline void read_intervals(option_reader& r, intervals_options& o) {
   r.read({"warmup_steps", "schedule.warmup_steps", "var_freeze_step"}, o.warmup_steps);
   r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
   r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
@@ -291,8 +279,8 @@ template <class Options>
 /// Names are those of algorithms.hpp (adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam), which
 /// have their defaults, and DeepSpeed's, in upper or lower case:
 /// Adam, AdamW and Lamb, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the papers'
-/// forms as DeepSpeed computes them: no bias correction, no bound on steps, a scale per tensor, v
-/// constant once it is frozen, DeepSpeed's defaults. Options are those of DeepSpeed's configuration
+/// forms (onebit::papers), with DeepSpeed's warm-ups and intervals. Options are those of
+/// DeepSpeed's configuration
 /// ("params") and the members of our structs, the same for both kinds of names;
 /// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
 /// options (with the nearest that there is), values that cannot be read, options that cannot be
@@ -323,6 +311,13 @@ template <class Options>
   }
   const bool as_deepspeed =
       lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam";
+  if (as_deepspeed) {  // its defaults
+    o.one_bit_adam = papers::one_bit_adam(100000).options;
+    o.one_bit_lamb = papers::one_bit_lamb(100000).options;
+    o.zero_one_adam = papers::zero_one_adam(100000).options;
+    o.zero_one_adam.schedule.doubling_steps = 32678;
+    o.scale_elements = 0;
+  }
   detail::option_reader r(name, options);
   r.read({"lr"}, o.lr);
   if (!(o.lr >= 0)) r.fail({"lr is ", o.lr, ", must not be negative"});
@@ -334,18 +329,17 @@ template <class Options>
     o.bucket_elements = static_cast<std::size_t>(bucket);
   };
   const auto read_scales = [&] {
-    if (as_deepspeed) o.scale_elements = 0;
     std::uint64_t elements = o.scale_elements;
     r.read({"scale_elements"}, elements);
     o.scale_elements = static_cast<std::size_t>(elements);
   };
   const auto compressing = [&](auto& rule) {
-    detail::read_moments(r, rule, as_deepspeed);
+    detail::read_moments(r, rule);
     r.read({"max_step"}, rule.max_step);
     read_bucket();
   };
   if (o.which == algorithm::adam) {
-    detail::read_moments(r, o.adam, false);
+    detail::read_moments(r, o.adam);
     bool torch = false, decoupled = true;
     r.read({"torch_adam"}, torch);
     r.read({"adam_w_mode"}, decoupled);
@@ -362,14 +356,13 @@ template <class Options>
     }
     detail::read_sum(r, "sum", o.sum);
   } else if (o.which == algorithm::lamb) {
-    detail::read_moments(r, o.lamb, false);
+    detail::read_moments(r, o.lamb);
     detail::read_coefficients(r, o.lamb);
     detail::read_sum(r, "sum", o.sum);
   } else if (o.which == algorithm::one_bit_adam) {
     compressing(o.one_bit_adam.adam);
     read_scales();
-    detail::read_freeze(r, o.one_bit_adam.freeze, as_deepspeed);
-    if (as_deepspeed) o.one_bit_adam.refreshes = 0;
+    detail::read_freeze(r, o.one_bit_adam.freeze);
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
     detail::read_sum(r, "warm_up_sum", o.one_bit_adam.warm_up_sum);
   } else if (o.which == algorithm::one_bit_lamb) {
@@ -381,12 +374,15 @@ template <class Options>
     r.read({"factor_max"}, lamb.factor_max);
     r.read({"factor_threshold"}, lamb.factor_threshold);
     r.read({"momentum_scaling"}, lamb.momentum_scaling);
-    detail::read_freeze(r, o.one_bit_lamb.freeze, as_deepspeed);
+    read_scales();
+    detail::read_freeze(r, o.one_bit_lamb.freeze);
+    r.read({"refreshes"}, o.one_bit_lamb.refreshes);
     detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
   } else {
     compressing(o.zero_one_adam.adam);
     read_scales();
-    detail::read_intervals(r, o.zero_one_adam.schedule, as_deepspeed);
+    detail::read_intervals(r, o.zero_one_adam.schedule);
+    r.read({"keeps_squares"}, o.zero_one_adam.adam.keeps_squares);
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
   }
   r.finish();
@@ -449,8 +445,10 @@ template <class P, class G, class T, class B = host>
       return one_bit_adam(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                           std::move(backend));
     case algorithm::one_bit_lamb:
-      return one_bit_lamb(all, comm, o.one_bit_lamb,
-                          signs{{granularity::vector()}, o.bucket_elements}, std::move(backend));
+      return one_bit_lamb(
+          all, comm, o.one_bit_lamb,
+          signs{{o.one_bit_lamb.refreshes > 0 ? scales : granularity::vector()}, o.bucket_elements},
+          std::move(backend));
     case algorithm::zero_one_adam:
       return zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
                            std::move(backend));

@@ -250,11 +250,20 @@ template <class E>
   x.visit_owed(
       [&](auto& s, tile_range tiles, bool every_rank) {
         const std::size_t holders = every_rank ? n_ranks : n_ranks / ranks_per_node;
-        add(s, tiles, s.residual(old.mask()), 1.0F / static_cast<float>(holders));
+        add(s, tiles, s.residual(old.sent_mask()), 1.0F / static_cast<float>(holders));
       },
       [&](auto& s, tile_range tiles, const carried_words& residual, const slot_format& f) {
         add(s, tiles, served_field{residual, f}, 1.0F);
       });
+}
+/// Memory for what ranks keep of their own squares, where they do.
+template <class E>
+[[nodiscard, gnu::cold]] auto make_kept([[maybe_unused]] E& e) {
+  if constexpr (E::follows) {
+    return e.rule.make_kept();
+  } else {
+    return 0;
+  }
 }
 /// flat += this rank's part of the mean of what n_ranks ranks have kept of their own squares.
 template <class E>
@@ -293,11 +302,7 @@ class old_job {
  public:
   /// Of n ranks, of which this rank takes the place of `source`. Not collective; allocates.
   [[gnu::cold]] old_job(E& e, std::size_t n, std::size_t source)
-      : e_(&e),
-        n_(n),
-        source_rank_(source),
-        owed_(make_flat(e)),
-        squares_(E::follows ? make_flat(e) : decltype(squares_){}) {}
+      : e_(&e), n_(n), source_rank_(source), owed_(make_flat(e)), kept_(detail::make_kept(e)) {}
 
   /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
   /// tensors, and, from the rank whose place this one takes, its parameters. Throws
@@ -340,7 +345,7 @@ class old_job {
     old->adopt();
     old->tensors.take_terms(old->backend());
     detail::add_owed(*old, n_, node_, owed_.data());
-    if constexpr (E::follows) detail::add_kept_squares(*old, n_, squares_.data());
+    if constexpr (E::follows) detail::add_kept_squares(*old, n_, kept_.squares.data());
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
@@ -374,7 +379,7 @@ class old_job {
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    if constexpr (E::follows) e.rule.take_squares(std::move(squares_));
+    if constexpr (E::follows) e.rule.take_kept(std::move(kept_));
     if (old.live.size() > 0 || !starts) e.live = std::move(old.live);  // else all elements
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
@@ -414,8 +419,8 @@ class old_job {
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  buffer_of<B, float> owed_;     ///< on the flat axis
-  buffer_of<B, float> squares_;  ///< on the flat axis: the mean of what the ranks have kept
+  buffer_of<B, float> owed_;                              ///< on the flat axis
+  decltype(detail::make_kept(std::declval<E&>())) kept_;  ///< the mean of what the ranks have kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   typename E::exchange_type::space space_{};

@@ -99,6 +99,11 @@ class all_gather_exchange : public flat_exchange<C, B> {
     sender_.finish_with(t, gathered_.keeping(t.now));
   }
 
+  template <class Held, class Undo>
+  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
+    sender_.settle(held, t, axis().all_tiles(), gathered_.current(),
+                   static_cast<std::size_t>(wire_.size()));
+  }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_owed(const Worker& worker, const Server&) {
     if constexpr (carries) worker(sender_, axis().all_tiles(), true);

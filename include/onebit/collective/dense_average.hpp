@@ -402,12 +402,13 @@ struct root_codec {
   }
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
-    L::store_as(reinterpret_cast<bf16*>(out), L::sqrt(y), 32);
+    L::store_as(reinterpret_cast<bf16*>(out), L::with_sign_of(y, L::sqrt(L::abs(y))), 32);
   }
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
     const auto root = L::load_as(reinterpret_cast<const bf16*>(in), 32);
-    return L::fma(root, root, L::set(0.0F));  // a product would be contracted with a sum of it
+    // a product would be contracted with a sum of it
+    return L::fma(root, L::abs(root), L::set(0.0F));
   }
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
@@ -418,22 +419,22 @@ static_assert(WordCompressor<root_codec>);
 
 }  // namespace detail
 
-/// Agrees on the mean of what the ranks keep of their own squares: of all elements, and of one
-/// number for each 32 of them behind these.
+/// Agrees on the mean of what the ranks keep of their own squares: of all elements, and of some
+/// floats beside, as a tensor behind them; Adam's are one for each 32 elements.
 ///
-/// Cost: 2 collectives a bucket, 2 (W-1)/W 2.06 bytes per element and rank. Memory while in use:
-/// 2.06 (1 + 2/W) bytes per element, and as much again for messages.
+/// Cost: 2 collectives a bucket, 2 (W-1)/W 2 bytes per element, and float beside, and rank. Memory
+/// while in use: 2 (1 + 2/W) bytes for each, and as much again for messages.
 template <class B>
 class squares_average {
  public:
   /// For tensors of these sizes, in buckets as `dense` has them. Not collective.
-  squares_average(wire w, B backend, const std::vector<std::size_t>& sizes,
+  squares_average(wire w, B backend, std::vector<std::size_t> sizes, std::size_t n_beside,
                   std::size_t bucket_elements)
-      : exchange_({}, w, std::move(backend), with_sums(sizes),
+      : exchange_({}, w, std::move(backend), with(sizes, n_beside),
                   buckets_of_means(sizes, bucket_elements)) {}
 
   [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `heard`
-  /// The mean; its last tensor are the numbers.
+  /// The mean; its last tensor is what was beside.
   [[nodiscard]] auto heard() { return exchange_.heard({}); }
   /// Collective; waits, unless the backend is deferred.
   template <class Produce>
@@ -455,10 +456,9 @@ class squares_average {
 
  private:
   [[nodiscard]] static turn<undo_in_buffer> turn_of(step_scalars* now) { return {now, {}, {}}; }
-  [[nodiscard]] static std::vector<std::size_t> with_sums(std::vector<std::size_t> sizes) {
-    std::size_t words = 0;
-    for (const std::size_t n : sizes) words += (n + word_elements - 1) / word_elements;
-    sizes.push_back(words);
+  [[nodiscard]] static std::vector<std::size_t> with(std::vector<std::size_t> sizes,
+                                                     std::size_t one_more) {
+    sizes.push_back(one_more);
     return sizes;
   }
 

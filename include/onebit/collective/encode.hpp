@@ -93,10 +93,17 @@ struct residual_field {
     float scale;
     live_mask before;
     std::size_t word;
+    step_bound::reader<L> bound;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(k, place.load(k)); }
     /// That of word k, which carries y.
     ONEBIT_HD typename L::value of(std::uint32_t k, const typename L::value& y) const {
       if constexpr (WordCompressor<C>) {
+        if constexpr (BoundedCompressor<C>) {
+          if (bound) {
+            const auto lost = detail::residual_of_words<L>(codec, y, scale, bound(k));
+            return before.template keep<L>(word + k, lost);
+          }
+        }
         return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, y, scale));
       } else {
         return y;
@@ -105,7 +112,7 @@ struct residual_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {codec, carried.at<L>(t), scales[t.group], before, t.word};
+    return {codec, carried.at<L>(t), scales[t.group], before, t.word, before.bound.at<L>(t)};
   }
 };
 
@@ -260,13 +267,15 @@ struct accumulate_kernel {
   Produce produce;
   live_mask live;
   const tile* tiles;
+  std::size_t first_tile;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::size_t index = first_tile + i;
     const tile t = tile_at(i);
-    const auto message = produce.template at<L>(t, i);
-    const auto old = residual.template at<L>(t, i);
+    const auto message = produce.template at<L>(t, index);
+    const auto old = residual.template at<L>(t, index);
     const auto place = residual.carried.template at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       place.store(k, live.template keep<L>(t.word + k, message(k, old.of(k, place.load(k)))));
@@ -339,6 +348,20 @@ struct scale_in_place_kernel {
       float* p = flat + (t.word + k) * 32;
       L::store(p, L::mul(L::load(p), all));
     }
+  }
+};
+
+/// Makes the scales of a slot 0: what it says is 0 then.
+struct forget_kernel {
+  static constexpr bool serial = true;
+  std::byte* slots;
+  slot_format format;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    std::byte* const slot = slots + i * format.slot_bytes;
+    for (std::size_t at = format.scales_at; at < format.status_at; at += sizeof(float))
+      L::store_scalar(reinterpret_cast<float*>(slot + at), 0.0F);
   }
 };
 

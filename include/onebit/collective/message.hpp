@@ -241,21 +241,24 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
   return *reinterpret_cast<const T*>(p);
 }
 
-// A word compressor knows lanes for one word.
-template <class L, class C>
-ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
+// A word compressor knows lanes for one word. `most`: none, or the largest sizes of its elements.
+template <class L, class C, class... Most>
+ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale,
+                                         const Most&... most) {
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
-    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * codec.word_bytes, scale);
+    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * codec.word_bytes, scale,
+                                                          word_of<L>(most, j)...);
   }
   return v;
 }
-template <class L, class C>
+template <class L, class C, class... Most>
 ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::value& y,
-                                              float scale) {
+                                              float scale, const Most&... most) {
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
-    word_of<L>(v, j) = codec.template residual<one_word<L>>(word_of<L>(y, j), scale);
+    word_of<L>(v, j) =
+        codec.template residual<one_word<L>>(word_of<L>(y, j), scale, word_of<L>(most, j)...);
   }
   return v;
 }
@@ -275,17 +278,22 @@ struct tile_reader {
   C codec{};
   const std::byte* words = nullptr;
   float scale = 0;
+  step_bound::reader<L> bound{};
 
   tile_reader() = default;
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index, tile_room = {})
-      : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
+                        std::size_t index, tile_room = {}, const step_bound& of = {})
+      : codec(c), words(slot + f.payload_at(t, index)), scale(0), bound(of.at<L>(t)) {
     if constexpr (C::scaled) {
       scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
     }
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    return decode_words<L>(codec, words + k * codec.word_bytes, scale);
+    const std::byte* const word = words + k * codec.word_bytes;
+    if constexpr (BoundedCompressor<C>) {
+      if (bound) return decode_words<L>(codec, word, scale, bound(k));
+    }
+    return decode_words<L>(codec, word, scale);
   }
 };
 
@@ -294,7 +302,7 @@ struct tile_reader<L, C, false> {
   tile_values<L> values;
 
   ONEBIT_HD tile_reader(const C& codec, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index, tile_room room)
+                        std::size_t index, tile_room room, const step_bound& = {})
       : values(room) {
     decode_tile<L>(codec, slot + f.payload_at(t, index), t.n, values);
   }
@@ -311,26 +319,36 @@ struct tile_sum {
   const std::byte* scales;
   std::size_t stride;
   int n;
+  step_bound::reader<L> bound;
 
   ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room = {})
+                     const tile& t, std::size_t index, tile_room = {}, const step_bound& of = {})
       : codec(c),
         words(slots + f.payload_at(t, index)),
         scales(slots + f.scales_at + t.segment * sizeof(float)),
         stride(f.slot_bytes),
-        n(n_slots) {}
+        n(n_slots),
+        bound(of.at<L>(t)) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    typename L::value sum = from(0, k);
-    for (int r = 1; r < n; ++r) sum = L::add(sum, from(r, k));
-    return sum;
+    if constexpr (BoundedCompressor<C>) {
+      if (bound) return of_all(k, bound(k));
+    }
+    return of_all(k);
   }
 
  private:
-  ONEBIT_HD typename L::value from(int r, std::uint32_t k) const {
+  template <class... Most>
+  ONEBIT_HD typename L::value of_all(std::uint32_t k, const Most&... most) const {
+    typename L::value sum = from(0, k, most...);
+    for (int r = 1; r < n; ++r) sum = L::add(sum, from(r, k, most...));
+    return sum;
+  }
+  template <class... Most>
+  ONEBIT_HD typename L::value from(int r, std::uint32_t k, const Most&... most) const {
     const std::size_t at = static_cast<std::size_t>(r) * stride;
     float s = 0;
     if constexpr (C::scaled) s = load_scalar<float>(scales + at);
-    return decode_words<L>(codec, words + at + k * codec.word_bytes, s);
+    return decode_words<L>(codec, words + at + k * codec.word_bytes, s, most...);
   }
 };
 
@@ -348,13 +366,21 @@ concept SignCompressor = requires {
 template <SignSummingLanes L, SignCompressor C>
 struct tile_sum<L, C, true> {
   typename one_word<L>::sum_of_four sum;
+  step_bound::reader<L> bound;
 
   ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room = {})
+                     const tile& t, std::size_t index, tile_room = {}, const step_bound& of = {})
       : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
-            f.slot_bytes, n_slots) {}
+            f.slot_bytes, n_slots),
+        bound(of.at<L>(t)) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
     typename L::value v;
+    if constexpr (BoundedCompressor<C>) {
+      if (bound) {
+        sum(v.word, k, bound(k).word);
+        return v;
+      }
+    }
     sum(v.word, k);
     return v;
   }
@@ -365,7 +391,7 @@ struct tile_sum<L, C, false> {
   tile_values<L> values;
 
   ONEBIT_HD tile_sum(const C& codec, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room room)
+                     const tile& t, std::size_t index, tile_room room, const step_bound& = {})
       : values(room) {
     float* const sum = values.data();
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) L::store(sum + 32 * k, L::set(0.0F));
@@ -405,7 +431,7 @@ struct gathered_view {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index,
-                                      room),
+                                      room, live.bound),
             live, t.word};
   }
 };
@@ -439,7 +465,7 @@ struct mean_view {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const std::size_t first = format.bucket_of(t) * static_cast<std::size_t>(n_slots);
     return {detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t,
-                                   index, room),
+                                   index, room, live.bound),
             inverse, live, t.word};
   }
 };

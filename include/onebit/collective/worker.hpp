@@ -106,19 +106,30 @@ class sender {
   [[gnu::cold]] void check(const check_kernel& what) { backend_.launch(1, completed(what)); }
   [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< see then_once
   /// carried = produce(residual), unless the step is called off: what `encode` did not do, with
-  /// undo_by_repeating. 12 bytes per element, and gradients.
-  template <class Produce, class Undo>
-  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
-    launch_commit(
-        backend_, t.now, axis_.tiles().size(),
-        accumulate_kernel<C, Produce>{residual(t.before), produce, t.live, tiles_.data()});
+  /// undo_by_repeating; and `update` of each tile after it. 12 bytes per element, and gradients.
+  template <class Produce, class Undo, class Update>
+  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t, const Update& update) {
+    const auto all = accumulation(produce, t, axis_.all_tiles());
+    launch_commit(backend_, t.now, all.n, tile_by_tile{all.kernel, update});
   }
   /// The same without an exchange.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
-    repeat(produce, t);
-    const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
-    launch_commit(backend_, t.now, zero.launches(), zero);
+    accumulate(produce, t, axis_.all_tiles());
+  }
+  /// When a step has been kept, and before its bound and mask change: the residuals that are
+  /// rebuilt with them are carried as they are, with `held`, a message of what the next one takes
+  /// of what was agreed, in the n slots there; these say 0 from then on. The next message has the
+  /// bits that it would have had. A compressor that neither scales nor bounds needs none of that.
+  /// 8 bytes per element.
+  template <class Held, class Undo>
+  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t, tile_range tiles,
+                            std::byte* agreed, std::size_t n) {
+    if constexpr (by_word && scaled) {
+      accumulate(held, t, tiles);
+      if (agreed == nullptr) n = 0;
+      launch_commit(backend_, t.now, n, forget_kernel{agreed, format_});
+    }
   }
   /// Ends a step with an encode pass: the scales of it hold, or the carried values are those of
   /// before, bit for bit.
@@ -140,8 +151,8 @@ class sender {
     }
   }
 
-  /// This rank's residual, as a field.
-  [[nodiscard]] residual_field<C> residual(live_mask before = {}) {
+  /// This rank's residual, as a field; of what was live, and bounded, when it was last sent.
+  [[nodiscard]] residual_field<C> residual(const live_mask& before) {
     return {codec_, carried(), scales_.current(), before};
   }
   /// What it stands for.
@@ -208,6 +219,20 @@ class sender {
   }
 
  private:
+  template <class Produce, class Undo>
+  [[nodiscard]] calls<accumulate_kernel<C, Produce>> accumulation(const Produce& produce,
+                                                                  const turn<Undo>& t,
+                                                                  tile_range tiles) {
+    return {{residual(t.before), produce, t.live, tiles_.data(), tiles.begin},
+            std::size_t{tiles.end - tiles.begin}};
+  }
+  template <class Produce, class Undo>
+  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t, tile_range tiles) {
+    const auto all = accumulation(produce, t, tiles);
+    launch_commit(backend_, t.now, all.n, all.kernel);
+    const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
+    launch_commit(backend_, t.now, zero.launches(), zero);
+  }
   [[nodiscard]] check_kernel completed(check_kernel what) const {
     what.format = format_;
     return what;
@@ -291,8 +316,9 @@ class server {
 
   /// What the slots in `received` say on average.
   [[nodiscard]] static mean_view<C> mean(const C& codec, const slot_format& format,
-                                         const std::byte* received, int n_ranks) {
-    return {codec, format, received, n_ranks, 1.0F / static_cast<float>(n_ranks), live_mask{}};
+                                         const std::byte* received, int n_ranks,
+                                         const live_mask& live) {
+    return {codec, format, received, n_ranks, 1.0F / static_cast<float>(n_ranks), live.awake()};
   }
 
   /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket; `end` runs
@@ -401,10 +427,11 @@ class flat_exchange {
   /// The half that encodes: for inspection, and for who adds up by other means.
   [[nodiscard]] sender_type& sender() { return sender_; }
   void count_live(live_mask live) { sender_.count_live(live); }
-  /// Before `finish`, with undo_by_repeating: carries what was sent, if the step is kept.
-  template <class Produce, class Undo>
-  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t) {
-    sender_.repeat(produce, t);
+  /// Before `finish`, with undo_by_repeating: carries what was sent, if the step is kept, and runs
+  /// `update` of each tile after it.
+  template <class Produce, class Undo, class Update>
+  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t, const Update& update) {
+    sender_.repeat(produce, t, update);
   }
   /// Adds a message to what is sent later. One pass.
   template <class Produce, class Undo>

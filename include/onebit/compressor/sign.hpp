@@ -102,13 +102,27 @@ struct sign {
     return L::with_sign(bits, L::set(s));
   }
 
+  /// The same; an element has `most` at most.
+  template <class L>
+  ONEBIT_HD typename L::value decode(const std::byte* in, float s,
+                                     const typename L::value& most) const {
+    const auto bits = L::load_bits(reinterpret_cast<const std::uint32_t*>(in));
+    return L::with_sign(bits, L::min(L::set(s), most));
+  }
+
   /// y - C(y), from the carried y.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return L::sub(y, L::with_sign_of(y, L::set(s)));
   }
+  /// The same of bounded elements.
+  template <class L>
+  ONEBIT_HD typename L::value residual(const typename L::value& y, float s,
+                                       const typename L::value& most) const {
+    return L::sub(y, L::with_sign_of(y, L::min(L::set(s), most)));
+  }
 };
 
-static_assert(WordCompressor<sign<l2_scale>> && WordCompressor<sign<l1_scale>>);
+static_assert(BoundedCompressor<sign<l2_scale>> && BoundedCompressor<sign<l1_scale>>);
 
 }  // namespace onebit::inline v0_1

@@ -136,6 +136,15 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
   { c.template residual<detail::any_lanes>(v, 1.0F) } -> std::same_as<detail::any_lanes::value>;
 };
 
+/// One whose `decode` and `residual` take, beside the scale, the largest size of each element of a
+/// word: what is cut stays in the residual. `sign` is.
+template <class C>
+concept BoundedCompressor = WordCompressor<C> &&
+    requires(const C c, const std::byte* in, const detail::any_lanes::value& v) {
+  { c.template decode<detail::any_lanes>(in, 1.0F, v) } -> std::same_as<detail::any_lanes::value>;
+  { c.template residual<detail::any_lanes>(v, 1.0F, v) } -> std::same_as<detail::any_lanes::value>;
+};
+
 /// The short way to write a compressor: a codec for a tile of at most 4096 floats, whose residual
 /// is kept for it. `encode` may throw on the host: the step is taken back; `decode` is noexcept: it
 /// runs in updates too. On a device one lane of a warp calls them, where they are ONEBIT_HD.
@@ -188,7 +197,6 @@ struct rule_defaults {
   static constexpr bool local_steps = false;    ///< steps without communication
   static constexpr bool refreshes = false;      ///< it is a RefreshingRule
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
-  static constexpr bool message_lasts = false;  ///< `apply` changes nothing that `message` reads
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
   [[nodiscard]] moments own_moments() const { return {}; }                ///< those
@@ -205,6 +213,8 @@ struct rule_defaults {
   }
   /// Whether the host must know the outcome of the step that comes.
   [[nodiscard]] bool must_know() const { return false; }
+  /// Of rules with local steps: whether the step that `open` has begun is `dense_step`.
+  [[nodiscard]] bool dense() const { return false; }
   /// After each step that was done.
   void done(const step_plan&, float) {}
   /// Whether `freeze` was called: asked of rules with local steps, which exchange before it too.
@@ -243,6 +253,23 @@ concept ExchangeRule = Rule<R> &&
   r.apply(heard, agreed, at);  // the update, from what was heard in this one
 };
 
+/// A rule whose update ends with a kernel over all tiles, which it runs by `last`, as launch_tiles
+/// does.
+template <class R>
+concept TilewiseRule = ExchangeRule<R> &&
+    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& heard,
+             const detail::any_field& agreed, const launch_tiles& last) {
+  r.apply(heard, agreed, at, last);
+};
+
+/// A rule that says how far the elements of its messages may go, where their compressor is a
+/// BoundedCompressor.
+template <class R>
+concept BoundingRule = ExchangeRule<R> && requires(const R fixed) {
+  { fixed.bound() } -> std::same_as<step_bound>;       // of this step's message
+  { fixed.sent_bound() } -> std::same_as<step_bound>;  // of the last that was exchanged
+};
+
 /// A rule that freezes something at the end of the warm-up, and hands its momentum over. `freeze`
 /// allocates before it changes anything: when that fails the next step tries again.
 template <class R>
@@ -263,21 +290,28 @@ template <class R>
 concept WakingRule = ExchangeRule<R> &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
              std::uint32_t* live) {
-  // which elements will have variance after `refresh` or `follow`, from the mean of what is
-  // averaged
-  r.preview_live(gradient, at, live);
+  r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
 };
 
-/// A rule whose v follows after the freeze, in steps that average and exchange: from what each rank
-/// keeps of its own gradients, which `squares` gives as a message, and the mean gradient.
+/// A rule whose v follows, when steps that average, and exchange or are local, have ended: from
+/// what each rank keeps of its own gradients, which `squares` gives as a message, and the mean
+/// gradient. Elements that have got variance come to life then.
 template <class R>
-concept RefreshingRule = WakingRule<R> &&
+concept RefreshingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& mean,
-             detail::any_archive a) {
+             std::uint32_t* live, detail::any_archive a) {
   { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: such a step is refused
+  // whether v has not seen the steps before: else averages are THE dense step's
+  { fixed.behind() } -> std::convertible_to<bool>;
+  // what travels beside the squares, where messages are exchanged on an axis: so many floats
+  { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;
+  r.prepare_squares(std::size_t{});
+  r.take_kept(r.make_kept());
   r.squares(at);
-  r.follow(mean, at, mean, at);  // the mean gradient, and the mean of that, each on its own axis
-  r.archive_squares(a);          // what it keeps of its own, and `archive` does not have
+  fixed.held(mean, at);  // what the next message takes of what was agreed, as a message
+  // the mean gradient, and the mean of the squares, each with its axis; and that of messages
+  r.follow(mean, at, mean, at, at, live);
+  r.archive_squares(a);  // what it keeps of its own, and `archive` does not have
 };
 
 /// A rule with steps in which nothing travels.
@@ -286,7 +320,7 @@ concept LocalRule = ExchangeRule<R> && R::local_steps &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
   r.local_step(plan, at);
-  r.dense_step(gradient, at);  // the whole step, where nothing would travel
+  r.dense_step(gradient, at);  // the whole step, where nothing would travel, or it says `dense`
 };
 
 /// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts.
@@ -322,6 +356,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.send_next(message, t);
   x.agree(message, t);
   x.accumulate(message, t);
+  x.settle(message, t);  // what was agreed moves to what is carried, as this message: see `sender`
   x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
   x.carried_tiles(), x.visit_owed(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any

@@ -49,6 +49,8 @@ struct bf16;          // element_types.hpp
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
 struct live_mask;     // step_context.hpp
+struct step_bound;    // the same
+struct launch_tiles;  // the same
 struct step_scalars;  // step_state.hpp
 class wire;           // transport/wire.hpp
 template <class B, class P, class G>
@@ -143,9 +145,11 @@ struct any_lanes {
   struct value {};
   struct bits {};
   static value set(float);
+  static value min(const value&, const value&);
   static value load(const float*);
   static void store(float*, const value&);
   static value add(const value&, const value&);
+  static value mul(const value&, const value&);
   static value fma(const value&, const value&, const value&);
   static value select(const bits&, const value&, const value&);
   static bits not_negative(const value&);

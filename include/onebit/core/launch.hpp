@@ -72,6 +72,21 @@ struct in_turn {
 template <class First, class Second>
 in_turn(First, Second) -> in_turn<First, Second>;
 
+/// Two kernels over the same tiles, one after the other tile by tile: what both read is near.
+template <class First, class Second>
+struct tile_by_tile {
+  First first;
+  Second second;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    run_wide<L>(first, i);
+    run_wide<L>(second, i);
+  }
+};
+template <class First, class Second>
+tile_by_tile(First, Second) -> tile_by_tile<First, Second>;
+
 /// n calls of `each`, and then one of `after`, by whoever is the last to end: it sees what all have
 /// written.
 template <class Each, class After>

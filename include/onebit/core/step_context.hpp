@@ -14,10 +14,37 @@
 /// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
 namespace onebit::inline v0_1 {
 
+/// How far the elements of a message go at most: each `most` times its denominator. Null: as far as
+/// the message says.
+struct step_bound {
+  const float* denominators = nullptr;  ///< on the flat axis
+  float most = 0;
+  const float* factors = nullptr;  ///< by tensor: of `most`; null: 1
+
+  template <class L>
+  struct reader {
+    const float* first = nullptr;
+    float most = 0;
+    ONEBIT_HD explicit operator bool() const { return first != nullptr; }
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return L::mul(L::load(first + 32 * k), L::set(most));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t) const {
+    if (denominators == nullptr) return {};
+    return {denominators + t.word * 32, factors == nullptr ? most : most * factors[t.tensor]};
+  }
+};
+
 /// One bit per element: clear in padding and in elements that never had variance, which sleep. They
 /// send 0, carry 0, receive 0 and count in no scale. Null pointer: all set.
 struct live_mask {
   const std::uint32_t* words = nullptr;
+  step_bound bound{};  ///< of those that do not sleep
+
+  /// The same bound, and nobody sleeps.
+  [[nodiscard]] ONEBIT_HD live_mask awake() const { return {nullptr, bound}; }
 
   /// Whether nobody sleeps in those L::words words.
   template <class L>
@@ -154,6 +181,19 @@ struct tiled {
   void commit(std::size_t n, const Kernel& kernel) const {
     launch_commit(backend, now, n, kernel);
   }
+};
+
+/// Runs a kernel over all tiles, unless the step was called off.
+struct launch_tiles {
+  template <class At, class Kernel>
+  void operator()(const At& at, const Kernel& kernel) const {
+    at.commit(kernel);
+  }
+};
+/// Does nothing.
+struct nothing_kernel {
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {}
 };
 
 /// Calls the step off when what is produced is not finite.
@@ -305,7 +345,7 @@ struct turn {
   step_scalars* now;
   live_mask live;
   Undo undo;           ///< where an encode pass saves what it overwrites
-  live_mask before{};  ///< what was live in the last exchange; null: the same
+  live_mask before{};  ///< what was live in the last exchange (null: the same), and its bound
 };
 
 }  // namespace onebit::inline v0_1

@@ -10,6 +10,7 @@
 #include <onebit/core/layout.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
+#include <onebit/rule/following.hpp>
 #include <onebit/rule/lamb_kernels.hpp>
 #include <onebit/rule/moments.hpp>
 #include <utility>
@@ -37,8 +38,11 @@ struct lamb_options {
   bool bias_correction = true;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
-  /// As adam_options::max_step, of m / (sqrt(v) + eps).
-  double max_step = 10;
+  /// As adam_options::max_step, of m / (sqrt(v) + eps), where v follows.
+  double max_step = 2;
+  /// As adam_options::keeps_squares. false: the paper's 1-bit LAMB, whose coefficients are those of
+  /// the warm-up times a factor.
+  bool keeps_squares = true;
 };
 
 /// Throws invalid_input when an option is out of range.
@@ -63,25 +67,27 @@ inline void validate(const lamb_options& o) {
 
 /// LAMB, and 1-bit LAMB once v is frozen.
 ///
-/// Warm-up: u = m / (sqrt(v) + eps) + wd x, m and v corrected for their bias; c = ||x|| / ||u|| per
+/// Dense: u = m / (sqrt(v) + eps) + wd x, m and v corrected for their bias; c = ||x|| / ||u|| per
 /// layer, clipped; x -= lr c u.
-/// Then: c = c_avg f, where c_avg is the average of c over the warm-up and f follows how far a
-/// second variance, of gradients rebuilt from the agreed momentum, has moved from the frozen one.
-/// Empty tensors and layers of zeros are ordinary input: c = 1 where a norm is 0,
-/// f = 1 where no element has variance.
+/// Compressed, v following: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first
+/// from a sketch that the ranks average when they refresh v (lamb_kernels.hpp); x of this step.
+/// Compressed, in the paper's form: c = c_avg f, where c_avg is the average of c over the warm-up
+/// and f follows how far a second variance, of gradients rebuilt from the agreed momentum, has
+/// moved from the frozen one. Empty tensors and layers of zeros are ordinary input: c = 1 where a
+/// norm is 0, f = 1 where no element has variance.
 ///
-/// State: m and v, 8 bytes per element in the warm-up; afterwards denominators and the second
-/// variance, 8 bytes; 28 bytes per tensor.
+/// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile,
+/// or, in the paper's form, denominators and the second variance, 8 bytes; 52 bytes per tensor.
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
-/// authors' code.
+/// authors' code. The sketch is this library's.
 template <Backend B>
-class lamb_rule : public moments_rule<B, lamb_options> {
-  using base = moments_rule<B, lamb_options>;
+class lamb_rule : public following_rule<B, lamb_options> {
+  using base = following_rule<B, lamb_options>;
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
+  using base::frozen_, base::kept_;
 
  public:
   using typename base::float_buffer;
-  static constexpr bool message_lasts = true;
 
   lamb_rule(lamb_options options, B backend) : base(options, std::move(backend)) {
     validate(options);
@@ -89,12 +95,10 @@ class lamb_rule : public moments_rule<B, lamb_options> {
   void prepare(const layout& axis) {
     const std::size_t n_tensors = axis.tensor_tiles().size();
     base::prepare(axis);
-    variance_norm_ = backend_.template make_buffer<double>(1);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
   }
-  [[nodiscard]] bool frozen() const { return frozen_; }
-  /// Of v's, too, after the freeze: it is that of the second variance then.
+  /// Of v's, too, after the freeze: in the paper's form it is that of the second variance then.
   [[nodiscard]] moments_seen seen(const step_plan&) const {
     return {options_.bias_correction, true, true};
   }
@@ -112,16 +116,32 @@ class lamb_rule : public moments_rule<B, lamb_options> {
     at.commit(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.numbers, m_.data(),
                                                      v_.data(), layers_.data(), at.now});
   }
-  /// ||v||_1 after `refresh`. Waits for the backend.
-  template <class At>
-  [[nodiscard]] double variance_norm(const At& at) {
-    return detail::sum_of_tiles(at, variance_norm_.data());
+  /// See following_rule: 64 floats a tile more.
+  [[nodiscard]] static std::size_t n_beside(const layout& axis) {
+    return base::n_beside(axis) + detail::sketch_floats * axis.tiles().size();
   }
+  /// The paper's form does not follow, nor know bounds.
+  [[nodiscard]] step_bound bound() const {
+    return options_.keeps_squares ? base::bound() : step_bound{};
+  }
+  [[nodiscard]] step_bound sent_bound() const { return bound(); }  ///< the same
 
-  /// Freezes v: fills `live`, hands a copy of m over, scaled so that all layers have one RMS (their
-  /// common scale then fits all); keeps m for the first compressed step.
+  /// Freezes v: fills `live`, hands m over. In the paper's form a copy of m, scaled so that all
+  /// layers have one RMS (their common scale then fits all), and keeps m for the first compressed
+  /// step.
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
+    if (options_.keeps_squares) {
+      auto kept = make_kept();
+      sketch_ = std::move(kept.sketch);
+      kept_ = std::move(kept);
+      restart_sketch();
+      backend_.launch(at.n_tiles(),
+                      detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
+      for (auto* s : {&sums_a_, &sums_b_}) *s = {};
+      frozen_ = true;
+      return {std::move(m_), nullptr, at.numbers};
+    }
     auto copy = make_floats(), fresh = make_floats();
     auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
     auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
@@ -154,6 +174,8 @@ class lamb_rule : public moments_rule<B, lamb_options> {
             {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.data(), at.numbers});
     m_ = std::move(m);
     fresh_ = {};
+    base::forget_kept();
+    sketch_ = {};
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};
     frozen_ = false;
   }
@@ -164,7 +186,7 @@ class lamb_rule : public moments_rule<B, lamb_options> {
   [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
     using unscaled = detail::lamb_unscaled_view<View>;
     // until a compressed step has been made nothing was agreed, and m is still here
-    const bool has_m = m_.size() > 0;
+    const bool has_m = m_.size() > 0 || options_.keeps_squares;
     auto m = backend_.template make_buffer<float>(has_m ? 0 : n_floats());
     auto copy = make_floats();
     for (auto* flat : {&m, &copy}) {
@@ -173,7 +195,47 @@ class lamb_rule : public moments_rule<B, lamb_options> {
                                         {agreed, layers_.data()}, at.tiles, flat->data()});
     }
     if (!has_m) m_ = std::move(m);
-    return {std::move(copy), factors_.data(), at.numbers};
+    return {std::move(copy), options_.keeps_squares ? nullptr : factors_.data(), at.numbers};
+  }
+  /// What the next message takes of what was agreed.
+  template <class View, class At>
+  [[nodiscard]] detail::held_momentum<View> held(const View& agreed, const At& at) const {
+    return {agreed, at.numbers};
+  }
+  using base::squares;
+  /// As following_rule's, and the sketch.
+  template <class P, class G>
+  [[nodiscard]] detail::squares_message squares(const tiled<B, P, G>& at) {
+    const copy_kernel copy{sketch_.data(), kept_.sums.data() + base::n_beside(at.axis),
+                           sketch_.size()};
+    backend_.launch(copy.launches(), copy);
+    return base::squares(at);
+  }
+  /// As following_rule's, and the norms of directions.
+  template <class View, class SquaresView, class P, class G>
+  void follow(const View& gradient, const tiled<B, P, G>& at, const SquaresView& mean,
+              const tiled<B, P, G>& its, const tiled<B, P, G>& of_messages, std::uint32_t* live) {
+    base::follow(gradient, at, mean, its, of_messages, live);
+    const float* const mean_sketch = kept_.sums.data() + base::n_beside(at.axis);
+    of_messages.commit(of_messages.n_tiles(),
+                       detail::sketch_norm_kernel{mean_sketch, of_messages.sums});
+    of_messages.commit(layers_.size(), detail::sketched_direction_kernel{
+                                           of_messages.tensor_tiles, at.numbers, of_messages.sums,
+                                           base::ratio(), layers_.data()});
+  }
+  /// Memory for what is kept: zeros.
+  struct kept_squares : base::kept_squares {
+    float_buffer sketch;
+  };
+  [[nodiscard]] kept_squares make_kept() {
+    auto sketch = backend_.template make_buffer<float>(n_sketch());
+    return {base::make_kept(), std::move(sketch)};
+  }
+  /// As following_rule's: the sketch begins anew, since its tiles are those of other ranks.
+  void take_kept(kept_squares&& mean) noexcept {
+    if (kept_.squares.size() > 0) sketch_ = std::move(mean.sketch);
+    base::take_kept(std::move(mean));
+    restart_sketch();
   }
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
   template <class View, class P, class G>
@@ -181,9 +243,19 @@ class lamb_rule : public moments_rule<B, lamb_options> {
                                                          const tiled<B, P, G>& at) const {
     return {agreed, at.tensors, at.numbers, layers_.data(), at.now};
   }
-  /// The update: two passes over the agreed message, 28 bytes per element.
-  template <class View, class P, class G>
-  void apply(const View& heard, const View& before, const tiled<B, P, G>& at) {
+  /// The update: two passes, 32 bytes per element; in the paper's form over the agreed message, 28.
+  template <class View, class P, class G, class Last = launch_tiles>
+  void apply(const View& heard, const View& before, const tiled<B, P, G>& at,
+             const Last& last = {}) {
+    if (options_.keeps_squares) {
+      at.commit(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
+      at.commit(layers_.size(), detail::followed_coefficient_kernel<P, G>{
+                                    at.tensor_tiles, at.tensors, at.numbers, at.sums,
+                                    layers_.data(), options_.min_coeff, options_.max_coeff});
+      return last(at, detail::lamb_following_kernel<View, P, G>{
+                          heard, at.tiles, at.tensors, at.numbers, layers_.data(), at.live,
+                          v_.data(), kept_.squares.data(), sketch_.data(), at.now});
+    }
     prepare_sums(at.n_tiles());
     at.commit(detail::lamb_fresh_kernel<View, P, G>{heard,
                                                     before,
@@ -197,20 +269,13 @@ class lamb_rule : public moments_rule<B, lamb_options> {
                                                     fresh_.data(),
                                                     sums_a_.data(),
                                                     sums_b_.data(),
-                                                    at.sums,
-                                                    bound_of(options_.max_step)});
+                                                    at.sums});
     at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
                                   at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
                                   at.sums, layers_.data(), options_.factor_min, options_.factor_max,
                                   options_.factor_threshold});
-    at.commit(detail::lamb_update_kernel<View, P, G>{heard,
-                                                     at.tiles,
-                                                     at.tensors,
-                                                     at.numbers,
-                                                     layers_.data(),
-                                                     {v_.data()},
-                                                     at.now,
-                                                     bound_of(options_.max_step)});
+    last(at, detail::lamb_update_kernel<View, P, G>{
+                 heard, at.tiles, at.tensors, at.numbers, layers_.data(), {v_.data()}, at.now});
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
@@ -225,7 +290,8 @@ class lamb_rule : public moments_rule<B, lamb_options> {
   /// By tensor: coefficient of the last step, its average, last factor, momentum scaling.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + fresh_.bytes() + layers_.bytes() + factors_.bytes();
+    return m_.bytes() + v_.bytes() + fresh_.bytes() + layers_.bytes() + factors_.bytes() +
+           sketch_.bytes() + base::kept_bytes();
   }
 
   template <class Archive>
@@ -236,7 +302,7 @@ class lamb_rule : public moments_rule<B, lamb_options> {
     a.local(has_m);
     a.buffer(m_, backend_, has_m || !frozen_ ? n : 0);
     a.buffer(v_, backend_, n);
-    a.buffer(fresh_, backend_, frozen_ ? n : 0);
+    a.buffer(fresh_, backend_, frozen_ && !options_.keeps_squares ? n : 0);
     a.buffer(layers_, backend_);
     a.buffer(factors_, backend_);
     if constexpr (Archive::reading) {
@@ -244,7 +310,18 @@ class lamb_rule : public moments_rule<B, lamb_options> {
     }
   }
 
+  /// What is not the same on all ranks: the sketch, too.
+  template <class Archive>
+  void archive_squares(Archive& a) {
+    base::archive_squares(a);
+    a.buffer(sketch_, backend_, frozen_ && options_.keeps_squares ? n_sketch() : 0);
+  }
+
  private:
+  [[nodiscard]] std::size_t n_sketch() const { return kept_.n_beside - base::n_sums(); }
+  void restart_sketch() noexcept {
+    backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data()});
+  }
   /// Memory for sums by tile, of an axis with so many.
   void prepare_sums(std::size_t n_tiles) {
     if (sums_b_.size() == n_tiles) return;
@@ -252,11 +329,10 @@ class lamb_rule : public moments_rule<B, lamb_options> {
     sums_b_ = backend_.template make_buffer<float>(n_tiles);  // last: it is what is asked
   }
   float_buffer fresh_;
+  float_buffer sketch_;           ///< of this rank's directions, 64 floats a tile
   float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
-  buffer_of<B, double> variance_norm_;
   buffer_of<B, lamb_layer> layers_;
   float_buffer factors_;  ///< by tensor: momentum scaling k
-  bool frozen_ = false;
 };
 
 static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&

@@ -20,10 +20,13 @@ namespace onebit::inline v0_1 {
 struct lamb_layer {
   double average = 0;      ///< of the coefficient over the warm-up, starting from 0
   double last_factor = 1;  ///< of the compressed phase
+  double sketch_bias = 1;  ///< 1 minus what the weights in the direction's sketch sum up to
   float coefficient = 1;   ///< of the step in progress
   float k = 1;             ///< momentum scaling
   float inverse_k = 1;
-  float unused = 0;  ///< no padding: the bytes are part of checkpoints
+  float direction = 0;  ///< ||m / (sqrt(v) + eps)||, as the last refresh found it; 0: not yet
+  float ratio = 0;      ///< the part of all squares that was left in the mean gradient then
+  float unused = 0;     ///< no padding: the bytes are part of checkpoints
 };
 
 namespace detail {
@@ -180,7 +183,6 @@ struct lamb_fresh_kernel {
   const lamb_layer* layers;
   flat_field denominators;
   float *fresh, *sum_m, *sum_u, *largest;
-  float most_step;
 
   /// Parameters of any type leave a device no registers for several words.
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
@@ -212,7 +214,7 @@ struct lamb_fresh_kernel {
       const auto ratio = L::div(d, of.c.template denominator<L>(w, of.v_correction));
       const auto kept = live.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
-      const auto prelim = L::bound(L::div(L::mul(m, m_correction), d), most_step);
+      const auto prelim = L::div(L::mul(m, m_correction), d);
       const auto u = L::fma(decay, params.load(k), prelim);
       L::store(fresh + word * 32, w);
       add_squares<L>(ms, prelim);
@@ -266,7 +268,6 @@ struct lamb_update_kernel {
   const lamb_layer* layers;
   flat_field denominators;
   const step_scalars* now;
-  float most_step;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
@@ -284,8 +285,7 @@ struct lamb_update_kernel {
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k), d = d_at(k);
       const auto m = L::mul(L::mul(at(k), inverse_k), m_correction);
-      const auto moved = L::bound(L::div(m, d), most_step);
-      params.store(k, L::fma(step, L::fma(decay, x, moved), x));
+      params.store(k, L::fma(step, L::fma(decay, x, L::div(m, d)), x));
     }
   }
 };
@@ -293,6 +293,173 @@ struct lamb_update_kernel {
 }  // namespace detail
 
 }  // namespace onebit::inline v0_1
+
+/// Where v follows: the norm of the direction from a sketch.
+///
+/// The norm of what was agreed is no norm of a direction: each element has the size of its scale.
+/// A sketch is linear, and needs no gradient of all ranks: each adds up its own g / d, with signs
+/// that are the same on all, into 64 sums a tile, averaged over steps as m is. The mean of the
+/// ranks' sketches is the sketch of the exact direction, and its squares add up to those of the
+/// direction, to a relative sqrt(2 / 64) a tile.
+namespace onebit::inline v0_1::detail {
+
+inline constexpr std::size_t sketch_floats = 64;  ///< a tile
+
+/// A bit per element of a word: the same on all ranks, whatever their number.
+ONEBIT_HD std::uint32_t sketch_signs(std::size_t word) {
+  std::uint64_t h = (word + 1) * 0x9E3779B97F4A7C15U;
+  h = (h ^ h >> 29U) * 0xBF58476D1CE4E5B9U;
+  return static_cast<std::uint32_t>(h >> 32U);
+}
+
+/// Per tile ||x||^2.
+template <class P, class G>
+struct parameter_norm_kernel {
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  float* sums;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const parameters_of<L, P> params(tensors[t.tensor], t);
+    auto sum = one_word<L>::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) add_squares<L>(sum, params.load(k));
+    L::store_scalar(sums + i, one_word<L>::fold(sum));
+  }
+};
+
+/// The layer's coefficient, ||x|| over the norm of direction and decay, unless it rests or no
+/// refresh has been yet; how much bias the sketch has left after this step.
+template <class P, class G>
+struct followed_coefficient_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  const float* sum_x;
+  lamb_layer* layers;
+  double least, most;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (tensors[i].rests) return;
+    const tile_range r = tensor_tiles[i];
+    lamb_layer layer = layers[i];
+    layer.sketch_bias = product(layer.sketch_bias, static_cast<double>(numbers[i].c.beta1));
+    if (layer.direction > 0) {
+      const double x = sqrt(L::sum(sum_x + r.begin, r.end - r.begin)),
+                   decay = static_cast<double>(tensors[i].weight_decay) * x,
+                   m = static_cast<double>(layer.direction),
+                   u = sqrt(fma(decay, decay, product(m, m)));
+      layer.coefficient = x > 0 ? static_cast<float>(clamp_to(x / u, least, most)) : 1.0F;
+    }
+    L::store_scalar(layers + i, layer);
+  }
+};
+
+/// x from the agreed momentum and the layer's coefficient; what this rank keeps: squares of its own
+/// gradient, and of the gradient over its denominator the sketch. That denominator has the squares
+/// since the last refresh in it, times the ratio of all elements: else an element whose gradients
+/// have just grown would be most of the norm. 28 bytes per element and a bit.
+template <class View, class P, class G>
+struct lamb_following_kernel {
+  View momentum;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  const lamb_layer* layers;
+  live_mask live;
+  const float* denominators;
+  float *squares, *sketch;
+  const step_scalars* now;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    using one = one_word<L>;
+    const tile t = tile_at(i);
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_numbers of = numbers[t.tensor];
+    const auto m = momentum.template at<L>(t, i);
+    const parameters_of<L, P> params(tensor, t);
+    const gradients_of<L, G> gradient(tensor, t, now);
+    const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
+    const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
+    const double then = detail::correction(of.bias.v / of.since);  // of v as it stands there
+    const double since = of.since * static_cast<double>(of.c.beta2);
+    const auto old_weight = L::set(static_cast<float>(since / then)),
+               weight = L::set(layers[t.tensor].ratio);
+    const auto zero = L::set(0.0F), eps = L::set(of.c.eps);
+    auto even = one::set(0.0F), odd = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const std::size_t word = t.word + k;
+      const auto x = params.load(k), d = L::load(denominators + word * 32), g = gradient.load(k);
+      const auto u = L::div(L::mul(m(k), correction), d);
+      const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+      L::store(squares + word * 32, s);
+      const auto root = live.template keep<L>(word, L::max(L::sub(d, eps), zero));
+      const auto v = L::fma(s, weight, L::mul(L::mul(root, old_weight), root));
+      const auto own = L::div(g, of.c.template denominator<L>(v, of.v_correction));
+      for (unsigned j = 0; j < L::words; ++j) {
+        const std::uint32_t signs = sketch_signs(word + j);
+        auto& sum = (k + j) % 2 == 0 ? even : odd;
+        sum = one::add(sum, one::with_sign(one::load_bits(&signs), word_of<L>(own, j)));
+      }
+    }
+    float* const place = sketch + i * sketch_floats;
+    one::store(place, of.c.template next_momentum<one>(one::load(place), even));
+    one::store(place + 32, of.c.template next_momentum<one>(one::load(place + 32), odd));
+  }
+};
+
+/// Per tile the squares of the sketch.
+struct sketch_norm_kernel {
+  static constexpr bool rare = true;
+  const float* sketch;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const auto a = L::load(sketch + i * sketch_floats),
+               b = L::load(sketch + i * sketch_floats + 32);
+    L::store_scalar(sums + i, L::fold(L::fma(a, a, L::fma(b, b, L::set(0.0F)))));
+  }
+};
+
+/// The layer's direction from those, without the bias that the sketch had before this step.
+struct sketched_direction_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const tensor_numbers* numbers;
+  const float *sums, *ratio;
+  lamb_layer* layers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    L::store_scalar(&layers[i].ratio, *ratio);
+    const double weights = 1 - layers[i].sketch_bias / static_cast<double>(numbers[i].c.beta1);
+    if (!(weights > 0)) return;
+    const double norm = sqrt(L::sum(sums + r.begin, r.end - r.begin)) / weights;
+    L::store_scalar(&layers[i].direction, static_cast<float>(norm));
+  }
+};
+
+/// A sketch that starts anew.
+struct restart_sketch_kernel {
+  static constexpr bool serial = true;
+  lamb_layer* layers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    L::store_scalar(&layers[i].sketch_bias, 1.0);
+  }
+};
+
+}  // namespace onebit::inline v0_1::detail
 
 /// Momentum scaling in 1-bit LAMB: all layers' momentum is brought to one RMS before compression,
 /// so that one scale fits all, and back.

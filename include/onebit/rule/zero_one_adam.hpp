@@ -10,6 +10,7 @@
 #include <onebit/core/param_group.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
+#include <onebit/rule/following.hpp>
 #include <onebit/rule/moments.hpp>
 #include <utility>
 
@@ -24,11 +25,29 @@ struct sum_lr_kernel {
   const tensor_entry<P, G>* tensors;
   const step_scalars* now;
   bool restart;
+  float *reaches = nullptr, *sent = nullptr;  ///< or null: see zero_one_rule
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const float lr = tensors[i].rests ? 0.0F : now->lr;
     L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
+    if (restart && sent != nullptr) L::store_scalar(sent + i, reaches[i]);
+  }
+};
+
+/// How far a message of this step reaches: the learning rates since the last exchange.
+template <class P, class G>
+struct reach_kernel {
+  static constexpr bool serial = true;
+  const double* sums;
+  const tensor_entry<P, G>* tensors;
+  float lr;
+  float* reaches;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const double sum = sums[i] + static_cast<double>(tensors[i].rests ? 0.0F : lr);
+    L::store_scalar(reaches + i, static_cast<float>(sum));
   }
 };
 
@@ -64,7 +83,51 @@ struct zero_one_message {
   }
 };
 
-/// x and m from a gradient: Adam's step.
+/// Nothing of what was agreed is in the next message: base.
+struct nothing_held {
+  template <class L>
+  struct reader {
+    ONEBIT_HD typename L::value operator()(std::uint32_t, const typename L::value& base) const {
+      return base;
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile&, std::size_t) const {
+    return {};
+  }
+};
+
+/// A word of denominators: what lies there, or, where v does, that of v.
+template <class L>
+ONEBIT_HD typename L::value denominators_at(const float* v, const tensor_numbers& of, bool roots) {
+  const auto values = L::load(v);
+  return roots ? values : of.c.template denominator<L>(values, of.v_correction);
+}
+
+/// v to denominators; and back.
+struct root_kernel {
+  static constexpr bool rare = true;
+  const tile* tiles;
+  const tensor_numbers* numbers;
+  float* v;
+  bool back;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const tensor_numbers& of = numbers[t.tensor];
+    const float corrected = correction(back ? of.bias.v : of.bias.v / of.since);
+    const auto inverse = L::set(1 / corrected), eps = L::set(of.c.eps), zero = L::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      float* const word = v + (t.word + k) * 32;
+      const auto was = L::load(word), root = L::max(L::sub(was, eps), zero);
+      L::store(word, back ? L::mul(L::mul(root, root), inverse)
+                          : of.c.template denominator<L>(was, corrected));
+    }
+  }
+};
+
+/// x and m from a gradient: Adam's step; and its squares, where they are kept.
 template <class Field, class P, class G>
 struct zero_one_step_kernel {
   Field gradient;
@@ -74,6 +137,8 @@ struct zero_one_step_kernel {
   live_mask live;
   float* m;
   const float* variance;
+  bool roots;      ///< denominators in place of v
+  float* squares;  ///< or null
   const step_scalars* now;
   float most;  ///< see zero_one_options::max_step
 
@@ -91,7 +156,11 @@ struct zero_one_step_kernel {
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
       const auto m_new = live.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
-      const auto d = of.c.template denominator<L>(L::load(variance + word * 32), of.v_correction);
+      const auto d = denominators_at<L>(variance + word * 32, of, roots);
+      if (squares != nullptr) {
+        float* const s = squares + word * 32;
+        L::store(s, of.c.template next_variance<L>(L::load(s), g));
+      }
       const auto u = L::bound(L::div(L::mul(m_new, L::set(of.m_correction)), d), most);
       const auto x = params.load(k);
       L::store(m_word, m_new);
@@ -110,9 +179,10 @@ struct zero_one_sync_kernel {
   const tensor_numbers* numbers;
   float *m, *anchor;
   const float* variance;
+  bool roots;               ///< denominators in place of v
+  float* squares;           ///< or null
   const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
   const step_scalars* now;
-  float most;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
@@ -122,6 +192,7 @@ struct zero_one_sync_kernel {
     const auto u_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const tensor_numbers of = numbers[t.tensor];
+    if (squares != nullptr) keep_squares<L>(t, tensor, of);
     const double sum = lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : now->lr);
     if (!(sum > 0)) return;
     // the mean of corrected momenta, and m what this step's correction makes it of
@@ -129,16 +200,25 @@ struct zero_one_sync_kernel {
         L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
     const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
     const auto step = L::set(-tensor.lr_factor);
-    const double farthest = static_cast<double>(most) * sum;
-    const float most_moved = farthest < 3e38 ? static_cast<float>(farthest) : 3e38F;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto u = u_at(k), from = L::load(anchor + word * 32);
-      const auto d = of.c.template denominator<L>(L::load(variance + word * 32), of.v_correction);
+      const auto d = denominators_at<L>(variance + word * 32, of, roots);
       L::store(m + word * 32, L::mul(u, inverse_sum));
-      const auto x = L::fma(step, L::fma(decay, from, L::bound(L::div(u, d), most_moved)), from);
+      const auto x = L::fma(step, L::fma(decay, from, L::div(u, d)), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
+    }
+  }
+
+ private:
+  template <class L>
+  ONEBIT_HD void keep_squares(const tile& t, const tensor_entry<P, G>& tensor,
+                              const tensor_numbers& of) const {
+    const gradients_of<L, G> gradient(tensor, t, now);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      float* const s = squares + (t.word + k) * 32;
+      L::store(s, of.c.template next_variance<L>(L::load(s), gradient.load(k)));
     }
   }
 };
@@ -173,8 +253,13 @@ struct zero_one_options {
   bool bias_correction = true;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
-  /// As adam_options::max_step; at an exchange, of the learning rates summed since the last.
+  /// As adam_options::max_step, where v follows; at an exchange, of the learning rates summed since
+  /// the last. Local steps are bounded, too.
   double max_step = 2;
+  /// As adam_options::keeps_squares: between averages each rank keeps squares of its own gradients,
+  /// from which v goes on with the next. false: an average is one step of v, however many steps it
+  /// is after the last, as in the paper.
+  bool keeps_squares = true;
 };
 
 /// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the carried buffer gathers
@@ -184,13 +269,15 @@ struct zero_one_options {
 /// weight decay acts on the anchor with the summed learning rate. A group's lr_factor scales x's
 /// steps only, so it is not part of u.
 ///
-/// State: m, v and anchor, 12 bytes per element (the accumulator is the collective's). Source: 0/1
-/// Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines (the printed old
-/// one would keep the gradient out when every step exchanges); eps outside the root.
+/// State: m, v, s and anchor, 16 bytes per element, without keeps_squares 12 (the accumulator is
+/// the collective's). Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its
+/// middle lines (the printed old one would keep the gradient out when every step exchanges); eps
+/// outside the root.
 template <Backend B>
-class zero_one_rule : public moments_rule<B, zero_one_options> {
-  using base = moments_rule<B, zero_one_options>;
-  using base::backend_, base::m_, base::n_floats, base::options_, base::v_;
+class zero_one_rule : public following_rule<B, zero_one_options> {
+  using base = following_rule<B, zero_one_options>;
+  using base::backend_, base::frozen_, base::kept_, base::m_, base::n_floats, base::options_,
+      base::v_;
 
  public:
   static constexpr bool accumulates = true, local_steps = true;
@@ -202,23 +289,46 @@ class zero_one_rule : public moments_rule<B, zero_one_options> {
   void prepare(const layout& axis) {
     base::prepare(axis);
     anchor_ = base::make_floats();
-    lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
+    const std::size_t n = axis.tensor_tiles().size();
+    lr_sum_ = backend_.template make_buffer<double>(n);
+    reaches_ = backend_.template make_buffer<float>(n);
+    sent_ = backend_.template make_buffer<float>(n);
   }
-  /// m sees every step's gradient, v those that are averaged.
+  /// m sees every step's gradient, v too, sooner or later, or only those that are averaged.
   [[nodiscard]] moments_seen seen(const step_plan& plan) const {
-    return {options_.bias_correction, true, plan.average_gradient};
+    return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
   }
+  /// See following_rule: messages are sums of momenta times learning rates.
+  [[nodiscard]] step_bound bound() const { return bound_of_reach(reaches_.data()); }
+  [[nodiscard]] step_bound sent_bound() const {
+    return bound_of_reach(sent_.data());
+  }  ///< the same
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
   /// Throws invalid_input for a first step that does not average gradients.
-  template <class At>
-  void open(step_plan& plan, float lr, std::uint64_t step, const At&) {
+  /// Where v follows, all steps up to the first that does not average are dense; v are denominators
+  /// from then on, and the anchor the parameters there are.
+  template <class P, class G>
+  void open(step_plan& plan, float lr, std::uint64_t step, const tiled<B, P, G>& at) {
     if (!started_ && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one_adam: step ", step,
                                           " comes before any variance; "
                                           "the schedule's first step must average gradients"));
     }
     if (!(moved_ || lr > 0)) plan.exchange = false;
+    dense_ = options_.keeps_squares && !frozen_ && plan.average_gradient;
+    if (dense_) plan.exchange = false;
+    if (options_.keeps_squares && !frozen_ && !dense_) {
+      kept_ = base::make_kept();
+      take_anchor(at);
+      backend_.launch(at.n_tiles(), detail::root_kernel{at.tiles, at.numbers, v_.data(), false});
+      frozen_ = true;
+    }
+    if (plan.exchange) {
+      backend_.launch(lr_sum_.size(),
+                      reach_kernel<P, G>{lr_sum_.data(), at.tensors, lr, reaches_.data()});
+    }
   }
+  [[nodiscard]] bool dense() const { return dense_; }  ///< see rule_defaults
   /// The first step is taken again when it was skipped.
   [[nodiscard]] bool must_know() const { return !started_; }
 
@@ -231,11 +341,13 @@ class zero_one_rule : public moments_rule<B, zero_one_options> {
   /// After steps in which nothing travelled: the ranks start from the parameters that there are.
   template <class View, class P, class G>
   void resume(const View&, const tiled<B, P, G>& at) {
-    at.backend.launch(at.n_tiles(),
-                      detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
-    at.backend.launch(lr_sum_.size(),
-                      sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
+    take_anchor(at);
+    at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
+    if (!frozen_) return;
+    at.backend.launch(at.n_tiles(), detail::root_kernel{at.tiles, at.numbers, v_.data(), true});
+    base::forget_kept();
+    frozen_ = false;
   }
   /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
   /// parameters from which the ranks start.
@@ -253,48 +365,56 @@ class zero_one_rule : public moments_rule<B, zero_one_options> {
     refresh(gradient, at);
     step(gradient, at, bound_of(0));
   }
+  /// See RefreshingRule.
+  template <class View, class At>
+  [[nodiscard]] detail::nothing_held held(const View&, const At&) const {
+    return {};
+  }
   /// What a step adds to the sum that is exchanged.
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
                                                        const tiled<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.numbers, at.now};
   }
-  /// x and m from the local gradient. One pass, 24 bytes per element. The learning rate counts on
-  /// every rank, also on one that leaves its gradient out in a step of which no other rank hears.
+  /// x and m from the local gradient. One pass, 24 bytes per element, 32 with squares. The learning
+  /// rate counts on every rank, also on one that leaves its gradient out in a step of which no
+  /// other rank hears.
   template <class P, class G>
   void local_step(const step_plan& plan, const tiled<B, P, G>& at) {
     step(own_gradient<P, G>{at.tensors, at.now}, at, bound_of(options_.max_step));
-    const sum_lr_kernel<P, G> add{lr_sum_.data(), at.tensors, at.now, false};
+    const auto add = sum_of_rates(at, false);
     if (plan.local()) {
       at.backend.launch(lr_sum_.size(), add);
     } else {
       at.commit(lr_sum_.size(), add);
     }
   }
-  /// One pass, 20 bytes per element.
-  template <class View, class P, class G>
-  void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
-    at.commit(detail::zero_one_sync_kernel<View, P, G>{
-        heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v_.data(),
-        lr_sum_.data(), at.now, bound_of(options_.max_step)});
-    at.commit(lr_sum_.size(), sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
+  /// One pass, 20 bytes per element, 32 with squares.
+  template <class View, class P, class G, class Last = launch_tiles>
+  void apply(const View& heard, const View&, const tiled<B, P, G>& at, const Last& last = {}) {
+    last(at, detail::zero_one_sync_kernel<View, P, G>{
+                 heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v_.data(),
+                 frozen_, kept_.squares.data(), lr_sum_.data(), at.now});
+    at.commit(lr_sum_.size(), sum_of_rates(at, true));
   }
   void done(const step_plan& plan, float lr) {
     started_ = true;
-    moved_ = !plan.exchange && (moved_ || lr > 0);
+    moved_ = !plan.exchange && !dense_ && (moved_ || lr > 0);
   }
 
   [[nodiscard]] bool moved() const { return moved_; }  // in local steps since the last exchange
   [[nodiscard]] const float* anchor() const { return anchor_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes();
+    return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes() + base::kept_bytes();
   }
 
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(started_);
     a.scalar(moved_);
+    a.scalar(frozen_);
     a.buffer(lr_sum_, backend_);
+    a.buffer(sent_, backend_);
     const std::size_t n = n_floats();
     a.buffer(m_, backend_, n);
     a.buffer(v_, backend_, n);
@@ -302,15 +422,33 @@ class zero_one_rule : public moments_rule<B, zero_one_options> {
   }
 
  private:
+  template <class P, class G>
+  void take_anchor(const tiled<B, P, G>& at) {
+    at.backend.launch(at.n_tiles(),
+                      detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+  }
+  [[nodiscard]] step_bound bound_of_reach(const float* reaches) const {
+    step_bound most = base::bound();
+    most.factors = reaches;
+    return most;
+  }
+  template <class P, class G>
+  [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const tiled<B, P, G>& at, bool restart) {
+    return {lr_sum_.data(), at.tensors, at.now, restart, reaches_.data(), sent_.data()};
+  }
   template <class Field, class P, class G>
   void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
-    at.commit(detail::zero_one_step_kernel<Field, P, G>{
-        gradient, at.tiles, at.tensors, at.numbers, at.live, m_.data(), v_.data(), at.now, most});
+    at.commit(detail::zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, at.numbers,
+                                                        at.live, m_.data(), v_.data(), frozen_,
+                                                        kept_.squares.data(), at.now, most});
   }
   buffer_of<B, float> anchor_;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
-  bool moved_ = false;           ///< that sum is not 0
+  buffer_of<B, float> reaches_,
+      sent_;            ///< the same with this step's, and those of the last exchange
+  bool moved_ = false;  ///< that sum is not 0
   bool started_ = false;
+  bool dense_ = false;  ///< the step in progress
 };
 
 static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/core/concepts.hpp>
@@ -41,7 +42,8 @@ class freeze : public schedule_defaults {
 
   /// `refreshes` as one_bit_adam_options has it. Throws invalid_input when ratio is outside [0, 1],
   /// beta2 outside [0, 1), or too close to 1 for an automatic freeze.
-  freeze(freeze_options options, double beta2, std::uint64_t refreshes = 0);
+  /// `corrected`: the rule corrects the bias of v, which else stays in it.
+  freeze(freeze_options options, double beta2, std::uint64_t refreshes = 0, bool corrected = true);
 
   /// Is step the first after the warm-up, or later?
   [[nodiscard]] bool frozen(std::uint64_t step) const {
@@ -74,9 +76,18 @@ class freeze : public schedule_defaults {
   /// ||v||_1 now over what it was, or the other way round where it fell, as `ratio` is compared
   /// with, in the last warm-up step that looked; 0: none did.
   [[nodiscard]] double variance_ratio() const { return ratio_; }
-  /// After the last step of the warm-up: that it ended while v moved.
+  /// After the last step of the warm-up: that v lacks much of what it averages, or that it moved.
   [[nodiscard]] std::string warning() const {
     const bool follows = refreshes_ > 0;  // v goes on
+    const double lacks = std::pow(beta2_, static_cast<double>(end_ - begin_));
+    if (!corrected_ && !follows && !automatic() && lacks > 0.1) {
+      return detail::join(
+          4, {"onebit: the warm-up ends after ", end_ - begin_,
+              " steps without correction of biases: v lacks ", lacks,
+              " of what it averages, and every step from here on is ", 1 / std::sqrt(1 - lacks),
+              " times too large; warm up for ", std::ceil(std::log(0.1) / std::log(beta2_)),
+              " steps or more, or set bias_correction"});
+    }
     if (follows || automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
     const std::uint64_t last = end_ - 1;
     return detail::join(3,
@@ -152,6 +163,7 @@ class freeze : public schedule_defaults {
   freeze_options options_;
   std::uint64_t refreshes_;
   double beta2_;
+  bool corrected_;
   std::uint64_t window_;           ///< 1 / (1 - beta2)
   std::uint64_t begin_ = 0, end_;  ///< steps of the warm-up; end 0: when v is stable
   bool stable_ = false;            ///< what the automatic freeze found
@@ -162,8 +174,14 @@ class freeze : public schedule_defaults {
   std::vector<double> norms_;  ///< of the last steps, or of the one that is looked back on
 };
 
-[[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2, std::uint64_t refreshes)
-    : options_(options), refreshes_(refreshes), beta2_(beta2), window_(1), end_(options.after) {
+[[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2, std::uint64_t refreshes,
+                                    bool corrected)
+    : options_(options),
+      refreshes_(refreshes),
+      beta2_(beta2),
+      corrected_(corrected),
+      window_(1),
+      end_(options.after) {
   if (!(options.ratio >= 0 && options.ratio <= 1)) {
     throw invalid_input(detail::message("freeze_options: ratio is ", options.ratio,
                                         ", must be 0 (by itself) or above 0 and at most 1"));

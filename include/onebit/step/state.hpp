@@ -75,8 +75,8 @@ struct engine {
                 "apply(heard, agreed, at)");
   static_assert(
       !R::refreshes || RefreshingRule<R>,
-      "onebit: this rule says `refreshes`, but has no keeps_squares(), squares(at), "
-      "follow(mean, at, squares, at), archive_squares(a) or preview_live(squares, at, live)");
+      "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "
+      "as in onebit/rule/adam.hpp");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
   /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
@@ -87,8 +87,8 @@ struct engine {
   static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
   static constexpr bool carries = sender_type::carries;
-  static constexpr bool repeats = !undo_where_gradients && sender_type::by_word &&
-                                  R::message_lasts && exchange_type::own_messages;
+  static constexpr bool repeats =
+      !undo_where_gradients && sender_type::by_word && exchange_type::own_messages;
   using undo_type =
       std::conditional_t<undo_where_gradients, undo_in_gradients<P, G>,
                          std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>>;
@@ -109,8 +109,8 @@ struct engine {
                                      resolved<G>(sum), comm, rule.backend(), tensors.sizes,
                                      buckets_of_means(tensors.sizes, collective.bucket_elements));
                                })),
-        squares(average_of_squares(collective.bucket_elements)),
         compressed(bind(collective)),
+        squares(average_of_squares(collective.bucket_elements)),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
         announced(tensors.size(), 0) {
     detail::attend(comm, [&] {
@@ -151,6 +151,7 @@ struct engine {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
+    if constexpr (follows) rule.prepare_squares(R::n_beside(compressed.axis()));
     if constexpr (LocalRule<R>) {
       if (WakingRule<R>) live = {make_mask(), make_mask()};
       if (compressed.travels()) start_compressed();
@@ -159,7 +160,16 @@ struct engine {
 
   [[nodiscard]] B& backend() { return rule.backend(); }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
-  [[nodiscard]] live_mask mask() const { return {live.current()}; }
+  [[nodiscard]] live_mask mask() const { return {live.current(), bound()}; }
+  [[nodiscard]] step_bound bound() const {
+    if constexpr (BoundingRule<R>) return rule.bound();
+    return {};
+  }
+  /// The mask, and the bound, of what is carried.
+  [[nodiscard]] live_mask sent_mask() const {
+    if constexpr (BoundingRule<R>) return {live.current(), rule.sent_bound()};
+    return mask();
+  }
   /// What a rule sees, on the axis of either exchange.
   [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
     return average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
@@ -170,9 +180,15 @@ struct engine {
   [[nodiscard]] tiled<B, P, G> at_squares(live_mask elements = {}) {
     return squares.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
-  /// Whether a step with this plan refreshes v.
+  /// Whether a step with this plan refreshes v, once it is frozen.
+  [[nodiscard]] bool may_refresh(const step_plan& plan) const {
+    const bool may = plan.average_gradient && (plan.exchange || R::local_steps);
+    if constexpr (follows) return may && rule.keeps_squares();
+    return false;
+  }
+  /// Whether it does.
   [[nodiscard]] bool refreshes(const step_plan& plan) const {
-    if constexpr (follows) return plan.average_gradient && plan.exchange && rule.keeps_squares();
+    if constexpr (follows) return may_refresh(plan) && compressed.travels() && rule.behind();
     return false;
   }
   [[nodiscard]] undo_type undo_space() {
@@ -187,7 +203,7 @@ struct engine {
   /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
   [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
-      if (!R::local_steps && plan.average_gradient == plan.exchange && !refreshes(plan)) {
+      if (!R::local_steps && plan.average_gradient == plan.exchange && !may_refresh(plan)) {
         refuse("neither averages nor exchanges, or does both: not every rule can");
       }
       if (!R::local_steps && !plan.exchange && plan.frozen) {
@@ -202,7 +218,6 @@ struct engine {
       if (plan.exchange && !compressed.started()) start_compressed();
       if constexpr (follows) {
         if (refreshes(plan) && squares.prepare()) ++generation;
-        if (refreshes(plan) && live.next_size() == 0) live.set_next(make_mask());
       }
     }
     if (plan.average_gradient && average.prepare(mean_place_in(plan))) ++generation;
@@ -213,7 +228,6 @@ struct engine {
       rule.thaw(compressed.agreed(mask()), at(mask()));
       compressed.start({}, {});  // gives its memory back
       live.set_current({});
-      live.set_next({});
       release_averages();  // refreshes need more room than a warm-up
       ++generation;
     } else {
@@ -228,7 +242,6 @@ struct engine {
   /// After a step that was the last for a while to average gradients: gives its memory back.
   void rest() noexcept {
     release_averages();
-    if constexpr (!R::local_steps) live.set_next({});
     ++generation;
   }
 
@@ -292,8 +305,8 @@ struct engine {
   S schedule;
   C policy;
   dense<B, mean_place<P, G>> average;
-  std::conditional_t<follows, squares_average<B>, no_squares> squares;
   exchange_type compressed;
+  std::conditional_t<follows, squares_average<B>, no_squares> squares;
   buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
   buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
@@ -337,7 +350,8 @@ struct engine {
   [[nodiscard, gnu::cold]] auto average_of_squares([[maybe_unused]] std::size_t bucket_elements) {
     if constexpr (follows) {
       return detail::attend(comm, [&] {
-        return squares_average<B>(comm, rule.backend(), tensors.sizes, bucket_elements);
+        return squares_average<B>(comm, rule.backend(), tensors.sizes,
+                                  R::n_beside(compressed.axis()), bucket_elements);
       });
     } else {
       return no_squares{};

@@ -22,6 +22,24 @@
 /// One step: a straight line that is kept, or taken back.
 namespace onebit::inline v0_1 {
 
+namespace detail {
+
+/// Runs the last kernel of an update over all tiles, and before it, tile by tile, what the encode
+/// pass has left undone.
+template <class X, class Message, class Turn>
+struct repeat_first {
+  X& exchange;
+  Message message;
+  Turn turn;
+
+  template <class At, class Kernel>
+  void operator()(const At&, const Kernel& update) const {
+    exchange.repeat(message, turn, update);
+  }
+};
+
+}  // namespace detail
+
 /// What lives from the beginning of a step to its end. It is opened with the step's numbers; what
 /// is known early may be sent early; `run` does the rest. Nothing on the way asks how it went: a
 /// bad value, a rank out of step, an exception, the destructor each set one word, `now->skip`, and
@@ -124,14 +142,22 @@ class step_in_progress {
     }
     if (plan_.local() && !clips()) require_finite();
     meter_.agreed();
-    if (plan_.average_gradient) refresh();
+    if (plan_.average_gradient && !refreshes()) refresh();
     if (plan_.exchange) apply();
     if (!plan_.exchange) local_step();
     finish();
+    if (refreshes()) follow();
     const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
     e.backend().launch(e.tensors.launches(),
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
                                                most_noise, plan_.local()});
+    if (E::follows && R::local_steps && plan_.average_gradient && !refreshes()) begin_since();
+  }
+  /// v has seen all steps up to here.
+  void begin_since() {
+    E& e = *e_;
+    launch_commit(e.backend(), e.now(), e.tensors.size(),
+                  detail::begin_since_kernel{e.tensors.numbers.data()});
   }
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
@@ -178,7 +204,7 @@ class step_in_progress {
       e.rule.done(plan_, usable_lr());
       e.schedule.done(e.step, usable_lr(), size);
       if (plan_.last_average) e.rest();
-      e.alike = !R::local_steps || plan_.exchange || !e.compressed.travels();
+      e.alike = !R::local_steps || plan_.exchange || is_dense();
       e.advance(plan_, usable_lr());  // where others count the step, this rank does
       if (plan_.may_end_warm_up) tell();
     }
@@ -197,8 +223,10 @@ class step_in_progress {
   }
   /// Whether this rank's gradient goes into a message or a local step: not only into a mean.
   [[nodiscard]] bool uses_own_gradient() const {
-    return plan_.exchange || (R::local_steps && e_->compressed.travels());
+    return plan_.exchange || (R::local_steps && !is_dense());
   }
+  /// Of rules with local steps: the mean gradient is all that this step takes.
+  [[nodiscard]] bool is_dense() const { return !e_->compressed.travels() || e_->rule.dense(); }
   [[nodiscard]] bool clips() const { return e_->rule.max_grad_norm() > 0; }
   void clip_own() {
     if constexpr (compresses) {
@@ -230,36 +258,49 @@ class step_in_progress {
     if constexpr (compresses) e_->compressed.agree(message(), turn());
   }
   void end_exchange() {
-    if constexpr (E::repeats) e_->compressed.repeat(message(), turn());
     if constexpr (compresses) e_->compressed.finish(turn());
   }
   void refresh() {
     E& e = *e_;
     if constexpr (LocalRule<R>) {
-      if (!e.compressed.travels()) return e.rule.dense_step(e.mean(plan_), e.at_average(live()));
-    }
-    if constexpr (E::follows) {
-      if (refreshes()) {
-        e.rule.follow(e.mean(plan_), e.at_average(e.mask()), e.squares.heard(),
-                      e.at_squares(e.mask()));
-        return launch_commit(e.backend(), e.now(), e.tensors.size(),
-                             detail::begin_since_kernel{e.tensors.numbers.data()});
-      }
+      if (is_dense()) return e.rule.dense_step(e.mean(plan_), e.at_average(live()));
     }
     e.rule.refresh(e.mean(plan_), e.at_average(e.mask()));
   }
+  /// v follows when the exchange has ended, since what was sent is bounded by what v was.
+  void follow() {
+    if constexpr (E::follows) {
+      E& e = *e_;
+      e.compressed.settle(e.rule.held(e.compressed.agreed(e.mask()), at()), turn());
+      e.rule.follow(e.mean(plan_), e.at_average(), e.squares.heard(), e.at_squares(), at(),
+                    e.live.current());
+      begin_since();
+      e.compressed.count_live(e.mask());
+    }
+  }
+  /// The update; with what the encode pass has left undone, before it.
   void apply() {
-    if constexpr (compresses)
-      e_->rule.apply(e_->compressed.heard(live()), e_->compressed.agreed(e_->mask()), at());
+    if constexpr (compresses) {
+      E& e = *e_;
+      const auto heard = e.compressed.heard(live());
+      const auto agreed = e.compressed.agreed(e.mask());
+      if constexpr (E::repeats) {
+        const auto said = message();
+        const detail::repeat_first<typename E::exchange_type, decltype(said), decltype(turn())>
+            with_repeat{e.compressed, said, turn()};
+        if constexpr (TilewiseRule<R>) {
+          return e.rule.apply(heard, agreed, at(), with_repeat);
+        } else {
+          with_repeat(at(), nothing_kernel{});
+        }
+      }
+      e.rule.apply(heard, agreed, at());
+    }
   }
   void preview_live() {
     if constexpr (WakingRule<R>) {
       E& e = *e_;
-      if constexpr (E::follows) {
-        e.rule.preview_live(e.squares.heard(), e.at_squares(e.mask()), e.live.next());
-      } else {
-        e.rule.preview_live(e.mean(plan_), e.at_average(e.mask()), e.live.next());
-      }
+      e.rule.preview_live(e.mean(plan_), e.at_average(e.mask()), e.live.next());
       if (e_->compressed.travels()) e_->compressed.count_live(live());
     }
   }
@@ -273,7 +314,7 @@ class step_in_progress {
   }
   void local_step() {
     if constexpr (LocalRule<R>) {
-      if (!e_->compressed.travels()) return;  // the step was dense
+      if (is_dense()) return;
       if constexpr (R::accumulates) e_->compressed.accumulate(message(), turn());
       e_->rule.local_step(plan_, at());
     }
@@ -324,27 +365,32 @@ class step_in_progress {
   }
   /// Steps with the same key do the same with the same memory.
   [[nodiscard]] std::uint64_t key() const {
-    return e_->generation * 4 + (plan_.average_gradient ? 2 : 0) + (plan_.exchange ? 1 : 0);
+    return e_->generation * 8 + (refreshes() ? 4 : 0) + (plan_.average_gradient ? 2 : 0) +
+           (plan_.exchange ? 1 : 0);
   }
   [[nodiscard]] phase phase_of_step() const {
     if (plan_.exchange) return phase::compressed;
     return plan_.average_gradient ? phase::dense : phase::local;
   }
-  /// Whether elements come to life in this step.
   [[nodiscard]] bool refreshes() const { return e_->refreshes(plan_); }
+  /// Whether elements come to life before the step's own exchange.
   [[nodiscard]] bool previews() const {
-    return WakingRule<R> && plan_.average_gradient && (LocalRule<R> || plan_.exchange);
+    return WakingRule<R> && LocalRule<R> && plan_.average_gradient && !refreshes();
   }
   [[nodiscard]] live_mask live() const {
-    return previews() ? live_mask{e_->live.next()} : e_->mask();
+    return previews() ? live_mask{e_->live.next(), e_->bound()} : e_->mask();
   }
   [[nodiscard]] auto at() const { return e_->at(live()); }
   [[nodiscard]] auto message() const {
     // a mask is for who wakes now, and has heard nothing: the message leaves out what sleeps anyway
-    return e_->rule.message(e_->compressed.agreed(previews() ? e_->mask() : live_mask{}), at());
+    return e_->rule.message(e_->compressed.agreed(before()), at());
   }
   [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
-    return {e_->now(), live(), e_->undo_space(), previews() ? e_->mask() : live_mask{}};
+    return {e_->now(), live(), e_->undo_space(), before()};
+  }
+  /// Of what was carried and agreed.
+  [[nodiscard]] live_mask before() const {
+    return previews() ? e_->sent_mask() : e_->sent_mask().awake();
   }
 
   E* e_;

@@ -1,0 +1,363 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/rule/moments.hpp>
+#include <utility>
+
+/// How v follows in compressed steps: from the squares that each rank keeps of its own gradients.
+namespace onebit::inline v0_1 {
+
+/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
+/// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
+template <class View, class P, class G>
+struct momentum_message {
+  static constexpr bool narrow = ManySlotView<View> || NarrowField<View>;
+  View momentum;
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    typename View::template reader<L> momentum;
+    gradients_of<L, G> gradient;
+    moments_constants c;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      const auto g = gradient.load(k);
+      return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
+            numbers[t.tensor].c};
+  }
+};
+
+namespace detail {
+
+/// What the next message takes of the momentum that was agreed: base + beta1 m.
+template <class View>
+struct held_momentum {
+  View momentum;
+  const tensor_numbers* numbers;
+
+  template <class L>
+  struct reader {
+    typename View::template reader<L> momentum;
+    float beta1;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::fma(momentum(k), L::set(beta1), base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {momentum.template at<L>(t, index), numbers[t.tensor].own_beta1};
+  }
+};
+
+/// The sum of the squares of a gradient, by word.
+template <class Gradient>
+struct word_squares_kernel {
+  static constexpr bool rare = true;
+  Gradient gradient;
+  const tile* tiles;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto gradient_at = gradient.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto value = gradient_at(k);
+      L::store_scalar(sums + t.word + k, L::fold(L::fma(value, value, L::set(0.0F))));
+    }
+  }
+};
+
+/// What ranks average in a refresh: their own squares, and behind these, as one tensor more, what a
+/// rule has beside them.
+struct squares_message {
+  const float *squares, *sums;
+  std::size_t n_words;
+
+  template <class L>
+  struct reader {
+    const float* first;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, L::load(first + 32 * k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {t.word < n_words ? squares + t.word * 32 : sums + (t.word - n_words) * 32};
+  }
+};
+/// Takes the mean of the sums to where they came from.
+template <class View>
+struct take_sums_kernel {
+  static constexpr bool rare = true;
+  View mean;
+  const tile* tiles;
+  std::size_t first_tile, n_words;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[first_tile + i];
+    const auto value = mean.template at<L>(t, first_tile + i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store(sums + (t.word - n_words + k) * 32, value(k));
+    }
+  }
+};
+
+/// The sum of what lies by word, by tile.
+struct tile_sums_kernel {
+  static constexpr bool serial = true;
+  const tile* tiles;
+  const float* by_word;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    L::store_scalar(sums + i, static_cast<float>(L::sum(by_word + t.word, t.n_words())));
+  }
+};
+
+/// What a clipped gradient has of squares, before it was clipped.
+ONEBIT_HD double unclipped(double squares, const step_scalars* now) {
+  const double clip = now->clip;
+  return squares / (clip * clip);
+}
+
+/// The part of all squares that is left in the mean gradient, from two rows of sums.
+struct mean_ratio_kernel {
+  static constexpr bool serial = true;
+  const step_scalars* now;
+  const float *each, *left;
+  std::size_t n_each, n_left;
+  float* ratio;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    const double all = L::sum(each, n_each), mean = unclipped(L::sum(left, n_left), now);
+    const double found = all > 0 ? mean / all : 1;
+    L::store_scalar(ratio, found < 1 ? static_cast<float>(found) : 1.0F);
+  }
+};
+
+/// v, or, where `roots`, its denominator, goes on by all steps since the last refresh at once: by
+/// the mean of the squares that the ranks kept in them, times the part of squares that is left in
+/// the mean gradient of this step, which is measured over a tile. A tile of few elements says
+/// little of that, so that the ratio of all is mixed in as if `prior` more elements had it. What is
+/// kept begins anew, with this step's gradient. Elements that have variance now, or own squares on
+/// some rank, are live: none dies.
+template <class View, class P, class G>
+struct followed_variance_kernel {
+  static constexpr bool rare = true;
+  static constexpr float prior = 64;
+  View squares;
+  const tile* tiles;
+  std::uint32_t* live;
+  float *variance, *own;  ///< own: squares of this rank
+  bool roots;
+  const float *each_sums, *left_sums;  ///< by word, of this step's gradients: of each, averaged,
+                                       ///< and of their mean
+  const float* ratio;                  ///< of all
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  const step_scalars* now;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto s_at = squares.template at<L>(t, i);
+    const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
+    const tensor_numbers& of = numbers[t.tensor];
+    const double each = L::sum(each_sums + t.word, t.n_words());
+    const double left = L::sum(left_sums + t.word, t.n_words());
+    const float all = *ratio, n = static_cast<float>(t.n);
+    float part = each > 0 ? static_cast<float>(unclipped(left, now) / each) : all;
+    part = part < 1 ? part : 1.0F;
+    part = fmaf(part, n, all * prior) / (n + prior);
+    const double then = correction(of.bias.v / of.since);  // of v as it stands there
+    const auto old_weight = L::set(static_cast<float>(of.since / then)), weight = L::set(part);
+    const auto one = L::set(1.0F), zero = L::set(0.0F), eps = L::set(of.c.eps);
+    const float corrected = correction(of.bias.v);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const std::size_t at = (t.word + k) * 32;
+      const auto lived = L::load_bits(live + t.word + k);
+      const auto was = L::load(variance + at);
+      const auto root = L::keep(lived, L::max(L::sub(was, eps), zero));
+      const auto old = roots ? L::fma(L::mul(root, old_weight), root, zero)
+                             : L::fma(was, L::set(static_cast<float>(of.since)), zero);
+      const auto s = s_at(k), v = L::fma(s, weight, old);
+      const auto d = of.c.template denominator<L>(v, corrected);
+      const auto lives = L::positive(L::add(L::keep(lived, one), s));
+      L::store(variance + at, roots ? L::select(lives, d, one) : v);
+      L::store(own + at, of.c.template next_variance<L>(zero, gradient.load(k)));
+      L::store_scalar(live + t.word + k, static_cast<std::uint32_t>(lives));
+    }
+  }
+};
+
+}  // namespace detail
+
+/// The base of rules whose v follows (guide/variance.md). In compressed steps nobody knows the mean
+/// gradient, but each rank its own: it keeps s, the average of its squares as v is of the mean's,
+/// from one refresh to the next. In a refresh the ranks average s, and v goes on by that, times the
+/// part of the squares that is left in the mean gradient (1 where ranks agree, 1/W where gradients
+/// are noise).
+///
+/// Options have, beside those of moments_rule, bias_correction, max_step and keeps_squares. State
+/// once v is frozen: a denominator in place of v, and s, 8 bytes per element, and 0.25 of sums.
+template <Backend B, class Options>
+class following_rule : public moments_rule<B, Options> {
+  using base = moments_rule<B, Options>;
+
+ public:
+  using typename base::float_buffer;
+  static constexpr bool refreshes = true;
+
+  /// What a rank keeps of its own.
+  struct kept_squares {
+    float_buffer squares;  ///< of its gradients since the last refresh, as v takes them
+    float_buffer sums;  ///< work space: by word, and what else travels beside them; by word of the
+                        ///< mean gradient; the part of all squares that is left in it
+    std::size_t n_beside = 0;
+  };
+
+  void prepare(const layout& axis) {
+    base::prepare(axis);
+    variance_norm_ = backend_.template make_buffer<double>(1);
+  }
+  [[nodiscard]] bool frozen() const { return frozen_; }
+  [[nodiscard]] moments_seen seen(const step_plan& plan) const {
+    return {options_.bias_correction, true, plan.average_gradient || (frozen_ && keeps_squares())};
+  }
+  /// ||v||_1 after `refresh`. Waits for the backend.
+  template <class At>
+  [[nodiscard]] double variance_norm(const At& at) {
+    return detail::sum_of_tiles(at, variance_norm_.data());
+  }
+  /// How far momenta go: `max_step` times their denominators.
+  [[nodiscard]] step_bound bound() const {
+    if (!frozen_ || !(options_.max_step > 0)) return {};
+    return {v_.data(), static_cast<float>(options_.max_step)};
+  }
+  [[nodiscard]] step_bound sent_bound() const { return bound(); }  ///< it does not change
+  /// Whether v follows in compressed steps.
+  [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
+  /// Whether v has not seen the gradients of the steps before, but s has.
+  [[nodiscard]] bool behind() const { return frozen_ && keeps_squares(); }
+  /// What this rank has kept of the squares of its own gradients since the last refresh, on the
+  /// flat axis; null: nothing.
+  [[nodiscard]] const float* squares() const { return kept_.squares.data(); }
+  /// How many floats travel beside the squares, where messages are exchanged on this axis.
+  [[nodiscard]] static std::size_t n_beside(const layout& axis) { return n_sums(axis.n_words()); }
+  /// Before anything is kept: what `n_beside` says.
+  void prepare_squares(std::size_t beside) { kept_.n_beside = beside; }
+  /// Memory for what is kept: zeros.
+  [[nodiscard]] kept_squares make_kept() {
+    auto squares = make_floats();
+    return {std::move(squares), make_sums(), kept_.n_beside};
+  }
+  /// Goes on with what other ranks have kept, if any.
+  void take_kept(kept_squares&& mean) noexcept {
+    kept_.n_beside = mean.n_beside;
+    if (kept_.squares.size() > 0) kept_ = std::move(mean);
+  }
+
+  /// What the ranks average in a refresh: the squares kept since the last one, and of this step's
+  /// gradient the sums by word. 4 bytes read per element.
+  template <class P, class G>
+  [[nodiscard]] detail::squares_message squares(const tiled<B, P, G>& at) {
+    using own = own_gradient<P, G>;
+    backend_.launch(at.n_tiles(), detail::word_squares_kernel<own>{
+                                      {at.tensors, at.now}, at.tiles, kept_.sums.data()});
+    return {kept_.squares.data(), kept_.sums.data(), n_words()};
+  }
+  /// v from the mean of that, and from the mean gradient, each on the axis on which it came: its
+  /// denominator; and who is live. Two passes, 18 bytes per element.
+  template <class View, class SquaresView, class P, class G>
+  void follow(const View& gradient, const tiled<B, P, G>& at, const SquaresView& mean,
+              const tiled<B, P, G>& its, const tiled<B, P, G>&, std::uint32_t* live) {
+    float *const sums = kept_.sums.data(), *const left = sums + kept_.n_beside;
+    const std::size_t end = its.axis.tensor_tiles().back().begin;
+    at.commit(detail::word_squares_kernel<View>{gradient, at.tiles, left});
+    its.commit(its.n_tiles() - end,
+               detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sums});
+    at.commit(detail::tile_sums_kernel{at.tiles, sums, at.sums});
+    its.commit(end, detail::tile_sums_kernel{its.tiles, left, its.sums});
+    at.commit(1, detail::mean_ratio_kernel{at.now, at.sums, its.sums, at.n_tiles(), end, ratio()});
+    its.commit(end, detail::followed_variance_kernel<SquaresView, P, G>{
+                        mean, its.tiles, live, v_.data(), kept_.squares.data(), frozen_, sums, left,
+                        ratio(), at.tensors, at.numbers, at.now});
+  }
+  /// What the next message takes of it.
+  template <class View, class At>
+  [[nodiscard]] detail::held_momentum<View> held(const View& agreed, const At& at) const {
+    return {agreed, at.numbers};
+  }
+  /// What the compressed phase exchanges.
+  template <class View, class P, class G>
+  [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
+                                                     const tiled<B, P, G>& at) const {
+    return {agreed, at.tensors, at.numbers, at.now};
+  }
+  /// What is not the same on all ranks.
+  template <class Archive>
+  void archive_squares(Archive& a) {
+    bool kept = frozen_ && keeps_squares();
+    a.local(kept);
+    a.buffer(kept_.squares, backend_, kept ? n_floats() : 0);
+    if constexpr (Archive::reading) {
+      if (frozen_ && keeps_squares() && !kept) {
+        throw checkpoint_error(detail::message(
+            "checkpoint: it has no squares of gradients, since it was saved with refreshes 0; ",
+            "load it with refreshes 0"));
+      }
+      a.put_aside(kept_.sums);
+      if (!keeps_squares()) kept_.squares = {};
+      if (kept && keeps_squares()) kept_.sums = make_sums();
+    }
+  }
+
+ protected:
+  following_rule(Options options, B backend) : base(options, std::move(backend)) {}
+  using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
+  [[nodiscard]] std::size_t n_words() const { return n_floats() / word_elements; }
+  [[nodiscard]] std::size_t n_sums() const { return n_sums(n_words()); }  ///< by word, padded
+  /// The part of all squares that was left in the mean gradient of the last refresh; one number.
+  [[nodiscard]] float* ratio() { return kept_.sums.data() + kept_.sums.size() - 1; }
+  void forget_kept() { kept_ = {{}, {}, kept_.n_beside}; }
+  [[nodiscard]] std::size_t kept_bytes() const {
+    return kept_.squares.bytes() + kept_.sums.bytes();
+  }
+
+  kept_squares kept_;
+  bool frozen_ = false;
+
+ private:
+  [[nodiscard]] static std::size_t n_sums(std::size_t n_words) {
+    return (n_words + word_elements - 1) / word_elements * word_elements;
+  }
+  [[nodiscard]] float_buffer make_sums() {
+    return backend_.template make_buffer<float>(kept_.n_beside + n_words() + 1);
+  }
+  buffer_of<B, double> variance_norm_;
+};
+
+}  // namespace onebit::inline v0_1
