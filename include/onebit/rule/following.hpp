@@ -158,7 +158,7 @@ struct mean_ratio_kernel {
   }
 };
 
-/// v, or, where `roots`, its denominator, goes on by all steps since the last refresh at once: by
+/// v, by its denominator, goes on by all steps since the last refresh at once: by
 /// the mean of the squares that the ranks kept in them, times the part of squares that is left in
 /// the mean gradient of this step, which is measured over a tile. A tile of few elements says
 /// little of that, so that the ratio of all is mixed in as if `prior` more elements had it. What is
@@ -171,8 +171,7 @@ struct followed_variance_kernel {
   View squares;
   const tile* tiles;
   std::uint32_t* live;
-  float *variance, *own;  ///< own: squares of this rank
-  bool roots;
+  float *denominators, *own;           ///< own: squares of this rank
   const float *each_sums, *left_sums;  ///< by word, of this step's gradients: of each, averaged,
                                        ///< and of their mean
   const float* ratio;                  ///< of all
@@ -199,14 +198,12 @@ struct followed_variance_kernel {
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
       const auto lived = L::load_bits(live + t.word + k);
-      const auto was = L::load(variance + at);
-      const auto root = L::keep(lived, L::max(L::sub(was, eps), zero));
-      const auto old = roots ? L::fma(L::mul(root, old_weight), root, zero)
-                             : L::fma(was, L::set(static_cast<float>(of.since)), zero);
+      const auto root = L::keep(lived, L::max(L::sub(L::load(denominators + at), eps), zero));
+      const auto old = L::fma(L::mul(root, old_weight), root, zero);
       const auto s = s_at(k), v = L::fma(s, weight, old);
       const auto d = of.c.template denominator<L>(v, corrected);
       const auto lives = L::positive(L::add(L::keep(lived, one), s));
-      L::store(variance + at, roots ? L::select(lives, d, one) : v);
+      L::store(denominators + at, L::select(lives, d, one));
       L::store(own + at, of.c.template next_variance<L>(zero, gradient.load(k)));
       L::store_scalar(live + t.word + k, static_cast<std::uint32_t>(lives));
     }
@@ -303,8 +300,8 @@ class following_rule : public moments_rule<B, Options> {
     its.commit(end, detail::tile_sums_kernel{its.tiles, left, its.sums});
     at.commit(1, detail::mean_ratio_kernel{at.now, at.sums, its.sums, at.n_tiles(), end, ratio()});
     its.commit(end, detail::followed_variance_kernel<SquaresView, P, G>{
-                        mean, its.tiles, live, v_.data(), kept_.squares.data(), frozen_, sums, left,
-                        ratio(), at.tensors, at.numbers, at.now});
+                        mean, its.tiles, live, v_.data(), kept_.squares.data(), sums, left, ratio(),
+                        at.tensors, at.numbers, at.now});
   }
   /// What the next message takes of it.
   template <class View, class At>
