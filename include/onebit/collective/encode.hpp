@@ -269,11 +269,14 @@ struct accumulate_kernel {
   const tile* tiles;
   std::size_t first_tile;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
+      requires(!NarrowField<Produce>) {
+    return tiles[first_tile + i];
+  }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const std::size_t index = first_tile + i;
-    const tile t = tile_at(i);
+    const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
     const auto old = residual.template at<L>(t, index);
     const auto place = residual.carried.template at<L>(t);

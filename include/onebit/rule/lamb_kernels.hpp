@@ -10,7 +10,6 @@
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
 #include <onebit/rule/moments.hpp>
-#include <type_traits>
 
 /// The passes of LAMB and 1-bit LAMB. Norms are sums of squares: per tile in float, over tiles in
 /// double, then one float.
@@ -184,11 +183,7 @@ struct lamb_fresh_kernel {
   flat_field denominators;
   float *fresh, *sum_m, *sum_u, *largest;
 
-  /// Parameters of any type leave a device no registers for several words.
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(!NarrowField<View> && !std::is_same_v<P, any_element>) {
-    return tiles[i];
-  }
+  // no tile_at: a device has no registers for several words of so much
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
@@ -384,9 +379,14 @@ struct lamb_following_kernel {
     const tensor_numbers of = numbers[t.tensor];
     const auto m = momentum.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const gradients_of<L, G> gradient(tensor, t, now);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const auto x = params.load(k), d = L::load(denominators + (t.word + k) * 32);
+      const auto u = L::div(L::mul(m(k), correction), d);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+    }
+    const gradients_of<L, G> gradient(tensor, t, now);
     const double then = detail::correction(of.bias.v / of.since);  // of v as it stands there
     const double since = of.since * static_cast<double>(of.c.beta2);
     const auto old_weight = L::set(static_cast<float>(since / then)),
@@ -395,10 +395,8 @@ struct lamb_following_kernel {
     auto even = one::set(0.0F), odd = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto x = params.load(k), d = L::load(denominators + word * 32), g = gradient.load(k);
-      const auto u = L::div(L::mul(m(k), correction), d);
+      const auto d = L::load(denominators + word * 32), g = gradient.load(k);
       const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
       L::store(squares + word * 32, s);
       const auto root = live.template keep<L>(word, L::max(L::sub(d, eps), zero));
       const auto v = L::fma(s, weight, L::mul(L::mul(root, old_weight), root));
