@@ -42,9 +42,11 @@ auto with_maker(algorithm a, std::uint64_t refreshes, const F& f) {
     });
   }
   if (a == algorithm::one_bit_lamb) {
-    return f([](const auto& groups, auto t, auto collective, auto backend) {
+    return f([refreshes](const auto& groups, auto t, auto collective, auto backend) {
       return onebit::one_bit_lamb(
-          groups, t, onebit::one_bit_lamb_options{.lamb = {.beta2 = 0.99}, .freeze = {.after = 3}},
+          groups, t,
+          onebit::one_bit_lamb_options{
+              .lamb = {.beta2 = 0.99}, .freeze = {.after = 3}, .refreshes = refreshes},
           collective, backend);
     });
   }
