@@ -269,8 +269,7 @@ struct accumulate_kernel {
   const tile* tiles;
   std::size_t first_tile;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(!NarrowField<Produce>) {
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!NarrowField<Produce>) {
     return tiles[first_tile + i];
   }
   template <class L>
