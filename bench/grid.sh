@@ -90,6 +90,7 @@ fi
     if (!(c in is_compute)) { is_compute[c] = 1; computes[++n_computes] = c }
     ranks = value("ranks")
     run = value("run_gain"); said = value("predicted_run_gain")
+    if (by ~ /^papers/) { ++n_papers; papers += side(run, 1.05); papers_lose += !side(run, 0.95); next }
     best(measured, by, run); best(predicted, by, said)
     best(measured, "any", run); best(predicted, "any", said)
     tie = side(run, 0.95) && !side(run, 1.05) # about as fast: its sign is chance
@@ -146,6 +147,8 @@ fi
     print "cells in which 1-bit Adam, by its best exchange, gains:  " share(n_adam, n_cells)
     print "    the advisor is right about the sign:                 " share(adam, n_cells)
     print "    the same without " adam_ties " between 0.95 and 1.05:            " share(adam_decided, n_cells - adam_ties)
+    print "the same of the papers" " schedule (a warm-up of 15 %):     " share(papers, n_papers) \
+      " gain more than 5 %, " papers_lose " lose more"
     print "cells x methods, sign of a whole run:                    " share(right, methods)
     print "    the same without the " ties " between 0.95 and 1.05:       " share(right_decided, decided)
     print "cells x methods, sign of a compressed step:              " share(right_step, methods)

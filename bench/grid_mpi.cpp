@@ -177,12 +177,14 @@ class hidden_ring {
   std::vector<float> m_, v_;
 };
 
-/// What 1-bit Adam does after its warm-up.
+/// What 1-bit Adam does after its dense steps: refreshes of v at steps that are further and further
+/// apart, which the best of some rounds is not, or, by `refreshes`, in every step.
 template <class C>
-auto compressed_adam(model& m, const onebit::mpi& comm, C collective) {
+auto compressed_adam(model& m, const onebit::mpi& comm, C collective, std::uint64_t refreshes = 1) {
   onebit::one_bit_adam_options options;
   options.freeze.after = 2;
-  options.refreshes = 0;
+  options.refreshes = refreshes;
+  options.warm_up_sum = onebit::dense_sum::in_bf16;
   auto optimizer =
       std::make_shared<decltype(onebit::one_bit_adam(m.groups, comm, options, collective))>(
           onebit::one_bit_adam(m.groups, comm, options, collective));
@@ -216,6 +218,8 @@ std::vector<method> methods(model& m, const onebit::mpi& comm) {
         m, comm, onebit::gather_scatter{onebit::sign<>{}, onebit::default_bucket_elements});
     all.push_back({"in_buckets", [o](double c) { return with_the_backward(*o, c); }});
   }
+  constexpr std::uint64_t in_every_step = std::uint64_t{1} << 40U;
+  add("refresh", compressed_adam(m, comm, onebit::gather_scatter<onebit::sign<>>{}, in_every_step));
   const auto warm_up = [&] {
     return onebit::adam(m.groups, comm, {}, onebit::host{}, onebit::dense_sum::in_bf16);
   };
@@ -239,7 +243,8 @@ std::vector<method> methods(model& m, const onebit::mpi& comm) {
 
 // -- whole runs
 
-/// The papers' run of BERT-Large: 152000 steps, a warm-up of 23000 for 1-bit Adam.
+/// A run of 152000 steps, the papers' of BERT-Large, by the library's defaults, and by the papers'
+/// schedules: a warm-up of 23000 steps for 1-bit Adam.
 cost::workload workload_of(double n, double compute, const advisor::measurement& m) {
   cost::workload w;
   w.parameters = n;
@@ -252,10 +257,10 @@ cost::workload workload_of(double n, double compute, const advisor::measurement&
   w.dense_update_seconds = n * m.dense_update_ns * 1e-9;
   w.compression = m.compression;
   w.steps = 152000;
-  w.one_bit_adam = advisor::step_counts::freeze_after(23000, w.steps);
-  w.zero_one_adam =
-      advisor::dry_run(onebit::intervals({.warmup_steps = 12500, .doubling_steps = 32678}), w.steps,
-                       [](std::uint64_t) { return 1.0F; });
+  w.one_bit_adam = advisor::one_bit_run(w.steps);
+  w.zero_one_adam = advisor::zero_one_run({.warmup_steps = 12500, .doubling_steps = 32678}, w.steps,
+                                          advisor::constant_rate);
+  w.papers_one_bit = advisor::step_counts::freeze_after(23000, w.steps);
   return w;
 }
 
@@ -267,7 +272,8 @@ struct run {
 const run runs[] = {{algorithm::one_bit_adam, exchange::gather_scatter, "gather_scatter"},
                     {algorithm::one_bit_adam, exchange::all_gather, "all_gather"},
                     {algorithm::one_bit_adam, exchange::in_buckets, "in_buckets"},
-                    {algorithm::zero_one_adam, exchange::gather_scatter, "gather_scatter"}};
+                    {algorithm::zero_one_adam, exchange::gather_scatter, "gather_scatter"},
+                    {algorithm::papers_one_bit, exchange::gather_scatter, "gather_scatter"}};
 
 // -- measuring
 
@@ -345,7 +351,7 @@ class grid {
       const auto counts = cost::steps_of(work, r.by);
       const auto gain = [&](const times& t) {  // of a run of such steps
         const double exchanges = static_cast<double>(counts.compressed + counts.both);
-        const double added = t.at("dense") - n * compute_ns * 1e-9;
+        const double added = t.at("refresh") - t.at("gather_scatter");
         return static_cast<double>(counts.steps()) * t.at("ring") /
                (static_cast<double>(counts.dense) * t.at("dense") + exchanges * t.at(r.step) +
                 static_cast<double>(counts.both) * added +

@@ -1,17 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a schedule will send, counted without training: rounds, bits per parameter and step, bytes
-// per rank, how many times less than a ring allreduce in 16 bits, with averages in int8, bf16
-// and fp32, and the reductions against 1-bit Adam. Without options: the papers' own runs.
+// What a run will send, counted without training: rounds, bits per parameter and step, bytes per
+// rank, and how many times less than a ring allreduce in 16 bits, with averages in int8, bf16 and
+// fp32. Without options: BERT, by the papers' schedules and by the library's defaults.
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
-#include <onebit/schedule/custom.hpp>
-#include <onebit/schedule/freeze.hpp>
-#include <onebit/schedule/intervals.hpp>
 #include <string>
 #include <vector>
 
@@ -19,120 +17,152 @@
 
 namespace {
 
-struct run {
-  std::string name;
-  std::string algorithm;
-  std::uint64_t parameters = 0;
-  std::uint64_t steps = 0;
-  std::uint64_t warmup = 0;
-  std::uint64_t one_bit_adam_steps = 0;   ///< the 1-bit Adam run to compare with ...
-  std::uint64_t one_bit_adam_warmup = 0;  ///< ... and its warm-up
-};
+using advisor::step_counts;
 
-struct interval_flags {
-  std::uint64_t kappa = 16, doubling = 32678, max_interval = 16;
-};
-
-advisor::step_counts count(const run& r, const interval_flags& flags) {
-  const auto constant = [](std::uint64_t) { return 1.0F; };
-  if (r.algorithm == "adam" || r.algorithm == "lamb") {
-    return advisor::dry_run(onebit::always_dense{}, r.steps, constant);
-  }
-  if (r.algorithm == "zero_one_adam") {
-    return advisor::dry_run(onebit::intervals({.kappa = flags.kappa,
-                                               .warmup_steps = r.warmup,
-                                               .doubling_steps = flags.doubling,
-                                               .max_interval = flags.max_interval,
-                                               .stop_refreshing = true}),
-                            r.steps, constant);
-  }
-  return advisor::dry_run(onebit::freeze({.after = r.warmup}, 0.999), r.steps, constant);
-}
-
+constexpr std::uint64_t bert_base = 110106428, bert_large = 336226108;
 constexpr double ring_bits = 16;  // what everybody runs
 
-void print(const run& r, const interval_flags& flags, int ranks, double average_bits) {
-  const advisor::step_counts n = count(r, flags);
-  const double bits = n.bits_per_step(average_bits);
+/// 0/1 Adam's intervals, and what they hang on.
+struct intervals_flags {
+  std::uint64_t kappa = 16, doubling = 0, max_interval = 16;
+  std::uint64_t lr_warmup = 12500;  ///< of the learning rate, in steps
+  std::uint64_t halving = 35862;    ///< then it halves in so many: by 0.99 each 520, as BERT's
+  [[nodiscard]] onebit::intervals_options options() const {
+    return {.kappa = kappa,
+            .warmup_steps = lr_warmup,
+            .doubling_steps = doubling,
+            .max_interval = max_interval};
+  }
+  [[nodiscard]] float rate(std::uint64_t step) const {
+    if (step < lr_warmup) return static_cast<float>(step + 1) / static_cast<float>(lr_warmup);
+    return std::exp2(-static_cast<float>(step - lr_warmup) / static_cast<float>(halving));
+  }
+};
+
+struct run {
+  std::string name, algorithm;
+  std::uint64_t parameters = 0;
+  step_counts counts;
+  step_counts over{};  ///< the 1-bit Adam run with which the paper compares it; no steps: none
+};
+
+step_counts papers_zero_one(intervals_flags flags, std::uint64_t steps) {
+  flags.doubling = 32678;  // as the authors' code has it
+  onebit::intervals_options o = flags.options();
+  o.stop_refreshing = true;
+  return advisor::dry_run(onebit::intervals(o), steps, advisor::constant_rate);
+}
+step_counts own_zero_one(const intervals_flags& flags, std::uint64_t steps) {
+  return advisor::zero_one_run(flags.options(), steps,
+                               [&](std::uint64_t step) { return flags.rate(step); });
+}
+step_counts always_dense(std::uint64_t steps) { return {steps, 0, 0, 0}; }
+
+/// The papers' runs, and the same by the library's defaults.
+std::vector<run> papers_runs() {
+  const auto papers = step_counts::freeze_after;
+  const intervals_flags flags;
+  const auto lamb = [](std::uint64_t steps) {
+    return advisor::one_bit_run(steps, advisor::lamb_squares_bits(bert_large));
+  };
+  return {{"BERT-Large", "adam", bert_large, always_dense(152000)},
+          {"BERT-Large", "one_bit_adam, paper's", bert_large, papers(23000, 152000)},
+          {"BERT-Large", "one_bit_adam", bert_large, advisor::one_bit_run(152000)},
+          {"BERT-Large, SQuAD", "one_bit_adam, paper's", bert_large, papers(400, 1848)},
+          {"BERT-Large, SQuAD", "one_bit_adam", bert_large, advisor::one_bit_run(1848)},
+          {"BERT-Large, batch 64K", "one_bit_lamb, paper's", bert_large, papers(1000, 5993)},
+          {"BERT-Large, batch 64K", "one_bit_lamb", bert_large, lamb(5993)},
+          {"BERT-Large", "zero_one_adam, paper's", bert_large, papers_zero_one(flags, 162000),
+           papers(23000, 152000)},
+          {"BERT-Large", "zero_one_adam", bert_large, own_zero_one(flags, 162000)},
+          {"BERT-Base", "one_bit_adam, paper's", bert_base, papers(16000, 118000)},
+          {"BERT-Base", "one_bit_adam", bert_base, advisor::one_bit_run(118000)},
+          {"BERT-Base", "zero_one_adam, paper's", bert_base, papers_zero_one(flags, 118000),
+           papers(16000, 118000)},
+          {"BERT-Base", "zero_one_adam", bert_base, own_zero_one(flags, 118000)}};
+}
+
+/// All algorithms for one model.
+std::vector<run> own_runs(std::uint64_t parameters, std::uint64_t steps, std::uint64_t warmup,
+                          const intervals_flags& flags) {
+  const step_counts one_bit = step_counts::freeze_after(warmup, steps);
+  return {
+      {"yours", "adam, lamb", parameters, always_dense(steps)},
+      {"yours", "one_bit_adam", parameters, advisor::one_bit_run(steps)},
+      {"yours", "one_bit_lamb", parameters,
+       advisor::one_bit_run(steps, advisor::lamb_squares_bits(static_cast<double>(parameters)))},
+      {"yours", "zero_one_adam", parameters, own_zero_one(flags, steps)},
+      {"yours", "one-bit, papers'", parameters, one_bit},
+      {"yours", "zero_one_adam, paper's", parameters, papers_zero_one(flags, steps), one_bit}};
+}
+
+void print(const run& r, int ranks, double average_bits) {
+  const step_counts& n = r.counts;
   const double w = static_cast<double>(ranks);
-  const double bytes = 2 * (w - 1) / w * static_cast<double>(r.parameters) * bits / 8;
-  std::printf("%-22s %-13s %11llu %8llu %7llu %7llu %7.3f %6.2fx %6.2fx %6.2fx %14.0f",
+  const double bytes =
+      2 * (w - 1) / w * static_cast<double>(r.parameters) * n.bits(average_bits) / 8;
+  std::printf("%-22s %-22s %11llu %8llu %7llu %7llu %7.3f %6.2fx %6.2fx %6.2fx %14.0f",
               r.name.c_str(), r.algorithm.c_str(), static_cast<unsigned long long>(r.parameters),
-              static_cast<unsigned long long>(r.steps), static_cast<unsigned long long>(n.rounds()),
-              static_cast<unsigned long long>(n.dense + n.both), bits,
-              ring_bits / n.sent_bits_per_step(8.25), ring_bits / n.sent_bits_per_step(16),
-              ring_bits / n.sent_bits_per_step(32), bytes);
-  if (r.one_bit_adam_steps > 0) {
-    const auto constant = [](std::uint64_t) { return 1.0F; };
-    const double other = advisor::dry_run(onebit::freeze({.after = r.one_bit_adam_warmup}, 0.999),
-                                          r.one_bit_adam_steps, constant)
-                             .bits_per_step(average_bits);
+              static_cast<unsigned long long>(n.steps()),
+              static_cast<unsigned long long>(n.rounds()),
+              static_cast<unsigned long long>(n.dense + n.both), n.bits(average_bits),
+              ring_bits / n.bits(8.25), ring_bits / n.bits(16), ring_bits / n.bits(32), bytes);
+  if (r.over.steps() > 0) {  // as the paper counts
     std::printf("  %5.1f%% rounds, %5.1f%% data",
                 100 * (1 - static_cast<double>(n.rounds()) / static_cast<double>(n.steps())),
-                100 * (1 - bits / other));
+                100 * (1 - n.papers_bits(average_bits) / r.over.papers_bits(average_bits)));
   }
   std::printf("\n");
 }
 
 int run_program(int argc, char** argv) {
-  CLI::App app{"Counts what a schedule sends, without training."};
-  run own{"yours", "", 0, 0, 0, 0, 0};
-  interval_flags flags;
+  CLI::App app{"Counts what a run sends, without training: BERT's, or yours."};
+  std::uint64_t parameters = 0, steps = 0, warmup = 0;
+  intervals_flags flags;
   int ranks = 64;
   double average_bits = 16;
-  app.add_option("--algorithm", own.algorithm, "schedule to count; default: the papers' runs")
-      ->check(CLI::IsMember({"adam", "lamb", "one_bit_adam", "one_bit_lamb", "zero_one_adam"}));
-  app.add_option("--parameters", own.parameters, "number of parameters")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--steps", own.steps, "steps in all")->check(CLI::PositiveNumber);
-  app.add_option("--warmup", own.warmup, "warm-up steps")->check(CLI::PositiveNumber);
+  auto* const n = app.add_option("--parameters", parameters, "number of parameters")
+                      ->check(CLI::PositiveNumber);
+  app.add_option("--steps", steps, "steps in all")->check(CLI::PositiveNumber)->needs(n);
+  app.add_option("--warmup", warmup, "of the papers' one-bit forms: dense steps (15% of the steps)")
+      ->check(CLI::PositiveNumber)
+      ->needs(n);
   app.add_option("--ranks", ranks, "ranks")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option(
          "--average-bits", average_bits,
          "bits of a value where ranks average: 8.25 (dense_sum::in_int8), 16 (in_bf16) or 32")
       ->check(CLI::IsMember({8.25, 16.0, 32.0}))
       ->capture_default_str();
-  app.add_option("--kappa", flags.kappa, "0/1 Adam: refreshes before their gap doubles")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--doubling", flags.doubling, "0/1 Adam: steps before the interval doubles")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--max-interval", flags.max_interval, "0/1 Adam: longest interval")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--one-bit-adam-warmup", own.one_bit_adam_warmup,
-                 "compare with 1-bit Adam of as many steps and this warm-up");
+  const auto interval = [&](const char* name, std::uint64_t& to, const char* text) {
+    app.add_option(name, to, text)->capture_default_str()->needs(n);
+  };
+  interval("--kappa", flags.kappa, "0/1 Adam: refreshes before their gap doubles");
+  interval("--doubling", flags.doubling,
+           "0/1 Adam: steps before the interval doubles; 0: when the learning rate has halved");
+  interval("--max-interval", flags.max_interval, "0/1 Adam: longest interval");
+  interval("--lr-warmup", flags.lr_warmup, "steps in which the learning rate rises");
+  interval("--halving", flags.halving, "steps in which it halves from there on");
   CLI11_PARSE(app, argc, argv);
-
-  std::vector<run> runs;
-  if (own.algorithm.empty()) {
-    constexpr std::uint64_t base = 110106428, large = 336226108;
-    runs = {{"BERT-Large", "adam", large, 152000, 0, 0, 0},
-            {"BERT-Large", "one_bit_adam", large, 152000, 23000, 0, 0},
-            {"BERT-Large, SQuAD", "one_bit_adam", large, 1848, 400, 0, 0},
-            {"BERT-Large, batch 64K", "one_bit_lamb", large, 5993, 1000, 0, 0},
-            {"BERT-Large", "zero_one_adam", large, 162000, 12500, 152000, 23000},
-            {"BERT-Base", "zero_one_adam", base, 162000, 12500, 152000, 23000}};
-  } else {
-    const bool warm = own.algorithm != "adam" && own.algorithm != "lamb";
-    if (own.parameters == 0 || own.steps == 0 || (warm && own.warmup == 0)) {
-      std::fprintf(stderr, "volume: --algorithm %s needs --parameters, --steps%s\n",
-                   own.algorithm.c_str(), warm ? " and --warmup" : "");
-      return 1;
-    }
-    if (own.one_bit_adam_warmup > 0) own.one_bit_adam_steps = own.steps;
-    runs = {own};
+  if (parameters > 0 && steps == 0) {
+    std::fprintf(stderr, "volume: --parameters needs --steps\n");
+    return 1;
   }
+  if (flags.halving == 0) flags.halving = steps;
+  if (warmup == 0) warmup = steps * 23 / 152;
+
   std::printf(
-      "%d ranks; bits and bytes with averages in %g bits; a round that sends both counts as "
-      "dense;\n"
-      "times less than a ring allreduce in 16 bits, with averages in int8, bf16 and fp32\n",
+      "%d ranks; bits per parameter and step, and bytes of a rank, with averages in %g bits; "
+      "dense: steps that average;\n"
+      "times less than a ring allreduce in 16 bits, with averages in int8, bf16 and fp32; the "
+      "papers count a step\n"
+      "that averages and exchanges as one that averages\n",
       ranks, average_bits);
-  std::printf("%-22s %-13s %11s %8s %7s %7s %7s %7s %7s %7s %14s  %s\n", "run", "algorithm",
+  std::printf("%-22s %-22s %11s %8s %7s %7s %7s %7s %7s %7s %14s  %s\n", "run", "algorithm",
               "parameters", "steps", "rounds", "dense", "bits", "int8", "bf16", "fp32",
-              "bytes/step", "fewer than 1-bit Adam");
-  for (const run& r : runs) print(r, flags, ranks, average_bits);
+              "bytes/step", "less than the paper's 1-bit Adam");
+  for (const run& r : parameters > 0 ? own_runs(parameters, steps, warmup, flags) : papers_runs()) {
+    print(r, ranks, average_bits);
+  }
   return 0;
 }
 

@@ -123,6 +123,7 @@ cost::workload bert_large(int accumulated) {
                    .update_ns = update / parameters * 1e9,
                    .sum_ns = 4 * ns_per_byte};
   w.steps = 152000;
+  w.averages_by_transport = true;
   w.one_bit_adam = advisor::step_counts::freeze_after(23000, 152000);
   w.one_bit_lamb = advisor::step_counts::freeze_after(1000, 5993);
   w.zero_one_adam = advisor::dry_run(onebit::intervals({.kappa = 16,

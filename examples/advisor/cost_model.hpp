@@ -38,21 +38,32 @@ struct workload {
   passes compression;                   ///< the same for the steps that are not dense
   std::uint64_t steps = 1;              ///< of the uncompressed run: Adam, LAMB
   step_counts one_bit_adam, one_bit_lamb, zero_one_adam;
+  step_counts papers_one_bit, papers_zero_one;  ///< the papers' schedules; LAMB's is 1-bit Adam's
+  /// Whether compressed runs leave averages to the transport's allreduce (dense_sum::transport), as
+  /// the papers' did: a ring. false: the library sums, by dense_gather_scatter.
+  bool averages_by_transport = false;
 
   /// Of forward_backward_seconds, at their end: where gradients come one after the other, and what
   /// has come travels. Then adam's ring is torch's DistributedDataParallel, and
-  /// exchange::in_buckets an optimizer that is told by `ready`; the dense steps of the algorithms
-  /// that compress are summed by the library, after the backward pass. 0: nothing travels before
-  /// its end.
+  /// exchange::in_buckets an optimizer that is told by `ready`. 0: nothing travels before its end.
   double backward_share = 0;
   double dense_bucket_bytes = 25 << 20;  ///< of the ring's buckets; the first has 1 MiB
   double bucket_elements = 1 << 20;      ///< of in_buckets: default_bucket_elements
 };
 
-enum class algorithm : std::uint8_t { adam, one_bit_adam, one_bit_lamb, zero_one_adam };
+/// By its defaults, or by the papers' schedule.
+enum class algorithm : std::uint8_t {
+  adam,
+  one_bit_adam,
+  one_bit_lamb,
+  zero_one_adam,
+  papers_one_bit,
+  papers_zero_one
+};
 
 [[nodiscard]] inline const char* name_of(algorithm a) {
-  constexpr const char* names[] = {"adam", "one_bit_adam", "one_bit_lamb", "zero_one_adam"};
+  constexpr const char* names[] = {"adam",          "one_bit_adam",    "one_bit_lamb",
+                                   "zero_one_adam", "papers' one-bit", "papers' zero-one"};
   return names[static_cast<std::size_t>(a)];
 }
 
@@ -139,14 +150,14 @@ struct prediction {
 
 /// Of an algorithm that compresses.
 [[nodiscard]] inline const step_counts& steps_of(const workload& work, algorithm by) {
-  return by == algorithm::one_bit_adam   ? work.one_bit_adam
-         : by == algorithm::one_bit_lamb ? work.one_bit_lamb
-                                         : work.zero_one_adam;
+  const step_counts* const counts[] = {&work.one_bit_adam, &work.one_bit_lamb, &work.zero_one_adam,
+                                       &work.papers_one_bit, &work.papers_zero_one};
+  return *counts[static_cast<std::size_t>(by) - 1];
 }
 
 /// From the seconds that the exchanges take, wherever they are from. Adam takes `work.steps` dense
-/// steps by `with`; the others the steps that are counted for them, the dense ones by a ring (where
-/// a ring hides behind the backward pass, by dense_gather_scatter, which does not). Throws
+/// steps by `with`; the others the steps that are counted for them, the dense ones by
+/// dense_gather_scatter, which nothing hides, or by a ring (averages_by_transport). Throws
 /// invalid_input.
 [[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
                                         exchange with, double ring_seconds, double with_seconds) {
@@ -175,15 +186,19 @@ struct prediction {
   if (n.steps() == 0) refuse("cost::predict: the workload has no steps of ", name_of(by));
   const double local =
       alone ? dense_step : forward_backward + work.parameters * work.compression.update_ns * 1e-9;
+  constexpr auto by_library = exchange::dense_gather_scatter;
+  const auto summed = [&](double bytes) {
+    return alone ? 0 : exchange_seconds(net, by_library, work.parameters, bytes);
+  };
   double own_dense_step = dense_step, average = ring_seconds;
-  if (work.backward_share > 0 && !alone) {
-    constexpr auto by_library = exchange::dense_gather_scatter;
-    average = exchange_seconds(net, by_library, work.parameters, work.dense_element_bytes);
+  if (!work.averages_by_transport && !alone) {
+    average = summed(work.dense_element_bytes);
     own_dense_step = forward_backward + average + pass_seconds(net, work, by_library);
   }
+  const double refresh = step + average + (n.squares > 0 ? summed(n.squares / 8) : 0);
   p.seconds = static_cast<double>(n.dense) * own_dense_step +
-              static_cast<double>(n.compressed) * step +
-              static_cast<double>(n.both) * (step + average) + static_cast<double>(n.local) * local;
+              static_cast<double>(n.compressed) * step + static_cast<double>(n.both) * refresh +
+              static_cast<double>(n.local) * local;
   p.speed_up = p.seconds > 0 ? static_cast<double>(n.steps()) * dense_step / p.seconds : 1;
   return p;
 }
@@ -204,7 +219,8 @@ struct advice {
 };
 
 /// All predictions, sorted by speed-up, and what to do. A speed-up below `worthwhile` is none: the
-/// model is not better than that. Every compressed algorithm of the workload is considered, with
+/// model is not better than that. Every compressed algorithm of the workload is predicted, and
+/// every one but the papers' forms considered, with
 /// hierarchical only where there are nodes of several ranks, in buckets only where communication
 /// overlaps. Throws invalid_input.
 [[nodiscard]] inline advice advise(const network& net, const workload& work,
@@ -218,7 +234,8 @@ struct advice {
   const double adam = std::max(a.all[0].speed_up, a.all[1].speed_up);
   const bool has_levels = net.ranks_per_node > 1 && net.ranks > net.ranks_per_node;
   for (const algorithm by :
-       {algorithm::one_bit_adam, algorithm::one_bit_lamb, algorithm::zero_one_adam}) {
+       {algorithm::one_bit_adam, algorithm::one_bit_lamb, algorithm::zero_one_adam,
+        algorithm::papers_one_bit, algorithm::papers_zero_one}) {
     if (steps_of(work, by).steps() == 0) continue;
     add(by, exchange::gather_scatter);
     add(by, exchange::all_gather);
@@ -231,8 +248,9 @@ struct advice {
     return x.speed_up > y.speed_up;
   });
 
-  const auto best = std::find_if(a.all.begin(), a.all.end(),
-                                 [](const prediction& p) { return p.by != algorithm::adam; });
+  const auto best = std::find_if(a.all.begin(), a.all.end(), [](const prediction& p) {
+    return p.by != algorithm::adam && p.by < algorithm::papers_one_bit;
+  });
   std::ostringstream out;
   out.precision(3);
   if (best == a.all.end()) {

@@ -4,10 +4,26 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <onebit/algorithms.hpp>
 #include <onebit/core/concepts.hpp>
+#include <onebit/schedule/freeze.hpp>
+#include <onebit/schedule/intervals.hpp>
 
 /// What a schedule will send, counted without training.
 namespace advisor {
+
+/// A sign for every element, and one float for the scale of a tile of 4096: bits per parameter.
+inline constexpr double message_bits = 1 + 32.0 / 4096;
+/// What a refresh of v sends beside an average and a message, bits per parameter: squares in 16
+/// bits, and one more number for each word of 32 elements.
+inline constexpr double squares_bits = 16 + 16.0 / 32;
+/// The same of 1-bit LAMB: also a sketch of 64 numbers for each tile, of 4096 elements in a model
+/// of 2^23 and more.
+[[nodiscard]] inline double lamb_squares_bits(double parameters) {
+  const auto words = static_cast<std::size_t>(parameters) / onebit::word_elements;
+  const std::size_t tile = onebit::word_elements * onebit::words_of_tiles(words);
+  return squares_bits + 16.0 * 64 / static_cast<double>(tile);
+}
 
 /// Steps by what they send.
 struct step_counts {
@@ -15,8 +31,10 @@ struct step_counts {
   std::uint64_t compressed = 0;  ///< exchange
   std::uint64_t both = 0;
   std::uint64_t local = 0;  ///< send nothing
+  double squares = 0;       ///< bits per parameter that a step with both sends beside both
+  double message = 1;       ///< bits per parameter that an exchange sends
 
-  /// Of 1-bit Adam and 1-bit LAMB.
+  /// Of the papers' 1-bit Adam and 1-bit LAMB.
   [[nodiscard]] static step_counts freeze_after(std::uint64_t warmup_steps, std::uint64_t steps) {
     const std::uint64_t dense = std::min(warmup_steps, steps);
     return {dense, steps - dense, 0, 0};
@@ -27,13 +45,17 @@ struct step_counts {
   [[nodiscard]] std::uint64_t steps() const { return rounds() + local; }
   /// Bits per parameter and step, a dense round at `dense_bits`, a compressed one at 1, counted as
   /// the papers do: one round is one of the two, a step that does both counts as dense.
-  [[nodiscard]] double bits_per_step(double dense_bits) const {
+  [[nodiscard]] double papers_bits(double dense_bits) const {
     return (static_cast<double>(dense + both) * dense_bits + static_cast<double>(compressed)) /
            static_cast<double>(steps());
   }
-  /// The same with both exchanges of a step that does both.
-  [[nodiscard]] double sent_bits_per_step(double dense_bits) const {
-    return bits_per_step(dense_bits) + static_cast<double>(both) / static_cast<double>(steps());
+  /// Bits per parameter and step, of all that is sent. (A slot's status of 12 bytes is left out: of
+  /// models of less than a million parameters it is a part.)
+  [[nodiscard]] double bits(double dense_bits) const {
+    return (static_cast<double>(dense + both) * dense_bits +
+            static_cast<double>(compressed + both) * message +
+            static_cast<double>(both) * squares) /
+           static_cast<double>(steps());
   }
 };
 
@@ -52,6 +74,37 @@ template <class Schedule, class LearningRate>
     }
     schedule.done(step, rate, 0.0);
   }
+  return n;
+}
+
+/// A constant learning rate, for schedules that do not ask.
+[[nodiscard]] inline float constant_rate(std::uint64_t) { return 1; }
+
+/// What one_bit_adam sends by its defaults; one_bit_lamb with lamb_squares_bits.
+[[nodiscard]] inline step_counts one_bit_run(std::uint64_t steps, double squares = squares_bits) {
+  const onebit::one_bit_adam_options o;
+  step_counts n =
+      dry_run(onebit::freeze(o.freeze, o.adam.beta2, o.refreshes), steps, constant_rate);
+  n.squares = squares;
+  n.message = message_bits;
+  return n;
+}
+
+/// What zero_one_adam sends by this schedule: its first steps, up to the first that does not
+/// average, are dense, and exchange nothing.
+template <class LearningRate>
+[[nodiscard]] step_counts zero_one_run(const onebit::intervals_options& o, std::uint64_t steps,
+                                       LearningRate lr) {
+  step_counts n = dry_run(onebit::intervals(o), steps, lr);
+  onebit::intervals first(o);
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    const onebit::step_plan p = first.plan(step, lr(step));
+    if (!p.average_gradient) break;
+    if (p.exchange) ++n.dense, --n.both;
+    first.done(step, lr(step), 0.0);
+  }
+  n.squares = squares_bits;
+  n.message = message_bits;
   return n;
 }
 

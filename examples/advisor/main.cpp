@@ -3,10 +3,10 @@
 
 // Does compression pay, and which kind? Predicts whole runs from a few numbers, or, under mpirun
 // and with --measure, from what it finds. Without options: BERT-Large on the papers' Ethernet
-// cluster.
+// cluster, gradients in 16 bits.
 //
 //   advisor --parameters 336e6 --ranks 64 --ranks-per-node 4 --bandwidth 4.8Gbit --latency 30us
-//           --compute 96ms --steps 152000 --warmup 23000
+//           --compute 96ms --steps 152000
 //   advisor --device H100 --parameters 7e9 --compute 400ms ...   the passes estimated from counts
 //   mpirun -np 8 advisor --measure --parameters 336e6 --compute 96ms
 
@@ -37,13 +37,14 @@ namespace cost = advisor::cost;
 struct settings {
   cost::network network{64, 4, {4.8e9 / 8, 30e-6}, {100e9 / 8, 5e-6}};
   double parameters = 336226108;
-  double dense_bytes = 4;
+  double dense_bytes = 2;
   double allreduce_factor = 1;
   double compute = 96.52e-3, backward_share = 0;
   // BERT-Large's on a V100: bytes of the passes at 675 GB/s, and the papers' step of 75.59 ms.
   double dense_update_ns = 0.225;
   cost::passes compression{0.0243, 0.0002, 0.225, 0.012};
-  std::uint64_t steps = 152000, warmup = 23000, lr_warmup = 12500, doubling = 32678;
+  std::uint64_t steps = 152000, lr_warmup = 12500, doubling = 32678;
+  std::uint64_t warmup = 0;  ///< of the papers' 1-bit Adam; 0: 15% of the steps
   double worthwhile = 1.1;
   bool hierarchical = true;
   std::string device;  ///< whose passes are estimated from counts; empty: see above
@@ -59,10 +60,15 @@ cost::workload workload_of(const settings& s) {
   w.dense_update_seconds = s.parameters * s.dense_update_ns * 1e-9;
   w.compression = s.compression;
   w.steps = s.steps;
-  w.one_bit_adam = advisor::step_counts::freeze_after(s.warmup, s.steps);
-  w.zero_one_adam = advisor::dry_run(
-      onebit::intervals({.warmup_steps = s.lr_warmup, .doubling_steps = s.doubling}), s.steps,
-      [](std::uint64_t) { return 1.0F; });
+  w.one_bit_adam = advisor::one_bit_run(s.steps);
+  w.one_bit_lamb = advisor::one_bit_run(s.steps, advisor::lamb_squares_bits(s.parameters));
+  onebit::intervals_options intervals{.warmup_steps = s.lr_warmup, .doubling_steps = s.doubling};
+  w.zero_one_adam = advisor::zero_one_run(intervals, s.steps, advisor::constant_rate);
+  w.papers_one_bit = advisor::step_counts::freeze_after(
+      s.warmup > 0 ? s.warmup : s.steps * 23 / 152, s.steps);  // as BERT-Large's
+  intervals.stop_refreshing = true;
+  w.papers_zero_one =
+      advisor::dry_run(onebit::intervals(intervals), s.steps, advisor::constant_rate);
   return w;
 }
 
@@ -80,10 +86,10 @@ void print_table(const settings& s, const cost::advice& a) {
       s.parameters, s.dense_bytes, s.compute * 1e3,
       s.device.empty() ? "" : (" on a " + s.device + " (estimated from counts)").c_str(),
       s.dense_update_ns, s.compression.encode_ns, s.compression.serve_ns, s.compression.update_ns);
-  std::printf("%-14s %-21s %12s %12s %12s %9s\n", "algorithm", "exchange", "exchange, ms",
+  std::printf("%-16s %-21s %12s %12s %12s %9s\n", "algorithm", "exchange", "exchange, ms",
               "step, ms", "run, hours", "speed-up");
   for (const cost::prediction& p : a.all) {
-    std::printf("%-14s %-21s %12.3f %12.3f %12.3f %8.2fx\n", name_of(p.by), name_of(p.with),
+    std::printf("%-16s %-21s %12.3f %12.3f %12.3f %8.2fx\n", name_of(p.by), name_of(p.with),
                 p.exchange_seconds * 1e3, p.step_seconds * 1e3, p.seconds / 3600, p.speed_up);
   }
   std::printf("\n%s\n", a.sentence.c_str());
@@ -212,7 +218,8 @@ int run_program(int argc, char** argv) {
   app.add_option("--steps", s.steps, "steps of the run")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--warmup", s.warmup, "1-bit Adam: dense steps")->capture_default_str();
+  app.add_option("--warmup", s.warmup,
+                 "the papers' one-bit forms: dense steps (as BERT-Large's, 15% of the steps)");
   app.add_option("--lr-warmup", s.lr_warmup, "0/1 Adam: warm-up of the learning rate, in steps")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

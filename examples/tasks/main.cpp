@@ -61,7 +61,7 @@ std::vector<form> all_forms() {
        }},
       {"zero_one_adam", "adam",
        [=](const groups& g, auto comm, const setting& s) {
-         onebit::zero_one_adam_options options{.adam = told(onebit::zero_one_options{}, s)};
+         onebit::zero_one_adam_options options{.adam = told(onebit::adam_options{}, s)};
          options.schedule.warmup_steps = warm_up("zero_one_adam", s);
          // after the last step all ranks have the same parameters
          options.schedule.also_every = static_cast<std::uint64_t>(s.steps);

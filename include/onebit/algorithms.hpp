@@ -68,10 +68,6 @@ template <class P, class G>
                   o.momentum_scaling, " bias_correction ", o.bias_correction, " max_grad_norm ",
                   o.max_grad_norm, " max_step ", o.max_step);
 }
-[[nodiscard, gnu::cold]] inline std::string describe(const zero_one_options& o) {
-  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
-                  o.bias_correction, " max_grad_norm ", o.max_grad_norm, " max_step ", o.max_step);
-}
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
   return describe("freeze after ", o.after, " ratio ", o.ratio);
 }
@@ -196,7 +192,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
 
 /// As one_bit_adam_options, with 0/1 Adam's schedule.
 struct zero_one_adam_options {
-  zero_one_options adam{};                       ///< of each step
+  adam_options adam{};                           ///< of each step
   intervals_options schedule{};                  ///< when ranks average and exchange
   dense_sum refresh_sum = dense_sum::automatic;  ///< how averages travel
 };
@@ -205,7 +201,7 @@ struct zero_one_adam_options {
 /// Collective over the transport in the steps that communicate.
 ///
 /// Its first steps, up to the first that does not average, are Adam's; then v follows as that of
-/// one_bit_adam (zero_one_options::keeps_squares).
+/// one_bit_adam (adam_options::keeps_squares).
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two they differ.
 /// Cost per exchange: as one_bit_adam; per refresh: as adam; per local step: nothing travels. State
@@ -225,10 +221,11 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
     return std::pair(zero_one_rule<B>(options.adam, std::move(backend)),
                      intervals(options.schedule));
   });
-  return optimizer("zero_one_adam " + describe(options.adam) + " " + describe(options.schedule) +
-                       " " + policy_name(collective) + describe(groups),
-                   groups, comm, std::move(rule), std::move(schedule), collective,
-                   options.refresh_sum);
+  return optimizer(
+      "zero_one_adam " + describe(options.adam) +
+          describe(" keeps_squares ", options.adam.keeps_squares, " ") +
+          describe(options.schedule) + " " + policy_name(collective) + describe(groups),
+      groups, comm, std::move(rule), std::move(schedule), collective, options.refresh_sum);
 }
 
 /// The algorithms as their papers print them: no correction of biases, no bound on steps, v

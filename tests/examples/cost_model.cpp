@@ -7,7 +7,7 @@
 
 #include <cmath>
 #include <limits>
-#include <onebit/schedule/intervals.hpp>
+#include <onebit/onebit.hpp>
 #include <string>
 #include <vector>
 
@@ -44,6 +44,7 @@ cost::workload papers_run() {
   w.dense_update_seconds = 75.59e-3;
   w.compression = {0.024, 0.0004, 0.225, 0.006};
   w.steps = 152000;
+  w.averages_by_transport = true;
   w.one_bit_adam = advisor::step_counts::freeze_after(23000, 152000);
   w.zero_one_adam = advisor::dry_run(
       onebit::intervals({.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678}), 162000,
@@ -382,17 +383,79 @@ TEST_CASE("cost model: buckets hide behind the backward pass, but their encoding
   CHECK(step(exchange::in_buckets) == doctest::Approx(step(exchange::gather_scatter)));
 }
 
-TEST_CASE(
-    "cost model: behind a hidden ring the warm-up costs what the library's own averages cost") {
+TEST_CASE("cost model: a warm-up that the library sums costs what its own averages cost") {
+  const cost::network net = cluster(16, 4, 10);
+  for (const double share : {0.0, 0.67}) {
+    cost::workload w = papers_run();
+    w.backward_share = share;
+    w.averages_by_transport = false;
+    w.one_bit_adam = advisor::step_counts::freeze_after(8, 8);
+    const cost::prediction adam = cost::predict(net, w, algorithm::adam, exchange::ring);
+    const cost::prediction own =
+        cost::predict(net, w, algorithm::adam, exchange::dense_gather_scatter);
+    const cost::prediction warm_up =
+        cost::predict(net, w, algorithm::one_bit_adam, exchange::gather_scatter);
+    CHECK(own.step_seconds > adam.step_seconds);
+    CHECK(warm_up.seconds == doctest::Approx(8 * own.step_seconds));
+  }
+}
+
+TEST_CASE("cost model: a refresh is a compressed step, an average, and an exchange of squares") {
   const cost::network net = cluster(16, 1, 10);
   cost::workload w = papers_run();
-  w.backward_share = 0.67;
-  w.one_bit_adam = advisor::step_counts::freeze_after(8, 8);
-  const cost::prediction adam = cost::predict(net, w, algorithm::adam, exchange::ring);
-  const cost::prediction own =
-      cost::predict(net, w, algorithm::adam, exchange::dense_gather_scatter);
-  const cost::prediction warm_up =
-      cost::predict(net, w, algorithm::one_bit_adam, exchange::gather_scatter);
-  CHECK(own.step_seconds > adam.step_seconds);
-  CHECK(warm_up.seconds == doctest::Approx(8 * own.step_seconds));
+  w.averages_by_transport = false;
+  w.one_bit_adam = {0, 0, 8, 0};
+  const auto run = [&] {
+    return cost::predict(net, w, algorithm::one_bit_adam, exchange::gather_scatter);
+  };
+  const double without = run().seconds;
+  CHECK(without ==
+        doctest::Approx(8 * (run().step_seconds + seconds(net, exchange::dense_gather_scatter))));
+  w.one_bit_adam.squares = 16;
+  CHECK(run().seconds ==
+        doctest::Approx(without + 8 * seconds(net, exchange::dense_gather_scatter)));
+}
+
+TEST_CASE("cost model: the papers' forms are predicted, and not advised") {
+  cost::workload w = papers_run();
+  w.papers_one_bit = advisor::step_counts::freeze_after(1, 152000);  // the fastest there could be
+  w.one_bit_adam = w.zero_one_adam = advisor::one_bit_run(152000);
+  const cost::advice a = cost::advise(cluster(16, 4, 4.8), w);
+  CHECK(a.all[0].by == algorithm::papers_one_bit);
+  CHECK(a.pays);
+  CHECK(a.sentence.find("papers") == std::string::npos);
+}
+
+TEST_CASE("counts of what the defaults send are what optimizers send") {
+  constexpr std::size_t n = std::size_t{1} << 19U;
+  constexpr std::uint64_t n_steps = 40;
+  const onebit::intervals_options intervals{.warmup_steps = 20, .doubling_steps = 10};
+  const auto rate = [](std::uint64_t) { return 1e-3F; };
+  const auto check = [&](const advisor::step_counts& counts, const auto& make) {
+    std::uint64_t sent[2] = {};
+    onebit::run_threads(2, [&](onebit::threads comm) {
+      std::vector<float> x(n, 1.0F), g(n);
+      std::vector<onebit::param_group<>> groups(1);
+      groups[0].tensors.push_back({x, g});
+      auto optimizer = make(groups, comm);
+      for (std::uint64_t step = 0; step < n_steps; ++step) {
+        for (std::size_t i = 0; i < n; ++i) g[i] = static_cast<float>((i * 7 + step) % 13) - 6;
+        sent[comm.rank()] += optimizer.step(rate(step)).bytes_sent;
+      }
+    });
+    CHECK(counts.steps() == n_steps);
+    CHECK(static_cast<double>(sent[0]) ==
+          doctest::Approx(counts.bits(16) * n_steps * n / 8).epsilon(0.002));
+  };
+  constexpr auto sum = onebit::dense_sum::in_bf16;
+  check(advisor::one_bit_run(n_steps), [&](const auto& g, onebit::threads t) {
+    return onebit::one_bit_adam(g, t, {.warm_up_sum = sum});
+  });
+  check(advisor::one_bit_run(n_steps, advisor::lamb_squares_bits(n)),
+        [&](const auto& g, onebit::threads t) {
+          return onebit::one_bit_lamb(g, t, {.warm_up_sum = sum});
+        });
+  check(advisor::zero_one_run(intervals, n_steps, rate), [&](const auto& g, onebit::threads t) {
+    return onebit::zero_one_adam(g, t, {.schedule = intervals, .refresh_sum = sum});
+  });
 }

@@ -29,7 +29,7 @@ double one_bit_reduction(std::uint64_t warmup, std::uint64_t steps) {
   CHECK(n.dense == warmup);
   CHECK(n.compressed == steps - warmup);
   CHECK(n.rounds() == steps);
-  return 16 / n.bits_per_step(16);
+  return 16 / n.papers_bits(16);
 }
 
 }  // namespace
@@ -50,14 +50,35 @@ TEST_CASE("paper counts: 0/1 Adam on BERT, 162K steps") {
   CHECK(n.rounds() == 74946);
   CHECK(n.dense + n.both == 153);
   const double one_bit =
-      advisor::dry_run(onebit::freeze({.after = 23000}, 0.999), 152000, constant).bits_per_step(16);
-  const double bits = n.bits_per_step(16);
+      advisor::dry_run(onebit::freeze({.after = 23000}, 0.999), 152000, constant).papers_bits(16);
+  const double bits = n.papers_bits(16);
   CHECK(rounded(100 * (1 - 74946 / 162000.0), 1) == 53.7);
   CHECK(rounded(bits, 3) == 0.477);
   CHECK(rounded(one_bit, 2) == 3.27);
   CHECK(rounded(100 * (1 - bits / one_bit), 1) == 85.4);
   // both exchanges of a refreshing step counted
-  CHECK(rounded(n.sent_bits_per_step(16), 3) == 0.478);
+  CHECK(rounded(n.bits(16), 3) == 0.478);
+}
+
+TEST_CASE("paper counts: 0/1 Adam on BERT-Base, 118K steps") {
+  const auto n = advisor::dry_run(onebit::intervals({.kappa = 16,
+                                                     .warmup_steps = 12500,
+                                                     .doubling_steps = 32678,
+                                                     .max_interval = 16,
+                                                     .stop_refreshing = true}),
+                                  118000, constant);
+  const double one_bit = advisor::step_counts::freeze_after(16000, 118000).papers_bits(16);
+  CHECK(rounded(100 * (1 - static_cast<double>(n.rounds()) / 118000), 1) == 40.2);
+  CHECK(rounded(100 * (1 - n.papers_bits(16) / one_bit), 1) == 79.6);
+}
+
+TEST_CASE("counts of the defaults: BERT-Large without a warm-up sends a 15th of a 16-bit ring") {
+  const advisor::step_counts n = advisor::one_bit_run(152000);
+  CHECK(n.dense == 10);
+  CHECK(n.both == 165);
+  CHECK(n.steps() == 152000);
+  CHECK(rounded(16 / n.bits(16), 1) == 15.3);
+  CHECK(advisor::one_bit_run(152000, advisor::lamb_squares_bits(336226108)).bits(16) > n.bits(16));
 }
 
 TEST_CASE("intervals: refreshes at 0 to 16, 18, 20, ..., gaps doubling after every kappa") {

@@ -22,10 +22,9 @@ enum class algorithm { one_bit_adam, one_bit_lamb, zero_one_adam };
 inline constexpr algorithm all_compressed[] = {algorithm::one_bit_adam, algorithm::one_bit_lamb,
                                                algorithm::zero_one_adam};
 
-/// The step before which a schedule of `with_maker` freezes; 0/1 Adam's never does.
-[[nodiscard]] constexpr std::uint64_t freezes_before(algorithm a) {
-  return a == algorithm::zero_one_adam ? ~std::uint64_t{0} : 3;
-}
+/// The step before which a schedule of `with_maker` freezes: 0/1 Adam's first that does not
+/// average.
+inline constexpr std::uint64_t freezes_before = 3;
 
 /// f(make), where make(groups, transport, collective, backend) gives an optimizer. Ten steps go
 /// through all phases: warm-up, freeze and compressed steps; for 0/1 Adam refreshes, exchanges and

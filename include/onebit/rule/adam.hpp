@@ -99,35 +99,6 @@ struct adam_update_kernel {
 
 }  // namespace detail
 
-/// Options of a step of Adam or 1-bit Adam.
-struct adam_options {
-  double beta1 = 0.9;    ///< of the average of gradients, m
-  double beta2 = 0.999;  ///< of the average of their squares, v
-  double eps = 1e-8;     ///< added to the root
-  /// Divide m by 1 - beta1^t and v by 1 - beta2^t, as Adam does; after a freeze v's stays as it was
-  /// at it, like v. false: the form of the 1-bit Adam paper and its authors' code.
-  bool bias_correction = true;
-  /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
-  /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
-  double max_grad_norm = 0;
-  /// Where a compressor can bound what it decodes, as `sign` can (BoundedCompressor), the momentum
-  /// of an element is at most so many times its denominator, sqrt(v) + eps: it moves by at most so
-  /// many learning rates in a step, times m's correction and decay aside. What is cut is sent
-  /// later: residuals keep it. 0: no bound. Adam's own steps are seldom above 1, and at most (1 -
-  /// beta1) / sqrt(1 - beta2), 3.2. An element whose gradients are much smaller than those that it
-  /// shares a scale with is sent that scale, back and forth, and without a bound its small v makes
-  /// of it steps that are thousands of times too large.
-  double max_step = 2;
-  /// Of 1-bit Adam: each rank keeps squares of its own gradients, from which v is refreshed. false:
-  /// v stays as it was at the freeze; one_bit_adam says so where `refreshes` is 0.
-  bool keeps_squares = true;
-};
-
-/// Throws invalid_input when an option is out of range.
-inline void validate(const adam_options& o) {
-  validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
-}
-
 /// Adam, and 1-bit Adam after its dense steps. The rule only ever computes: what travels is the
 /// collectives' business.
 ///

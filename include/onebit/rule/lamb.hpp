@@ -252,30 +252,30 @@ class lamb_rule : public following_rule<B, lamb_options> {
       at.commit(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                     at.tensor_tiles, at.tensors, at.numbers, at.sums,
                                     layers_.data(), options_.min_coeff, options_.max_coeff});
-      return last(at, detail::lamb_following_kernel<View, P, G>{
-                          heard, at.tiles, at.tensors, at.numbers, layers_.data(), at.live,
-                          v_.data(), kept_.squares.data(), sketch_.data(), at.now});
+    } else {
+      prepare_sums(at.n_tiles());
+      const float* const first = m_.size() > 0 ? m_.data() : nullptr;
+      at.commit(detail::lamb_fresh_kernel<View, P, G>{heard,
+                                                      before,
+                                                      first,
+                                                      at.live,
+                                                      at.tiles,
+                                                      at.tensors,
+                                                      at.numbers,
+                                                      layers_.data(),
+                                                      {v_.data()},
+                                                      fresh_.data(),
+                                                      sums_a_.data(),
+                                                      sums_b_.data(),
+                                                      at.sums});
+      at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
+                                    at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
+                                    at.sums, layers_.data(), options_.factor_min,
+                                    options_.factor_max, options_.factor_threshold});
     }
-    prepare_sums(at.n_tiles());
-    at.commit(detail::lamb_fresh_kernel<View, P, G>{heard,
-                                                    before,
-                                                    m_.size() > 0 ? m_.data() : nullptr,
-                                                    at.live,
-                                                    at.tiles,
-                                                    at.tensors,
-                                                    at.numbers,
-                                                    layers_.data(),
-                                                    {v_.data()},
-                                                    fresh_.data(),
-                                                    sums_a_.data(),
-                                                    sums_b_.data(),
-                                                    at.sums});
-    at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
-                                  at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
-                                  at.sums, layers_.data(), options_.factor_min, options_.factor_max,
-                                  options_.factor_threshold});
-    last(at, detail::lamb_update_kernel<View, P, G>{
-                 heard, at.tiles, at.tensors, at.numbers, layers_.data(), {v_.data()}, at.now});
+    last(at, detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
+                                                    layers_.data(), at.live, v_.data(),
+                                                    kept_.squares.data(), sketch_.data(), at.now});
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last

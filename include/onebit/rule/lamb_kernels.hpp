@@ -254,37 +254,6 @@ struct lamb_factor_kernel {
   }
 };
 
-template <class View, class P, class G>
-struct lamb_update_kernel {
-  View agreed;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  const lamb_layer* layers;
-  flat_field denominators;
-  const step_scalars* now;
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tiles[i];
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const lamb_layer& layer = layers[t.tensor];
-    const auto at = agreed.template at<L>(t, i);
-    const auto d_at = denominators.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
-    const auto step = L::set(-(tensor.rate(now) * layer.coefficient));
-    const auto inverse_k = L::set(layer.inverse_k);
-    const auto m_correction = L::set(numbers[t.tensor].m_correction);
-    const auto decay = L::set(tensor.weight_decay);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k), d = d_at(k);
-      const auto m = L::mul(L::mul(at(k), inverse_k), m_correction);
-      params.store(k, L::fma(step, L::fma(decay, x, L::div(m, d)), x));
-    }
-  }
-};
-
 }  // namespace detail
 
 }  // namespace onebit::inline v0_1
@@ -354,20 +323,21 @@ struct followed_coefficient_kernel {
   }
 };
 
-/// x from the agreed momentum and the layer's coefficient; what this rank keeps: squares of its own
-/// gradient, and of the gradient over its denominator the sketch. That denominator has the squares
-/// since the last refresh in it, times the ratio of all elements: else an element whose gradients
-/// have just grown would be most of the norm. 28 bytes per element and a bit.
+/// x from the agreed momentum and the layer's coefficient; and, where v follows, what this rank
+/// keeps: squares of its own gradient, and of the gradient over its denominator the sketch. That
+/// denominator has the squares since the last refresh in it, times the ratio of all elements: else
+/// an element whose gradients have just grown would be most of the norm. 12 bytes per element and a
+/// bit; 28 where v follows.
 template <class View, class P, class G>
-struct lamb_following_kernel {
-  View momentum;
+struct lamb_update_kernel {
+  View agreed;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const lamb_layer* layers;
   live_mask live;
   const float* denominators;
-  float *squares, *sketch;
+  float *squares, *sketch;  ///< or null
   const step_scalars* now;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -377,15 +347,17 @@ struct lamb_following_kernel {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_numbers of = numbers[t.tensor];
-    const auto m = momentum.template at<L>(t, i);
+    const auto agreed_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
+    const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k), d = L::load(denominators + (t.word + k) * 32);
-      const auto u = L::div(L::mul(m(k), correction), d);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+      const auto m = L::mul(L::mul(agreed_at(k), inverse_k), correction);
+      params.store(k, L::fma(step, L::fma(decay, x, L::div(m, d)), x));
     }
+    if (squares == nullptr) return;
     const gradients_of<L, G> gradient(tensor, t, now);
     const double then = detail::correction(of.bias.v / of.since);  // of v as it stands there
     const double since = of.since * static_cast<double>(of.c.beta2);

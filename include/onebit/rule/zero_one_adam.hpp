@@ -140,7 +140,7 @@ struct zero_one_step_kernel {
   bool roots;      ///< denominators in place of v
   float* squares;  ///< or null
   const step_scalars* now;
-  float most;  ///< see zero_one_options::max_step
+  float most;  ///< see adam_options::max_step
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
@@ -243,25 +243,6 @@ struct anchor_kernel {
 
 }  // namespace detail
 
-/// Options of a step of 0/1 Adam.
-struct zero_one_options {
-  double beta1 = 0.9;    ///< of the average of gradients, m
-  double beta2 = 0.999;  ///< of the average of their squares, v
-  double eps = 1e-8;     ///< added to the root
-  /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that it has seen: every step is
-  /// Adam's, from the first. false: the paper's form, which needs a small and warmed up rate.
-  bool bias_correction = true;
-  /// As adam_options::max_grad_norm.
-  double max_grad_norm = 0;
-  /// As adam_options::max_step, where v follows; at an exchange, of the learning rates summed since
-  /// the last. Local steps are bounded, too.
-  double max_step = 2;
-  /// As adam_options::keeps_squares: between averages each rank keeps squares of its own gradients,
-  /// from which v goes on with the next. false: an average is one step of v, however many steps it
-  /// is after the last, as in the paper.
-  bool keeps_squares = true;
-};
-
 /// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the carried buffer gathers
 /// u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and then
 /// x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits, since
@@ -274,17 +255,16 @@ struct zero_one_options {
 /// middle lines (the printed old one would keep the gradient out when every step exchanges); eps
 /// outside the root.
 template <Backend B>
-class zero_one_rule : public following_rule<B, zero_one_options> {
-  using base = following_rule<B, zero_one_options>;
+class zero_one_rule : public following_rule<B, adam_options> {
+  using base = following_rule<B, adam_options>;
   using base::backend_, base::frozen_, base::kept_, base::m_, base::n_floats, base::options_,
       base::v_;
 
  public:
   static constexpr bool accumulates = true, local_steps = true;
 
-  zero_one_rule(zero_one_options options, B backend) : base(options, std::move(backend)) {
-    validate_moments("zero_one_options", base::own_moments(), options.max_grad_norm,
-                     options.max_step);
+  zero_one_rule(adam_options options, B backend) : base(options, std::move(backend)) {
+    validate(options);
   }
   void prepare(const layout& axis) {
     base::prepare(axis);
