@@ -160,7 +160,8 @@ class compressed_allreduce {
       worker_scales_[r] = scales(y, worker_set_, n_worker_sets_);
       for (std::size_t at = 0; at < axis_.size(); ++at) {
         if (!live_[at]) continue;
-        const double sent = worker_scales_[r][worker_set_[at]] * sign(y[at]);
+        const double scale = worker_scales_[r][worker_set_[at]], sent = scale * sign(y[at]);
+        margin_ = std::min(margin_, std::abs(y[at]) / scale);
         worker_residual_[r][at] = y[at] - sent;
         mean[at] += sent / static_cast<double>(n_ranks);
       }
@@ -176,6 +177,7 @@ class compressed_allreduce {
     for (std::size_t at = 0; at < axis_.size(); ++at) {
       if (!live_[at]) continue;
       agreed[at] = server_scales_[server_set_[at]] * sign(z[at]);
+      margin_ = std::min(margin_, std::abs(z[at]) / server_scales_[server_set_[at]]);
       server_residual_[at] = z[at] - agreed[at];
     }
     return agreed;
@@ -186,6 +188,8 @@ class compressed_allreduce {
   void set_worker_residual(std::size_t rank, const vec& e) { worker_residual_.at(rank) = e; }
   void set_server_residual(const vec& e) { server_residual_ = e; }
   bool live(std::size_t at) const { return live_[at]; }
+  /// How near to zero, in scales, a value came whose sign was taken.
+  double margin() const { return margin_; }
 
   // Of the last call; a set is a number below the size of the scales, `padding` for padding.
   const vec& worker_scales(std::size_t rank) const { return worker_scales_.at(rank); }
@@ -217,6 +221,7 @@ class compressed_allreduce {
   vec server_residual_;
   rank_vecs worker_scales_;
   vec server_scales_;
+  double margin_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace onebit_test::reference

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Adam and 1-bit Adam by this library's own semantics, in double precision (see reference.hpp).
+// Adam, 1-bit Adam and the paper's 0/1 Adam by this library's own semantics, in double precision
+// (see reference.hpp).
 
 #ifndef ONEBIT_TESTS_SUPPORT_REFERENCE_ADAM_HPP
 #define ONEBIT_TESTS_SUPPORT_REFERENCE_ADAM_HPP
@@ -20,7 +21,7 @@ struct adam_options {
 };
 
 /// What every optimizer here has: the axis, groups, parameters on every rank, and the checks of a
-/// step. LAMB and 0/1 Adam can be derived from it in the same way.
+/// step.
 class optimizer_base {
  public:
   optimizer_base(const std::vector<std::size_t>& sizes, std::vector<group> groups,
@@ -167,6 +168,79 @@ class one_bit_adam : public optimizer_base {
   compressed_allreduce exchange_;
   vec m_, v_;
   std::size_t steps_ = 0;
+};
+
+/// 0/1 Adam (arXiv 2202.06009, algorithm 1), as the paper prints it but for the updated m in its
+/// middle lines. Who calls decides which steps average, and which exchange.
+class zero_one_adam : public optimizer_base {
+ public:
+  zero_one_adam(const std::vector<std::size_t>& sizes, std::vector<group> groups,
+                std::size_t n_ranks, const adam_options& options)
+      : optimizer_base(sizes, std::move(groups), n_ranks),
+        options_(options),
+        exchange_(axis_, n_ranks, options.compress),
+        m_(n_ranks, vec(axis_.size(), 0.0)),
+        u_(n_ranks, vec(axis_.size(), 0.0)),
+        v_(axis_.size(), 0.0) {}
+
+  void step(double lr, const rank_tensors& grads, bool averages, bool exchanges) {
+    const rank_vecs g = flattened(grads);
+    if (anchor_.empty()) anchor_ = params_[0];
+    if (averages) refresh(dense_mean(g));
+    for (std::size_t r = 0; r < n_ranks(); ++r) {
+      for (std::size_t at = 0; at < axis_.size(); ++at) {
+        if (!exchange_.live(at)) continue;
+        m_[r][at] = options_.beta1 * m_[r][at] + (1 - options_.beta1) * g[r][at];
+        u_[r][at] += lr * m_[r][at];
+      }
+    }
+    lr_sum_ += lr;
+    if (exchanges) {
+      synchronise();
+    } else {
+      for (std::size_t r = 0; r < n_ranks(); ++r) move(params_[r], params_[r], m_[r], lr, lr);
+    }
+  }
+
+  const compressed_allreduce& exchange() const { return exchange_; }
+
+ private:
+  void refresh(const vec& mean) {
+    std::vector<bool> live(axis_.size());
+    for (std::size_t at = 0; at < axis_.size(); ++at) {
+      v_[at] = options_.beta2 * v_[at] + (1 - options_.beta2) * mean[at] * mean[at];
+      live[at] = v_[at] > 0;
+    }
+    exchange_.set_live(live);
+  }
+  void synchronise() {
+    const vec agreed = exchange_(u_);
+    move(anchor_, anchor_, agreed, 1, lr_sum_);
+    for (std::size_t r = 0; r < n_ranks(); ++r) {
+      params_[r] = anchor_;
+      for (std::size_t at = 0; at < axis_.size(); ++at) {
+        m_[r][at] = agreed[at] / lr_sum_;
+        u_[r][at] = 0;
+      }
+    }
+    lr_sum_ = 0;
+  }
+  /// to = from - lr_factor (by u / (sqrt(v) + eps) + decays_by weight_decay from)
+  void move(vec& to, const vec& from, const vec& u, double by, double decays_by) const {
+    for (std::size_t at = 0; at < axis_.size(); ++at) {
+      if (!axis_.real(at)) continue;
+      const group& of = group_at(at);
+      double x = decays_by * of.weight_decay * from[at];
+      if (u[at] != 0) x += by * u[at] / (std::sqrt(v_[at]) + options_.eps);
+      to[at] = from[at] - of.lr_factor * x;
+    }
+  }
+
+  adam_options options_;
+  compressed_allreduce exchange_;
+  rank_vecs m_, u_;
+  vec v_, anchor_;
+  double lr_sum_ = 0;
 };
 
 }  // namespace onebit_test::reference
