@@ -218,8 +218,9 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   wire comm(std::move(transport));
   auto [rule, schedule] = detail::attend(comm, [&] {
-    return std::pair(zero_one_rule<B>(options.adam, std::move(backend)),
-                     intervals(options.schedule));
+    return std::pair(
+        zero_one_rule<B>(options.adam, std::move(backend)),
+        intervals(options.schedule, options.adam.bias_correction ? 0 : options.adam.beta2));
   });
   return optimizer(
       "zero_one_adam " + describe(options.adam) +

@@ -179,9 +179,9 @@ TEST_CASE("freeze: says when the warm-up ends while v moves") {
   CHECK(follows.warning().empty());
   // without correction v lacks 0.98 of what it averages after 20 steps, and 0.05 after 3000
   onebit::freeze young({.after = 20}, 0.999, 0, false), old({.after = 3000}, 0.999, 0, false);
-  CHECK(young.warning() == contains{"after 20 steps without correction"});
+  CHECK(young.warning() == contains{"has averaged 20 squares without correction"});
   CHECK(young.warning() == contains{"7.1"});
-  CHECK(young.warning() == contains{"warm up for 2302 steps or more"});
+  CHECK(young.warning() == contains{"average in 2302 steps or more"});
   CHECK(old.warning().empty());
   CHECK(onebit::freeze({.after = 20}, 0.999, 0, true).warning().empty());
 }

@@ -85,3 +85,21 @@ TEST_CASE("always_dense, and a schedule of a function") {
   CHECK(mine.plan(1, 0.5F) == onebit::step_plan{.average_gradient = true, .exchange = true});
   CHECK(mine.plan(2, 0.0F) == onebit::step_plan{.average_gradient = false, .exchange = false});
 }
+
+TEST_CASE("intervals: the end of the warm-up says what a v without correction lacks") {
+  const onebit::intervals_options options{.kappa = 2, .warmup_steps = 20};
+  const auto warned = [&](double lacking) {
+    onebit::intervals s(options, lacking);
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      CHECK(s.plan(step, 1).may_end_warm_up == (lacking > 0 && step == 19));
+      s.done(step, 1, 0);
+    }
+    return s.warning();
+  };
+  CHECK(warned(0).empty());
+  CHECK(warned(0.5).empty());              // a v that forgets: 0.5^8
+  const std::string text = warned(0.999);  // at 0, 1, 2, 4, 6, 10, 14
+  CHECK(text.find("v has averaged 7 squares without correction of biases: it lacks 0.993") !=
+        std::string::npos);
+  CHECK(text.find("11.97 times too large") != std::string::npos);
+}

@@ -27,6 +27,21 @@ struct freeze_options {
   double ratio = 0;
 };
 
+namespace detail {
+
+/// What becomes of a v that has averaged n squares, where nobody corrects its bias; empty: little.
+[[nodiscard, gnu::cold]] inline std::string lacking_variance(double beta2, std::uint64_t n) {
+  const double lacks = std::pow(beta2, static_cast<double>(n));
+  if (!(beta2 > 0 && lacks > 0.1)) return {};
+  return join(4, {"onebit: the warm-up ends, and v has averaged ", n,
+                  " squares without correction of biases: it lacks ", lacks,
+                  " of what it averages, and every step from here on is ", 1 / std::sqrt(1 - lacks),
+                  " times too large; average in ", std::ceil(std::log(0.1) / std::log(beta2)),
+                  " steps or more, or set bias_correction"});
+}
+
+}  // namespace detail
+
 /// Warm-up with exact averages, then compressed for good. 15-25% of all steps are a usual warm-up
 /// where v is constant afterwards, and `warning` says when v still moved; where it is refreshed,
 /// ten steps are enough. Source: 1-bit Adam, algorithm 1 and section 7.1: without refreshes the
@@ -79,14 +94,9 @@ class freeze : public schedule_defaults {
   /// After the last step of the warm-up: that v lacks much of what it averages, or that it moved.
   [[nodiscard]] std::string warning() const {
     const bool follows = refreshes_ > 0;  // v goes on
-    const double lacks = std::pow(beta2_, static_cast<double>(end_ - begin_));
-    if (!corrected_ && !follows && !automatic() && lacks > 0.1) {
-      return detail::join(
-          4, {"onebit: the warm-up ends after ", end_ - begin_,
-              " steps without correction of biases: v lacks ", lacks,
-              " of what it averages, and every step from here on is ", 1 / std::sqrt(1 - lacks),
-              " times too large; warm up for ", std::ceil(std::log(0.1) / std::log(beta2_)),
-              " steps or more, or set bias_correction"});
+    if (!corrected_ && !follows && !automatic()) {
+      std::string lacking = detail::lacking_variance(beta2_, end_ - begin_);
+      if (!lacking.empty()) return lacking;
     }
     if (follows || automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
     const std::uint64_t last = end_ - 1;

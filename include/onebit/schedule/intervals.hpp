@@ -6,6 +6,8 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/schedule/custom.hpp>
+#include <onebit/schedule/freeze.hpp>
+#include <string>
 
 /// Averages and exchanges at growing intervals: 0/1 Adam.
 namespace onebit::inline v0_1 {
@@ -35,8 +37,10 @@ struct intervals_options {
 class intervals : public schedule_defaults {
  public:
   static constexpr bool thaws = true;  ///< see optimizer::thaw
-  /// Throws invalid_input when warmup_steps, kappa or max_interval is 0.
-  explicit intervals(intervals_options o) : options_(o), warm_up_(o.warmup_steps) {
+  /// `lacking`: beta2 of a v whose bias nobody corrects, of which the end of the warm-up warns; 0:
+  /// it is corrected. Throws invalid_input when warmup_steps, kappa or max_interval is 0.
+  explicit intervals(intervals_options o, double lacking = 0)
+      : options_(o), lacking_(lacking), warm_up_(o.warmup_steps) {
     if (o.kappa == 0 || o.max_interval == 0 || o.warmup_steps == 0) {
       throw invalid_input(detail::message("intervals_options: kappa is ", o.kappa,
                                           ", warmup_steps ", o.warmup_steps, ", max_interval ",
@@ -52,6 +56,7 @@ class intervals : public schedule_defaults {
     const bool stops = options_.stop_refreshing && s + 1 == warm_up_;
     return {.average_gradient = refresh,
             .exchange = extra || s % interval(s, lr) == 0,
+            .may_end_warm_up = lacking_ > 0 && s + 1 == warm_up_,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
   /// See Schedule.
@@ -62,6 +67,10 @@ class intervals : public schedule_defaults {
       ++refreshes_;
     }
     peak_ = s < warm_up_ || lr > peak_ ? lr : peak_;
+  }
+  /// After the warm-up: that v lacks much of what it averages.
+  [[nodiscard]] std::string warning() const {
+    return detail::lacking_variance(lacking_, refreshes_);
   }
   /// From `step` on as from the first step on, with a warm-up of `warm_up` steps.
   /// Throws invalid_input when it is 0.
@@ -109,6 +118,7 @@ class intervals : public schedule_defaults {
   }
 
   intervals_options options_;
+  double lacking_;
   std::uint64_t begin_ = 0, warm_up_;
   std::uint64_t next_refresh_ = 0, refreshes_ = 0;
   float peak_ = 0;  ///< the learning rate from which halvings count
