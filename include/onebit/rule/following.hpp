@@ -101,7 +101,6 @@ struct held_momentum {
 /// The sum of the squares of a gradient, by word.
 template <class Gradient>
 struct word_squares_kernel {
-  static constexpr bool rare = true;
   Gradient gradient;
   const tile* tiles;
   float* sums;
@@ -198,7 +197,6 @@ struct mean_ratio_kernel {
 /// some rank, are live: none dies.
 template <class View, class P, class G>
 struct followed_variance_kernel {
-  static constexpr bool rare = true;
   static constexpr float prior = 64;
   View squares;
   const tile* tiles;
@@ -237,7 +235,9 @@ struct followed_variance_kernel {
       const auto lives = L::positive(L::add(L::keep(lived, one), s));
       L::store(denominators + at, L::select(lives, d, one));
       L::store(own + at, of.c.template next_variance<L>(zero, gradient.load(k)));
-      L::store_scalar(live + t.word + k, static_cast<std::uint32_t>(lives));
+      std::uint32_t word = 0;
+      L::store_bits(&word, lives);
+      L::store_scalar(live + t.word + k, word);
     }
   }
 };
