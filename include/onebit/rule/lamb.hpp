@@ -70,14 +70,15 @@ inline void validate(const lamb_options& o) {
 /// Dense: u = m / (sqrt(v) + eps) + wd x, m and v corrected for their bias; c = ||x|| / ||u|| per
 /// layer, clipped; x -= lr c u.
 /// Compressed, v following: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first
-/// from a sketch that the ranks average when they refresh v (lamb_kernels.hpp); x of this step.
+/// from a sketch that the ranks average when they refresh v (lamb_kernels.hpp), times what the
+/// agreed direction has grown by since; x of this step.
 /// Compressed, in the paper's form: c = c_avg f, where c_avg is the average of c over the warm-up
 /// and f follows how far a second variance, of gradients rebuilt from the agreed momentum, has
 /// moved from the frozen one. Empty tensors and layers of zeros are ordinary input: c = 1 where a
 /// norm is 0, f = 1 where no element has variance.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile,
-/// or, in the paper's form, denominators and the second variance, 8 bytes; 52 bytes per tensor.
+/// or, in the paper's form, denominators and the second variance, 8 bytes; 60 bytes per tensor.
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
 /// authors' code. The sketch is this library's.
 template <Backend B>
@@ -273,9 +274,13 @@ class lamb_rule : public following_rule<B, lamb_options> {
                                     at.sums, layers_.data(), options_.factor_min,
                                     options_.factor_max, options_.factor_threshold});
     }
-    last(at, detail::lamb_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
-                                                    layers_.data(), at.live, v_.data(),
-                                                    kept_.squares.data(), sketch_.data(), at.now});
+    last(at, detail::lamb_update_kernel<View, P, G>{
+                 heard, at.tiles, at.tensors, at.numbers, layers_.data(), at.live, v_.data(),
+                 kept_.squares.data(), sketch_.data(), at.sums, at.now});
+    if (options_.keeps_squares) {
+      at.commit(layers_.size(),
+                detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
+    }
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last

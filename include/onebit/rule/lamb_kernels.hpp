@@ -25,6 +25,8 @@ struct lamb_layer {
   float inverse_k = 1;
   float direction = 0;  ///< ||m / (sqrt(v) + eps)||, as the last refresh found it; 0: not yet
   float ratio = 0;      ///< the part of all squares that was left in the mean gradient then
+  float size = 0;       ///< of the agreed direction, in the first step after that; 0: not yet
+  float growth = 1;     ///< its size in the last step over that, or 1
   float unused = 0;     ///< no padding: the bytes are part of checkpoints
 };
 
@@ -315,7 +317,8 @@ struct followed_coefficient_kernel {
     if (layer.direction > 0) {
       const double x = sqrt(L::sum(sum_x + r.begin, r.end - r.begin)),
                    decay = static_cast<double>(tensors[i].weight_decay) * x,
-                   m = static_cast<double>(layer.direction),
+                   m = product(static_cast<double>(layer.direction),
+                               static_cast<double>(layer.growth)),
                    u = sqrt(fma(decay, decay, product(m, m)));
       layer.coefficient = x > 0 ? static_cast<float>(clamp_to(x / u, least, most)) : 1.0F;
     }
@@ -337,7 +340,7 @@ struct lamb_update_kernel {
   const lamb_layer* layers;
   live_mask live;
   const float* denominators;
-  float *squares, *sketch;  ///< or null
+  float *squares, *sketch, *sums;  ///< or null; by tile, of the agreed direction's squares
   const step_scalars* now;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -352,12 +355,15 @@ struct lamb_update_kernel {
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
+    auto size = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k), d = L::load(denominators + (t.word + k) * 32);
-      const auto m = L::mul(L::mul(agreed_at(k), inverse_k), correction);
-      params.store(k, L::fma(step, L::fma(decay, x, L::div(m, d)), x));
+      const auto u = L::div(L::mul(L::mul(agreed_at(k), inverse_k), correction), d);
+      add_squares<L>(size, u);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
     if (squares == nullptr) return;
+    L::store_scalar(sums + i, one::fold(size));
     const gradients_of<L, G> gradient(tensor, t, now);
     const double then = detail::correction(of.bias.v / of.since);  // of v as it stands there
     const double since = of.since * static_cast<double>(of.c.beta2);
@@ -382,6 +388,28 @@ struct lamb_update_kernel {
     float* const place = sketch + i * sketch_floats;
     one::store(place, of.c.template next_momentum<one>(one::load(place), even));
     one::store(place + 32, of.c.template next_momentum<one>(one::load(place + 32), odd));
+  }
+};
+
+/// How the agreed direction of a layer has grown since the first step after a refresh; 1 where it
+/// has shrunk. Its elements have the size of their scales, so that its norm is no norm of a
+/// direction; but where gradients grow it grows as they do, long before the next refresh. Without
+/// that a recurrent net's gradients, once they grew, made steps of many times LAMB's size, and its
+/// loss went up to where it had begun.
+struct direction_growth_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const float* sums;
+  lamb_layer* layers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    const float size = norm_of(L::sum(sums + r.begin, r.end - r.begin));
+    lamb_layer layer = layers[i];
+    if (!(layer.size > 0)) layer.size = size;
+    layer.growth = layer.size > 0 && size > layer.size ? size / layer.size : 1.0F;
+    L::store_scalar(layers + i, layer);
   }
 };
 
@@ -411,6 +439,8 @@ struct sketched_direction_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile_range r = tensor_tiles[i];
     L::store_scalar(&layers[i].ratio, *ratio);
+    L::store_scalar(&layers[i].size, 0.0F);
+    L::store_scalar(&layers[i].growth, 1.0F);
     const double weights = 1 - layers[i].sketch_bias / static_cast<double>(numbers[i].c.beta1);
     if (!(weights > 0)) return;
     const double norm = sqrt(L::sum(sums + r.begin, r.end - r.begin)) / weights;
