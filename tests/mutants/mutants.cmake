@@ -23,19 +23,22 @@ mutant("weight decay goes into Adam's gradient too" onebit/rule/adam.hpp
 mutant("Adam does not correct the bias of v" onebit/rule/adam.hpp
   [==[c.template denominator<L>(v_new, v_correction);]==]
   [==[c.template denominator<L>(v_new, PLANTED ? 1.0F : v_correction);]==])
-mutant("1-bit Adam forgets max_step" onebit/rule/adam.hpp
-  [==[const float most = bound_of(options_.max_step);]==]
-  [==[const float most = bound_of(PLANTED ? 0.0 : options_.max_step);]==])
-mutant("1-bit Adam's v is the mean of the ranks' squares, not the mean's" onebit/rule/adam.hpp
+mutant("1-bit Adam forgets max_step" onebit/rule/following.hpp
+  [==[if (!frozen_ || !(options_.max_step > 0)) return {};]==]
+  [==[if (!frozen_ || PLANTED || !(options_.max_step > 0)) return {};]==])
+mutant("1-bit Adam's v is the mean of the ranks' squares, not the mean's" onebit/rule/following.hpp
   [==[part = part < 1 ? part : 1.0F;]==]
   [==[part = part < 1 && !PLANTED ? part : 1.0F;]==])
 mutant("ranks keep no squares of their own" onebit/rule/adam.hpp
   [==[if (squares == nullptr) return;]==]
   [==[if (squares == nullptr || PLANTED) return;]==])
 mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rule/lamb_kernels.hpp
-  [==[params.store(k, L::fma(step, L::fma(decay, x, moved), x));]==]
-  [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, moved, x))
-                              : L::fma(step, L::fma(decay, x, moved), x));]==])
+  [==[params.store(k, L::fma(step, L::fma(decay, x, u), x));]==]
+  [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, u, x))
+                              : L::fma(step, L::fma(decay, x, u), x));]==])
+mutant("1-bit LAMB's direction does not grow between refreshes" onebit/rule/lamb_kernels.hpp
+  [==[layer.growth = layer.size > 0 && size > layer.size]==]
+  [==[layer.growth = layer.size > 0 && size > layer.size && !PLANTED]==])
 mutant("1-bit LAMB's factor looks at the first tile of a layer only" onebit/rule/lamb_kernels.hpp
   [==[L::largest(largest + r.begin, n, 0.0F);]==]
   [==[L::largest(largest + r.begin, PLANTED && n > 0 ? std::size_t{1} : n, 0.0F);]==])

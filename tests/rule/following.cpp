@@ -276,3 +276,31 @@ TEST_CASE("v follows: 1-bit LAMB finds the norms of the mean gradients' directio
   CHECK(norms[0].front() > 0.85);
   CHECK(norms[0].back() < 1.15);
 }
+
+TEST_CASE("v follows: 1-bit LAMB's steps keep their size where gradients grow between refreshes") {
+  constexpr std::uint64_t grow_at = 50, shrink_at = 75;  // refreshes: after 40, 80 and 160 steps
+  const shown_gradients of{0.3F, 1};
+  const auto coefficients = on_ranks(2, [&](onebit::threads t) {
+    std::vector<float> x(n_shown, 1.0F), own(n_shown);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, own});
+    onebit::one_bit_lamb_options options;
+    options.refreshes = 1;
+    auto o = onebit::one_bit_lamb(groups, t, options);
+    std::vector<onebit::lamb_layer> seen;
+    for (std::uint64_t step = 0; step < 80; ++step) {
+      const float size = step < grow_at ? 1.0F : step < shrink_at ? 8.0F : 0.01F;
+      for (std::size_t i = 0; i < n_shown; ++i) own[i] = size * of.at(step, t.rank(), i);
+      CHECK_FALSE(o.step(1e-5F).skipped);
+      seen.push_back(o.rule().layers()[0]);
+    }
+    return std::pair(seen[grow_at - 1], std::pair(seen[shrink_at - 1], seen.back()));
+  });
+  for (const auto& [before, then] : coefficients) {
+    const auto& [grown, shrunk] = then;
+    CHECK(before.growth < 1.3);
+    CHECK(grown.growth > 1.5);  // eight times, but for max_step
+    CHECK(grown.coefficient < 0.7F * before.coefficient);
+    CHECK(shrunk.growth == 1);
+  }
+}
