@@ -47,7 +47,7 @@ struct run {
 };
 
 step_counts papers_zero_one(intervals_flags flags, std::uint64_t steps) {
-  flags.doubling = 32678;  // as the authors' code has it
+  if (flags.doubling == 0) flags.doubling = 32678;  // as the authors' code has it
   onebit::intervals_options o = flags.options();
   o.stop_refreshing = true;
   return advisor::dry_run(onebit::intervals(o), steps, advisor::constant_rate);

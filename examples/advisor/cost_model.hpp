@@ -22,9 +22,9 @@ namespace advisor::cost {
 /// Passes over memory, in ns per parameter of the model. What they cost depends on the rank's
 /// memory bandwidth: divide the bytes by it, or measure.
 struct passes {
-  double encode_ns = 0;  ///< of a compressed step: about 16.4 bytes
+  double encode_ns = 0;  ///< of a compressed step: about 12.4 bytes
   double serve_ns = 0;   ///< reading one bit for each parameter out of slots: about 1/8 byte
-  double update_ns = 0;  ///< of a step that is not dense, local steps included: about 12.3 bytes
+  double update_ns = 0;  ///< of a step that is not dense, local steps included: about 36 bytes
   double sum_ns = 0;     ///< adding what one rank sent in full: about 8 bytes
 };
 

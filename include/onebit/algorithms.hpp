@@ -220,7 +220,9 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   auto [rule, schedule] = detail::attend(comm, [&] {
     return std::pair(
         zero_one_rule<B>(options.adam, std::move(backend)),
-        intervals(options.schedule, options.adam.bias_correction ? 0 : options.adam.beta2));
+        intervals(options.schedule, options.adam.bias_correction || options.adam.keeps_squares
+                                        ? 0
+                                        : options.adam.beta2));
   });
   return optimizer(
       "zero_one_adam " + describe(options.adam) +

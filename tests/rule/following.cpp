@@ -304,3 +304,53 @@ TEST_CASE("v follows: 1-bit LAMB's steps keep their size where gradients grow be
     CHECK(shrunk.growth == 1);
   }
 }
+
+TEST_CASE("v follows: a checkpoint of the form without it is refused, and the other way round") {
+  const auto told = on_ranks(2, [&](onebit::threads t) {
+    std::vector<std::string> all;
+    std::vector<float> x(64, 1.0F), own(64);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, own});
+    const auto lamb = [&](bool follows) {
+      onebit::one_bit_lamb_options o{.freeze = {.after = 4}};
+      if (!follows) o.refreshes = 0;
+      return onebit::one_bit_lamb(groups, t, o);
+    };
+    const auto zero_one = [&](bool follows) {
+      return onebit::zero_one_adam(
+          groups, t,
+          {.adam = {.keeps_squares = follows}, .schedule = {.kappa = 1, .warmup_steps = 4}});
+    };
+    const auto check = [&](const auto& make) {
+      for (const bool saved_form : {true, false}) {
+        auto from = make(saved_form);
+        from.warn_with(nullptr);
+        for (int step = 0; step < 8; ++step) {
+          for (std::size_t i = 0; i < own.size(); ++i) own[i] = static_cast<float>(i % 5) - 2;
+          (void)from.step(1e-3F);
+        }
+        std::stringstream file;
+        from.save(file);
+        auto to = make(!saved_form);
+        try {
+          to.load(file, onebit::resume_with::other_options);
+          all.emplace_back("loaded");
+        } catch (const onebit::checkpoint_error& e) {
+          all.emplace_back(e.what());
+        }
+      }
+    };
+    check(lamb);
+    check(zero_one);
+    return all;
+  });
+  for (const auto& all : told) {
+    REQUIRE(all.size() == 4);
+    for (std::size_t i = 0; i < 4; ++i) {
+      CAPTURE(all[i]);
+      CHECK(all[i].find(i % 2 == 0
+                            ? "its v follows, and here it would not"
+                            : "its v does not follow, and here it would") != std::string::npos);
+    }
+  }
+}

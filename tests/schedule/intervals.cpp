@@ -87,7 +87,7 @@ TEST_CASE("always_dense, and a schedule of a function") {
 }
 
 TEST_CASE("intervals: the end of the warm-up says what a v without correction lacks") {
-  const onebit::intervals_options options{.kappa = 2, .warmup_steps = 20};
+  const onebit::intervals_options options{.kappa = 2, .warmup_steps = 20, .stop_refreshing = true};
   const auto warned = [&](double lacking) {
     onebit::intervals s(options, lacking);
     for (std::uint64_t step = 0; step < 20; ++step) {

@@ -31,7 +31,8 @@ struct adam_options {
   double max_grad_norm = 0;
   /// Where a compressor can bound what it decodes, as `sign` can (BoundedCompressor), the momentum
   /// of an element is at most so many times its denominator, sqrt(v) + eps: it moves by at most so
-  /// many learning rates in a step (at an exchange of 0/1 Adam, of those since the last), times m's
+  /// many learning rates in a step (at an exchange of 0/1 Adam, where v follows, of those since the
+  /// last), times m's
   /// correction and decay aside. What is cut is sent later: residuals keep it. 0: no bound. Adam's
   /// own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2. An element whose
   /// gradients are much smaller than those that it shares a scale with is sent that scale, back and
@@ -345,6 +346,18 @@ class following_rule : public moments_rule<B, Options> {
   [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
                                                      const tiled<B, P, G>& at) const {
     return {agreed, at.tensors, at.numbers, at.now};
+  }
+  /// Of rules whose state has another form where v does not follow: refuses that of the other form.
+  template <class Archive>
+  void archive_form(Archive& a, bool differs) {
+    bool keeps = keeps_squares();
+    a.scalar(keeps);
+    if constexpr (Archive::reading) {
+      if (!differs || keeps == keeps_squares()) return;
+      throw checkpoint_error(detail::message(
+          "checkpoint: its v ", keeps ? "follows" : "does not follow", ", and here it ",
+          keeps ? "would not" : "would", ": load it with refreshes or keeps_squares as it was"));
+    }
   }
   /// What is not the same on all ranks.
   template <class Archive>

@@ -304,6 +304,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
     const std::size_t n = n_floats();
     bool has_m = m_.size() > 0;
     a.scalar(frozen_);
+    base::archive_form(a, frozen_);
     a.local(has_m);
     a.buffer(m_, backend_, has_m || !frozen_ ? n : 0);
     a.buffer(v_, backend_, n);

@@ -441,7 +441,8 @@ struct sketched_direction_kernel {
     L::store_scalar(&layers[i].ratio, *ratio);
     L::store_scalar(&layers[i].size, 0.0F);
     L::store_scalar(&layers[i].growth, 1.0F);
-    const double weights = 1 - layers[i].sketch_bias / static_cast<double>(numbers[i].c.beta1);
+    const auto beta1 = static_cast<double>(numbers[i].c.beta1);
+    const double weights = beta1 > 0 ? 1 - layers[i].sketch_bias / beta1 : 1;
     if (!(weights > 0)) return;
     const double norm = sqrt(L::sum(sums + r.begin, r.end - r.begin)) / weights;
     L::store_scalar(&layers[i].direction, static_cast<float>(norm));

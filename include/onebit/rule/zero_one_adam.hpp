@@ -282,7 +282,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   [[nodiscard]] step_bound bound() const { return bound_of_reach(reaches_.data()); }
   [[nodiscard]] step_bound sent_bound() const {
     return bound_of_reach(sent_.data());
-  }  ///< the same
+  }  ///< that of the last exchange
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
   /// Throws invalid_input for a first step that does not average gradients.
   /// Where v follows, all steps up to the first that does not average are dense; v are denominators
@@ -393,6 +393,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     a.scalar(started_);
     a.scalar(moved_);
     a.scalar(frozen_);
+    base::archive_form(a, true);
     a.buffer(lr_sum_, backend_);
     a.buffer(sent_, backend_);
     const std::size_t n = n_floats();

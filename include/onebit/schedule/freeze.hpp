@@ -82,8 +82,9 @@ class freeze : public schedule_defaults {
   void done(std::uint64_t step, float lr, double variance_norm) {
     if (lr > lr_) last_rise_ = step;
     lr_ = lr;
+    const bool warms_up = !frozen(step);
     if (plan(step, lr).needs_variance_norm) compare(step, variance_norm);
-    if (!frozen(step))
+    if (warms_up)
       next_refresh_ = step + 1 + gap_after(step);  // not in the first one
     else if (step >= next_refresh_)
       next_refresh_ = step + gap_after(step);
@@ -94,7 +95,7 @@ class freeze : public schedule_defaults {
   /// After the last step of the warm-up: that v lacks much of what it averages, or that it moved.
   [[nodiscard]] std::string warning() const {
     const bool follows = refreshes_ > 0;  // v goes on
-    if (!corrected_ && !follows && !automatic()) {
+    if (!corrected_ && !follows && !automatic() && begin_ == 0) {
       std::string lacking = detail::lacking_variance(beta2_, end_ - begin_);
       if (!lacking.empty()) return lacking;
     }

@@ -56,7 +56,7 @@ class intervals : public schedule_defaults {
     const bool stops = options_.stop_refreshing && s + 1 == warm_up_;
     return {.average_gradient = refresh,
             .exchange = extra || s % interval(s, lr) == 0,
-            .may_end_warm_up = lacking_ > 0 && s + 1 == warm_up_,
+            .may_end_warm_up = lacking_ > 0 && stops && begin_ == 0,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
   /// See Schedule.
