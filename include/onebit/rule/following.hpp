@@ -32,12 +32,11 @@ struct adam_options {
   /// Where a compressor can bound what it decodes, as `sign` can (BoundedCompressor), the momentum
   /// of an element is at most so many times its denominator, sqrt(v) + eps: it moves by at most so
   /// many learning rates in a step (at an exchange of 0/1 Adam, where v follows, of those since the
-  /// last), times m's
-  /// correction and decay aside. What is cut is sent later: residuals keep it. 0: no bound. Adam's
-  /// own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2. An element whose
-  /// gradients are much smaller than those that it shares a scale with is sent that scale, back and
-  /// forth, and without a bound its small v makes of it steps that are thousands of times too
-  /// large.
+  /// last), times m's correction and decay aside. What is cut is sent later: residuals keep it. 0:
+  /// no bound. Adam's own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2.
+  /// An element whose gradients are much smaller than those that it shares a scale with is sent
+  /// that scale, back and forth, and without a bound its small v makes of it steps that are
+  /// thousands of times too large.
   double max_step = 2;
   /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
   /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
@@ -190,12 +189,12 @@ struct mean_ratio_kernel {
   }
 };
 
-/// v, by its denominator, goes on by all steps since the last refresh at once: by
-/// the mean of the squares that the ranks kept in them, times the part of squares that is left in
-/// the mean gradient of this step, which is measured over a tile. A tile of few elements says
-/// little of that, so that the ratio of all is mixed in as if `prior` more elements had it. What is
-/// kept begins anew, with this step's gradient. Elements that have variance now, or own squares on
-/// some rank, are live: none dies.
+/// v, by its denominator, goes on by all steps since the last refresh at once: by the mean of the
+/// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
+/// of this step, which is measured over a tile. A tile of few elements says little of that, so that
+/// the ratio of all is mixed in as if `prior` more elements had it. What is kept begins anew, with
+/// this step's gradient. Elements that have variance now, or own squares on some rank, are live:
+/// none dies.
 template <class View, class P, class G>
 struct followed_variance_kernel {
   static constexpr float prior = 64;
