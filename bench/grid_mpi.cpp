@@ -257,9 +257,9 @@ cost::workload workload_of(double n, double compute, const advisor::measurement&
   w.dense_update_seconds = n * m.dense_update_ns * 1e-9;
   w.compression = m.compression;
   w.steps = 152000;
-  w.one_bit_adam = advisor::one_bit_run(w.steps);
+  w.one_bit_adam = advisor::one_bit_run(w.steps, advisor::squares_bits(n));
   w.zero_one_adam = advisor::zero_one_run({.warmup_steps = 12500, .doubling_steps = 32678}, w.steps,
-                                          advisor::constant_rate);
+                                          advisor::constant_rate, advisor::squares_bits(n));
   w.papers_one_bit = advisor::step_counts::freeze_after(23000, w.steps);
   return w;
 }
@@ -354,7 +354,7 @@ class grid {
         const double added = t.at("refresh") - t.at("gather_scatter");
         return static_cast<double>(counts.steps()) * t.at("ring") /
                (static_cast<double>(counts.dense) * t.at("dense") + exchanges * t.at(r.step) +
-                static_cast<double>(counts.both) * added +
+                static_cast<double>(counts.refreshes) * added +
                 static_cast<double>(counts.local) * t.at("local"));
       };
       const double ms = 1e3 * best.at(r.step), step_gain = ring_ms / ms, run_gain = gain(best);

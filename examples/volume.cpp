@@ -52,9 +52,13 @@ step_counts papers_zero_one(intervals_flags flags, std::uint64_t steps) {
   o.stop_refreshing = true;
   return advisor::dry_run(onebit::intervals(o), steps, advisor::constant_rate);
 }
-step_counts own_zero_one(const intervals_flags& flags, std::uint64_t steps) {
-  return advisor::zero_one_run(flags.options(), steps,
-                               [&](std::uint64_t step) { return flags.rate(step); });
+step_counts own_zero_one(const intervals_flags& flags, std::uint64_t steps, double parameters) {
+  return advisor::zero_one_run(
+      flags.options(), steps, [&](std::uint64_t step) { return flags.rate(step); },
+      advisor::squares_bits(parameters));
+}
+step_counts own(std::uint64_t steps, double parameters) {
+  return advisor::one_bit_run(steps, advisor::squares_bits(parameters));
 }
 step_counts always_dense(std::uint64_t steps) { return {steps, 0, 0, 0}; }
 
@@ -67,19 +71,19 @@ std::vector<run> papers_runs() {
   };
   return {{"BERT-Large", "adam", bert_large, always_dense(152000)},
           {"BERT-Large", "one_bit_adam, paper's", bert_large, papers(23000, 152000)},
-          {"BERT-Large", "one_bit_adam", bert_large, advisor::one_bit_run(152000)},
+          {"BERT-Large", "one_bit_adam", bert_large, own(152000, bert_large)},
           {"BERT-Large, SQuAD", "one_bit_adam, paper's", bert_large, papers(400, 1848)},
-          {"BERT-Large, SQuAD", "one_bit_adam", bert_large, advisor::one_bit_run(1848)},
+          {"BERT-Large, SQuAD", "one_bit_adam", bert_large, own(1848, bert_large)},
           {"BERT-Large, batch 64K", "one_bit_lamb, paper's", bert_large, papers(1000, 5993)},
           {"BERT-Large, batch 64K", "one_bit_lamb", bert_large, lamb(5993)},
           {"BERT-Large", "zero_one_adam, paper's", bert_large, papers_zero_one(flags, 162000),
            papers(23000, 152000)},
-          {"BERT-Large", "zero_one_adam", bert_large, own_zero_one(flags, 162000)},
+          {"BERT-Large", "zero_one_adam", bert_large, own_zero_one(flags, 162000, bert_large)},
           {"BERT-Base", "one_bit_adam, paper's", bert_base, papers(16000, 118000)},
-          {"BERT-Base", "one_bit_adam", bert_base, advisor::one_bit_run(118000)},
+          {"BERT-Base", "one_bit_adam", bert_base, own(118000, bert_base)},
           {"BERT-Base", "zero_one_adam, paper's", bert_base, papers_zero_one(flags, 118000),
            papers(16000, 118000)},
-          {"BERT-Base", "zero_one_adam", bert_base, own_zero_one(flags, 118000)}};
+          {"BERT-Base", "zero_one_adam", bert_base, own_zero_one(flags, 118000, bert_base)}};
 }
 
 /// All algorithms for one model.
@@ -88,10 +92,11 @@ std::vector<run> own_runs(std::uint64_t parameters, std::uint64_t steps, std::ui
   const step_counts one_bit = step_counts::freeze_after(warmup, steps);
   return {
       {"yours", "adam, lamb", parameters, always_dense(steps)},
-      {"yours", "one_bit_adam", parameters, advisor::one_bit_run(steps)},
+      {"yours", "one_bit_adam", parameters, own(steps, static_cast<double>(parameters))},
       {"yours", "one_bit_lamb", parameters,
        advisor::one_bit_run(steps, advisor::lamb_squares_bits(static_cast<double>(parameters)))},
-      {"yours", "zero_one_adam", parameters, own_zero_one(flags, steps)},
+      {"yours", "zero_one_adam", parameters,
+       own_zero_one(flags, steps, static_cast<double>(parameters))},
       {"yours", "one-bit, papers'", parameters, one_bit},
       {"yours", "zero_one_adam, paper's", parameters, papers_zero_one(flags, steps), one_bit}};
 }

@@ -195,10 +195,10 @@ struct prediction {
     average = summed(work.dense_element_bytes);
     own_dense_step = forward_backward + average + pass_seconds(net, work, by_library);
   }
-  const double refresh = step + average + (n.squares > 0 ? summed(n.squares / 8) : 0);
-  p.seconds = static_cast<double>(n.dense) * own_dense_step +
-              static_cast<double>(n.compressed) * step + static_cast<double>(n.both) * refresh +
-              static_cast<double>(n.local) * local;
+  p.seconds =
+      static_cast<double>(n.dense) * own_dense_step + static_cast<double>(n.compressed) * step +
+      static_cast<double>(n.both) * (step + average) + static_cast<double>(n.local) * local +
+      static_cast<double>(n.refreshes) * summed(n.squares / 8);
   p.speed_up = p.seconds > 0 ? static_cast<double>(n.steps()) * dense_step / p.seconds : 1;
   return p;
 }

@@ -14,15 +14,16 @@ namespace advisor {
 
 /// A sign for every element, and one float for the scale of a tile of 4096: bits per parameter.
 inline constexpr double message_bits = 1 + 32.0 / 4096;
-/// What a refresh of v sends beside an average and a message, bits per parameter: squares in 16
-/// bits, and one more number for each word of 32 elements.
-inline constexpr double squares_bits = 16 + 16.0 / 32;
-/// The same of 1-bit LAMB: also a sketch of 64 numbers for each tile, of 4096 elements in a model
-/// of 2^23 and more.
-[[nodiscard]] inline double lamb_squares_bits(double parameters) {
+/// What a refresh of v sends beside a message, bits per parameter: squares in 16 bits, and 66
+/// numbers of the gradient for each tile, of 4096 elements in a model of 2^23 and more.
+[[nodiscard]] inline double squares_bits(double parameters, int numbers = 66) {
   const auto words = static_cast<std::size_t>(parameters) / onebit::word_elements;
   const std::size_t tile = onebit::word_elements * onebit::words_of_tiles(words);
-  return squares_bits + 16.0 * 64 / static_cast<double>(tile);
+  return 16 + 16.0 * numbers / static_cast<double>(tile);
+}
+/// The same of 1-bit LAMB: also a sketch of its direction, 64 numbers for each tile.
+[[nodiscard]] inline double lamb_squares_bits(double parameters) {
+  return squares_bits(parameters, 66 + 64);
 }
 
 /// Steps by what they send.
@@ -30,9 +31,11 @@ struct step_counts {
   std::uint64_t dense = 0;       ///< average the gradient
   std::uint64_t compressed = 0;  ///< exchange
   std::uint64_t both = 0;
-  std::uint64_t local = 0;  ///< send nothing
-  double squares = 0;       ///< bits per parameter that a step with both sends beside both
-  double message = 1;       ///< bits per parameter that an exchange sends
+  std::uint64_t local = 0;      ///< exchange nothing, and average at most squares
+  std::uint64_t refreshes = 0;  ///< of those that exchange, or are local: average squares, too
+  std::uint64_t alone = 0;      ///< of the local ones: average squares
+  double squares = 0;           ///< bits per parameter that a refresh sends beside
+  double message = 1;           ///< bits per parameter that an exchange sends
 
   /// Of the papers' 1-bit Adam and 1-bit LAMB.
   [[nodiscard]] static step_counts freeze_after(std::uint64_t warmup_steps, std::uint64_t steps) {
@@ -41,8 +44,8 @@ struct step_counts {
   }
 
   /// Steps that communicate.
-  [[nodiscard]] std::uint64_t rounds() const { return dense + compressed + both; }
-  [[nodiscard]] std::uint64_t steps() const { return rounds() + local; }
+  [[nodiscard]] std::uint64_t rounds() const { return dense + compressed + both + alone; }
+  [[nodiscard]] std::uint64_t steps() const { return dense + compressed + both + local; }
   /// Bits per parameter and step, a dense round at `dense_bits`, a compressed one at 1, counted as
   /// the papers do: one round is one of the two, a step that does both counts as dense.
   [[nodiscard]] double papers_bits(double dense_bits) const {
@@ -54,23 +57,31 @@ struct step_counts {
   [[nodiscard]] double bits(double dense_bits) const {
     return (static_cast<double>(dense + both) * dense_bits +
             static_cast<double>(compressed + both) * message +
-            static_cast<double>(both) * squares) /
+            static_cast<double>(refreshes) * squares) /
            static_cast<double>(steps());
   }
 };
 
 /// Runs a schedule for `steps` steps with lr(step) as learning rate. The variance is taken to be
-/// unknown, so an automatic freeze does not happen.
+/// unknown, so an automatic freeze does not happen. With `follows` an average is one of squares
+/// once a step has exchanged, or, of rules with local steps, not averaged.
 template <class Schedule, class LearningRate>
-[[nodiscard]] step_counts dry_run(Schedule schedule, std::uint64_t steps, LearningRate lr) {
+[[nodiscard]] step_counts dry_run(Schedule schedule, std::uint64_t steps, LearningRate lr,
+                                  bool follows = false, bool local_steps = false) {
   step_counts n;
+  bool dense = local_steps;  // up to the first step that does not average
   for (std::uint64_t step = 0; step < steps; ++step) {
     const float rate = lr(step);
     const onebit::step_plan p = schedule.plan(step, rate);
-    if (p.average_gradient) {
+    dense = dense && p.average_gradient;
+    if (follows && dense) {
+      ++n.dense;
+    } else if (p.average_gradient && (!follows || !(p.exchange || local_steps))) {
       ++(p.exchange ? n.both : n.dense);
     } else {
       ++(p.exchange ? n.compressed : n.local);
+      if (p.average_gradient) ++n.refreshes;
+      if (p.average_gradient && !p.exchange) ++n.alone;
     }
     schedule.done(step, rate, 0.0);
   }
@@ -80,11 +91,12 @@ template <class Schedule, class LearningRate>
 /// A constant learning rate, for schedules that do not ask.
 [[nodiscard]] inline float constant_rate(std::uint64_t) { return 1; }
 
-/// What one_bit_adam sends by its defaults; one_bit_lamb with lamb_squares_bits.
-[[nodiscard]] inline step_counts one_bit_run(std::uint64_t steps, double squares = squares_bits) {
+/// What one_bit_adam, with squares_bits, and one_bit_lamb, with lamb_squares_bits, send by their
+/// defaults.
+[[nodiscard]] inline step_counts one_bit_run(std::uint64_t steps, double squares) {
   const onebit::one_bit_adam_options o;
   step_counts n =
-      dry_run(onebit::freeze(o.freeze, o.adam.beta2, o.refreshes), steps, constant_rate);
+      dry_run(onebit::freeze(o.freeze, o.adam.beta2, o.refreshes), steps, constant_rate, true);
   n.squares = squares;
   n.message = message_bits;
   return n;
@@ -94,16 +106,9 @@ template <class Schedule, class LearningRate>
 /// average, are dense, and exchange nothing.
 template <class LearningRate>
 [[nodiscard]] step_counts zero_one_run(const onebit::intervals_options& o, std::uint64_t steps,
-                                       LearningRate lr) {
-  step_counts n = dry_run(onebit::intervals(o), steps, lr);
-  onebit::intervals first(o);
-  for (std::uint64_t step = 0; step < steps; ++step) {
-    const onebit::step_plan p = first.plan(step, lr(step));
-    if (!p.average_gradient) break;
-    if (p.exchange) ++n.dense, --n.both;
-    first.done(step, lr(step), 0.0);
-  }
-  n.squares = squares_bits;
+                                       LearningRate lr, double squares) {
+  step_counts n = dry_run(onebit::intervals(o), steps, lr, true, true);
+  n.squares = squares;
   n.message = message_bits;
   return n;
 }

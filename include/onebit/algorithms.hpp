@@ -112,14 +112,14 @@ template <class P, class G, class T, class B = host>
 /// 0: it stays, as in the paper). Collective over the transport.
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.5 + 4/W
-/// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also those of a
-/// dense one and half as many, and 6 bytes per parameter of work space and more for messages, given
-/// back where the gaps are long. Gradients are not written. Elements that had no gradient up to the
-/// freeze or a refresh are not moved (with one rank nothing freezes); weight decay still acts on
-/// them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; how v follows is this library's
-/// (guide/variance.md), at growing gaps as 0/1 Adam's T_v. `collective` is gather_scatter or
-/// all_gather with any compressor, or hierarchical with one that works word by word: sign<l2_scale>
-/// unless said otherwise.
+/// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also 2 more
+/// collectives, 2 (W-1)/W 2n bytes, and 2 (1 + 2/W) bytes per parameter of work space and as much
+/// for messages, given back where the gaps are long. Gradients are not written. Elements that had
+/// no gradient up to the freeze or a refresh are not moved (with one rank nothing freezes); weight
+/// decay still acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; how v follows is
+/// this library's (guide/variance.md), at growing gaps as 0/1 Adam's T_v. `collective` is
+/// gather_scatter or all_gather with any compressor, or hierarchical with one that works word by
+/// word: sign<l2_scale> unless said otherwise.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options,
@@ -167,8 +167,8 @@ struct one_bit_lamb_options {
 /// coefficients from the warm-up's, and from the drift of a second variance. Collective over the
 /// transport.
 ///
-/// Cost: as one_bit_adam, and 64 floats a tile, twice; in the paper's form state 12.25 + 4/W bytes
-/// per parameter. Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2; how v follows, and the
+/// Cost: as one_bit_adam, and 64 numbers a tile in a refresh; in the paper's form state 12.25 + 4/W
+/// bytes per parameter. Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2; how v follows, and the
 /// sketch, are this library's (guide/variance.md).
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,

@@ -184,7 +184,8 @@ TEST_CASE(
         const auto done = o.step(1e-4F);
         if (done.phase == onebit::phase::local) continue;
         REQUIRE(done.gradient_norm.has_value());
-        CHECK(static_cast<double>(*done.gradient_norm) == doctest::Approx(whole).epsilon(1e-4));
+        // in a refresh the squares and their sketch travel as roots in bf16
+        CHECK(static_cast<double>(*done.gradient_norm) == doctest::Approx(whole).epsilon(0x1p-8));
       }
       return 0;
     });

@@ -400,7 +400,7 @@ TEST_CASE("cost model: a warm-up that the library sums costs what its own averag
   }
 }
 
-TEST_CASE("cost model: a refresh is a compressed step, an average, and an exchange of squares") {
+TEST_CASE("cost model: an average in full beside an exchange, and a refresh, an exchange of squares") {
   const cost::network net = cluster(16, 1, 10);
   cost::workload w = papers_run();
   w.averages_by_transport = false;
@@ -411,6 +411,7 @@ TEST_CASE("cost model: a refresh is a compressed step, an average, and an exchan
   const double without = run().seconds;
   CHECK(without ==
         doctest::Approx(8 * (run().step_seconds + seconds(net, exchange::dense_gather_scatter))));
+  w.one_bit_adam.refreshes = 8;
   w.one_bit_adam.squares = 16;
   CHECK(run().seconds ==
         doctest::Approx(without + 8 * seconds(net, exchange::dense_gather_scatter)));
@@ -419,7 +420,7 @@ TEST_CASE("cost model: a refresh is a compressed step, an average, and an exchan
 TEST_CASE("cost model: the papers' forms are predicted, and not advised") {
   cost::workload w = papers_run();
   w.papers_one_bit = advisor::step_counts::freeze_after(1, 152000);  // the fastest there could be
-  w.one_bit_adam = w.zero_one_adam = advisor::one_bit_run(152000);
+  w.one_bit_adam = w.zero_one_adam = advisor::one_bit_run(152000, 16.5);
   const cost::advice a = cost::advise(cluster(16, 4, 4.8), w);
   CHECK(a.all[0].by == algorithm::papers_one_bit);
   CHECK(a.pays);
@@ -448,14 +449,16 @@ TEST_CASE("counts of what the defaults send are what optimizers send") {
           doctest::Approx(counts.bits(16) * n_steps * n / 8).epsilon(0.002));
   };
   constexpr auto sum = onebit::dense_sum::in_bf16;
-  check(advisor::one_bit_run(n_steps), [&](const auto& g, onebit::threads t) {
-    return onebit::one_bit_adam(g, t, {.warm_up_sum = sum});
-  });
+  check(advisor::one_bit_run(n_steps, advisor::squares_bits(n)),
+        [&](const auto& g, onebit::threads t) {
+          return onebit::one_bit_adam(g, t, {.warm_up_sum = sum});
+        });
   check(advisor::one_bit_run(n_steps, advisor::lamb_squares_bits(n)),
         [&](const auto& g, onebit::threads t) {
           return onebit::one_bit_lamb(g, t, {.warm_up_sum = sum});
         });
-  check(advisor::zero_one_run(intervals, n_steps, rate), [&](const auto& g, onebit::threads t) {
-    return onebit::zero_one_adam(g, t, {.schedule = intervals, .refresh_sum = sum});
-  });
+  check(advisor::zero_one_run(intervals, n_steps, rate, advisor::squares_bits(n)),
+        [&](const auto& g, onebit::threads t) {
+          return onebit::zero_one_adam(g, t, {.schedule = intervals, .refresh_sum = sum});
+        });
 }

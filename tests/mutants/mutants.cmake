@@ -37,8 +37,8 @@ mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rul
   [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, u, x))
                               : L::fma(step, L::fma(decay, x, u), x));]==])
 mutant("1-bit LAMB's direction does not grow between refreshes" onebit/rule/lamb_kernels.hpp
-  [==[layer.growth = layer.size > 0 && size > layer.size]==]
-  [==[layer.growth = layer.size > 0 && size > layer.size && !PLANTED]==])
+  [==[layer.growth = growth > least ? growth : least;]==]
+  [==[layer.growth = PLANTED ? 1.0F : growth > least ? growth : least;]==])
 mutant("1-bit LAMB's factor looks at the first tile of a layer only" onebit/rule/lamb_kernels.hpp
   [==[L::largest(largest + r.begin, n, 0.0F);]==]
   [==[L::largest(largest + r.begin, PLANTED && n > 0 ? std::size_t{1} : n, 0.0F);]==])
@@ -54,6 +54,9 @@ mutant("clipping scales small gradients up" onebit/core/clipping.hpp
 
 # -- exchanges and compressors: 13 to 22 ---------------------------------------------------------
 
+mutant("messages are measured in other units than they are sent in" onebit/collective/encode.hpp
+  [==[L::div(y, L::max(unit, L::set(1e-37F)));]==]
+  [==[PLANTED ? y : L::div(y, L::max(unit, L::set(1e-37F)));]==])
 mutant("the worker's residual is forgotten" onebit/compressor/sign.hpp
   [==[return L::sub(y, L::with_sign_of(y, L::set(s)));]==]
   [==[return PLANTED && s > 0 ? L::set(0.0F) : L::sub(y, L::with_sign_of(y, L::set(s)));]==])

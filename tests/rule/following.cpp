@@ -67,7 +67,7 @@ std::vector<double> root_ratios(int n_ranks, const shown_gradients& g, std::uint
       }
       const auto report = o.step(1e-3F);
       CHECK_FALSE(report.skipped);
-      if (report.phase == onebit::phase::dense || report.collectives < 6) continue;
+      if (report.phase == onebit::phase::dense || report.collectives < 4) continue;
       found.clear();  // v was refreshed: of the gradients before this step
       const auto d = o.copy(onebit::flat_field{o.rule().variance()}, 0);
       for (std::size_t i = 0; i < n_shown; ++i) {

@@ -60,9 +60,9 @@ std::pair<double, double> changes(int n_ranks, std::uint64_t steps, const Make& 
 constexpr double start_up_tolerance = 3e-5;
 /// The root of v goes through bf16 twice in a refresh: the ranks' own, and their mean.
 constexpr double followed_tolerance = 0x1p-8;
-/// The same of 0/1 Adam: the sums that say which part is left go through it, too, and an exchange
-/// takes the local steps before it once more, by the v of now.
-constexpr double local_tolerance = 0x1p-6;
+/// The same of 0/1 Adam: the sketches that say which part is left go through it, too, twice as
+/// squares, and an exchange takes the local steps before it once more, by the v of now.
+constexpr double local_tolerance = 0x1p-6 + 0x1p-8;
 
 }  // namespace
 

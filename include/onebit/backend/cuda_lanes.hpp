@@ -28,11 +28,11 @@ class warp_sign_sum {
         scales_(scale + own_slot() * stride),
         round_(n_slots * stride),
         n_(n) {
-    own_ = load_scale(0, n);
+    const float own = load_scale(0, n);
     for (unsigned s = 0; s < n_tabled; ++s) {
-      sum_of_own_ = added(sum_of_own_, Warp::shuffle(own_, s), Warp::lane() << (31 - s));
+      sum_of_own_ = added(sum_of_own_, Warp::shuffle(own, s), Warp::lane() << (31 - s));
     }
-    for (unsigned s = n_tabled; s < n_slots; ++s) scale_[s - n_tabled] = Warp::shuffle(own_, s);
+    for (unsigned s = n_tabled; s < n_slots; ++s) scale_[s - n_tabled] = Warp::shuffle(own, s);
   }
 
   /// Of words k to k + 3.
@@ -46,22 +46,6 @@ class warp_sign_sum {
       const float own = load_scale(ahead, n_ - first);
       signs = load_signs(k, ahead, n_ - first);
       for (unsigned s = 0; s < n_slots; ++s) add(sum, Warp::shuffle(own, s), signs, s);
-    }
-  }
-  /// The same; no slot says more than `most` of an element. Then the sums are no table's.
-  ONEBIT_HD void operator()(float (&sum)[4], std::uint32_t k, const float (&most)[4]) const {
-    for (float& s : sum) s = -0.0F;
-    for (int first = 0; first < n_; first += n_slots) {
-      const std::size_t ahead = static_cast<std::size_t>(first) / n_slots * round_;
-      const float own = first == 0 ? own_ : load_scale(ahead, n_ - first);
-      const std::uint32_t signs = load_signs(k, ahead, n_ - first);
-      for (unsigned s = 0; s < n_slots; ++s) {
-        const float scale = Warp::shuffle(own, s);
-        for (unsigned j = 0; j < 4; ++j) {
-          const float size = scale < most[j] ? scale : most[j];
-          sum[j] = added(sum[j], size, signs << (31 - 8 * j - s));
-        }
-      }
     }
   }
 
@@ -90,7 +74,6 @@ class warp_sign_sum {
   const std::byte *words_, *scales_;
   std::size_t round_;  ///< bytes of 8 slots
   int n_;
-  float own_ = 0;             ///< scale of the lane's own slot, of the first ones
   float sum_of_own_ = -0.0F;  ///< of the first slots' scales, with the bits of the lane's number
   float scale_[n_slots - n_tabled];
 };
@@ -206,7 +189,6 @@ struct warp_lanes {
   ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }
   ONEBIT_HD static value div(value a, value b) { return Warp::div(a, b); }
   ONEBIT_HD static value max(value a, value b) { return a > b ? a : b; }
-  ONEBIT_HD static value min(value a, value b) { return a < b ? a : b; }
   ONEBIT_HD static value sqrt(value a) { return Warp::sqrt(a); }
   ONEBIT_HD static value abs(value a) { return from_word(to_word(a) & 0x7FFFFFFFU); }
   ONEBIT_HD static value fma(value a, value b, value c) { return Warp::fma(a, b, c); }

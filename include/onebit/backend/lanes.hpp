@@ -192,12 +192,6 @@ struct portable_lanes : host_lanes {
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l];
     return r;
   }
-  /// The smaller; b where either is NaN.
-  ONEBIT_PORTABLE static value min(const value& a, const value& b) {
-    value r;
-    for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] < b.lane[l] ? a.lane[l] : b.lane[l];
-    return r;
-  }
   ONEBIT_PORTABLE static value sqrt(const value& a) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = std::sqrt(a.lane[l]);

@@ -103,10 +103,6 @@ struct avx2_lanes : host_lanes {
     return {_mm256_max_ps(a.p0, b.p0), _mm256_max_ps(a.p1, b.p1), _mm256_max_ps(a.p2, b.p2),
             _mm256_max_ps(a.p3, b.p3)};
   }
-  ONEBIT_TARGET static value min(const value& a, const value& b) {
-    return {_mm256_min_ps(a.p0, b.p0), _mm256_min_ps(a.p1, b.p1), _mm256_min_ps(a.p2, b.p2),
-            _mm256_min_ps(a.p3, b.p3)};
-  }
   ONEBIT_TARGET static value sqrt(const value& a) {
     return {_mm256_sqrt_ps(a.p0), _mm256_sqrt_ps(a.p1), _mm256_sqrt_ps(a.p2), _mm256_sqrt_ps(a.p3)};
   }

@@ -79,9 +79,6 @@ struct avx512_lanes : host_lanes {
   ONEBIT_TARGET static value max(const value& a, const value& b) {
     return {_mm512_maskz_max_ps(all, a.lo, b.lo), _mm512_maskz_max_ps(all, a.hi, b.hi)};
   }
-  ONEBIT_TARGET static value min(const value& a, const value& b) {
-    return {_mm512_maskz_min_ps(all, a.lo, b.lo), _mm512_maskz_min_ps(all, a.hi, b.hi)};
-  }
   // the maskz forms: g++ 12 warns of an uninitialised register inside its own plain ones
   ONEBIT_TARGET static value sqrt(const value& a) {
     return {_mm512_maskz_sqrt_ps(all, a.lo), _mm512_maskz_sqrt_ps(all, a.hi)};

@@ -154,6 +154,24 @@ struct worker_carry {
 
 // The passes of an exchange over the flat axis: by tile.
 
+namespace detail {
+
+/// y / unit; NaN where y is not finite. Far beyond a scale's bound all is one, also over a unit of
+/// 0: the squares of what is sent are finite.
+template <class L>
+ONEBIT_HD typename L::value in_units(const typename L::value& y, const typename L::value& unit) {
+  const auto z = L::div(y, L::max(unit, L::set(1e-37F)));
+  return L::fma(y, L::set(0.0F), L::bound(z, 1e15F));
+}
+
+}  // namespace detail
+
+/// Whether messages of such elements are sent in units of their bounds.
+template <class C>
+[[nodiscard]] ONEBIT_HD bool bounds(const live_mask& live) {
+  return BoundedCompressor<C> && live.bound.denominators != nullptr;
+}
+
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
 /// worker's value (by a tile compressor, the new residual) into the carried buffer.
 template <class C, class Produce, class Carry>
@@ -186,6 +204,7 @@ struct encode_kernel {
     auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
       const C own = codec;  // which nothing that is stored can change
+      const auto unit = live.bound.template at<L>(t);
       state.begin();
       constexpr bool several = L::words > 1;  // then the next ones come while these are computed
       auto ahead = state.load(0);
@@ -195,7 +214,14 @@ struct encode_kernel {
         const auto said = message(k, state.residual(k, old));
         const auto y = live.template keep<L>(t.word + k, said, check);
         state.replace(k, old, y);
-        detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
+        std::byte* const code = out + k * own.word_bytes;
+        if constexpr (BoundedCompressor<C>) {
+          if (unit) {
+            detail::encode_words<L>(own, code, detail::in_units<L>(y, unit(k)), sum);
+            continue;
+          }
+        }
+        detail::encode_words<L>(own, code, y, sum);
       }
     } else {
       detail::tile_values<L> values(tile_room::work);

@@ -241,24 +241,33 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
   return *reinterpret_cast<const T*>(p);
 }
 
-// A word compressor knows lanes for one word. `most`: none, or the largest sizes of its elements.
-template <class L, class C, class... Most>
-ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale,
-                                         const Most&... most) {
+// A word compressor knows lanes for one word.
+template <class L, class C>
+ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
-    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * codec.word_bytes, scale,
-                                                          word_of<L>(most, j)...);
+    word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * codec.word_bytes, scale);
   }
   return v;
 }
-template <class L, class C, class... Most>
+/// What was sent in units of the elements' bounds, if there are any.
+template <class L, class C>
+ONEBIT_HD typename L::value out_of_units(const typename L::value& v,
+                                         const step_bound::reader<L>& units, std::uint32_t k) {
+  if constexpr (BoundedCompressor<C>) {
+    // a product would be contracted with a sum of it
+    if (units) return L::fma(v, units(k), L::set(0.0F));
+  }
+  return v;
+}
+/// `units`: none, or those of its elements.
+template <class L, class C, class... Units>
 ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::value& y,
-                                              float scale, const Most&... most) {
+                                              float scale, const Units&... units) {
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
     word_of<L>(v, j) =
-        codec.template residual<one_word<L>>(word_of<L>(y, j), scale, word_of<L>(most, j)...);
+        codec.template residual<one_word<L>>(word_of<L>(y, j), scale, word_of<L>(units, j)...);
   }
   return v;
 }
@@ -290,10 +299,7 @@ struct tile_reader {
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
     const std::byte* const word = words + k * codec.word_bytes;
-    if constexpr (BoundedCompressor<C>) {
-      if (bound) return decode_words<L>(codec, word, scale, bound(k));
-    }
-    return decode_words<L>(codec, word, scale);
+    return out_of_units<L, C>(decode_words<L>(codec, word, scale), bound, k);
   }
 };
 
@@ -330,25 +336,17 @@ struct tile_sum {
         n(n_slots),
         bound(of.at<L>(t)) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    if constexpr (BoundedCompressor<C>) {
-      if (bound) return of_all(k, bound(k));
-    }
-    return of_all(k);
+    typename L::value sum = from(0, k);
+    for (int r = 1; r < n; ++r) sum = L::add(sum, from(r, k));
+    return out_of_units<L, C>(sum, bound, k);
   }
 
  private:
-  template <class... Most>
-  ONEBIT_HD typename L::value of_all(std::uint32_t k, const Most&... most) const {
-    typename L::value sum = from(0, k, most...);
-    for (int r = 1; r < n; ++r) sum = L::add(sum, from(r, k, most...));
-    return sum;
-  }
-  template <class... Most>
-  ONEBIT_HD typename L::value from(int r, std::uint32_t k, const Most&... most) const {
+  ONEBIT_HD typename L::value from(int r, std::uint32_t k) const {
     const std::size_t at = static_cast<std::size_t>(r) * stride;
     float s = 0;
     if constexpr (C::scaled) s = load_scalar<float>(scales + at);
-    return decode_words<L>(codec, words + at + k * codec.word_bytes, s, most...);
+    return decode_words<L>(codec, words + at + k * codec.word_bytes, s);
   }
 };
 
@@ -375,14 +373,8 @@ struct tile_sum<L, C, true> {
         bound(of.at<L>(t)) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
     typename L::value v;
-    if constexpr (BoundedCompressor<C>) {
-      if (bound) {
-        sum(v.word, k, bound(k).word);
-        return v;
-      }
-    }
     sum(v.word, k);
-    return v;
+    return out_of_units<L, C>(v, bound, k);
   }
 };
 

@@ -71,6 +71,7 @@ struct scale_kernel {
   std::byte* slot;  ///< where the scales are written, or null
   std::size_t scales_at;
   step_scalars* now;
+  bool bounded;  ///< by 1
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -83,6 +84,7 @@ struct scale_kernel {
       s = static_cast<float>(sum);
     }
     if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->bad);
+    if (bounded && s > 1) s = 1;
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
       L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);

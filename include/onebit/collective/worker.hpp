@@ -76,11 +76,12 @@ class sender {
     } else {
       run_encode(produce, no_carry{}, t, slots, part.tiles);
     }
-    const group_scale_kernel<C> scale{{codec_, groups_.data() + part.groups.begin, sums_.data(),
-                                       scales_.next() + part.groups.begin, nullptr, 0, t.now},
-                                      scaled ? segments_.data() : nullptr,
-                                      slots,
-                                      format_};
+    const group_scale_kernel<C> scale{
+        {codec_, groups_.data() + part.groups.begin, sums_.data(),
+         scales_.next() + part.groups.begin, nullptr, 0, t.now, bounds<C>(t.live)},
+        scaled ? segments_.data() : nullptr,
+        slots,
+        format_};
     const auto n = static_cast<std::size_t>(axis_.n_chunks());
     then_seal(calls{scale, std::size_t{part.groups.end - part.groups.begin}},
               seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
@@ -335,9 +336,14 @@ class server {
     }
     std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
     const tile_range segments = s.axis().chunk_segments(chunk);
-    const scale_kernel<C> scale{s.codec(), s.segments() + segments.begin,         s.sums(),
-                                nullptr,   sender<C, B>::scaled ? slot : nullptr, f.scales_at,
-                                t.now};
+    const scale_kernel<C> scale{s.codec(),
+                                s.segments() + segments.begin,
+                                s.sums(),
+                                nullptr,
+                                sender<C, B>::scaled ? slot : nullptr,
+                                f.scales_at,
+                                t.now,
+                                bounds<C>(t.live)};
     end(calls{scale, std::size_t{segments.end - segments.begin}});
   }
   /// What ends a step for a chunk, where the compressor carries: the residual is what was meant

@@ -102,24 +102,17 @@ struct sign {
     return L::with_sign(bits, L::set(s));
   }
 
-  /// The same; an element has `most` at most.
-  template <class L>
-  ONEBIT_HD typename L::value decode(const std::byte* in, float s,
-                                     const typename L::value& most) const {
-    const auto bits = L::load_bits(reinterpret_cast<const std::uint32_t*>(in));
-    return L::with_sign(bits, L::min(L::set(s), most));
-  }
-
   /// y - C(y), from the carried y.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return L::sub(y, L::with_sign_of(y, L::set(s)));
   }
-  /// The same of bounded elements.
+  /// The same where each element is sent in a unit of its own.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s,
-                                       const typename L::value& most) const {
-    return L::sub(y, L::with_sign_of(y, L::min(L::set(s), most)));
+                                       const typename L::value& unit) const {
+    // a product would be contracted with the difference
+    return L::sub(y, L::fma(L::with_sign_of(y, L::set(s)), unit, L::set(0.0F)));
   }
 };
 

@@ -136,12 +136,11 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
   { c.template residual<detail::any_lanes>(v, 1.0F) } -> std::same_as<detail::any_lanes::value>;
 };
 
-/// One whose `decode` and `residual` take, beside the scale, the largest size of each element of a
-/// word: what is cut stays in the residual. `sign` is.
+/// One that can send each element of a word in a unit of its own, y / unit, with a scale of at most
+/// 1: what it cuts stays in the residual, which takes the units, too. `sign` is.
 template <class C>
 concept BoundedCompressor = WordCompressor<C> &&
-    requires(const C c, const std::byte* in, const detail::any_lanes::value& v) {
-  { c.template decode<detail::any_lanes>(in, 1.0F, v) } -> std::same_as<detail::any_lanes::value>;
+    requires(const C c, const detail::any_lanes::value& v) {
   { c.template residual<detail::any_lanes>(v, 1.0F, v) } -> std::same_as<detail::any_lanes::value>;
 };
 
@@ -293,25 +292,23 @@ concept WakingRule = ExchangeRule<R> &&
   r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
 };
 
-/// A rule whose v follows, when steps that average, and exchange or are local, have ended: from
-/// what each rank keeps of its own gradients, which `squares` gives as a message, and the mean
-/// gradient. Elements that have got variance come to life then.
+/// A rule whose v follows, at the end of steps that average squares: from what each rank keeps of
+/// its own gradients, and what it says of this one. Elements that have got variance come to life
+/// then.
 template <class R>
 concept RefreshingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& mean,
              std::uint32_t* live, detail::any_archive a) {
-  { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: such a step is refused
-  // whether v has not seen the steps before: else averages are THE dense step's
-  { fixed.behind() } -> std::convertible_to<bool>;
+  { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: no such steps
   // what travels beside the squares, where messages are exchanged on an axis: so many floats
   { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;
-  r.prepare_squares(std::size_t{});
+  r.prepare_squares(at.axis, std::size_t{});
   r.take_kept(r.make_kept());
-  r.squares(at);
-  fixed.held(mean, at);  // what the next message takes of what was agreed, as a message
-  // the mean gradient, and the mean of the squares, each with its axis; and that of messages
-  r.follow(mean, at, mean, at, at, live);
-  r.archive_squares(a);  // what it keeps of its own, and `archive` does not have
+  r.squares(at);                                         // what is averaged: see squares_average
+  r.learn(mean, at, at, std::declval<step_scalars*>());  // from the mean, and its axis
+  fixed.held(mean, at);          // what the next message takes of what was agreed, as a message
+  r.follow(mean, at, at, live);  // the same, when the exchange has ended
+  r.archive_squares(a);          // what it keeps of its own, and `archive` does not have
 };
 
 /// A rule with steps in which nothing travels.

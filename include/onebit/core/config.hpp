@@ -65,13 +65,16 @@ struct turn;  // step_context.hpp
 struct step_plan {
   bool average_gradient = true;  ///< exact mean of the gradients
   bool exchange = false;         ///< compressed exchange of the rule's message
-  bool frozen = false;           ///< the warm-up is over: what the rule freezes is frozen before it
+  /// Mean of the squares that ranks keep of their own gradients, from which v is refreshed. Where v
+  /// follows, an average in the compressed phase is that.
+  bool average_squares = false;
+  bool frozen = false;  ///< the warm-up is over: what the rule freezes is frozen before it
   bool needs_variance_norm = false;  ///< `done` looks at ||v||_1
   bool may_end_warm_up = false;      ///< the next plan hangs on whether this step is skipped
   bool last_average = false;         ///< of many steps: its memory is given back
 
   /// A step in which nothing travels, for rules that have one.
-  [[nodiscard]] bool local() const { return !average_gradient && !exchange; }
+  [[nodiscard]] bool local() const { return !average_gradient && !exchange && !average_squares; }
 };
 
 /// p, which lies in the memory of a backend B, where the host may look there at once; null where

@@ -78,7 +78,6 @@ struct wide_lanes {
   ONEBIT_OF_EACH(mul)
   ONEBIT_OF_EACH(div)
   ONEBIT_OF_EACH(max)
-  ONEBIT_OF_EACH(min)
   ONEBIT_OF_EACH(sqrt)
   ONEBIT_OF_EACH(abs)
   ONEBIT_OF_EACH(fma)

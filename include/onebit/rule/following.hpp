@@ -29,14 +29,16 @@ struct adam_options {
   /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
   /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
   double max_grad_norm = 0;
-  /// Where a compressor can bound what it decodes, as `sign` can (BoundedCompressor), the momentum
-  /// of an element is at most so many times its denominator, sqrt(v) + eps: it moves by at most so
-  /// many learning rates in a step (at an exchange of 0/1 Adam, where v follows, of those since the
-  /// last), times m's correction and decay aside. What is cut is sent later: residuals keep it. 0:
-  /// no bound. Adam's own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2.
-  /// An element whose gradients are much smaller than those that it shares a scale with is sent
-  /// that scale, back and forth, and without a bound its small v makes of it steps that are
-  /// thousands of times too large.
+  /// Where a compressor can send elements in units of their own, as `sign` can (BoundedCompressor),
+  /// momenta are sent in units of their denominators, sqrt(v) + eps: elements that share a scale
+  /// share a size of steps, however large their gradients are. No element is sent more than so many
+  /// of these units: it moves by at most so many learning rates in a step (at an exchange of 0/1
+  /// Adam, where v follows, of those since the last), times m's correction and decay aside. What is
+  /// cut is sent later: residuals keep it. Adam's own steps are seldom above 1, and at most
+  /// (1 - beta1) / sqrt(1 - beta2), 3.2. 0: momenta are sent as they are, as in the papers. An
+  /// element whose gradients are much smaller than those that it shares a scale with is then sent
+  /// that scale, back and forth, and its small v makes of it steps that are thousands of times too
+  /// large.
   double max_step = 2;
   /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
   /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
@@ -98,21 +100,46 @@ struct held_momentum {
   }
 };
 
-/// The sum of the squares of a gradient, by word.
-template <class Gradient>
-struct word_squares_kernel {
-  Gradient gradient;
+inline constexpr std::size_t sketch_floats = 64;  ///< a tile
+
+/// A bit per element of a word: the same on all ranks, whatever their number. Source: splitmix64.
+ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
+  std::uint64_t h = (word + 1) * 0x9E3779B97F4A7C15U + step * 0xD1B54A32D192ED03U;
+  h = (h ^ h >> 30U) * 0xBF58476D1CE4E5B9U;
+  h = (h ^ h >> 27U) * 0x94D049BB133111EBU;
+  return static_cast<std::uint32_t>(h >> 32U);
+}
+
+/// A sketch of this rank's gradient: 64 sums a tile, with signs that are the same on all ranks and
+/// others in each step; and by tile the squares of the sketch, and of the gradient. Sketches are
+/// linear: the squares of the ranks' mean add up to those of the mean gradient, to a relative
+/// sqrt(2 / 64) a tile. Their ratio to those of the ranks' sketches is closer: it is 1 to the
+/// digit where ranks agree.
+template <class P, class G>
+struct gradient_sketch_kernel {
   const tile* tiles;
-  float* sums;
+  const tensor_entry<P, G>* tensors;
+  const step_scalars* now;
+  float *sketch, *sketch_squares, *squares;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const auto gradient_at = gradient.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto value = gradient_at(k);
-      L::store_scalar(sums + t.word + k, L::fold(L::fma(value, value, L::set(0.0F))));
+    const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
+    auto of_sketch = L::set(0.0F), of_gradient = of_sketch;
+    for (std::uint32_t row = 0; row < sketch_floats / 32; ++row) {
+      auto sum = L::set(0.0F);
+      for (std::uint32_t k = row; k < t.n_words(); k += sketch_floats / 32) {
+        const auto g = gradient.load(k);
+        const std::uint32_t signs = sketch_signs(t.word + k, now->number);
+        sum = L::add(sum, L::with_sign(L::load_bits(&signs), g));
+        of_gradient = L::fma(g, g, of_gradient);
+      }
+      of_sketch = L::fma(sum, sum, of_sketch);
+      L::store(sketch + i * sketch_floats + row * 32, sum);
     }
+    L::store_scalar(sketch_squares + i, L::fold(of_sketch));
+    L::store_scalar(squares + i, L::fold(of_gradient));
   }
 };
 
@@ -153,58 +180,74 @@ struct take_sums_kernel {
   }
 };
 
-/// The sum of what lies by word, by tile.
-struct tile_sums_kernel {
-  static constexpr bool serial = true;
-  const tile* tiles;
-  const float* by_word;
+/// The squares of a sketch, by tile.
+struct sketch_squares_kernel {
+  static constexpr bool rare = true;
+  const float* sketch;
+  std::uint32_t n_rows;  ///< of 32, a tile
   float* sums;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    L::store_scalar(sums + i, static_cast<float>(L::sum(by_word + t.word, t.n_words())));
+    auto sum = L::set(0.0F);
+    for (std::uint32_t row = 0; row < n_rows; ++row) {
+      const auto value = L::load(sketch + (i * n_rows + row) * 32);
+      sum = L::fma(value, value, sum);
+    }
+    L::store_scalar(sums + i, L::fold(sum));
   }
 };
 
-/// What a clipped gradient has of squares, before it was clipped.
-ONEBIT_HD double unclipped(double squares, const step_scalars* now) {
-  const double clip = now->clip;
-  return squares / (clip * clip);
-}
-
-/// The part of all squares that is left in the mean gradient, from two rows of sums.
+/// The part of all squares that is left in the mean gradient, from sketches, and the norm of that.
 struct mean_ratio_kernel {
   static constexpr bool serial = true;
-  const step_scalars* now;
-  const float *each, *left;
-  std::size_t n_each, n_left;
+  const float *each, *left, *squares;
+  std::size_t n_tiles;
   float* ratio;
+  step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const double all = L::sum(each, n_each), mean = unclipped(L::sum(left, n_left), now);
-    const double found = all > 0 ? mean / all : 1;
-    L::store_scalar(ratio, found < 1 ? static_cast<float>(found) : 1.0F);
+    const double all = L::sum(each, n_tiles), mean = L::sum(left, n_tiles);
+    double found = all > 0 ? mean / all : 1;
+    found = found < 1 ? found : 1;
+    L::store_scalar(ratio, static_cast<float>(found));
+    const double norm = sqrt(product(L::sum(squares, n_tiles), found));
+    L::store_scalar(&now->mean_norm, static_cast<float>(norm));
+  }
+};
+
+/// The same part by word, of its tile. A tile of few elements says little of it, so that the ratio
+/// of all is mixed in as if `prior` more elements had it.
+struct part_by_word_kernel {
+  static constexpr bool rare = true;
+  static constexpr float prior = 64;
+  const tile* tiles;
+  const float *each, *left, *ratio;
+  float* parts;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const float all = *ratio, n = static_cast<float>(t.n);
+    float part = each[i] > 0 ? left[i] / each[i] : all;
+    part = part < 1 ? part : 1.0F;
+    part = fmaf(part, n, all * prior) / (n + prior);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) L::store_scalar(parts + t.word + k, part);
   }
 };
 
 /// v, by its denominator, goes on by all steps since the last refresh at once: by the mean of the
 /// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
-/// of this step, which is measured over a tile. A tile of few elements says little of that, so that
-/// the ratio of all is mixed in as if `prior` more elements had it. What is kept begins anew, with
-/// this step's gradient. Elements that have variance now, or own squares on some rank, are live:
-/// none dies.
+/// of this step. What is kept begins anew, with this step's gradient. Elements that have variance
+/// now, or own squares on some rank, are live: none dies.
 template <class View, class P, class G>
 struct followed_variance_kernel {
-  static constexpr float prior = 64;
   View squares;
   const tile* tiles;
   std::uint32_t* live;
-  float *denominators, *own;           ///< own: squares of this rank
-  const float *each_sums, *left_sums;  ///< by word, of this step's gradients: of each, averaged,
-                                       ///< and of their mean
-  const float* ratio;                  ///< of all
+  float *denominators, *own;  ///< own: squares of this rank
+  const float* parts;         ///< by word
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const step_scalars* now;
@@ -215,14 +258,8 @@ struct followed_variance_kernel {
     const auto s_at = squares.template at<L>(t, i);
     const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
     const tensor_numbers& of = numbers[t.tensor];
-    const double each = L::sum(each_sums + t.word, t.n_words());
-    const double left = L::sum(left_sums + t.word, t.n_words());
-    const float all = *ratio, n = static_cast<float>(t.n);
-    float part = each > 0 ? static_cast<float>(unclipped(left, now) / each) : all;
-    part = part < 1 ? part : 1.0F;
-    part = fmaf(part, n, all * prior) / (n + prior);
     const double then = correction(of.bias.v / of.since);  // of v as it stands there
-    const auto old_weight = L::set(static_cast<float>(of.since / then)), weight = L::set(part);
+    const auto old_weight = L::set(static_cast<float>(of.since / then));
     const auto one = L::set(1.0F), zero = L::set(0.0F), eps = L::set(of.c.eps);
     const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
@@ -230,7 +267,7 @@ struct followed_variance_kernel {
       const auto lived = L::load_bits(live + t.word + k);
       const auto root = L::keep(lived, L::max(L::sub(L::load(denominators + at), eps), zero));
       const auto old = L::fma(L::mul(root, old_weight), root, zero);
-      const auto s = s_at(k), v = L::fma(s, weight, old);
+      const auto s = s_at(k), v = L::fma(s, L::set(parts[t.word + k]), old);
       const auto d = of.c.template denominator<L>(v, corrected);
       const auto lives = L::positive(L::add(L::keep(lived, one), s));
       L::store(denominators + at, L::select(lives, d, one));
@@ -263,9 +300,10 @@ class following_rule : public moments_rule<B, Options> {
   /// What a rank keeps of its own.
   struct kept_squares {
     float_buffer squares;  ///< of its gradients since the last refresh, as v takes them
-    float_buffer sums;  ///< work space: by word, and what else travels beside them; by word of the
-                        ///< mean gradient; the part of all squares that is left in it
-    std::size_t n_beside = 0;
+    float_buffer sums;     ///< work space: what travels beside them, sums of this step's gradient
+                           ///< first; by word the part of all squares that is left in the mean
+                           ///< gradient; that of all
+    std::size_t n_beside = 0, n_tiles = 0;
   };
 
   void prepare(const layout& axis) {
@@ -289,51 +327,65 @@ class following_rule : public moments_rule<B, Options> {
   [[nodiscard]] step_bound sent_bound() const { return bound(); }  ///< it does not change
   /// Whether v follows in compressed steps.
   [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
-  /// Whether v has not seen the gradients of the steps before, but s has.
-  [[nodiscard]] bool behind() const { return frozen_ && keeps_squares(); }
   /// What this rank has kept of the squares of its own gradients since the last refresh, on the
   /// flat axis; null: nothing.
   [[nodiscard]] const float* squares() const { return kept_.squares.data(); }
   /// How many floats travel beside the squares, where messages are exchanged on this axis.
-  [[nodiscard]] static std::size_t n_beside(const layout& axis) { return n_sums(axis.n_words()); }
-  /// Before anything is kept: what `n_beside` says.
-  void prepare_squares(std::size_t beside) { kept_.n_beside = beside; }
+  [[nodiscard]] static std::size_t n_beside(const layout& axis) {
+    return detail::sketch_floats * axis.tiles().size() + 2 * by_tile(axis);
+  }
+  /// Before anything is kept: the axis on which messages are exchanged, and what `n_beside` says.
+  void prepare_squares(const layout& axis, std::size_t beside) {
+    kept_.n_tiles = axis.tiles().size();
+    kept_.n_beside = beside;
+  }
   /// Memory for what is kept: zeros.
   [[nodiscard]] kept_squares make_kept() {
     auto squares = make_floats();
-    return {std::move(squares), make_sums(), kept_.n_beside};
+    return {std::move(squares), make_sums(), kept_.n_beside, kept_.n_tiles};
   }
   /// Goes on with what other ranks have kept, if any.
   void take_kept(kept_squares&& mean) noexcept {
     kept_.n_beside = mean.n_beside;
+    kept_.n_tiles = mean.n_tiles;
     if (kept_.squares.size() > 0) kept_ = std::move(mean);
   }
 
-  /// What the ranks average in a refresh: the squares kept since the last one, and of this step's
-  /// gradient the sums by word. 4 bytes read per element.
+  /// What the ranks average in a refresh: the squares kept since the last one, and a sketch of this
+  /// step's gradient. 4 bytes read per element.
   template <class P, class G>
   [[nodiscard]] detail::squares_message squares(const tiled<B, P, G>& at) {
-    using own = own_gradient<P, G>;
-    backend_.launch(at.n_tiles(), detail::word_squares_kernel<own>{
-                                      {at.tensors, at.now}, at.tiles, kept_.sums.data()});
-    return {kept_.squares.data(), kept_.sums.data(), n_words()};
+    float *const sums = kept_.sums.data(), *const each =
+                                               sums + detail::sketch_floats * at.n_tiles();
+    backend_.launch(at.n_tiles(),
+                    detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, sums, each,
+                                                         each + by_tile(at.axis)});
+    return {kept_.squares.data(), sums, n_words()};
   }
-  /// v from the mean of that, and from the mean gradient, each on the axis on which it came: its
-  /// denominator; and who is live. Two passes, 18 bytes per element.
-  template <class View, class SquaresView, class P, class G>
-  void follow(const View& gradient, const tiled<B, P, G>& at, const SquaresView& mean,
-              const tiled<B, P, G>& its, const tiled<B, P, G>&, std::uint32_t* live) {
-    float *const sums = kept_.sums.data(), *const left = sums + kept_.n_beside;
+  /// From the mean of that, on its axis: the part of squares that is left in the mean gradient, and
+  /// the norm of that, as far as the sketch knows it.
+  template <class SquaresView, class P, class G>
+  void learn(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>& at,
+             step_scalars* now) {
+    float* const sums = kept_.sums.data();
+    const float* const each = sums + detail::sketch_floats * at.n_tiles();
     const std::size_t end = its.axis.tensor_tiles().back().begin;
-    at.commit(detail::word_squares_kernel<View>{gradient, at.tiles, left});
     its.commit(its.n_tiles() - end,
                detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sums});
-    at.commit(detail::tile_sums_kernel{at.tiles, sums, at.sums});
-    its.commit(end, detail::tile_sums_kernel{its.tiles, left, its.sums});
-    at.commit(1, detail::mean_ratio_kernel{at.now, at.sums, its.sums, at.n_tiles(), end, ratio()});
+    at.commit(detail::sketch_squares_kernel{sums, detail::sketch_floats / word_elements, at.sums});
+    at.commit(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),
+                                           ratio(), now});
+    at.commit(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(), parts()});
+  }
+  /// v from the mean squares, on their axis: its denominator; and who is live. One pass, 14 bytes
+  /// per element.
+  template <class SquaresView, class P, class G>
+  void follow(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>&,
+              std::uint32_t* live) {
+    const std::size_t end = its.axis.tensor_tiles().back().begin;
     its.commit(end, detail::followed_variance_kernel<SquaresView, P, G>{
-                        mean, its.tiles, live, v_.data(), kept_.squares.data(), sums, left, ratio(),
-                        at.tensors, at.numbers, at.now});
+                        mean, its.tiles, live, v_.data(), kept_.squares.data(), parts(),
+                        its.tensors, its.numbers, its.now});
   }
   /// What the next message takes of it.
   template <class View, class At>
@@ -380,10 +432,14 @@ class following_rule : public moments_rule<B, Options> {
   following_rule(Options options, B backend) : base(options, std::move(backend)) {}
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
   [[nodiscard]] std::size_t n_words() const { return n_floats() / word_elements; }
-  [[nodiscard]] std::size_t n_sums() const { return n_sums(n_words()); }  ///< by word, padded
+  /// A float for each tile, in whole words.
+  [[nodiscard]] static std::size_t by_tile(const layout& axis) {
+    return (axis.tiles().size() + word_elements - 1) / word_elements * word_elements;
+  }
   /// The part of all squares that was left in the mean gradient of the last refresh; one number.
   [[nodiscard]] float* ratio() { return kept_.sums.data() + kept_.sums.size() - 1; }
-  void forget_kept() { kept_ = {{}, {}, kept_.n_beside}; }
+  [[nodiscard]] float* parts() { return kept_.sums.data() + kept_.n_beside; }
+  void forget_kept() { kept_ = {{}, {}, kept_.n_beside, kept_.n_tiles}; }
   [[nodiscard]] std::size_t kept_bytes() const {
     return kept_.squares.bytes() + kept_.sums.bytes();
   }
@@ -392,9 +448,6 @@ class following_rule : public moments_rule<B, Options> {
   bool frozen_ = false;
 
  private:
-  [[nodiscard]] static std::size_t n_sums(std::size_t n_words) {
-    return (n_words + word_elements - 1) / word_elements * word_elements;
-  }
   [[nodiscard]] float_buffer make_sums() {
     return backend_.template make_buffer<float>(kept_.n_beside + n_words() + 1);
   }

@@ -72,10 +72,11 @@ inline void validate(const lamb_options& o) {
 /// Compressed, v following: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first
 /// from a sketch that the ranks average when they refresh v (lamb_kernels.hpp), times what the
 /// agreed direction has grown by since; x of this step.
-/// Compressed, in the paper's form: c = c_avg f, where c_avg is the average of c over the warm-up
-/// and f follows how far a second variance, of gradients rebuilt from the agreed momentum, has
-/// moved from the frozen one. Empty tensors and layers of zeros are ordinary input: c = 1 where a
-/// norm is 0, f = 1 where no element has variance.
+/// Compressed, in the paper's form: c = c_avg
+/// f, where c_avg is the average of c over the warm-up and f follows how far a second variance, of
+/// gradients rebuilt from the agreed momentum, has moved from the frozen one. Empty tensors and
+/// layers of zeros are ordinary input: c = 1 where a norm is 0, f = 1 where no element has
+/// variance.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile,
 /// or, in the paper's form, denominators and the second variance, 8 bytes; 60 bytes per tensor.
@@ -213,16 +214,16 @@ class lamb_rule : public following_rule<B, lamb_options> {
     return base::squares(at);
   }
   /// As following_rule's, and the norms of directions.
-  template <class View, class SquaresView, class P, class G>
-  void follow(const View& gradient, const tiled<B, P, G>& at, const SquaresView& mean,
-              const tiled<B, P, G>& its, const tiled<B, P, G>& of_messages, std::uint32_t* live) {
-    base::follow(gradient, at, mean, its, of_messages, live);
+  template <class SquaresView, class P, class G>
+  void follow(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>& at,
+              std::uint32_t* live) {
+    base::follow(mean, its, at, live);
     const float* const mean_sketch = kept_.sums.data() + base::n_beside(at.axis);
-    of_messages.commit(of_messages.n_tiles(),
-                       detail::sketch_norm_kernel{mean_sketch, of_messages.sums});
-    of_messages.commit(layers_.size(), detail::sketched_direction_kernel{
-                                           of_messages.tensor_tiles, at.numbers, of_messages.sums,
-                                           base::ratio(), layers_.data()});
+    at.commit(
+        detail::sketch_squares_kernel{mean_sketch, detail::sketch_floats / word_elements, at.sums});
+    at.commit(layers_.size(),
+              detail::sketched_direction_kernel{at.tensor_tiles, at.numbers, at.sums, base::ratio(),
+                                                layers_.data()});
   }
   /// Memory for what is kept: zeros.
   struct kept_squares : base::kept_squares {
@@ -324,7 +325,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
   }
 
  private:
-  [[nodiscard]] std::size_t n_sketch() const { return kept_.n_beside - base::n_sums(); }
+  [[nodiscard]] std::size_t n_sketch() const { return detail::sketch_floats * kept_.n_tiles; }
   void restart_sketch() noexcept {
     backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data()});
   }

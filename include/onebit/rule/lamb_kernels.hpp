@@ -9,6 +9,7 @@
 #include <onebit/core/param_group.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
+#include <onebit/rule/following.hpp>
 #include <onebit/rule/moments.hpp>
 
 /// The passes of LAMB and 1-bit LAMB. Norms are sums of squares: per tile in float, over tiles in
@@ -26,7 +27,7 @@ struct lamb_layer {
   float direction = 0;  ///< ||m / (sqrt(v) + eps)||, as the last refresh found it; 0: not yet
   float ratio = 0;      ///< the part of all squares that was left in the mean gradient then
   float size = 0;       ///< of the agreed direction, in the first step after that; 0: not yet
-  float growth = 1;     ///< its size in the last step over that, or 1
+  float growth = 1;     ///< what the direction is multiplied by, since it has grown
   float unused = 0;     ///< no padding: the bytes are part of checkpoints
 };
 
@@ -269,15 +270,6 @@ struct lamb_factor_kernel {
 /// direction, to a relative sqrt(2 / 64) a tile.
 namespace onebit::inline v0_1::detail {
 
-inline constexpr std::size_t sketch_floats = 64;  ///< a tile
-
-/// A bit per element of a word: the same on all ranks, whatever their number.
-ONEBIT_HD std::uint32_t sketch_signs(std::size_t word) {
-  std::uint64_t h = (word + 1) * 0x9E3779B97F4A7C15U;
-  h = (h ^ h >> 29U) * 0xBF58476D1CE4E5B9U;
-  return static_cast<std::uint32_t>(h >> 32U);
-}
-
 /// Per tile ||x||^2.
 template <class P, class G>
 struct parameter_norm_kernel {
@@ -391,11 +383,16 @@ struct lamb_update_kernel {
   }
 };
 
+inline constexpr float longest_step = 4;
+
 /// How the agreed direction of a layer has grown since the first step after a refresh; 1 where it
 /// has shrunk. Its elements have the size of their scales, so that its norm is no norm of a
 /// direction; but where gradients grow it grows as they do, long before the next refresh. Without
 /// that a recurrent net's gradients, once they grew, made steps of many times LAMB's size, and its
 /// loss went up to where it had begun.
+///
+/// In any case a step is at most `longest_step` times as long as LAMB's, whose length is the
+/// learning rate times ||x||: the direction of a refresh may have been found far too small.
 struct direction_growth_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
@@ -408,26 +405,15 @@ struct direction_growth_kernel {
     const float size = norm_of(L::sum(sums + r.begin, r.end - r.begin));
     lamb_layer layer = layers[i];
     if (!(layer.size > 0)) layer.size = size;
-    layer.growth = layer.size > 0 && size > layer.size ? size / layer.size : 1.0F;
+    const float growth = layer.size > 0 && size > layer.size ? size / layer.size : 1.0F;
+    const float least = layer.direction > 0 ? size / (longest_step * layer.direction) : 1.0F;
+    layer.growth = growth > least ? growth : least;
     L::store_scalar(layers + i, layer);
   }
 };
 
-/// Per tile the squares of the sketch.
-struct sketch_norm_kernel {
-  static constexpr bool rare = true;
-  const float* sketch;
-  float* sums;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const auto a = L::load(sketch + i * sketch_floats),
-               b = L::load(sketch + i * sketch_floats + 32);
-    L::store_scalar(sums + i, L::fold(L::fma(a, a, L::fma(b, b, L::set(0.0F)))));
-  }
-};
-
-/// The layer's direction from those, without the bias that the sketch had before this step.
+/// The layer's direction from the squares of the sketch, without the bias that the sketch had
+/// before this step.
 struct sketched_direction_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;

@@ -140,7 +140,8 @@ struct engine {
     d.add(told);
     d.add(lr);
     d.add(inverse_loss_scale);
-    for (const bool b : {plan.average_gradient, plan.exchange, plan.frozen}) d.add(b);
+    for (const bool b : {plan.average_gradient, plan.average_squares, plan.exchange, plan.frozen})
+      d.add(b);
     tensors.add_to(d);
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
   }
@@ -151,7 +152,7 @@ struct engine {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
-    if constexpr (follows) rule.prepare_squares(R::n_beside(compressed.axis()));
+    if constexpr (follows) rule.prepare_squares(compressed.axis(), R::n_beside(compressed.axis()));
     if constexpr (LocalRule<R>) {
       if (WakingRule<R>) live = {make_mask(), make_mask()};
       if (compressed.travels()) start_compressed();
@@ -180,30 +181,27 @@ struct engine {
   [[nodiscard]] tiled<B, P, G> at_squares(live_mask elements = {}) {
     return squares.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
-  /// Whether a step with this plan refreshes v, once it is frozen.
-  [[nodiscard]] bool may_refresh(const step_plan& plan) const {
-    const bool may = plan.average_gradient && (plan.exchange || R::local_steps);
-    if constexpr (follows) return may && rule.keeps_squares();
-    return false;
-  }
-  /// Whether it does.
-  [[nodiscard]] bool refreshes(const step_plan& plan) const {
-    if constexpr (follows) return may_refresh(plan) && compressed.travels() && rule.behind();
-    return false;
-  }
   [[nodiscard]] undo_type undo_space() {
     return undo_type::from(tensors.table.data(), undo.data());
   }
   /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
-    return schedule.plan(step, lr);
+    step_plan plan = schedule.plan(step, lr);
+    if constexpr (follows) {
+      const bool is_compressed = R::local_steps ? rule.frozen() : plan.exchange;
+      if (plan.average_gradient && is_compressed && rule.keeps_squares()) {
+        plan.average_gradient = false;
+        plan.average_squares = true;
+      }
+    }
+    return plan;
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
   /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
   [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
-      if (!R::local_steps && plan.average_gradient == plan.exchange && !may_refresh(plan)) {
+      if (!R::local_steps && plan.average_gradient == plan.exchange) {
         refuse("neither averages nor exchanges, or does both: not every rule can");
       }
       if (!R::local_steps && !plan.exchange && plan.frozen) {
@@ -217,7 +215,7 @@ struct engine {
       }
       if (plan.exchange && !compressed.started()) start_compressed();
       if constexpr (follows) {
-        if (refreshes(plan) && squares.prepare()) ++generation;
+        if (plan.average_squares && squares.prepare()) ++generation;
       }
     }
     if (plan.average_gradient && average.prepare(mean_place_in(plan))) ++generation;

@@ -131,18 +131,17 @@ class step_in_progress {
       e.average.agree(e.mean_message(), e.now(), e.rule.max_grad_norm(), e.mean_place_in(plan_));
       meet(true);
     }
-    if constexpr (E::follows) {
-      if (refreshes() && !parted()) e.squares.agree(e.rule.squares(e.at_average()), e.now());
-    }
+    if (refreshes() && clips()) average_squares();  // of gradients before they are clipped
     if (previews()) preview_live();
     if (clips() && uses_own_gradient()) clip_own();
     if (plan_.exchange) {
       if (!parted()) exchange();
       meet(false);
     }
+    if (refreshes() && !clips()) average_squares();
     if (plan_.local() && !clips()) require_finite();
     meter_.agreed();
-    if (plan_.average_gradient && !refreshes()) refresh();
+    if (plan_.average_gradient) refresh();
     if (plan_.exchange) apply();
     if (!plan_.exchange) local_step();
     finish();
@@ -151,7 +150,7 @@ class step_in_progress {
     e.backend().launch(e.tensors.launches(),
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
                                                most_noise, plan_.local()});
-    if (E::follows && R::local_steps && plan_.average_gradient && !refreshes()) begin_since();
+    if (E::follows && R::local_steps && plan_.average_gradient) begin_since();
   }
   /// v has seen all steps up to here.
   void begin_since() {
@@ -246,7 +245,8 @@ class step_in_progress {
   /// just learned them, `norms` become those of the whole.
   void meet(bool norms) {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
-                               (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U);
+                               (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U) |
+                               (refreshes() ? 16U : 0U);
     e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
@@ -267,13 +267,22 @@ class step_in_progress {
     }
     e.rule.refresh(e.mean(plan_), e.at_average(e.mask()));
   }
+  /// What v will follow from.
+  void average_squares() {
+    if constexpr (E::follows) {
+      if (parted()) return;
+      E& e = *e_;
+      e.squares.agree(e.rule.squares(at()), e.now());
+      e.rule.learn(e.squares.heard(), e.at_squares(), at(), e.now());
+      if (!clips()) meet(true);  // else when the norm of the own gradient is known, too
+    }
+  }
   /// v follows when the exchange has ended, since what was sent is bounded by what v was.
   void follow() {
     if constexpr (E::follows) {
       E& e = *e_;
       e.compressed.settle(e.rule.held(e.compressed.agreed(e.mask()), at()), turn());
-      e.rule.follow(e.mean(plan_), e.at_average(), e.squares.heard(), e.at_squares(), at(),
-                    e.live.current());
+      e.rule.follow(e.squares.heard(), e.at_squares(), at(), e.live.current());
       begin_since();
       e.compressed.count_live(e.mask());
     }
@@ -351,7 +360,7 @@ class step_in_progress {
   [[nodiscard, gnu::cold]] step_plan open() const {
     e_->others.begin_step();
     step_plan plan = e_->plan(usable_lr());
-    const bool sends = (plan.average_gradient || plan.exchange) && e_->comm.size() > 1;
+    const bool sends = !plan.local() && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
     e_->tensors.take_terms(e_->backend());
     try {
@@ -370,12 +379,12 @@ class step_in_progress {
   }
   [[nodiscard]] phase phase_of_step() const {
     if (plan_.exchange) return phase::compressed;
-    return plan_.average_gradient ? phase::dense : phase::local;
+    return plan_.local() ? phase::local : phase::dense;
   }
-  [[nodiscard]] bool refreshes() const { return e_->refreshes(plan_); }
+  [[nodiscard]] bool refreshes() const { return plan_.average_squares; }
   /// Whether elements come to life before the step's own exchange.
   [[nodiscard]] bool previews() const {
-    return WakingRule<R> && LocalRule<R> && plan_.average_gradient && !refreshes();
+    return WakingRule<R> && LocalRule<R> && plan_.average_gradient;
   }
   [[nodiscard]] live_mask live() const {
     return previews() ? live_mask{e_->live.next(), e_->bound()} : e_->mask();
