@@ -41,9 +41,9 @@ struct report {
   /// seconds are then those of the host, that only enqueues; a replayed graph reports no bytes.
   bool pending = false;
   /// Of the mean gradient, before it was clipped, in steps that average. Where they average squares
-  /// an estimate, from a sketch: to 6% in a tile, less in many. In others, if gradients are clipped,
-  /// of this rank's, divided by how much larger than the mean it used to be. Empty where it is not
-  /// known: without clipping, or while the outcome is pending.
+  /// an estimate, from a sketch: to 6% in a tile, less in many. In others, if gradients are
+  /// clipped, of this rank's, divided by how much larger than the mean it used to be. Empty where
+  /// it is not known: without clipping, or while the outcome is pending.
   std::optional<float> gradient_norm{};
   /// In warm-up steps that looked (all of an automatic freeze, the last of another): how still v
   /// is, from 0 to 1, as freeze_options::ratio is compared with.
