@@ -400,7 +400,8 @@ TEST_CASE("cost model: a warm-up that the library sums costs what its own averag
   }
 }
 
-TEST_CASE("cost model: an average in full beside an exchange, and a refresh, an exchange of squares") {
+TEST_CASE(
+    "cost model: an average in full beside an exchange, and a refresh, an exchange of squares") {
   const cost::network net = cluster(16, 1, 10);
   cost::workload w = papers_run();
   w.averages_by_transport = false;
