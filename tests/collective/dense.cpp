@@ -307,8 +307,7 @@ TEST_CASE("a warm-up after a thaw takes no more room for averages than the first
     const std::size_t first = step();
     std::size_t refreshing = 0;
     while (o.steps() < 5) refreshing = step();
-    CHECK(refreshing !=
-          first);  // squares, in place of averages; not given back: the gaps are short
+    CHECK(refreshing != first);  // room for squares: not given back, since the gaps are short
     o.thaw(3);
     CHECK(step() == first);
     return 0;

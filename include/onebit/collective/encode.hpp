@@ -166,9 +166,9 @@ ONEBIT_HD typename L::value in_units(const typename L::value& y, const typename 
 
 }  // namespace detail
 
-/// Whether messages of such elements are sent in units of their bounds.
+/// Whether elements are sent in units of their own: those of step_bound.
 template <class C>
-[[nodiscard]] ONEBIT_HD bool bounds(const live_mask& live) {
+[[nodiscard]] ONEBIT_HD bool sends_units(const live_mask& live) {
   return BoundedCompressor<C> && live.bound.denominators != nullptr;
 }
 

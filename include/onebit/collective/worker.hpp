@@ -78,7 +78,7 @@ class sender {
     }
     const group_scale_kernel<C> scale{
         {codec_, groups_.data() + part.groups.begin, sums_.data(),
-         scales_.next() + part.groups.begin, nullptr, 0, t.now, bounds<C>(t.live)},
+         scales_.next() + part.groups.begin, nullptr, 0, t.now, sends_units<C>(t.live)},
         scaled ? segments_.data() : nullptr,
         slots,
         format_};
@@ -343,7 +343,7 @@ class server {
                                 sender<C, B>::scaled ? slot : nullptr,
                                 f.scales_at,
                                 t.now,
-                                bounds<C>(t.live)};
+                                sends_units<C>(t.live)};
     end(calls{scale, std::size_t{segments.end - segments.begin}});
   }
   /// What ends a step for a chunk, where the compressor carries: the residual is what was meant

@@ -14,8 +14,8 @@
 /// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
 namespace onebit::inline v0_1 {
 
-/// How far the elements of a message go at most: each `most` times its denominator. Null: as far as
-/// the message says.
+/// The unit in which each element of a message is sent, and how far it goes at most: `most` times
+/// its denominator. Null: messages are sent as they are.
 struct step_bound {
   const float* denominators = nullptr;  ///< on the flat axis
   float most = 0;

@@ -71,12 +71,11 @@ inline void validate(const lamb_options& o) {
 /// layer, clipped; x -= lr c u.
 /// Compressed, v following: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first
 /// from a sketch that the ranks average when they refresh v (lamb_kernels.hpp), times what the
-/// agreed direction has grown by since; x of this step.
-/// Compressed, in the paper's form: c = c_avg
-/// f, where c_avg is the average of c over the warm-up and f follows how far a second variance, of
-/// gradients rebuilt from the agreed momentum, has moved from the frozen one. Empty tensors and
-/// layers of zeros are ordinary input: c = 1 where a norm is 0, f = 1 where no element has
-/// variance.
+/// agreed direction has grown by since; x of this step. No step is longer than 4 lr ||x||.
+/// Compressed, in the paper's form: c = c_avg f, where c_avg is the average of c over the warm-up
+/// and f follows how far a second variance, of gradients rebuilt from the agreed momentum, has
+/// moved from the frozen one. Empty tensors and layers of zeros are ordinary input: c = 1 where a
+/// norm is 0, f = 1 where no element has variance.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile,
 /// or, in the paper's form, denominators and the second variance, 8 bytes; 60 bytes per tensor.

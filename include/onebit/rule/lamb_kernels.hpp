@@ -383,6 +383,7 @@ struct lamb_update_kernel {
   }
 };
 
+/// The longest step of a layer, in those of LAMB: learning rate times ||x||.
 inline constexpr float longest_step = 4;
 
 /// How the agreed direction of a layer has grown since the first step after a refresh; 1 where it
@@ -391,8 +392,8 @@ inline constexpr float longest_step = 4;
 /// that a recurrent net's gradients, once they grew, made steps of many times LAMB's size, and its
 /// loss went up to where it had begun.
 ///
-/// In any case a step is at most `longest_step` times as long as LAMB's, whose length is the
-/// learning rate times ||x||: the direction of a refresh may have been found far too small.
+/// It is at least what keeps steps within `longest_step`: a refresh may have found a direction that
+/// is far too small.
 struct direction_growth_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
