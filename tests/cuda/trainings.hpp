@@ -277,9 +277,10 @@ auto one_bit_adam_with(const Collective& c, std::uint64_t refreshes = 3, double 
   };
 }
 template <class Collective>
-auto one_bit_lamb_with(const Collective& c) {
-  return [c](const auto& g, auto t, auto b) {
-    return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 12}}, c, b);
+auto one_bit_lamb_with(const Collective& c, std::uint64_t refreshes = 16) {
+  return [c, refreshes](const auto& g, auto t, auto b) {
+    return onebit::one_bit_lamb(
+        g, t, onebit::one_bit_lamb_options{.freeze = {.after = 12}, .refreshes = refreshes}, c, b);
   };
 }
 template <class Collective>
