@@ -20,6 +20,7 @@
 #include <onebit/transport/wire.hpp>
 #include <span>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include "support.hpp"
@@ -58,7 +59,8 @@ class compressed_mean {
       : memory_(&memory),
         comm_(std::move(transport)),
         exchange_({}, comm_, memory.backend, std::span(&memory.n, 1), cut...),
-        live_(exchange_.axis().n_words()) {
+        live_(exchange_.axis().n_words()),
+        undo_(undo::repeats ? 0 : live_.size() * onebit::word_elements) {
     for (std::size_t i = 0; i < live_.size(); ++i) live_.data()[i] = ~0U;
     exchange_.count_live(live());
     exchange_.start(
@@ -67,29 +69,35 @@ class compressed_mean {
   }
   void run() {
     using view = typename Exchange::view;
-    const onebit::turn<onebit::undo_in_gradients<float, float>> turn{
-        &now_, live(), {&memory_->tensor}};
-    exchange_.agree(
-        onebit::momentum_message<view, float, float>{exchange_.agreed(live()), &memory_->tensor,
-                                                     &numbers_, &now_},
-        turn);
+    const onebit::momentum_message<view, float, float> message{exchange_.agreed(live()),
+                                                               &memory_->tensor, &numbers_, &now_};
+    const onebit::turn<undo> turn{&now_, live(), undo::from(undo_.data())};
+    exchange_.agree(message, turn);
     expect_agreed(*memory_, now_, comm_);
     auto& sender = exchange_.sender();
-    memory_->backend.launch(
-        sender.axis().tiles().size(),
-        decode_kernel<view>{exchange_.heard(live()), sender.tiles(), memory_->grads.data()});
+    const decode_kernel<view> decode{exchange_.heard(live()), sender.tiles(),
+                                     memory_->grads.data()};
+    if constexpr (undo::repeats) {
+      exchange_.repeat(message, turn, decode);
+    } else {
+      memory_->backend.launch(sender.axis().tiles().size(), decode);
+    }
     exchange_.finish(turn);
     ++now_.number;
   }
   [[nodiscard]] std::uint64_t bytes_sent() const { return comm_.sent().bytes_sent; }
 
  private:
+  /// As an optimizer chooses it.
+  using undo =
+      std::conditional_t<Exchange::own_messages, onebit::undo_by_repeating, onebit::undo_in_buffer>;
   [[nodiscard]] onebit::live_mask live() const { return {live_.data()}; }
 
   rank_memory* memory_;
   onebit::wire comm_;
   Exchange exchange_;
   onebit::host_buffer<std::uint32_t> live_;
+  onebit::host_buffer<float> undo_;
   onebit::tensor_numbers numbers_{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   onebit::step_scalars now_;
 };

@@ -7,11 +7,15 @@
 // after the other over the same memory; the share is the median over the iterations, so that what
 // other programs take of the machine hits both alike. Bytes that a pass has to move per element:
 //
-//   encode  16.375  carried read and written (8), gradients read and overwritten by the undo (8),
-//                   agreed signs in, live mask in, message out (1/8 each)
-//   update  12.25   parameters read and written (8), denominators (4), agreed signs and live mask
-//                   in (1/8 each)
+//   encode  12.375  carried, gradients and inverse denominators in (4 each), agreed signs in, live
+//                   mask in, message out (1/8 each)
+//   update  32.375  carried, parameters and squares read and written (8 each), gradients and
+//                   inverse denominators in (4 each), two agreements' signs and live mask in (1/8
+//                   each)
 //   axpy    12      memcpy 8
+//
+// Both are of 1-bit Adam as it is by default: directions are sent, and the update makes the message
+// once more, which the encode pass has not stored, and keeps squares of gradients.
 //
 // axpy runs in the pass's own lanes. Where these are AVX-512, axpy in AVX2 lanes is timed as well,
 // and share_of_best_axpy tells the share of the faster of the two.
@@ -60,6 +64,7 @@ struct scene {
   std::size_t n;
   host_buffer<float> params, grads;
   onebit::tensor_entry<float, float> tensor;
+  host_buffer<float> inverses;
   onebit::step_scalars now{.lr = 1e-7F};
   onebit::tensor_numbers numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   sender own;
@@ -72,6 +77,7 @@ struct scene {
         params(random_buffer(n, 1)),
         grads(random_buffer(n, 2)),
         tensor{params.data(), grads.data(), 1.0F, 0.01F},
+        inverses(random_buffer(n, 4)),
         own(codec{}, backend, std::span(&n, 1), pass_chunks),
         live(own.axis().n_words()),
         agreed(own.format().slot_bytes * pass_chunks),
@@ -89,31 +95,33 @@ struct scene {
     }
     for (std::size_t i = 0; i < live.size(); ++i) live.data()[i] = ~0U;
     own.count_live({live.data()});
+    // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
+    host_buffer<float> carried = random_buffer(n, 3);
+    for (std::size_t i = 0; i < n; ++i) {
+      carried.data()[i] *= 1.7F;
+      inverses.data()[i] = 1 / (inverses.data()[i] + 2);
+    }
+    own.carry(std::move(carried));
+  }
+  [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
+    return {heard(), &tensor, &numbers, &now, inverses.data()};
   }
   [[nodiscard]] view heard() const { return {codec{}, own.format(), agreed.data(), {live.data()}}; }
-  [[nodiscard]] onebit::turn<onebit::undo_in_gradients<float, float>> turn() {
-    return {&now, {live.data()}, {&tensor}};
+  [[nodiscard]] onebit::turn<onebit::undo_by_repeating> turn() {
+    return {&now, {live.data()}, {}, {}, {2}};
   }
 };
 
 /// The sender's encode pass in the steady state.
 class encode_pass {
  public:
-  static constexpr double bytes = 16.375;
+  static constexpr double bytes = 12.375;
 
   encode_pass(int threads, onebit::isa set, std::size_t n) : s_(threads, set, n) {
-    // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
-    host_buffer<float> carried = random_buffer(n, 3);
-    for (std::size_t i = 0; i < n; ++i) carried.data()[i] *= 1.7F;
-    s_.own.carry(std::move(carried));
     run();
     s_.own.finish(s_.turn());
   }
-  void run() {
-    const onebit::momentum_message<view, float, float> message{s_.heard(), &s_.tensor, &s_.numbers,
-                                                               &s_.now};
-    s_.own.encode(message, s_.turn(), s_.slots.data(), 0);
-  }
+  void run() { s_.own.encode(s_.message(), s_.turn(), s_.slots.data(), 0); }
   void run_axpy(const host& backend) {
     axpy(backend, s_.own.carried().values, s_.grads.data(), s_.n);
   }
@@ -122,33 +130,27 @@ class encode_pass {
   scene s_;
 };
 
-/// The update pass from a newly agreed momentum.
+/// The update from a newly agreed direction, tile by tile after the message.
 class update_pass {
  public:
-  static constexpr double bytes = 12.25;
+  static constexpr double bytes = 32.375;
 
   update_pass(int threads, onebit::isa set, std::size_t n)
-      : s_(threads, set, n), denominators_(random_buffer(n, 3)) {
-    s_.grads = {};
-    for (std::size_t i = 0; i < n; ++i) denominators_.data()[i] += 2;
+      : s_(threads, set, n), squares_(random_buffer(n, 5)) {
+    s_.own.encode(s_.message(), s_.turn(), s_.slots.data(), 0);
+    s_.own.finish(s_.turn());
   }
   void run() {
-    s_.backend.launch(s_.own.axis().tiles().size(),
-                      onebit::detail::adam_update_kernel<view, float, float>{s_.heard(),
-                                                                             s_.own.tiles(),
-                                                                             &s_.tensor,
-                                                                             &s_.numbers,
-                                                                             {denominators_.data()},
-                                                                             nullptr,
-                                                                             &s_.now});
+    s_.own.repeat(s_.message(), s_.turn(),
+                  onebit::detail::adam_update_kernel<view, float, float>{
+                      s_.heard(), s_.own.tiles(), &s_.tensor, &s_.numbers, nullptr, squares_.data(),
+                      &s_.now});
   }
-  void run_axpy(const host& backend) {
-    axpy(backend, denominators_.data(), s_.params.data(), s_.n);
-  }
+  void run_axpy(const host& backend) { axpy(backend, squares_.data(), s_.params.data(), s_.n); }
 
  private:
   scene s_;
-  host_buffer<float> denominators_;
+  host_buffer<float> squares_;
 };
 
 template <class Pass>

@@ -70,12 +70,11 @@ class contender {
   void compressed() {
     const onebit::momentum_message<exchange::view, float, float> message{
         exchange_->agreed(live()), tensor_.data(), numbers_.data(), now_.data()};
-    const onebit::turn<onebit::undo_in_gradients<float, float>> turn{
-        now_.data(), live(), {tensor_.data()}};
+    const onebit::turn<onebit::undo_by_repeating> turn{now_.data(), live(), {}};
     exchange_->agree(message, turn);
-    backend_.launch(exchange_->axis().tiles().size(),
-                    decode_kernel<exchange::view>{exchange_->heard(live()),
-                                                  exchange_->sender().tiles(), grads_.data()});
+    exchange_->repeat(message, turn,
+                      decode_kernel<exchange::view>{exchange_->heard(live()),
+                                                    exchange_->sender().tiles(), grads_.data()});
     exchange_->finish(turn);
     wire_->wait();
   }

@@ -8,19 +8,19 @@
 // copy over pass: 1 is a pass at the speed of memory. Below 2^24 elements the cache holds what is
 // moved, of both. Bytes that a pass has to move per element:
 //
-//   encode        16.375  carried read and written, gradients read and overwritten by the undo,
-//                         agreed signs in, live mask in, message out
+//   encode        12.375  carried, gradients and inverse denominators in, agreed signs in, live
+//                         mask in, message out
 //   serve          4.5    two ranks' signs in, residual read, live mask in, average's signs out
 //   serve_commit   8.5    residual read and written, signs of both and of the average, live mask in
-//   update        12.25   parameters read and written, denominators, agreed signs and live mask in
+//   update        32.375  carried, parameters and squares read and written, gradients and inverse
+//                         denominators in, two agreements' signs and live mask in
 //   adam          28      parameters, m and v read and written, gradients in
 //
 // Beside them what CUB makes of the simplest passes: what a device gives to code that does nothing
 // else.
 //
 //   cub_transform 12      y = a x + y
-//   cub_reduce     4      the sum of a vector, in no order that is told: it may depend on the
-//   device
+//   cub_reduce     4      the sum of a vector, in an order that may depend on the device
 //
 // The passes have loops of their own where CUB has none: one pass reads up to five streams, writes
 // three, and gathers a sum for each tile whose order, and so whose bits, are the host's on every
@@ -96,14 +96,17 @@ struct scene {
   }
 };
 
+/// A step's message: directions.
 class encode_pass {
  public:
-  static constexpr double bytes = 16.375;
+  static constexpr double bytes = 12.375;
 
   encode_pass(cudaStream_t stream, std::size_t n)
       : s_(stream, n),
+        params_(random_buffer(s_.backend, n, 1)),
         grads_(random_buffer(s_.backend, n, 2)),
-        tensor_(s_.entry(nullptr, grads_.data())),
+        inverses_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 4, 0.3F, 0.1F)),
+        tensor_(s_.entry(params_.data(), grads_.data())),
         agreed_(s_.make_slots()),
         slots_(s_.make_slots()) {
     // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
@@ -111,19 +114,18 @@ class encode_pass {
     run();
     s_.own.finish(turn());
   }
-  void run() {
-    const onebit::momentum_message<view, float, float> message{s_.heard(agreed_), tensor_.data(),
-                                                               s_.numbers.data(), s_.now.data()};
-    s_.own.encode(message, turn(), slots_.data(), 0);
-  }
+  void run() { s_.own.encode(message(), turn(), slots_.data(), 0); }
 
- private:
-  [[nodiscard]] onebit::turn<onebit::undo_in_gradients<float, float>> turn() {
-    return {s_.now.data(), s_.mask(), {tensor_.data()}};
+ protected:
+  [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
+    return {s_.heard(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), inverses_.data()};
+  }
+  [[nodiscard]] onebit::turn<onebit::undo_by_repeating> turn() {
+    return {s_.now.data(), s_.mask(), {}, {}, {2}};
   }
 
   scene s_;
-  onebit::cuda_buffer<float> grads_;
+  onebit::cuda_buffer<float> params_, grads_, inverses_;
   onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
   onebit::cuda_buffer<std::byte> agreed_, slots_;
 };
@@ -148,9 +150,14 @@ class serve_pass {
                           s_.own.format().chunks_per_bucket, s_.own.sums()});
     const onebit::tile_range segments = s_.own.axis().chunk_segments(0);
     s_.backend.launch(segments.end - segments.begin,
-                      onebit::scale_kernel<codec>{codec{}, s_.own.segments() + segments.begin,
-                                                  s_.own.sums(), nullptr, served_.data(),
-                                                  s_.own.format().scales_at, s_.now.data()});
+                      onebit::scale_kernel<codec>{codec{},
+                                                  s_.own.segments() + segments.begin,
+                                                  s_.own.sums(),
+                                                  nullptr,
+                                                  served_.data(),
+                                                  s_.own.format().scales_at,
+                                                  s_.now.data(),
+                                                  {2}});
   }
 
  protected:
@@ -179,32 +186,23 @@ class serve_commit_pass : public serve_pass {
   }
 };
 
-class update_pass {
+/// The update, tile by tile after the message, which the encode pass has not stored.
+class update_pass : public encode_pass {
  public:
-  static constexpr double bytes = 12.25;
+  static constexpr double bytes = 32.375;
 
   update_pass(cudaStream_t stream, std::size_t n)
-      : s_(stream, n),
-        params_(random_buffer(s_.backend, n, 1)),
-        denominators_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 3, 2)),
-        tensor_(s_.entry(params_.data(), nullptr)),
-        agreed_(s_.make_slots()) {}
+      : encode_pass(stream, n),
+        squares_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 5)) {}
   void run() {
-    s_.backend.launch(s_.own.axis().tiles().size(),
-                      onebit::detail::adam_update_kernel<view, float, float>{s_.heard(agreed_),
-                                                                             s_.own.tiles(),
-                                                                             tensor_.data(),
-                                                                             s_.numbers.data(),
-                                                                             {denominators_.data()},
-                                                                             nullptr,
-                                                                             s_.now.data()});
+    s_.own.repeat(message(), turn(),
+                  onebit::detail::adam_update_kernel<view, float, float>{
+                      s_.heard(slots_), s_.own.tiles(), tensor_.data(), s_.numbers.data(), nullptr,
+                      squares_.data(), s_.now.data()});
   }
 
  private:
-  scene s_;
-  onebit::cuda_buffer<float> params_, denominators_;
-  onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
-  onebit::cuda_buffer<std::byte> agreed_;
+  onebit::cuda_buffer<float> squares_;
 };
 
 class adam_pass : public plain_adam {

@@ -8,13 +8,17 @@ using namespace ablations;
 
 namespace {
 
+/// Ten dense steps where v follows, else a warm-up.
+freeze_options warm_up(std::uint64_t refreshes, std::uint64_t steps) {
+  return {.after = refreshes > 0 ? 10 : steps};
+}
 /// 1-bit Adam with any options and collective.
 template <class C = gather_scatter<sign<>>>
-row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 4) {
+row one_bit(const char* name, std::uint64_t refreshes, C collective = {}, double bound = 2) {
   return {name, family::adam, [=](const groups& g, threads t, const settings& s) {
             return quiet(one_bit_adam(g, t,
                                       {.adam = {.beta2 = s.adam.beta2, .max_step = bound},
-                                       .freeze = {.after = s.freeze_after},
+                                       .freeze = warm_up(refreshes, s.freeze_after),
                                        .refreshes = refreshes},
                                       collective));
           }};
@@ -30,11 +34,14 @@ row naive(const char* name, C collective) {
         return quiet(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
       }};
 }
-row lamb_with(const char* name, lamb_options o) {
-  return {name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
-            o.beta2 = s.adam.beta2;
-            return quiet(one_bit_lamb(g, t, {.lamb = o, .freeze = {.after = 2 * s.freeze_after}}));
-          }};
+row lamb_with(const char* name, std::uint64_t refreshes, lamb_options o) {
+  return {
+      name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
+        o.beta2 = s.adam.beta2;
+        return quiet(one_bit_lamb(
+            g, t,
+            {.lamb = o, .freeze = warm_up(refreshes, 2 * s.freeze_after), .refreshes = refreshes}));
+      }};
 }
 
 row zero_one(const char* name, intervals_options when, sign<> codec = {}, double bound = 2) {
@@ -57,6 +64,7 @@ std::vector<row> ablations::rows() {
       one_bit("1-bit Adam", 16),
       one_bit("  no bound on steps", 16, gather_scatter<sign<>>{}, 0),
       one_bit("  v frozen for good (the paper's)", 0, gather_scatter{sign<>{layer}}, 0),
+      one_bit("  v frozen for good, directions sent", 0),
       one_bit("  v frozen for good, no compression", 0, gather_scatter<identity>{}),
       one_bit("  no error feedback", 16, all_gather{forgetful_sign<>{}}),
       one_bit("  a scale per layer", 16, gather_scatter{sign<>{layer}}),
@@ -64,25 +72,21 @@ std::vector<row> ablations::rows() {
       one_bit("  L2 scale per block of 128", 16, gather_scatter{sign<l2_scale>{block}}),
       one_bit("  L1 scale per block of 128", 16, gather_scatter{sign<l1_scale>{block}}),
       one_bit("  one L2 scale for all layers", 16, gather_scatter{sign<>{granularity::vector()}}),
-      {"  message m / sqrt(v), v frozen", family::adam,
-       [](const groups& g, threads t, const settings& s) {
-         return quiet(optimizer("updates", g, t, compressed_updates(s.adam),
-                                freeze({.after = s.freeze_after}, s.adam.beta2),
-                                gather_scatter<sign<>>{}));
-       }},
       naive("naive: gradients compressed, v live", gather_scatter<sign<>>{}),
       naive("  no error feedback", all_gather{forgetful_sign<>{}}),
       zero_one("0/1 Adam", {}),
       zero_one("  no local steps", {.max_interval = 1}),
-      zero_one("  no bound on steps (the paper's)", {}, sign<>{layer}, 0),
+      zero_one("  no bound on steps, a scale per layer", {}, sign<>{layer}, 0),
       zero_one("  a scale per layer", {}, sign<>{layer}),
       zero_one("  L2 scale per block of 128", {}, sign<>{block}),
       {"lamb", family::lamb,
        [](const groups& g, threads t, const settings& s) {
          return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));
        }},
-      lamb_with("1-bit LAMB", {}),
-      lamb_with("  coefficient frozen", {.factor_min = 1, .factor_max = 1}),
-      lamb_with("  no momentum scaling", {.momentum_scaling = false}),
+      lamb_with("1-bit LAMB", 16, {}),
+      lamb_with("  no bound on steps", 16, {.max_step = 0}),
+      lamb_with("  v frozen for good (the paper's)", 0, {}),
+      lamb_with("  the paper's, coefficient frozen", 0, {.factor_min = 1, .factor_max = 1}),
+      lamb_with("  the paper's, no momentum scaling", 0, {.momentum_scaling = false}),
   };
 }

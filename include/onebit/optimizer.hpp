@@ -280,9 +280,6 @@ class optimizer {
   [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }  ///< a part
   [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }         ///< what sends
   [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }  ///< what is exchanged
-  [[nodiscard]] live_mask sent() const {
-    return parts_->lasting.sent_mask();
-  }  ///< what was: of residuals
   /// One tensor of a field of all elements, such as rule().variance(). Waits.
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {

@@ -109,7 +109,7 @@ class driven_exchange final : public driven {
     }
   }
   [[nodiscard]] flat worker_residual() override {
-    return copied(x_.sender().residual(live_.awake()), x_.sender(), backend_);
+    return copied(x_.sender().residual({}), x_.sender(), backend_);
   }
   [[nodiscard]] flat server_residual() override {
     if constexpr (dense) {

@@ -135,7 +135,7 @@ class eager_one_bit_adam {
       live_[at] = v_[at] > 0;
       if (!live_[at]) m_[at] = 0;
       const float root = std::sqrt(product(v_[at], static_cast<float>(v_correction)));
-      v_[at] = root + static_cast<float>(o.adam.eps);
+      v_[at] = 1.0F / (root + static_cast<float>(o.adam.eps));
     }
   }
 
@@ -180,7 +180,7 @@ class eager_one_bit_adam {
       }
     }
     for (std::size_t at = 0; at < n_; ++at) {
-      if (real(at)) move(at, live_[at] ? product(m_[at], m_correction) / v_[at] : 0.0F);
+      if (real(at)) move(at, live_[at] ? product(product(m_[at], m_correction), v_[at]) : 0.0F);
     }
   }
 

@@ -232,7 +232,7 @@ trace train(onebit::threads transport, const plan& p, Collective collective,
   t.agreed = copied(x.agreed(o.live()), x.sender(), backend);
   t.scales.assign(x.sender().scales().begin(), x.sender().scales().end());
   if constexpr (std::remove_cvref_t<decltype(x.sender())>::carries) {
-    t.worker_residual = copied(x.sender().residual(o.sent().awake()), x.sender(), backend);
+    t.worker_residual = copied(x.sender().residual({}), x.sender(), backend);
     const auto& server = x.server_residual();
     t.server_residual.assign(server.data(), server.data() + server.size());
   }

@@ -52,12 +52,12 @@ floats to_vector(const Buffer& b) {
 }
 
 /// v from the constant denominator sqrt(v) + eps.
-floats variance_of(floats denominators, double eps) {
-  for (float& d : denominators) {
-    const double root = static_cast<double>(d) - eps;
-    d = static_cast<float>(root * root);
+floats variance_of(floats inverses, double eps) {
+  for (float& inverse : inverses) {
+    const double root = 1 / static_cast<double>(inverse) - eps;
+    inverse = static_cast<float>(root * root);
   }
-  return denominators;
+  return inverses;
 }
 
 template <class Run>
@@ -138,7 +138,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
     floats mine;
     std::vector<floats> m(n_tensors), v(n_tensors), fresh(n_tensors);
     for (std::size_t k = 0; k < n_tensors; ++k) {
-      append(mine, optimizer.copy(x.sender().residual(optimizer.sent()), k));
+      append(mine, optimizer.copy(x.sender().residual(optimizer.live()), k));
       m[k] = optimizer.copy(x.agreed(optimizer.live()), k);
       for (float& y : m[k]) y *= optimizer.rule().layers()[k].inverse_k;
       v[k] = variance_of(optimizer.copy(onebit::flat_field{optimizer.rule().variance()}, k),
@@ -226,7 +226,7 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
       const floats m = gather(comm, flat(o.rule().momentum()));
       const floats v = flat(o.rule().variance());
       const floats sum = gather(comm, flat(o.rule().local_sum()));
-      const floats worker_error = gather(comm, o.copy(x.sender().residual(o.sent()), 0));
+      const floats worker_error = gather(comm, o.copy(x.sender().residual(o.live()), 0));
       const floats server_error = gather(comm, to_vector(x.server_residual()));
       if (comm.rank() != 0) continue;
       const std::string suffix = "_tensor" + std::to_string(k);

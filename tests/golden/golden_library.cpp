@@ -235,12 +235,12 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   auto& x = o.exchange();
   result.m = o.copy(x.agreed(o.live()), 0);
   if constexpr (std::remove_cvref_t<decltype(x)>::carries) {
-    result.worker_error = o.copy(x.sender().residual(o.sent()), 0);
+    result.worker_error = o.copy(x.sender().residual(o.live()), 0);
     result.server_error = to_vector(x.server_residual().data(), x.server_residual().size());
   }
-  // The rule keeps sqrt(v) + eps from the freeze on.
-  for (const float d : to_vector(o.rule().variance(), params.size())) {
-    const double root = static_cast<double>(d) - options.adam.eps;
+  // The rule keeps 1 / (sqrt(v) + eps) from the freeze on.
+  for (const float inverse : to_vector(o.rule().variance(), params.size())) {
+    const double root = 1 / static_cast<double>(inverse) - options.adam.eps;
     result.v.push_back(static_cast<float>(root * root));
   }
   return result;

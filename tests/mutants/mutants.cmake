@@ -24,8 +24,8 @@ mutant("Adam does not correct the bias of v" onebit/rule/adam.hpp
   [==[c.template denominator<L>(v_new, v_correction);]==]
   [==[c.template denominator<L>(v_new, PLANTED ? 1.0F : v_correction);]==])
 mutant("1-bit Adam forgets max_step" onebit/rule/following.hpp
-  [==[if (!frozen_ || !(options_.max_step > 0)) return {};]==]
-  [==[if (!frozen_ || PLANTED || !(options_.max_step > 0)) return {};]==])
+  [==[return directions() ? scale_bound{static_cast<float>(options_.max_step)} : scale_bound{};]==]
+  [==[return directions() && !PLANTED ? scale_bound{static_cast<float>(options_.max_step)} : scale_bound{};]==])
 mutant("1-bit Adam's v is the mean of the ranks' squares, not the mean's" onebit/rule/following.hpp
   [==[part = part < 1 ? part : 1.0F;]==]
   [==[part = part < 1 && !PLANTED ? part : 1.0F;]==])
@@ -54,9 +54,9 @@ mutant("clipping scales small gradients up" onebit/core/clipping.hpp
 
 # -- exchanges and compressors: 13 to 22 ---------------------------------------------------------
 
-mutant("messages are measured in other units than they are sent in" onebit/collective/encode.hpp
-  [==[L::div(y, L::max(unit, L::set(1e-37F)));]==]
-  [==[PLANTED ? y : L::div(y, L::max(unit, L::set(1e-37F)));]==])
+mutant("a server's residual stays in the units of the old v" onebit/collective/encode.hpp
+  [==[e.store(k, L::mul(e.load(k), L::load(factors + (t.word + k) * 32)));]==]
+  [==[e.store(k, PLANTED ? e.load(k) : L::mul(e.load(k), L::load(factors + (t.word + k) * 32)));]==])
 mutant("the worker's residual is forgotten" onebit/compressor/sign.hpp
   [==[return L::sub(y, L::with_sign_of(y, L::set(s)));]==]
   [==[return PLANTED && s > 0 ? L::set(0.0F) : L::sub(y, L::with_sign_of(y, L::set(s)));]==])

@@ -69,9 +69,9 @@ std::vector<double> root_ratios(int n_ranks, const shown_gradients& g, std::uint
       CHECK_FALSE(report.skipped);
       if (report.phase == onebit::phase::dense || report.collectives < 4) continue;
       found.clear();  // v was refreshed: of the gradients before this step
-      const auto d = o.copy(onebit::flat_field{o.rule().variance()}, 0);
+      const auto inverse = o.copy(onebit::flat_field{o.rule().variance()}, 0);
       for (std::size_t i = 0; i < n_shown; ++i) {
-        found.push_back(static_cast<double>(d[i]) / std::sqrt(v[i] / (1 - bias)));
+        found.push_back(1 / (static_cast<double>(inverse[i]) * std::sqrt(v[i] / (1 - bias))));
       }
     }
     std::sort(found.begin(), found.end());
@@ -207,8 +207,8 @@ TEST_CASE("v follows: down to nothing where gradients end, and no element dies o
       g.assign(64, step < 60 ? 1.0F : 0.0F);
       (void)o.step(1e-3F);
       if (step % 100 != 99) continue;
-      const auto d = o.copy(onebit::flat_field{o.rule().variance()}, 0);
-      for (const float of : d) CHECK(of < (step < 1000 ? 0.5F : 1e-6F));
+      const auto inverse = o.copy(onebit::flat_field{o.rule().variance()}, 0);
+      for (const float of : inverse) CHECK(1 / of < (step < 1000 ? 0.5F : 1e-6F));
     }
   });
 }
@@ -342,10 +342,17 @@ TEST_CASE("v follows: a checkpoint of the form without it is refused, and the ot
     };
     check(lamb);
     check(zero_one);
+    check([&](bool directions) {  // v is frozen in both
+      return onebit::one_bit_adam(
+          groups, t,
+          {.adam = {.max_step = directions ? 2.0 : 0}, .freeze = {.after = 4}, .refreshes = 0});
+    });
     return all;
   });
   for (const auto& all : told) {
-    REQUIRE(all.size() == 4);
+    REQUIRE(all.size() == 6);
+    CHECK(all[4].find("its messages are directions, and here") != std::string::npos);
+    CHECK(all[5].find("its messages are momenta, and here") != std::string::npos);
     for (std::size_t i = 0; i < 4; ++i) {
       CAPTURE(all[i]);
       CHECK(all[i].find(i % 2 == 0

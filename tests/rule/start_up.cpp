@@ -140,17 +140,21 @@ TEST_CASE("max_step: small gradients that share a scale with large ones move by 
     })[0];
   };
   const onebit::gather_scatter one_scale{onebit::sign<>{onebit::granularity::layer()}};
+  // without a bound: the papers' forms, which send momenta
   const auto one_bit = [&](double bound) {
     return [&, bound](const auto& g, auto t) {
-      return onebit::one_bit_adam(g, t, {.adam = {.max_step = bound}, .freeze = {.after = 20}},
-                                  one_scale);
+      return onebit::one_bit_adam(
+          g, t,
+          {.adam = {.max_step = bound}, .freeze = {.after = 20}, .refreshes = bound > 0 ? 16U : 0U},
+          one_scale);
     };
   };
   const auto zero_one = [&](double bound) {
     return [&, bound](const auto& g, auto t) {
-      return onebit::zero_one_adam(
-          g, t, {.adam = {.max_step = bound}, .schedule = {.warmup_steps = 20, .max_interval = 1}},
-          one_scale);
+      return onebit::zero_one_adam(g, t,
+                                   {.adam = {.max_step = bound, .keeps_squares = bound > 0},
+                                    .schedule = {.warmup_steps = 20, .max_interval = 1}},
+                                   one_scale);
     };
   };
   CHECK(farthest([](const auto& g, auto t) { return onebit::adam(g, t); }) < 3);

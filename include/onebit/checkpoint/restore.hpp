@@ -250,7 +250,7 @@ template <class E>
   x.visit_owed(
       [&](auto& s, tile_range tiles, bool every_rank) {
         const std::size_t holders = every_rank ? n_ranks : n_ranks / ranks_per_node;
-        add(s, tiles, s.residual(old.sent_mask()), 1.0F / static_cast<float>(holders));
+        add(s, tiles, s.residual(old.mask()), 1.0F / static_cast<float>(holders));
       },
       [&](auto& s, tile_range tiles, const carried_words& residual, const slot_format& f) {
         add(s, tiles, served_field{residual, f}, 1.0F);

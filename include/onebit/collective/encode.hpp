@@ -93,17 +93,10 @@ struct residual_field {
     float scale;
     live_mask before;
     std::size_t word;
-    step_bound::reader<L> bound;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(k, place.load(k)); }
     /// That of word k, which carries y.
     ONEBIT_HD typename L::value of(std::uint32_t k, const typename L::value& y) const {
       if constexpr (WordCompressor<C>) {
-        if constexpr (BoundedCompressor<C>) {
-          if (bound) {
-            const auto lost = detail::residual_of_words<L>(codec, y, scale, bound(k));
-            return before.template keep<L>(word + k, lost);
-          }
-        }
         return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, y, scale));
       } else {
         return y;
@@ -112,7 +105,7 @@ struct residual_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {codec, carried.at<L>(t), scales[t.group], before, t.word, before.bound.at<L>(t)};
+    return {codec, carried.at<L>(t), scales[t.group], before, t.word};
   }
 };
 
@@ -154,24 +147,6 @@ struct worker_carry {
 
 // The passes of an exchange over the flat axis: by tile.
 
-namespace detail {
-
-/// y / unit; NaN where y is not finite. Far beyond a scale's bound all is one, also over a unit of
-/// 0: the squares of what is sent are finite.
-template <class L>
-ONEBIT_HD typename L::value in_units(const typename L::value& y, const typename L::value& unit) {
-  const auto z = L::div(y, L::max(unit, L::set(1e-37F)));
-  return L::fma(y, L::set(0.0F), L::bound(z, 1e15F));
-}
-
-}  // namespace detail
-
-/// Whether elements are sent in units of their own: those of step_bound.
-template <class C>
-[[nodiscard]] ONEBIT_HD bool sends_units(const live_mask& live) {
-  return BoundedCompressor<C> && live.bound.denominators != nullptr;
-}
-
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
 /// worker's value (by a tile compressor, the new residual) into the carried buffer.
 template <class C, class Produce, class Carry>
@@ -204,7 +179,6 @@ struct encode_kernel {
     auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
       const C own = codec;  // which nothing that is stored can change
-      const auto unit = live.bound.template at<L>(t);
       state.begin();
       constexpr bool several = L::words > 1;  // then the next ones come while these are computed
       auto ahead = state.load(0);
@@ -214,14 +188,7 @@ struct encode_kernel {
         const auto said = message(k, state.residual(k, old));
         const auto y = live.template keep<L>(t.word + k, said, check);
         state.replace(k, old, y);
-        std::byte* const code = out + k * own.word_bytes;
-        if constexpr (BoundedCompressor<C>) {
-          if (unit) {
-            detail::encode_words<L>(own, code, detail::in_units<L>(y, unit(k)), sum);
-            continue;
-          }
-        }
-        detail::encode_words<L>(own, code, y, sum);
+        detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
       }
     } else {
       detail::tile_values<L> values(tile_room::work);
@@ -379,17 +346,47 @@ struct scale_in_place_kernel {
   }
 };
 
-/// Makes the scales of a slot 0: what it says is 0 then.
-struct forget_kernel {
-  static constexpr bool serial = true;
-  std::byte* slots;
+/// The server's residual, each element times a factor of its own.
+struct rescale_residual_kernel {
+  static constexpr bool rare = true;
+  const float* factors;  ///< on the flat axis
+  const tile* tiles;
+  std::size_t first_tile;
   slot_format format;
+  carried_words residual;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    std::byte* const slot = slots + i * format.slot_bytes;
-    for (std::size_t at = format.scales_at; at < format.status_at; at += sizeof(float))
-      L::store_scalar(reinterpret_cast<float*>(slot + at), 0.0F);
+    const tile& t = tiles[first_tile + i];
+    const auto e = residual.from<L>(format.served_word(t));
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      e.store(k, L::mul(e.load(k), L::load(factors + (t.word + k) * 32)));
+    }
+  }
+};
+
+/// The same of a message that was agreed, where nothing is carried: n copies of it.
+template <class C>
+struct rescale_message_kernel {
+  static constexpr bool rare = true;
+  C codec;
+  const float* factors;
+  const tile* tiles;
+  slot_format format;
+  std::byte* slots;
+  std::size_t n, message_bytes;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    for (std::size_t r = 0; r < n; ++r) {
+      std::byte* const slot = slots + r * message_bytes + t.chunk * format.slot_bytes;
+      const detail::tile_reader<L, C> value(codec, format, slot, t, i);
+      for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+        const auto y = L::mul(value(k), L::load(factors + (t.word + k) * 32));
+        codec.template encode<L>(slot + format.payload_at(t, i) + k * codec.word_bytes, y);
+      }
+    }
   }
 };
 

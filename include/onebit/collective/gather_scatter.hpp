@@ -171,10 +171,10 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     gathering_.clear();
     n_sent_ = n_served_ = n_taken_ = 0;
     if constexpr (carries) {
-      auto residual = server_.finish(sender_, mean(0, t.live), own_chunk(0), said(t), t);
+      auto residual = server_.finish(sender_, mean(0), own_chunk(0), heard({}), t);
       if (!travels()) residual.n = 0;
       for (int b = 1; b < axis().n_buckets() && travels(); ++b) {
-        const auto another = server_.finish(sender_, mean(b, t.live), own_chunk(b), said(t), t);
+        const auto another = server_.finish(sender_, mean(b), own_chunk(b), heard({}), t);
         sender_.backend().launch(another.n, another.kernel);
       }
       sender_.finish_with(t, residual, gathered_.keeping(t.now));
@@ -185,8 +185,11 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
 
   /// See sender.
   template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
-    sender_.settle(held, t, axis().all_tiles(), gathered_.current(), buckets() * ranks());
+  [[gnu::cold]] void settle(const Held& held, const float* factors, const turn<Undo>& t) {
+    sender_.settle(held, factors, t, axis().all_tiles(), gathered_.current(), 1);
+    for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
+      server_.settle(sender_, sender_.format(), own_chunk(b), factors, t);
+    }
   }
 
   /// What it has still to send, for a job that goes on with other ranks: worker(sender, tiles,
@@ -221,14 +224,9 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     return {sender_.codec(), sender_.format(), slots, live, room};
   }
   /// Of the messages for bucket b.
-  [[nodiscard]] mean_view<C> mean(int b, const live_mask& live) {
+  [[nodiscard]] mean_view<C> mean(int b) {
     return server<C, B>::mean(sender_.codec(), sender_.format(), received().counted(b),
-                              wire_.size(), live);
-  }
-  /// What was heard, of those that sleep too.
-  template <class Undo>
-  [[nodiscard]] view said(const turn<Undo>& t) {
-    return heard(t.live.awake());
+                              wire_.size());
   }
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(wire_.size()); }
   [[nodiscard]] std::size_t buckets() const { return sender_.n_buckets(); }
@@ -296,11 +294,10 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     const auto part = static_cast<std::uint32_t>(b);
     std::byte* slot = served().at(b);
     // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
-    server_.serve(sender_, mean(b, t.live), own_chunk(b), t, served().counted(b),
-                  [&](const auto& scales) {
-                    sender_.check_and_seal(scales, check(received().at(b), 1, part, t.now),
-                                           sender_.seal(slot, 1, slot_place::served + part, t.now));
-                  });
+    server_.serve(sender_, mean(b), own_chunk(b), t, served().counted(b), [&](const auto& scales) {
+      sender_.check_and_seal(scales, check(received().at(b), 1, part, t.now),
+                             sender_.seal(slot, 1, slot_place::served + part, t.now));
+    });
     if (buckets() > 1) {
       gathering_.add(wire_.start_all_gather(slot, hearing().at(b), slot_bytes()));
     } else {

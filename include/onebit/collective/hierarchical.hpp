@@ -137,11 +137,10 @@ class hierarchical_exchange {
                    .first_rank = me,
                    .rank_stride = l,
                    .tell = true});
-    server_.serve(
-        sender_, mean(t.live), own_chunk(), t, held_.served.data(), [&](const auto& scales) {
-          sender_.then_seal(scales,
-                            sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now));
-        });
+    server_.serve(sender_, mean(), own_chunk(), t, held_.served.data(), [&](const auto& scales) {
+      sender_.then_seal(scales,
+                        sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now));
+    });
     across_.all_gather(held_.served.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, held_.gathered.next(), bucket_bytes(f));
     sender_.check({.now = t.now,
@@ -163,8 +162,7 @@ class hierarchical_exchange {
   template <class Undo>
   [[gnu::cold]] void finish(const turn<Undo>& t) {
     if constexpr (sender_type::carries) {
-      const auto residual =
-          server_.finish(sender_, mean(t.live), own_chunk(), heard(t.live.awake()), t);
+      const auto residual = server_.finish(sender_, mean(), own_chunk(), heard({}), t);
       finish_with(t, residual, held_.gathered.keeping(t.now));
     } else {
       finish_with(t, held_.gathered.keeping(t.now));
@@ -172,16 +170,19 @@ class hierarchical_exchange {
   }
 
   template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
-    sender_.settle(held, t, carried_tiles(), held_.gathered.current(),
-                   shares() * sender_.format().chunks_per_bucket);
+  [[gnu::cold]] void settle(const Held& held, const float* factors, const turn<Undo>& t) {
+    sender_.settle(held, factors, t, carried_tiles(), held_.gathered.current(), 1);
+    server_.settle(sender_, mean().format, own_chunk(), factors, t);
+    if constexpr (Accumulates) {
+      if (!flat()) exact_.settle(held, factors, t, exact_.axis().all_tiles(), nullptr, 0);
+    }
   }
   [[nodiscard]] tile_range carried_tiles() const { return axis().bucket_at(local_.rank()).tiles; }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_owed(const Worker& worker, const Server& server) {
     if constexpr (sender_type::carries) {
       worker(sender_, carried_tiles(), false);
-      server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean({}).format);
+      server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean().format);
     }
     if constexpr (Accumulates) {
       if (!flat()) worker(exact_, exact_.axis().all_tiles(), true);
@@ -263,16 +264,16 @@ class hierarchical_exchange {
   /// What the share's encode pass overwrites is saved here: it reads no gradients.
   template <class Undo>
   [[nodiscard]] turn<undo_in_buffer> share_turn(const turn<Undo>& t) {
-    return {t.now, t.live, {held_.undo.data(), share_first()}, t.before};
+    return {t.now, t.live, {held_.undo.data(), share_first()}, t.before, t.bound};
   }
   [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
     return {sender_.codec(), sender_.format(), slots, live};
   }
   /// The server holds one chunk: of the only bucket that this rank serves.
-  [[nodiscard]] mean_view<C> mean(const live_mask& live) const {
+  [[nodiscard]] mean_view<C> mean() const {
     slot_format f = sender_.format();
     f.chunks_per_bucket = static_cast<std::uint32_t>(axis().n_slots());
-    return server<C, B>::mean(sender_.codec(), f, held_.received.data(), across_.size(), live);
+    return server<C, B>::mean(sender_.codec(), f, held_.received.data(), across_.size());
   }
 
   wire local_, across_;

@@ -250,24 +250,12 @@ ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, fl
   }
   return v;
 }
-/// What was sent in units of the elements' bounds, if there are any.
 template <class L, class C>
-ONEBIT_HD typename L::value out_of_units(const typename L::value& v,
-                                         const step_bound::reader<L>& units, std::uint32_t k) {
-  if constexpr (BoundedCompressor<C>) {
-    // a product would be contracted with a sum of it
-    if (units) return L::fma(v, units(k), L::set(0.0F));
-  }
-  return v;
-}
-/// `units`: none, or those of its elements.
-template <class L, class C, class... Units>
 ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::value& y,
-                                              float scale, const Units&... units) {
+                                              float scale) {
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
-    word_of<L>(v, j) =
-        codec.template residual<one_word<L>>(word_of<L>(y, j), scale, word_of<L>(units, j)...);
+    word_of<L>(v, j) = codec.template residual<one_word<L>>(word_of<L>(y, j), scale);
   }
   return v;
 }
@@ -287,19 +275,17 @@ struct tile_reader {
   C codec{};
   const std::byte* words = nullptr;
   float scale = 0;
-  step_bound::reader<L> bound{};
 
   tile_reader() = default;
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index, tile_room = {}, const step_bound& of = {})
-      : codec(c), words(slot + f.payload_at(t, index)), scale(0), bound(of.at<L>(t)) {
+                        std::size_t index, tile_room = {})
+      : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
     if constexpr (C::scaled) {
       scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
     }
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    const std::byte* const word = words + k * codec.word_bytes;
-    return out_of_units<L, C>(decode_words<L>(codec, word, scale), bound, k);
+    return decode_words<L>(codec, words + k * codec.word_bytes, scale);
   }
 };
 
@@ -308,7 +294,7 @@ struct tile_reader<L, C, false> {
   tile_values<L> values;
 
   ONEBIT_HD tile_reader(const C& codec, const slot_format& f, const std::byte* slot, const tile& t,
-                        std::size_t index, tile_room room, const step_bound& = {})
+                        std::size_t index, tile_room room)
       : values(room) {
     decode_tile<L>(codec, slot + f.payload_at(t, index), t.n, values);
   }
@@ -325,20 +311,18 @@ struct tile_sum {
   const std::byte* scales;
   std::size_t stride;
   int n;
-  step_bound::reader<L> bound;
 
   ONEBIT_HD tile_sum(const C& c, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room = {}, const step_bound& of = {})
+                     const tile& t, std::size_t index, tile_room = {})
       : codec(c),
         words(slots + f.payload_at(t, index)),
         scales(slots + f.scales_at + t.segment * sizeof(float)),
         stride(f.slot_bytes),
-        n(n_slots),
-        bound(of.at<L>(t)) {}
+        n(n_slots) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
     typename L::value sum = from(0, k);
     for (int r = 1; r < n; ++r) sum = L::add(sum, from(r, k));
-    return out_of_units<L, C>(sum, bound, k);
+    return sum;
   }
 
  private:
@@ -364,17 +348,15 @@ concept SignCompressor = requires {
 template <SignSummingLanes L, SignCompressor C>
 struct tile_sum<L, C, true> {
   typename one_word<L>::sum_of_four sum;
-  step_bound::reader<L> bound;
 
   ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room = {}, const step_bound& of = {})
+                     const tile& t, std::size_t index, tile_room = {})
       : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
-            f.slot_bytes, n_slots),
-        bound(of.at<L>(t)) {}
+            f.slot_bytes, n_slots) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
     typename L::value v;
     sum(v.word, k);
-    return out_of_units<L, C>(v, bound, k);
+    return v;
   }
 };
 
@@ -383,7 +365,7 @@ struct tile_sum<L, C, false> {
   tile_values<L> values;
 
   ONEBIT_HD tile_sum(const C& codec, const slot_format& f, const std::byte* slots, int n_slots,
-                     const tile& t, std::size_t index, tile_room room, const step_bound& = {})
+                     const tile& t, std::size_t index, tile_room room)
       : values(room) {
     float* const sum = values.data();
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) L::store(sum + 32 * k, L::set(0.0F));
@@ -423,7 +405,7 @@ struct gathered_view {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index,
-                                      room, live.bound),
+                                      room),
             live, t.word};
   }
 };
@@ -457,7 +439,7 @@ struct mean_view {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const std::size_t first = format.bucket_of(t) * static_cast<std::size_t>(n_slots);
     return {detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t,
-                                   index, room, live.bound),
+                                   index, room),
             inverse, live, t.word};
   }
 };

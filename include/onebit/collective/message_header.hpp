@@ -36,19 +36,25 @@ struct scale_entry {
   std::uint32_t chunk = 0;
   std::uint32_t place = 0;  ///< among the scales of its slot
   std::uint32_t group = 0;
+  std::uint32_t first_tensor = 0, last_tensor = 0;  ///< of its elements
   std::uint64_t n_live = 0;
-  tile_range segments;  ///< of a group: its parts, one a chunk
+  tile_range segments{};  ///< of a group: its parts, one a chunk
 };
 
 /// The scales of an axis: of the worker phase by group, of the server phase by segment.
 [[gnu::cold]] inline void make_scale_entries(const layout& axis, std::vector<scale_entry>& groups,
                                              std::vector<scale_entry>& segments) {
-  const auto count = [&](tile_range r) {
-    std::uint64_t n = 0;
-    for (auto i = r.begin; i < r.end; ++i) n += axis.tiles()[i].n;
-    return n;
+  const auto entry = [&](tile_range r, std::uint32_t chunk, std::uint32_t place,
+                         std::uint32_t group) {
+    scale_entry e{r, chunk, place, group};
+    for (auto i = r.begin; i < r.end; ++i) e.n_live += axis.tiles()[i].n;
+    if (r.begin < r.end) {
+      e.first_tensor = axis.tiles()[r.begin].tensor;
+      e.last_tensor = axis.tiles()[r.end - 1].tensor;
+    }
+    return e;
   };
-  for (const tile_range& g : axis.groups()) groups.push_back({g, 0, 0, 0, count(g), {}});
+  for (const tile_range& g : axis.groups()) groups.push_back(entry(g, 0, 0, 0));
   std::uint32_t place = 0, last_chunk = 0;
   for (const segment& s : axis.segments()) {
     if (s.chunk != last_chunk) place = 0;
@@ -56,7 +62,7 @@ struct scale_entry {
     tile_range& parts = groups[s.group].segments;
     const auto at = static_cast<std::uint32_t>(segments.size());
     parts = {parts.end == 0 ? at : parts.begin, at + 1};
-    segments.push_back({s.tiles, s.chunk, place++, s.group, count(s.tiles), {}});
+    segments.push_back(entry(s.tiles, s.chunk, place++, s.group));
   }
 }
 
@@ -71,7 +77,7 @@ struct scale_kernel {
   std::byte* slot;  ///< where the scales are written, or null
   std::size_t scales_at;
   step_scalars* now;
-  bool bounded;  ///< by 1
+  scale_bound bound;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -84,11 +90,24 @@ struct scale_kernel {
       s = static_cast<float>(sum);
     }
     if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->bad);
-    if (bounded && s > 1) s = 1;
+    if constexpr (WordCompressor<C>) {
+      if (C::scaled && bound.most > 0 && s > most_of(e)) s = most_of(e);
+    }
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
       L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);
     }
+  }
+
+ private:
+  /// Of tensors that share a scale the largest bound.
+  [[nodiscard]] ONEBIT_HD float most_of(const scale_entry& e) const {
+    if (bound.factors == nullptr) return bound.most;
+    float factor = 0;
+    for (auto t = e.first_tensor; t <= e.last_tensor; ++t) {
+      factor = bound.factors[t] > factor ? bound.factors[t] : factor;
+    }
+    return bound.most * factor;
   }
 };
 

@@ -78,7 +78,7 @@ class sender {
     }
     const group_scale_kernel<C> scale{
         {codec_, groups_.data() + part.groups.begin, sums_.data(),
-         scales_.next() + part.groups.begin, nullptr, 0, t.now, sends_units<C>(t.live)},
+         scales_.next() + part.groups.begin, nullptr, 0, t.now, t.bound},
         scaled ? segments_.data() : nullptr,
         slots,
         format_};
@@ -118,18 +118,21 @@ class sender {
   [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
     accumulate(produce, t, axis_.all_tiles());
   }
-  /// When a step has been kept, and before its bound and mask change: the residuals that are
-  /// rebuilt with them are carried as they are, with `held`, a message of what the next one takes
-  /// of what was agreed, in the n slots there; these say 0 from then on. The next message has the
-  /// bits that it would have had. A compressor that neither scales nor bounds needs none of that.
-  /// 8 bytes per element.
+  /// When a step has been kept, and the units of its message change: the residual becomes
+  /// held(residual), so that the next message, which takes what was agreed in the old units, is one
+  /// in the new. Where nothing is carried what was agreed, n messages at `agreed`, takes `factors`
+  /// (by element: the new units of an old one) itself. 12 bytes per element.
   template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t, tile_range tiles,
-                            std::byte* agreed, std::size_t n) {
-    if constexpr (by_word && scaled) {
+  [[gnu::cold]] void settle(const Held& held, [[maybe_unused]] const float* factors,
+                            const turn<Undo>& t, tile_range tiles,
+                            [[maybe_unused]] std::byte* agreed, [[maybe_unused]] std::size_t n) {
+    if constexpr (carries) {
       accumulate(held, t, tiles);
-      if (agreed == nullptr) n = 0;
-      launch_commit(backend_, t.now, n, forget_kernel{agreed, format_});
+    } else if (agreed != nullptr) {
+      const std::size_t bytes = format_.slot_bytes * static_cast<std::size_t>(axis_.n_slots());
+      launch_commit(
+          backend_, t.now, axis_.tiles().size(),
+          rescale_message_kernel<C>{codec_, factors, this->tiles(), format_, agreed, n, bytes});
     }
   }
   /// Ends a step with an encode pass: the scales of it hold, or the carried values are those of
@@ -152,7 +155,7 @@ class sender {
     }
   }
 
-  /// This rank's residual, as a field; of what was live, and bounded, when it was last sent.
+  /// This rank's residual, as a field; of what was live when it was last sent.
   [[nodiscard]] residual_field<C> residual(const live_mask& before) {
     return {codec_, carried(), scales_.current(), before};
   }
@@ -317,9 +320,8 @@ class server {
 
   /// What the slots in `received` say on average.
   [[nodiscard]] static mean_view<C> mean(const C& codec, const slot_format& format,
-                                         const std::byte* received, int n_ranks,
-                                         const live_mask& live) {
-    return {codec, format, received, n_ranks, 1.0F / static_cast<float>(n_ranks), live.awake()};
+                                         const std::byte* received, int n_ranks) {
+    return {codec, format, received, n_ranks, 1.0F / static_cast<float>(n_ranks), {}};
   }
 
   /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket; `end` runs
@@ -343,7 +345,7 @@ class server {
                                 sender<C, B>::scaled ? slot : nullptr,
                                 f.scales_at,
                                 t.now,
-                                sends_units<C>(t.live)};
+                                t.bound};
     end(calls{scale, std::size_t{segments.end - segments.begin}});
   }
   /// What ends a step for a chunk, where the compressor carries: the residual is what was meant
@@ -359,6 +361,16 @@ class server {
                  std::size_t{own.end - own.begin}};
   }
 
+  /// A chunk's residual in other units: see sender::settle.
+  template <class Undo>
+  [[gnu::cold]] void settle(sender<C, B>& s, const slot_format& format, int chunk,
+                            const float* factors, const turn<Undo>& t) {
+    if constexpr (carries) {
+      const tile_range own = s.axis().chunk_tiles(chunk);
+      launch_commit(s.backend(), t.now, own.end - own.begin,
+                    rescale_residual_kernel{factors, s.tiles(), own.begin, format, words()});
+    }
+  }
   /// By element, chunk after chunk.
   [[nodiscard]] const residual_buffer& residual() const { return residual_; }
   [[nodiscard]] carried_words words() { return {residual_.data(), 0}; }

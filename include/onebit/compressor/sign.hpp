@@ -107,15 +107,8 @@ struct sign {
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return L::sub(y, L::with_sign_of(y, L::set(s)));
   }
-  /// The same where each element is sent in a unit of its own.
-  template <class L>
-  ONEBIT_HD typename L::value residual(const typename L::value& y, float s,
-                                       const typename L::value& unit) const {
-    // a product would be contracted with the difference
-    return L::sub(y, L::fma(L::with_sign_of(y, L::set(s)), unit, L::set(0.0F)));
-  }
 };
 
-static_assert(BoundedCompressor<sign<l2_scale>> && BoundedCompressor<sign<l1_scale>>);
+static_assert(WordCompressor<sign<l2_scale>> && WordCompressor<sign<l1_scale>>);
 
 }  // namespace onebit::inline v0_1

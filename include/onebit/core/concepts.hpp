@@ -121,7 +121,8 @@ concept Memory = std::copy_constructible<M> &&
 // -- value <-> bits ------------------------------------------------------------------------------
 
 /// A compressor whose codec works word by word and fuses into the passes that produce and use the
-/// values: `sign`, `identity`. See compressor/sign.hpp for what each member means.
+/// values: `sign`, `identity`. See compressor/sign.hpp for what each member means. `decode` and
+/// `residual` may be given a smaller scale than `scale` gave: a rule's bound.
 template <class C>
 concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in, double statistic,
                                   std::uint64_t n, const detail::any_lanes::value& v) {
@@ -134,14 +135,6 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
   { c.template decode<detail::any_lanes>(in, 1.0F) } -> std::same_as<detail::any_lanes::value>;
   { c.template accumulate<detail::any_lanes>(v, v) } -> std::same_as<detail::any_lanes::value>;
   { c.template residual<detail::any_lanes>(v, 1.0F) } -> std::same_as<detail::any_lanes::value>;
-};
-
-/// One that can send each element of a word in a unit of its own, y / unit, with a scale of at most
-/// 1: what it cuts stays in the residual, which takes the units, too. `sign` is.
-template <class C>
-concept BoundedCompressor = WordCompressor<C> &&
-    requires(const C c, const detail::any_lanes::value& v) {
-  { c.template residual<detail::any_lanes>(v, 1.0F, v) } -> std::same_as<detail::any_lanes::value>;
 };
 
 /// The short way to write a compressor: a codec for a tile of at most 4096 floats, whose residual
@@ -218,6 +211,8 @@ struct rule_defaults {
   void done(const step_plan&, float) {}
   /// Whether `freeze` was called: asked of rules with local steps, which exchange before it too.
   [[nodiscard]] bool frozen() const { return false; }
+  /// The largest scale with which its messages are sent.
+  [[nodiscard]] scale_bound bound() const { return {}; }
 };
 
 /// What every rule has. `at` is the tiled axis (step_context.hpp): all that a rule sees of the
@@ -241,6 +236,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis, const detail::an
   { fixed.must_know() } -> std::convertible_to<bool>;
   r.done(plan, 0.0F);
   { fixed.frozen() } -> std::convertible_to<bool>;
+  { fixed.bound() } -> std::same_as<scale_bound>;
 };
 
 /// A rule whose messages are exchanged.
@@ -259,14 +255,6 @@ concept TilewiseRule = ExchangeRule<R> &&
     requires(R r, const detail::any_tiled<R>& at, const detail::any_field& heard,
              const detail::any_field& agreed, const launch_tiles& last) {
   r.apply(heard, agreed, at, last);
-};
-
-/// A rule that says how far the elements of its messages may go, where their compressor is a
-/// BoundedCompressor.
-template <class R>
-concept BoundingRule = ExchangeRule<R> && requires(const R fixed) {
-  { fixed.bound() } -> std::same_as<step_bound>;       // of this step's message
-  { fixed.sent_bound() } -> std::same_as<step_bound>;  // of the last that was exchanged
 };
 
 /// A rule that freezes something at the end of the warm-up, and hands its momentum over. `freeze`
@@ -306,9 +294,11 @@ concept RefreshingRule = ExchangeRule<R> &&
   r.take_kept(r.make_kept());
   r.squares(at);                                         // what is averaged: see squares_average
   r.learn(mean, at, at, std::declval<step_scalars*>());  // from the mean, and its axis
-  fixed.held(mean, at);          // what the next message takes of what was agreed, as a message
-  r.follow(mean, at, at, live);  // the same, when the exchange has ended
-  r.archive_squares(a);          // what it keeps of its own, and `archive` does not have
+  r.follow(mean, at, at, live);                          // the same, when the exchange has ended
+  fixed.held(mean, at);  // what a residual becomes then, and with it what was agreed
+  { fixed.rescaling() } -> std::convertible_to<const float*>;  // by element: units then and now
+  r.restart(at);                                               // begins to keep squares anew
+  r.archive_squares(a);  // what it keeps of its own, and `archive` does not have
 };
 
 /// A rule with steps in which nothing travels.
@@ -353,7 +343,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.send_next(message, t);
   x.agree(message, t);
   x.accumulate(message, t);
-  x.settle(message, t);  // what was agreed moves to what is carried, as this message: see `sender`
+  x.settle(message, static_cast<const float*>(nullptr), t);  // other units: see `sender`
   x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
   x.carried_tiles(), x.visit_owed(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any

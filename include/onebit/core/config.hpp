@@ -49,7 +49,6 @@ struct bf16;          // element_types.hpp
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
 struct live_mask;     // step_context.hpp
-struct step_bound;    // the same
 struct launch_tiles;  // the same
 struct step_scalars;  // step_state.hpp
 class wire;           // transport/wire.hpp
@@ -75,6 +74,12 @@ struct step_plan {
 
   /// A step in which nothing travels, for rules that have one.
   [[nodiscard]] bool local() const { return !average_gradient && !exchange && !average_squares; }
+};
+
+/// The largest scale with which a message is sent. What it cuts stays in the residual.
+struct scale_bound {
+  float most = 0;                  ///< 0: any scale
+  const float* factors = nullptr;  ///< by tensor: of `most`; null: 1
 };
 
 /// p, which lies in the memory of a backend B, where the host may look there at once; null where

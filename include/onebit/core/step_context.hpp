@@ -14,37 +14,10 @@
 /// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
 namespace onebit::inline v0_1 {
 
-/// The unit in which each element of a message is sent, and how far it goes at most: `most` times
-/// its denominator. Null: messages are sent as they are.
-struct step_bound {
-  const float* denominators = nullptr;  ///< on the flat axis
-  float most = 0;
-  const float* factors = nullptr;  ///< by tensor: of `most`; null: 1
-
-  template <class L>
-  struct reader {
-    const float* first = nullptr;
-    float most = 0;
-    ONEBIT_HD explicit operator bool() const { return first != nullptr; }
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::mul(L::load(first + 32 * k), L::set(most));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t) const {
-    if (denominators == nullptr) return {};
-    return {denominators + t.word * 32, factors == nullptr ? most : most * factors[t.tensor]};
-  }
-};
-
 /// One bit per element: clear in padding and in elements that never had variance, which sleep. They
 /// send 0, carry 0, receive 0 and count in no scale. Null pointer: all set.
 struct live_mask {
   const std::uint32_t* words = nullptr;
-  step_bound bound{};  ///< of those that do not sleep
-
-  /// The same bound, and nobody sleeps.
-  [[nodiscard]] ONEBIT_HD live_mask awake() const { return {nullptr, bound}; }
 
   /// Whether nobody sleeps in those L::words words.
   template <class L>
@@ -268,42 +241,13 @@ struct flat_field {
   }
 };
 
-/// Saves the carried values that a step overwrites where the gradients lay: they are consumed as
-/// the values are produced, word by word.
-template <class P, class G>
-struct undo_in_gradients {
-  static constexpr bool repeats = false;
-  const tensor_entry<P, G>* tensors = nullptr;
-
-  static undo_in_gradients from(const tensor_entry<P, G>* t, float*) { return {t}; }
-
-  template <class L>
-  struct writer {
-    G* first;
-    std::uint32_t n;
-    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
-      detail::store_elements<L>(first, k, n, v);
-    }
-    ONEBIT_HD typename L::value load(std::uint32_t k) const {
-      return detail::load_elements<L>(first, k, n);
-    }
-  };
-  template <class L>
-  ONEBIT_HD writer<L> at(const tile& t) const {
-    return {tensors[t.tensor].grads + t.offset, t.n};
-  }
-};
-
-/// Saves them in a buffer of the optimizer's own, for gradients that must not be written.
+/// Saves the carried values that a step overwrites in a buffer of the optimizer's own.
 struct undo_in_buffer {
   static constexpr bool repeats = false;
   float* values = nullptr;
   std::size_t first_word = 0;  ///< of the flat axis
 
-  template <class Entry>
-  static undo_in_buffer from(const Entry*, float* buffer) {
-    return {buffer};
-  }
+  static undo_in_buffer from(float* buffer) { return {buffer}; }
 
   template <class L>
   struct writer {
@@ -327,10 +271,7 @@ struct undo_in_buffer {
 struct undo_by_repeating {
   static constexpr bool repeats = true;
 
-  template <class Entry>
-  static undo_by_repeating from(const Entry*, float*) {
-    return {};
-  }
+  static undo_by_repeating from(float*) { return {}; }
   template <class L>
   struct writer {};
   template <class L>
@@ -344,8 +285,9 @@ template <class Undo>
 struct turn {
   step_scalars* now;
   live_mask live;
-  Undo undo;           ///< where an encode pass saves what it overwrites
-  live_mask before{};  ///< what was live in the last exchange (null: the same), and its bound
+  Undo undo;            ///< where an encode pass saves what it overwrites
+  live_mask before{};   ///< what was live in the last exchange; null: the same
+  scale_bound bound{};  ///< of the message
 };
 
 }  // namespace onebit::inline v0_1

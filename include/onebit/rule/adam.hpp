@@ -60,17 +60,17 @@ struct adam_dense_kernel {
   }
 };
 
-/// The compressed phase's update: x -= lr (m c / d + weight_decay x), c the correction of m; and
-/// what this rank keeps of the squares of its own gradient. 12 bytes per element and a bit; 24 with
-/// the squares.
+/// The compressed phase's update: x -= lr (u c + weight_decay x), u the direction, c the correction
+/// of m; and what this rank keeps of the squares of its own gradient. 8 bytes per element and a
+/// bit; 20 with the squares; 4 more where momenta are sent.
 template <class View, class P, class G>
 struct adam_update_kernel {
-  View momentum;
+  View agreed;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
-  flat_field denominators;
-  float* squares;  ///< or null
+  const float* inverses;  ///< of what momenta were sent; null: directions were
+  float* squares;         ///< or null
   const step_scalars* now;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -78,13 +78,14 @@ struct adam_update_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto m = momentum.template at<L>(t, i);
+    const auto agreed_at = agreed.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
     const auto correction = L::set(numbers[t.tensor].m_correction);
-    const auto d = denominators.template at<L>(t, i);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k), u = L::div(L::mul(m(k), correction), d(k));
+      const auto x = params.load(k);
+      auto u = L::mul(agreed_at(k), correction);
+      if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
     if (squares == nullptr) return;
@@ -128,17 +129,18 @@ class adam_rule : public following_rule<B, adam_options> {
   template <class At>
   [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
     if (options_.keeps_squares) kept_ = base::make_kept();
-    backend_.launch(at.n_tiles(),
-                    detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
     frozen_ = true;
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(),
+                                                        live, base::directions()});
     return {std::move(m_), nullptr, at.numbers};
   }
   /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped.
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
-    backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(),
-                                                            v_.data(), at.numbers});
+    backend_.launch(at.n_tiles(),
+                    detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(), v_.data(),
+                                              at.numbers, base::directions()});
     m_ = std::move(m);
     base::forget_kept();
     frozen_ = false;
@@ -153,9 +155,9 @@ class adam_rule : public following_rule<B, adam_options> {
   /// The update from the newly agreed momentum; `last` runs the kernel of it over all tiles.
   template <class View, class P, class G, class Last = launch_tiles>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at, const Last& last = {}) {
-    last(at,
-         detail::adam_update_kernel<View, P, G>{
-             heard, at.tiles, at.tensors, at.numbers, {v_.data()}, kept_.squares.data(), at.now});
+    last(at, detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
+                                                    base::directions() ? nullptr : v_.data(),
+                                                    kept_.squares.data(), at.now});
   }
 
   [[nodiscard]] std::size_t state_bytes() const {
@@ -165,6 +167,7 @@ class adam_rule : public following_rule<B, adam_options> {
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(frozen_);
+    base::archive_form(a, false);
     a.buffer(m_, backend_, frozen_ ? 0 : n_floats());
     a.buffer(v_, backend_, n_floats());
   }

@@ -29,16 +29,15 @@ struct adam_options {
   /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
   /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
   double max_grad_norm = 0;
-  /// Where a compressor can send elements in units of their own, as `sign` can (BoundedCompressor),
-  /// momenta are sent in units of their denominators, sqrt(v) + eps: elements that share a scale
-  /// share a size of steps, however large their gradients are. No element is sent more than so many
-  /// of these units: it moves by at most so many learning rates in a step (at an exchange of 0/1
-  /// Adam, where v follows, of those since the last), times m's correction and decay aside. What is
-  /// cut is sent later: residuals keep it. Adam's own steps are seldom above 1, and at most
-  /// (1 - beta1) / sqrt(1 - beta2), 3.2. 0: momenta are sent as they are, as in the papers. An
+  /// What is sent are directions, m / (sqrt(v) + eps): elements that share a scale share a size of
+  /// steps, however large their gradients are. No scale is larger than this: an element moves by at
+  /// most so many learning rates in a step (at an exchange of 0/1 Adam, where v follows, of those
+  /// since the last), times m's correction and decay aside. What is cut is sent later: residuals
+  /// keep it. Adam's own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2.
+  /// 0: scales have no bound, and where v does not follow momenta are sent, as in the papers. An
   /// element whose gradients are much smaller than those that it shares a scale with is then sent
   /// that scale, back and forth, and its small v makes of it steps that are thousands of times too
-  /// large.
+  /// large. (Compressors without scales have no bound.)
   double max_step = 2;
   /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
   /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
@@ -51,7 +50,8 @@ inline void validate(const adam_options& o) {
   validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
 }
 
-/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed. It
+/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed; with
+/// `inverse`, 1 / (sqrt(v) + eps), the next direction: base + beta1 m + (1 - beta1) g inverse. It
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
 template <class View, class P, class G>
 struct momentum_message {
@@ -60,43 +60,51 @@ struct momentum_message {
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const step_scalars* now;
+  const float* inverse = nullptr;  ///< on the flat axis, or null: momenta are sent
 
   template <class L>
   struct reader {
     typename View::template reader<L> momentum;
     gradients_of<L, G> gradient;
     moments_constants c;
+    const float* inverse;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = gradient.load(k);
+      auto g = gradient.load(k);
+      if (inverse != nullptr) g = L::mul(g, L::load(inverse + 32 * k));
       return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
-            numbers[t.tensor].c};
+            numbers[t.tensor].c, inverse == nullptr ? nullptr : inverse + t.word * 32};
   }
 };
 
 namespace detail {
 
-/// What the next message takes of the momentum that was agreed: base + beta1 m.
+/// What a residual becomes when directions change their units: ratio base + (ratio - 1) beta1 m, so
+/// that it and beta1 m of the message that was agreed are both in the new ones. An element that has
+/// come to life has ratio 0: what was agreed said nothing of it.
 template <class View>
-struct held_momentum {
-  View momentum;
+struct rescaled_direction {
+  View agreed;
+  const float* ratios;
   const tensor_numbers* numbers;
 
   template <class L>
   struct reader {
-    typename View::template reader<L> momentum;
+    typename View::template reader<L> agreed;
+    const float* ratios;
     float beta1;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::fma(momentum(k), L::set(beta1), base);
+      const auto held = L::mul(agreed(k), L::set(beta1));
+      return L::sub(L::mul(L::add(base, held), L::load(ratios + 32 * k)), held);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {momentum.template at<L>(t, index), numbers[t.tensor].own_beta1};
+    return {agreed.template at<L>(t, index), ratios + t.word * 32, numbers[t.tensor].own_beta1};
   }
 };
 
@@ -237,44 +245,65 @@ struct part_by_word_kernel {
   }
 };
 
-/// v, by its denominator, goes on by all steps since the last refresh at once: by the mean of the
+/// v, by its inverse, goes on by all steps since the last refresh at once: by the mean of the
 /// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
-/// of this step. What is kept begins anew, with this step's gradient. Elements that have variance
-/// now, or own squares on some rank, are live: none dies.
-template <class View, class P, class G>
+/// of this step. Elements that have variance now, or own squares on some rank, are live: none dies.
+/// The new inverse of an old one goes to `ratios`; 0 of those that have come to life.
+template <class View>
 struct followed_variance_kernel {
   View squares;
   const tile* tiles;
   std::uint32_t* live;
-  float *denominators, *own;  ///< own: squares of this rank
-  const float* parts;         ///< by word
-  const tensor_entry<P, G>* tensors;
+  float *inverses, *ratios;
+  const float* parts;  ///< by word
   const tensor_numbers* numbers;
-  const step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const auto s_at = squares.template at<L>(t, i);
-    const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
     const tensor_numbers& of = numbers[t.tensor];
     const double then = correction(of.bias.v / of.since);  // of v as it stands there
     const auto old_weight = L::set(static_cast<float>(of.since / then));
-    const auto one = L::set(1.0F), zero = L::set(0.0F), eps = L::set(of.c.eps);
+    const auto one = L::set(1.0F), zero = L::set(0.0F);
     const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
       const auto lived = L::load_bits(live + t.word + k);
-      const auto root = L::keep(lived, L::max(L::sub(L::load(denominators + at), eps), zero));
+      const auto was = L::load(inverses + at);
+      const auto root = L::keep(lived, root_of<L>(was, of.c.eps));
       const auto old = L::fma(L::mul(root, old_weight), root, zero);
       const auto s = s_at(k), v = L::fma(s, L::set(parts[t.word + k]), old);
       const auto d = of.c.template denominator<L>(v, corrected);
       const auto lives = L::positive(L::add(L::keep(lived, one), s));
-      L::store(denominators + at, L::select(lives, d, one));
-      L::store(own + at, of.c.template next_variance<L>(zero, gradient.load(k)));
+      const auto inverse = L::div(one, L::select(lives, d, one));
+      L::store(inverses + at, inverse);
+      L::store(ratios + at, L::keep(lived, L::div(inverse, was)));
       std::uint32_t word = 0;
       L::store_bits(&word, lives);
       L::store_scalar(live + t.word + k, word);
+    }
+  }
+};
+
+/// Squares of a rank's own gradients, from this step's on.
+template <class P, class G>
+struct restart_squares_kernel {
+  static constexpr bool rare = true;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_numbers* numbers;
+  const step_scalars* now;
+  float* squares;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
+    const auto c = numbers[t.tensor].c;
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      const auto s = c.template next_variance<L>(L::set(0.0F), gradient.load(k));
+      L::store(squares + (t.word + k) * 32, s);
     }
   }
 };
@@ -288,7 +317,8 @@ struct followed_variance_kernel {
 /// are noise).
 ///
 /// Options have, beside those of moments_rule, bias_correction, max_step and keeps_squares. State
-/// once v is frozen: a denominator in place of v, and s, 8 bytes per element, and 0.25 of sums.
+/// once v is frozen: 1 / (sqrt(v) + eps) in place of v, and s, 8 bytes per element, and 0.25 of
+/// sums.
 template <Backend B, class Options>
 class following_rule : public moments_rule<B, Options> {
   using base = moments_rule<B, Options>;
@@ -319,12 +349,14 @@ class following_rule : public moments_rule<B, Options> {
   [[nodiscard]] double variance_norm(const At& at) {
     return detail::sum_of_tiles(at, variance_norm_.data());
   }
-  /// How far momenta go: `max_step` times their denominators.
-  [[nodiscard]] step_bound bound() const {
-    if (!frozen_ || !(options_.max_step > 0)) return {};
-    return {v_.data(), static_cast<float>(options_.max_step)};
+  /// Whether messages are directions: m / (sqrt(v) + eps), else m.
+  [[nodiscard]] bool directions() const {
+    return frozen_ && (options_.max_step > 0 || keeps_squares());
   }
-  [[nodiscard]] step_bound sent_bound() const { return bound(); }  ///< it does not change
+  /// The largest scale of directions: `max_step`.
+  [[nodiscard]] scale_bound bound() const {
+    return directions() ? scale_bound{static_cast<float>(options_.max_step)} : scale_bound{};
+  }
   /// Whether v follows in compressed steps.
   [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
   /// What this rank has kept of the squares of its own gradients since the last refresh, on the
@@ -377,37 +409,53 @@ class following_rule : public moments_rule<B, Options> {
                                            ratio(), now});
     at.commit(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(), parts()});
   }
-  /// v from the mean squares, on their axis: its denominator; and who is live. One pass, 14 bytes
-  /// per element.
+  /// v from the mean squares, on their axis: its inverse; and who is live. What is kept of squares
+  /// becomes `rescaling`, until `restart`. One pass, 14 bytes per element.
   template <class SquaresView, class P, class G>
   void follow(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>&,
               std::uint32_t* live) {
     const std::size_t end = its.axis.tensor_tiles().back().begin;
-    its.commit(end, detail::followed_variance_kernel<SquaresView, P, G>{
-                        mean, its.tiles, live, v_.data(), kept_.squares.data(), parts(),
-                        its.tensors, its.numbers, its.now});
+    its.commit(end,
+               detail::followed_variance_kernel<SquaresView>{
+                   mean, its.tiles, live, v_.data(), kept_.squares.data(), parts(), its.numbers});
   }
-  /// What the next message takes of it.
+  /// After `follow`: what a residual becomes; and by element, how many new units an old one is.
   template <class View, class At>
-  [[nodiscard]] detail::held_momentum<View> held(const View& agreed, const At& at) const {
-    return {agreed, at.numbers};
+  [[nodiscard]] detail::rescaled_direction<View> held(const View& agreed, const At& at) const {
+    return {agreed, rescaling(), at.numbers};
+  }
+  [[nodiscard]] const float* rescaling() const { return kept_.squares.data(); }
+  /// Begins to keep squares anew, with this step's gradient. 8 bytes per element.
+  template <class P, class G>
+  void restart(const tiled<B, P, G>& at) {
+    at.commit(detail::restart_squares_kernel<P, G>{at.tiles, at.tensors, at.numbers, at.now,
+                                                   kept_.squares.data()});
   }
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
   [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
                                                      const tiled<B, P, G>& at) const {
-    return {agreed, at.tensors, at.numbers, at.now};
+    return {agreed, at.tensors, at.numbers, at.now, inverse()};
   }
-  /// Of rules whose state has another form where v does not follow: refuses that of the other form.
+  /// After `frozen_`: refuses messages of other units, and, where its state `differs` with that, of
+  /// a v that follows or does not.
   template <class Archive>
   void archive_form(Archive& a, bool differs) {
-    bool keeps = keeps_squares();
+    bool keeps = keeps_squares(), sends_directions = directions();
     a.scalar(keeps);
+    a.scalar(sends_directions);
     if constexpr (Archive::reading) {
-      if (!differs || keeps == keeps_squares()) return;
-      throw checkpoint_error(detail::message(
-          "checkpoint: its v ", keeps ? "follows" : "does not follow", ", and here it ",
-          keeps ? "would not" : "would", ": load it with refreshes or keeps_squares as it was"));
+      if (differs && keeps != keeps_squares()) {
+        throw checkpoint_error(detail::message(
+            "checkpoint: its v ", keeps ? "follows" : "does not follow", ", and here it ",
+            keeps ? "would not" : "would", ": load it with refreshes or keeps_squares as it was"));
+      }
+      if (frozen_ && sends_directions != directions()) {
+        throw checkpoint_error(detail::message(
+            "checkpoint: its messages are ", sends_directions ? "directions" : "momenta",
+            ", and here they would be ", directions() ? "directions" : "momenta",
+            ": load it with max_step and refreshes as it was saved with"));
+      }
     }
   }
   /// What is not the same on all ranks.
@@ -439,6 +487,8 @@ class following_rule : public moments_rule<B, Options> {
   /// The part of all squares that was left in the mean gradient of the last refresh; one number.
   [[nodiscard]] float* ratio() { return kept_.sums.data() + kept_.sums.size() - 1; }
   [[nodiscard]] float* parts() { return kept_.sums.data() + kept_.n_beside; }
+  /// What makes directions of momenta; null: they are sent.
+  [[nodiscard]] const float* inverse() const { return directions() ? v_.data() : nullptr; }
   void forget_kept() { kept_ = {{}, {}, kept_.n_beside, kept_.n_tiles}; }
   [[nodiscard]] std::size_t kept_bytes() const {
     return kept_.squares.bytes() + kept_.sums.bytes();

@@ -78,7 +78,8 @@ inline void validate(const lamb_options& o) {
 /// norm is 0, f = 1 where no element has variance.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile,
-/// or, in the paper's form, denominators and the second variance, 8 bytes; 60 bytes per tensor.
+/// or, in the paper's form, 1 / (sqrt(v) + eps) and the second variance, 8 bytes; 60 bytes per
+/// tensor.
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
 /// authors' code. The sketch is this library's.
 template <Backend B>
@@ -92,6 +93,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
 
   lamb_rule(lamb_options options, B backend) : base(options, std::move(backend)) {
     validate(options);
+    if (!options.keeps_squares) options_.max_step = 0;  // the paper's form sends momenta
   }
   void prepare(const layout& axis) {
     const std::size_t n_tensors = axis.tensor_tiles().size();
@@ -121,11 +123,6 @@ class lamb_rule : public following_rule<B, lamb_options> {
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
     return base::n_beside(axis) + detail::sketch_floats * axis.tiles().size();
   }
-  /// The paper's form does not follow, nor know bounds.
-  [[nodiscard]] step_bound bound() const {
-    return options_.keeps_squares ? base::bound() : step_bound{};
-  }
-  [[nodiscard]] step_bound sent_bound() const { return bound(); }  ///< the same
 
   /// Freezes v: fills `live`, hands m over. In the paper's form a copy of m, scaled so that all
   /// layers have one RMS (their common scale then fits all), and keeps m for the first compressed
@@ -137,8 +134,8 @@ class lamb_rule : public following_rule<B, lamb_options> {
       sketch_ = std::move(kept.sketch);
       kept_ = std::move(kept);
       restart_sketch();
-      backend_.launch(at.n_tiles(),
-                      detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(), live});
+      backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, m_.data(),
+                                                          v_.data(), live, true});
       for (auto* s : {&sums_a_, &sums_b_}) *s = {};
       frozen_ = true;
       return {std::move(m_), nullptr, at.numbers};
@@ -155,8 +152,8 @@ class lamb_rule : public following_rule<B, lamb_options> {
     backend_.launch(keep_m.launches(), keep_m);
     const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     backend_.launch(keep_v.launches(), keep_v);
-    backend_.launch(at.n_tiles(),
-                    detail::freeze_kernel{at.tiles, at.numbers, copy.data(), v_.data(), live});
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, copy.data(),
+                                                        v_.data(), live, false});
     fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
@@ -169,10 +166,13 @@ class lamb_rule : public following_rule<B, lamb_options> {
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
     using unscaled = detail::lamb_unscaled_view<View>;
-    backend_.launch(
-        at.n_tiles(),
-        detail::thaw_kernel<unscaled>{
-            {agreed, layers_.data()}, at.tiles, at.live, m.data(), v_.data(), at.numbers});
+    backend_.launch(at.n_tiles(), detail::thaw_kernel<unscaled>{{agreed, layers_.data()},
+                                                                at.tiles,
+                                                                at.live,
+                                                                m.data(),
+                                                                v_.data(),
+                                                                at.numbers,
+                                                                base::directions()});
     m_ = std::move(m);
     fresh_ = {};
     base::forget_kept();
@@ -197,11 +197,6 @@ class lamb_rule : public following_rule<B, lamb_options> {
     }
     if (!has_m) m_ = std::move(m);
     return {std::move(copy), options_.keeps_squares ? nullptr : factors_.data(), at.numbers};
-  }
-  /// What the next message takes of what was agreed.
-  template <class View, class At>
-  [[nodiscard]] detail::held_momentum<View> held(const View& agreed, const At& at) const {
-    return {agreed, at.numbers};
   }
   using base::squares;
   /// As following_rule's, and the sketch.
@@ -238,11 +233,11 @@ class lamb_rule : public following_rule<B, lamb_options> {
     base::take_kept(std::move(mean));
     restart_sketch();
   }
-  /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
+  /// base + k (beta1 m + (1 - beta1) g), k m as last agreed; of directions where v follows.
   template <class View, class P, class G>
   [[nodiscard]] detail::lamb_message<View, P, G> message(const View& agreed,
                                                          const tiled<B, P, G>& at) const {
-    return {agreed, at.tensors, at.numbers, layers_.data(), at.now};
+    return {agreed, at.tensors, at.numbers, layers_.data(), at.now, base::inverse()};
   }
   /// The update: two passes, 32 bytes per element; in the paper's form over the agreed message, 28.
   template <class View, class P, class G, class Last = launch_tiles>

@@ -142,7 +142,8 @@ struct lamb_dense_update_kernel {
   }
 };
 
-/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g).
+/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g); with `inverse`,
+/// 1 / (sqrt(v) + eps), the next direction, of g inverse.
 template <class View, class P, class G>
 struct lamb_message {
   View agreed;
@@ -150,6 +151,7 @@ struct lamb_message {
   const tensor_numbers* numbers;
   const lamb_layer* layers;
   const step_scalars* now;
+  const float* inverse;  ///< on the flat axis, or null: momenta are sent
 
   template <class L>
   struct reader {
@@ -157,22 +159,29 @@ struct lamb_message {
     gradients_of<L, G> gradient;
     float k, inverse_k;
     moments_constants c;
+    const float* inverse;
     ONEBIT_HD typename L::value operator()(std::uint32_t w, const typename L::value& base) const {
       const auto m = L::mul(agreed(w), L::set(inverse_k));
-      const auto next = c.template next_momentum<L>(m, gradient.load(w));
+      auto g = gradient.load(w);
+      if (inverse != nullptr) g = L::mul(g, L::load(inverse + 32 * w));
+      const auto next = c.template next_momentum<L>(m, g);
       return L::fma(next, L::set(k), base);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const lamb_layer& layer = layers[t.tensor];
-    return {agreed.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), layer.k,
-            layer.inverse_k, numbers[t.tensor].c};
+    return {agreed.template at<L>(t, index),
+            gradients_of<L, G>(tensors[t.tensor], t, now),
+            layer.k,
+            layer.inverse_k,
+            numbers[t.tensor].c,
+            inverse == nullptr ? nullptr : inverse + t.word * 32};
   }
 };
 
 /// The second variance, from the gradient that the agreed momenta imply; per tile ||m/d||^2,
-/// ||u||^2 and the largest d / (sqrt(fresh) + eps).
+/// ||u||^2 and the largest d / (sqrt(fresh) + eps), d = sqrt(v) + eps.
 template <class View, class P, class G>
 struct lamb_fresh_kernel {
   View agreed, before;
@@ -183,7 +192,7 @@ struct lamb_fresh_kernel {
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const lamb_layer* layers;
-  flat_field denominators;
+  flat_field inverses;  ///< 1 / d
   float *fresh, *sum_m, *sum_u, *largest;
 
   // no tile_at: a device has no registers for several words of so much
@@ -195,7 +204,7 @@ struct lamb_fresh_kernel {
     const parameters_of<L, P> params(tensor, t);
     const auto now_at = agreed.template at<L>(t, i);
     const auto before_at = before.template at<L>(t, i);
-    const auto d_at = denominators.template at<L>(t, i);
+    const auto inverse_at = inverses.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const tensor_numbers of = numbers[t.tensor];
     const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
@@ -208,11 +217,12 @@ struct lamb_fresh_kernel {
                                                    : L::mul(before_at(k), inverse_k);
       const auto g = L::mul(L::fma(L::set(-of.c.beta1), m_old, m), inverse);
       const auto w = of.c.template next_variance<L>(L::load(fresh + word * 32), g);
-      const auto d = d_at(k);
-      const auto ratio = L::div(d, of.c.template denominator<L>(w, of.v_correction));
+      const auto inverse_d = inverse_at(k);
+      const auto fresh_d = of.c.template denominator<L>(w, of.v_correction);
+      const auto ratio = L::div(L::set(1.0F), L::mul(inverse_d, fresh_d));
       const auto kept = live.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
-      const auto prelim = L::div(L::mul(m, m_correction), d);
+      const auto prelim = L::mul(L::mul(m, m_correction), inverse_d);
       const auto u = L::fma(decay, params.load(k), prelim);
       L::store(fresh + word * 32, w);
       add_squares<L>(ms, prelim);
@@ -318,11 +328,11 @@ struct followed_coefficient_kernel {
   }
 };
 
-/// x from the agreed momentum and the layer's coefficient; and, where v follows, what this rank
-/// keeps: squares of its own gradient, and of the gradient over its denominator the sketch. That
-/// denominator has the squares since the last refresh in it, times the ratio of all elements: else
-/// an element whose gradients have just grown would be most of the norm. 12 bytes per element and a
-/// bit; 28 where v follows.
+/// x from what was agreed and the layer's coefficient; and, where v follows, so that directions are
+/// agreed, what this rank keeps: squares of its own gradient, and of the gradient over its
+/// denominator the sketch. That denominator has the squares since the last refresh in it, times the
+/// ratio of all elements: else an element whose gradients have just grown would be most of the
+/// norm. 12 bytes per element and a bit; 24 where v follows.
 template <class View, class P, class G>
 struct lamb_update_kernel {
   View agreed;
@@ -331,7 +341,7 @@ struct lamb_update_kernel {
   const tensor_numbers* numbers;
   const lamb_layer* layers;
   live_mask live;
-  const float* denominators;
+  const float* inverses;           ///< 1 / (sqrt(v) + eps)
   float *squares, *sketch, *sums;  ///< or null; by tile, of the agreed direction's squares
   const step_scalars* now;
 
@@ -349,8 +359,9 @@ struct lamb_update_kernel {
     const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
     auto size = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k), d = L::load(denominators + (t.word + k) * 32);
-      const auto u = L::div(L::mul(L::mul(agreed_at(k), inverse_k), correction), d);
+      const auto x = params.load(k);
+      auto u = L::mul(L::mul(agreed_at(k), inverse_k), correction);
+      if (squares == nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       add_squares<L>(size, u);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
@@ -361,14 +372,14 @@ struct lamb_update_kernel {
     const double since = of.since * static_cast<double>(of.c.beta2);
     const auto old_weight = L::set(static_cast<float>(since / then)),
                weight = L::set(layers[t.tensor].ratio);
-    const auto zero = L::set(0.0F), eps = L::set(of.c.eps);
     auto even = one::set(0.0F), odd = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto d = L::load(denominators + word * 32), g = gradient.load(k);
+      const auto g = gradient.load(k);
       const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
       L::store(squares + word * 32, s);
-      const auto root = live.template keep<L>(word, L::max(L::sub(d, eps), zero));
+      const auto was = root_of<L>(L::load(inverses + word * 32), of.c.eps);
+      const auto root = live.template keep<L>(word, was);
       const auto v = L::fma(s, weight, L::mul(L::mul(root, old_weight), root));
       const auto own = L::div(g, of.c.template denominator<L>(v, of.v_correction));
       for (unsigned j = 0; j < L::words; ++j) {

@@ -89,7 +89,7 @@ class moments_rule : public rule_defaults {
   }
   /// Empty after the freeze, where a rule freezes.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  /// sqrt(v) + eps after the freeze, where a rule freezes.
+  /// 1 / (sqrt(v) + eps) after the freeze, where a rule freezes.
   [[nodiscard]] const float* variance() const { return v_.data(); }
 
  protected:
@@ -161,14 +161,15 @@ struct preview_live_kernel {
 
 namespace detail {
 
-/// v to its constant denominator sqrt(v c) + eps, and the bits of the elements with v > 0. Elements
-/// without variance get denominator 1, and their momentum is 0 from here on.
+/// v to its constant inverse 1 / (sqrt(v c) + eps), and the bits of the elements with v > 0.
+/// Elements without variance get 1, and their momentum is 0 from here on. m to what is sent of it.
 struct freeze_kernel {
   static constexpr bool rare = true;
   const tile* tiles;
   const tensor_numbers* numbers;
   float *m, *v;
   std::uint32_t* live;
+  bool directions;  ///< m times the inverse is sent
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -179,16 +180,26 @@ struct freeze_kernel {
       float* p = v + (t.word + k) * 32;
       const auto variance = L::load(p);
       const auto alive = L::positive(variance);
+      const auto one = L::set(1.0F);
       const auto d = of.c.template denominator<L>(variance, corrected);
-      L::store(p, L::select(alive, d, L::set(1.0F)));
+      const auto inverse = L::div(one, L::select(alive, d, one));
+      L::store(p, inverse);
       L::store_bits(live + t.word + k, alive);
       float* const m_word = m + (t.word + k) * 32;
-      L::store(m_word, L::keep(alive, L::load(m_word)));
+      const auto sent = L::mul(L::load(m_word), directions ? inverse : one);
+      L::store(m_word, L::keep(alive, sent));
     }
   }
 };
 
-/// The way back: m from what was agreed, v from its denominator; elements that have none get 0. A
+/// sqrt(v c) of 1 / (sqrt(v c) + eps)
+template <class L>
+ONEBIT_HD typename L::value root_of(const typename L::value& inverse, float eps) {
+  const auto d = L::div(L::set(1.0F), inverse);
+  return L::max(L::sub(d, L::set(eps)), L::set(0.0F));
+}
+
+/// The way back: m from what was agreed, v from its inverse; elements that have none get 0. A
 /// mean is hardly larger than the root of the mean square: what a scale for many elements made too
 /// large for some is cut to that, since no residual follows that would take it back. (Gradients
 /// that have grown since v was frozen lose some momentum, for as many steps as it looks back.)
@@ -200,6 +211,7 @@ struct thaw_kernel {
   live_mask live;
   float *m, *v;
   const tensor_numbers* numbers;
+  bool directions;  ///< were agreed
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -209,10 +221,10 @@ struct thaw_kernel {
     const auto inverse = L::set(1 / correction(of.bias.v));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto zero = L::set(0.0F);
-      const auto root = L::max(L::sub(L::load(v + word * 32), L::set(of.c.eps)), zero);
-      const auto least = L::sub(zero, root);
-      const auto at_most = L::sub(zero, L::max(m_at(k), least));
+      const auto zero = L::set(0.0F), was = L::load(v + word * 32);
+      const auto root = root_of<L>(was, of.c.eps), least = L::sub(zero, root);
+      const auto agreed_m = directions ? L::div(m_at(k), was) : m_at(k);
+      const auto at_most = L::sub(zero, L::max(agreed_m, least));
       L::store(m + word * 32, live.template keep<L>(word, L::sub(zero, L::max(at_most, least))));
       const auto variance = L::mul(L::mul(root, root), inverse);
       L::store(v + word * 32, live.template keep<L>(word, variance));

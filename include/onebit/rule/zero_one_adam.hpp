@@ -25,13 +25,11 @@ struct sum_lr_kernel {
   const tensor_entry<P, G>* tensors;
   const step_scalars* now;
   bool restart;
-  float *reaches = nullptr, *sent = nullptr;  ///< or null: see zero_one_rule
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const float lr = tensors[i].rests ? 0.0F : now->lr;
     L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
-    if (restart && sent != nullptr) L::store_scalar(sent + i, reaches[i]);
   }
 };
 
@@ -54,13 +52,14 @@ struct reach_kernel {
 namespace detail {
 
 /// base + lr c (beta1 m + (1 - beta1) g), c the correction of m: what a step adds to the sum that
-/// is exchanged.
+/// is exchanged. With `inverse`, 1 / (sqrt(v) + eps), that of directions: times the inverse.
 template <class P, class G>
 struct zero_one_message {
   const float* momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_numbers* numbers;
   const step_scalars* now;
+  const float* inverse;  ///< on the flat axis, or null: momenta are summed
 
   template <class L>
   struct reader {
@@ -68,9 +67,11 @@ struct zero_one_message {
     gradients_of<L, G> gradient;
     moments_constants c;
     float rate;
+    const float* inverse;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       const auto g = gradient.load(k);
-      const auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
+      auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
+      if (inverse != nullptr) m = L::mul(m, L::load(inverse + 32 * k));
       return L::fma(L::set(rate), m, base);
     }
   };
@@ -79,32 +80,29 @@ struct zero_one_message {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_numbers& of = numbers[t.tensor];
     return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
-            tensor.rests ? 0.0F : now->lr * of.m_correction};
+            tensor.rests ? 0.0F : now->lr * of.m_correction,
+            inverse == nullptr ? nullptr : inverse + t.word * 32};
   }
 };
 
-/// Nothing of what was agreed is in the next message: base.
-struct nothing_held {
+/// What a sum becomes when directions change their units; nothing of what was agreed is in it.
+struct rescaled_sum {
+  const float* ratios;
+
   template <class L>
   struct reader {
-    ONEBIT_HD typename L::value operator()(std::uint32_t, const typename L::value& base) const {
-      return base;
+    const float* ratios;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::mul(base, L::load(ratios + 32 * k));
     }
   };
   template <class L>
-  ONEBIT_HD reader<L> at(const tile&, std::size_t) const {
-    return {};
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {ratios + t.word * 32};
   }
 };
 
-/// A word of denominators: what lies there, or, where v does, that of v.
-template <class L>
-ONEBIT_HD typename L::value denominators_at(const float* v, const tensor_numbers& of, bool roots) {
-  const auto values = L::load(v);
-  return roots ? values : of.c.template denominator<L>(values, of.v_correction);
-}
-
-/// v to denominators; and back.
+/// v to 1 / (sqrt(v c) + eps); and back.
 struct root_kernel {
   static constexpr bool rare = true;
   const tile* tiles;
@@ -117,12 +115,15 @@ struct root_kernel {
     const tile& t = tiles[i];
     const tensor_numbers& of = numbers[t.tensor];
     const float corrected = correction(back ? of.bias.v : of.bias.v / of.since);
-    const auto inverse = L::set(1 / corrected), eps = L::set(of.c.eps), zero = L::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* const word = v + (t.word + k) * 32;
-      const auto was = L::load(word), root = L::max(L::sub(was, eps), zero);
-      L::store(word, back ? L::mul(L::mul(root, root), inverse)
-                          : of.c.template denominator<L>(was, corrected));
+      const auto was = L::load(word), one = L::set(1.0F);
+      if (back) {
+        const auto root = root_of<L>(was, of.c.eps);
+        L::store(word, L::mul(L::mul(root, root), L::set(1 / corrected)));
+      } else {
+        L::store(word, L::div(one, of.c.template denominator<L>(was, corrected)));
+      }
     }
   }
 };
@@ -137,7 +138,7 @@ struct zero_one_step_kernel {
   live_mask live;
   float* m;
   const float* variance;
-  bool roots;      ///< denominators in place of v
+  bool frozen;     ///< 1 / (sqrt(v) + eps) in place of v
   float* squares;  ///< or null
   const step_scalars* now;
   float most;  ///< see adam_options::max_step
@@ -156,12 +157,16 @@ struct zero_one_step_kernel {
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
       const auto m_new = live.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
-      const auto d = denominators_at<L>(variance + word * 32, of, roots);
+      const auto m_corrected = L::mul(m_new, L::set(of.m_correction)),
+                 v = L::load(variance + word * 32);
+      const auto direction =
+          frozen ? L::mul(m_corrected, v)
+                 : L::div(m_corrected, of.c.template denominator<L>(v, of.v_correction));
       if (squares != nullptr) {
         float* const s = squares + word * 32;
         L::store(s, of.c.template next_variance<L>(L::load(s), g));
       }
-      const auto u = L::bound(L::div(L::mul(m_new, L::set(of.m_correction)), d), most);
+      const auto u = L::bound(direction, most);
       const auto x = params.load(k);
       L::store(m_word, m_new);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
@@ -169,8 +174,9 @@ struct zero_one_step_kernel {
   }
 };
 
-/// x, anchor and m from the agreed sum of lr c m since the last exchange. A tensor that has rested
-/// since then stays, and what was heard of it (residuals that were owed to it) is dropped.
+/// x, anchor and m from the agreed sum of lr c m, or of lr c u, since the last exchange. A tensor
+/// that has rested since then stays, and what was heard of it (residuals that were owed to it) is
+/// dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View agreed;
@@ -179,7 +185,7 @@ struct zero_one_sync_kernel {
   const tensor_numbers* numbers;
   float *m, *anchor;
   const float* variance;
-  bool roots;               ///< denominators in place of v
+  bool frozen;              ///< 1 / (sqrt(v) + eps) in place of v: directions are summed
   float* squares;           ///< or null
   const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
   const step_scalars* now;
@@ -202,10 +208,16 @@ struct zero_one_sync_kernel {
     const auto step = L::set(-tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto u = u_at(k), from = L::load(anchor + word * 32);
-      const auto d = denominators_at<L>(variance + word * 32, of, roots);
-      L::store(m + word * 32, L::mul(u, inverse_sum));
-      const auto x = L::fma(step, L::fma(decay, from, L::div(u, d)), from);
+      const auto sum_k = u_at(k), from = L::load(anchor + word * 32);
+      const auto v = L::load(variance + word * 32);
+      auto sum_m = sum_k, u = sum_k;
+      if (frozen) {
+        sum_m = L::div(sum_k, v);
+      } else {
+        u = L::div(sum_k, of.c.template denominator<L>(v, of.v_correction));
+      }
+      L::store(m + word * 32, L::mul(sum_m, inverse_sum));
+      const auto x = L::fma(step, L::fma(decay, from, u), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
     }
@@ -246,9 +258,10 @@ struct anchor_kernel {
 /// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the carried buffer gathers
 /// u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and then
 /// x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits, since
-/// the anchor is the parameters of the last exchange, not what local steps made of them. Decoupled
-/// weight decay acts on the anchor with the summed learning rate. A group's lr_factor scales x's
-/// steps only, so it is not part of u.
+/// the anchor is the parameters of the last exchange, not what local steps made of them. Where v
+/// follows, the sum is of directions, lr c m / (sqrt(v c_v) + eps), and what is agreed moves x as
+/// it is. Decoupled weight decay acts on the anchor with the summed learning rate. A group's
+/// lr_factor scales x's steps only, so it is not part of u.
 ///
 /// State: m, v, s and anchor, 16 bytes per element, without keeps_squares 12 (the accumulator is
 /// the collective's). Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its
@@ -272,21 +285,17 @@ class zero_one_rule : public following_rule<B, adam_options> {
     const std::size_t n = axis.tensor_tiles().size();
     lr_sum_ = backend_.template make_buffer<double>(n);
     reaches_ = backend_.template make_buffer<float>(n);
-    sent_ = backend_.template make_buffer<float>(n);
   }
   /// m sees every step's gradient, v too, sooner or later, or only those that are averaged.
   [[nodiscard]] moments_seen seen(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
   }
-  /// See following_rule: messages are sums of momenta times learning rates.
-  [[nodiscard]] step_bound bound() const { return bound_of_reach(reaches_.data()); }
-  [[nodiscard]] step_bound sent_bound() const {
-    return bound_of_reach(sent_.data());
-  }  ///< that of the last exchange
+  /// See following_rule: messages are sums of directions times learning rates.
+  [[nodiscard]] scale_bound bound() const { return {base::bound().most, reaches_.data()}; }
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
   /// Throws invalid_input for a first step that does not average gradients.
-  /// Where v follows, all steps up to the first that does not average are dense; v are denominators
-  /// from then on, and the anchor the parameters there are.
+  /// Where v follows, all steps up to the first that does not average are dense; v are inverse
+  /// denominators from then on, and the anchor the parameters there are.
   template <class P, class G>
   void open(step_plan& plan, float lr, std::uint64_t step, const tiled<B, P, G>& at) {
     if (!started_ && !plan.average_gradient) {
@@ -347,14 +356,14 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
   /// See RefreshingRule.
   template <class View, class At>
-  [[nodiscard]] detail::nothing_held held(const View&, const At&) const {
-    return {};
+  [[nodiscard]] detail::rescaled_sum held(const View&, const At&) const {
+    return detail::rescaled_sum{base::rescaling()};
   }
   /// What a step adds to the sum that is exchanged.
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
                                                        const tiled<B, P, G>& at) const {
-    return {m_.data(), at.tensors, at.numbers, at.now};
+    return {m_.data(), at.tensors, at.numbers, at.now, base::inverse()};
   }
   /// x and m from the local gradient. One pass, 24 bytes per element, 32 with squares. The learning
   /// rate counts on every rank, also on one that leaves its gradient out in a step of which no
@@ -395,7 +404,6 @@ class zero_one_rule : public following_rule<B, adam_options> {
     a.scalar(frozen_);
     base::archive_form(a, true);
     a.buffer(lr_sum_, backend_);
-    a.buffer(sent_, backend_);
     const std::size_t n = n_floats();
     a.buffer(m_, backend_, n);
     a.buffer(v_, backend_, n);
@@ -408,14 +416,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
     at.backend.launch(at.n_tiles(),
                       detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
   }
-  [[nodiscard]] step_bound bound_of_reach(const float* reaches) const {
-    step_bound most = base::bound();
-    most.factors = reaches;
-    return most;
-  }
   template <class P, class G>
   [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const tiled<B, P, G>& at, bool restart) {
-    return {lr_sum_.data(), at.tensors, at.now, restart, reaches_.data(), sent_.data()};
+    return {lr_sum_.data(), at.tensors, at.now, restart};
   }
   template <class Field, class P, class G>
   void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
@@ -425,9 +428,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
   buffer_of<B, float> anchor_;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
-  buffer_of<B, float> reaches_,
-      sent_;            ///< the same with this step's, and those of the last exchange
-  bool moved_ = false;  ///< that sum is not 0
+  buffer_of<B, float> reaches_;  ///< the same with this step's, in one that exchanges
+  bool moved_ = false;           ///< that sum is not 0
   bool started_ = false;
   bool dense_ = false;  ///< the step in progress
 };

@@ -79,19 +79,14 @@ struct engine {
       "as in onebit/rule/adam.hpp");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
-  /// Gradients that may be written, and are not read again, hold what an encode pass overwrites.
-  static constexpr bool scratch_gradients = mean_place<P, G>::in_gradients;
-  /// Whether v is refreshed from the ranks' own squares: then compressed steps keep gradients.
+  static constexpr bool scratch_gradients = mean_place<P, G>::in_gradients;  ///< for means
+  /// Whether v is refreshed from the ranks' own squares.
   static constexpr bool follows = R::refreshes && S::compresses;
-  static constexpr bool undo_where_gradients = scratch_gradients && !follows;
   static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
   static constexpr bool carries = sender_type::carries;
-  static constexpr bool repeats =
-      !undo_where_gradients && sender_type::by_word && exchange_type::own_messages;
-  using undo_type =
-      std::conditional_t<undo_where_gradients, undo_in_gradients<P, G>,
-                         std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>>;
+  static constexpr bool repeats = sender_type::by_word && exchange_type::own_messages;
+  using undo_type = std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>;
 
   /// Collective: all ranks throw when one rejects its input.
   [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, wire w, R own_rule,
@@ -161,16 +156,7 @@ struct engine {
 
   [[nodiscard]] B& backend() { return rule.backend(); }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
-  [[nodiscard]] live_mask mask() const { return {live.current(), bound()}; }
-  [[nodiscard]] step_bound bound() const {
-    if constexpr (BoundingRule<R>) return rule.bound();
-    return {};
-  }
-  /// The mask, and the bound, of what is carried.
-  [[nodiscard]] live_mask sent_mask() const {
-    if constexpr (BoundingRule<R>) return {live.current(), rule.sent_bound()};
-    return mask();
-  }
+  [[nodiscard]] live_mask mask() const { return {live.current()}; }
   /// What a rule sees, on the axis of either exchange.
   [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
     return average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
@@ -181,9 +167,7 @@ struct engine {
   [[nodiscard]] tiled<B, P, G> at_squares(live_mask elements = {}) {
     return squares.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
   }
-  [[nodiscard]] undo_type undo_space() {
-    return undo_type::from(tensors.table.data(), undo.data());
-  }
+  [[nodiscard]] undo_type undo_space() { return undo_type::from(undo.data()); }
   /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
@@ -277,9 +261,9 @@ struct engine {
       if (compressed.started()) allocate_undo();
     }
   }
-  /// What an encode pass needs, where the gradients cannot hold it.
+  /// What an encode pass needs, where it overwrites what is carried.
   void allocate_undo() {
-    if (undo_where_gradients || repeats || !compressed.needs_undo() || undo.size() > 0) return;
+    if (repeats || !compressed.needs_undo() || undo.size() > 0) return;
     undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
   /// All elements, from here on: padding must not be carried. Fills the mask; only launches.
@@ -307,7 +291,7 @@ struct engine {
   std::conditional_t<follows, squares_average<B>, no_squares> squares;
   buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
   two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
-  buffer_of<B, float> undo;            ///< only where the gradients cannot hold what is saved
+  buffer_of<B, float> undo;            ///< what an encode pass overwrites, where it does
   std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
   model_parallel_group<B> others;      ///< the ranks with the other parts of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;

@@ -281,8 +281,10 @@ class step_in_progress {
   void follow() {
     if constexpr (E::follows) {
       E& e = *e_;
-      e.compressed.settle(e.rule.held(e.compressed.agreed(e.mask()), at()), turn());
       e.rule.follow(e.squares.heard(), e.at_squares(), at(), e.live.current());
+      e.compressed.settle(e.rule.held(e.compressed.agreed(e.mask()), at()), e.rule.rescaling(),
+                          turn());
+      e.rule.restart(at());
       begin_since();
       e.compressed.count_live(e.mask());
     }
@@ -387,7 +389,7 @@ class step_in_progress {
     return WakingRule<R> && LocalRule<R> && plan_.average_gradient;
   }
   [[nodiscard]] live_mask live() const {
-    return previews() ? live_mask{e_->live.next(), e_->bound()} : e_->mask();
+    return previews() ? live_mask{e_->live.next()} : e_->mask();
   }
   [[nodiscard]] auto at() const { return e_->at(live()); }
   [[nodiscard]] auto message() const {
@@ -395,12 +397,10 @@ class step_in_progress {
     return e_->rule.message(e_->compressed.agreed(before()), at());
   }
   [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
-    return {e_->now(), live(), e_->undo_space(), before()};
+    return {e_->now(), live(), e_->undo_space(), before(), e_->rule.bound()};
   }
   /// Of what was carried and agreed.
-  [[nodiscard]] live_mask before() const {
-    return previews() ? e_->sent_mask() : e_->sent_mask().awake();
-  }
+  [[nodiscard]] live_mask before() const { return previews() ? e_->mask() : live_mask{}; }
 
   E* e_;
   float lr_, scale_;
