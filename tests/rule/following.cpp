@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/int8_per_tile.hpp"
 #include "../support/training.hpp"
 
 using onebit_test::noise;
@@ -360,4 +361,84 @@ TEST_CASE("v follows: a checkpoint of the form without it is refused, and the ot
                             : "its v does not follow, and here it would") != std::string::npos);
     }
   }
+}
+
+namespace {
+
+/// What a rank owes of each element after a step, and what the next message takes of what was
+/// agreed; what it serves; and v.
+struct owed_directions {
+  std::vector<float> own, served, inverse;
+  std::size_t first_served = 0;  ///< element
+};
+
+/// After the first step that refreshes v, or, with `refreshes` 0, after the same step without.
+template <class Collective>
+owed_directions owed_after_refresh(onebit::threads t, const Collective& c, std::uint64_t refreshes,
+                                   std::uint64_t& last_step) {
+  std::vector<float> x(n_shown), own(n_shown);
+  std::vector<onebit::param_group<>> groups(1);
+  groups[0].tensors.push_back({x, own});
+  auto o = onebit::one_bit_adam(groups, t, {.freeze = {.after = 12}, .refreshes = refreshes}, c);
+  o.warn_with(nullptr);
+  for (std::uint64_t step = 0;; ++step) {
+    for (std::size_t i = 0; i < n_shown; ++i) {
+      const auto seed = (step * 16 + static_cast<std::uint64_t>(t.rank())) * 8192 + i;
+      const bool late = i % 50 == 7 && step < 12;  // it has no gradient before v is frozen
+      own[i] = late ? 0 : (0.1F + static_cast<float>(i % 9)) * (1 + noise(seed));
+    }
+    const onebit::report r = o.step(1e-3F);
+    CHECK_FALSE(r.skipped);
+    const bool refreshed = r.phase == onebit::phase::compressed && r.collectives > 2;
+    if (refreshes > 0 ? !refreshed : step < last_step) continue;
+    last_step = step;
+    auto& exchange = o.exchange();
+    owed_directions result{o.copy(exchange.agreed(o.live()), 0),
+                           {},
+                           o.copy(onebit::flat_field{o.rule().variance()}, 0),
+                           t.rank() * exchange.axis().chunk_words() * onebit::word_elements};
+    for (float& u : result.own) u *= 0.9F;
+    if constexpr (std::remove_cvref_t<decltype(exchange.sender())>::carries) {
+      const auto residual = o.copy(exchange.sender().residual(o.live()), 0);
+      for (std::size_t i = 0; i < n_shown; ++i) result.own[i] += residual[i];
+      const auto& served = exchange.server_residual();
+      result.served.assign(served.data(), served.data() + served.size());
+    }
+    return result;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("v follows: what is owed, and the momentum, are those of before in the new units") {
+  const auto check = [](const auto& collective) {
+    (void)on_ranks(3, [&](onebit::threads t) {
+      std::uint64_t step = 0;
+      const auto now = owed_after_refresh(t, collective, 16, step);
+      const auto before = owed_after_refresh(t, collective, 0, step);
+      CHECK(step == 13);
+      int grown = 0;
+      for (std::size_t i = 0; i < n_shown; ++i) {
+        const float ratio = now.inverse[i] / before.inverse[i];
+        grown += std::fabs(ratio - 1) > 1e-3F ? 1 : 0;
+        const float expected = i % 50 == 7 ? 0 : before.own[i] * ratio;
+        CHECK(now.own[i] == doctest::Approx(expected).epsilon(1e-5).scale(1));
+      }
+      CHECK(grown > 1000);
+      REQUIRE(now.served.size() == before.served.size());
+      for (std::size_t j = 0; j < now.served.size(); ++j) {
+        const std::size_t i = now.first_served + j;
+        if (i >= n_shown) break;  // padding
+        const float ratio = i % 50 == 7 ? 0 : now.inverse[i] / before.inverse[i];
+        CHECK(now.served[j] == doctest::Approx(before.served[j] * ratio).epsilon(1e-5).scale(1));
+      }
+      return 0;
+    });
+  };
+  check(onebit::gather_scatter<onebit::sign<>>{});
+  check(onebit::gather_scatter{int8_per_tile{}});
+  check(onebit::gather_scatter<onebit::identity>{});
+  check(onebit::all_gather<onebit::sign<>>{});
+  check(onebit::all_gather{int8_per_tile{}});
+  check(onebit::all_gather<onebit::identity>{});
 }

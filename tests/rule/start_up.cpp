@@ -211,3 +211,24 @@ TEST_CASE("max_step: what is cut is sent later, so that small neighbours go Adam
     });
   }
 }
+
+TEST_CASE("max_step: a tensor that rests does not bound those that share its scale") {
+  (void)on_ranks(2, [](onebit::threads t) {
+    training<> data({64, 64});
+    const onebit::gather_scatter one_scale{onebit::sign<>{onebit::granularity::vector()}};
+    auto o = onebit::zero_one_adam(
+        data.groups(), t, {.schedule = {.warmup_steps = 20, .max_interval = 1}}, one_scale);
+    for (std::uint64_t s = 0; s < 100; ++s) {
+      for (auto& g : data.grads) g.assign(64, 1.0F);
+      if (s >= 50) o.rest(0);
+      const auto before = data.params;
+      CHECK(o.step(lr).phase != onebit::phase::local);
+      CHECK((data.params[0] == before[0]) == (s >= 50));
+      for (std::size_t i = 0; i < 64; ++i) {
+        const auto moved = static_cast<double>(before[1][i] - data.params[1][i]);
+        CHECK(moved == doctest::Approx(static_cast<double>(lr)).epsilon(0.01));
+      }
+    }
+    return 0;
+  });
+}
