@@ -204,8 +204,8 @@ class optimizer {
   /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
   /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on, elements that
   /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
-  /// step has succeeded since). Collective in its effect: all ranks call it at the same step.
-  /// Throws invalid_input where 0 cannot be.
+  /// step has succeeded since, or the last one refreshed v). Collective in its effect: all ranks
+  /// call it at the same step. Throws invalid_input where 0 cannot be.
   void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) { thaw_for(warm_up_steps); }
   /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
   /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
@@ -252,8 +252,9 @@ class optimizer {
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
   /// parameters it restores before; what the old ranks had still to send is kept on average. One
-  /// rank alone warms up anew; that, or a thaw, before a step has been made drops m. Collective;
-  /// throws as load. Costs reading all files on each rank; memory: the state three times.
+  /// rank alone warms up anew; that, or a thaw, before a step or after a refresh drops m.
+  /// Collective; throws as load. Costs reading all files on each rank; memory: the state three
+  /// times.
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
                                   resume_with with = resume_with::same_options) requires resumes {

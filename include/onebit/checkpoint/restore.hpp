@@ -376,6 +376,7 @@ class old_job {
     const bool starts = (R::local_steps || old.compressed.started()) && e.compressed.travels();
     e.step = old.step;
     e.last_lr = old.last_lr;
+    e.refreshed = false;           // what was agreed, and is owed, is carried
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);

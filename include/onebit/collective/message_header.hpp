@@ -91,7 +91,7 @@ struct scale_kernel {
     }
     if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->bad);
     if constexpr (WordCompressor<C>) {
-      if (C::scaled && bound.most > 0 && s > most_of(e)) s = most_of(e);
+      if (C::scaled && C::carries && bound.most > 0 && s > most_of(e)) s = most_of(e);
     }
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {

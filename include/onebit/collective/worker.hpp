@@ -64,8 +64,8 @@ class sender {
   }
 
   /// Encodes produce(residual) of one bucket into its slots, one per chunk, and seals them. One
-  /// pass: for `sign` 16 bytes read and written per element (carried and gradient, both ways) plus
-  /// the bits.
+  /// pass: for `sign` 12 bytes read per element (carried value, gradient, inverse denominator), and
+  /// the bits written; with undo_in_buffer the carried value too, and the old one.
   template <class Produce, class Undo>
   [[gnu::cold]] void encode(const Produce& produce, const turn<Undo>& t, std::byte* slots,
                             int bucket) {
@@ -245,7 +245,7 @@ class sender {
     if constexpr (WordCompressor<C>) return codec.scale_granularity();
     return granularity::vector();
   }
-  /// In a step that is called off already the gradients stay what they are.
+  /// In a step that is called off already nothing is encoded; the status still tells the others.
   template <class Produce, class Carry, class Undo>
   [[gnu::cold]] void run_encode(const Produce& produce, const Carry& carry, const turn<Undo>& t,
                                 std::byte* slots, tile_range part) {

@@ -29,15 +29,14 @@ struct adam_options {
   /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
   /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
   double max_grad_norm = 0;
-  /// What is sent are directions, m / (sqrt(v) + eps): elements that share a scale share a size of
-  /// steps, however large their gradients are. No scale is larger than this: an element moves by at
-  /// most so many learning rates in a step (at an exchange of 0/1 Adam, where v follows, of those
-  /// since the last), times m's correction and decay aside. What is cut is sent later: residuals
-  /// keep it. Adam's own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2.
-  /// 0: scales have no bound, and where v does not follow momenta are sent, as in the papers. An
-  /// element whose gradients are much smaller than those that it shares a scale with is then sent
-  /// that scale, back and forth, and its small v makes of it steps that are thousands of times too
-  /// large. (Compressors without scales have no bound.)
+  /// What is sent are directions, m / (sqrt(v) + eps). Elements that share a scale then share a
+  /// size of steps. No scale is larger than this. An element moves by at most so many learning
+  /// rates in a step, times m's correction and decay aside; at an exchange of 0/1 Adam, of those
+  /// since the last. The residual keeps what is cut. Adam's own steps are seldom above 1, and at
+  /// most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no bound; if v does not follow either, momenta are
+  /// sent, as in the papers. Momenta fit badly where gradients differ in size: a small one is sent
+  /// the common scale, and its small v makes thousands of learning rates of it. Compressors without
+  /// scales have no bound.
   double max_step = 2;
   /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
   /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
@@ -248,7 +247,7 @@ struct part_by_word_kernel {
 /// v, by its inverse, goes on by all steps since the last refresh at once: by the mean of the
 /// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
 /// of this step. Elements that have variance now, or own squares on some rank, are live: none dies.
-/// The new inverse of an old one goes to `ratios`; 0 of those that have come to life.
+/// `ratios` gets the new inverse over the old one; 0 for an element that has come to life.
 template <class View>
 struct followed_variance_kernel {
   View squares;
@@ -329,7 +328,8 @@ class following_rule : public moments_rule<B, Options> {
 
   /// What a rank keeps of its own.
   struct kept_squares {
-    float_buffer squares;  ///< of its gradients since the last refresh, as v takes them
+    float_buffer squares;  ///< of its gradients since the last refresh, as v takes them; between
+                           ///< `follow` and `restart` see `rescaling`
     float_buffer sums;     ///< work space: what travels beside them, sums of this step's gradient
                            ///< first; by word the part of all squares that is left in the mean
                            ///< gradient; that of all
@@ -419,7 +419,7 @@ class following_rule : public moments_rule<B, Options> {
                detail::followed_variance_kernel<SquaresView>{
                    mean, its.tiles, live, v_.data(), kept_.squares.data(), parts(), its.numbers});
   }
-  /// After `follow`: what a residual becomes; and by element, how many new units an old one is.
+  /// After `follow`: the residual in new units; and by element, old denominator over new.
   template <class View, class At>
   [[nodiscard]] detail::rescaled_direction<View> held(const View& agreed, const At& at) const {
     return {agreed, rescaling(), at.numbers};
@@ -442,8 +442,8 @@ class following_rule : public moments_rule<B, Options> {
   template <class Archive>
   void archive_form(Archive& a, bool differs) {
     bool keeps = keeps_squares(), sends_directions = directions();
-    a.scalar(keeps);
-    a.scalar(sends_directions);
+    a.local(keeps);  // what is read does not outlive this
+    a.local(sends_directions);
     if constexpr (Archive::reading) {
       if (differs && keeps != keeps_squares()) {
         throw checkpoint_error(detail::message(

@@ -239,7 +239,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
                                                          const tiled<B, P, G>& at) const {
     return {agreed, at.tensors, at.numbers, layers_.data(), at.now, base::inverse()};
   }
-  /// The update: two passes, 32 bytes per element; in the paper's form over the agreed message, 28.
+  /// The update: two passes, 28 bytes per element; in the paper's form over the agreed message, 28.
   template <class View, class P, class G, class Last = launch_tiles>
   void apply(const View& heard, const View& before, const tiled<B, P, G>& at,
              const Last& last = {}) {

@@ -107,6 +107,7 @@ struct root_kernel {
   static constexpr bool rare = true;
   const tile* tiles;
   const tensor_numbers* numbers;
+  live_mask live;
   float* v;
   bool back;
 
@@ -120,9 +121,11 @@ struct root_kernel {
       const auto was = L::load(word), one = L::set(1.0F);
       if (back) {
         const auto root = root_of<L>(was, of.c.eps);
-        L::store(word, L::mul(L::mul(root, root), L::set(1 / corrected)));
+        const auto square = L::mul(L::mul(root, root), L::set(1 / corrected));
+        L::store(word, live.template keep<L>(t.word + k, square));
       } else {
-        L::store(word, L::div(one, of.c.template denominator<L>(was, corrected)));
+        const auto d = of.c.template denominator<L>(was, corrected);
+        L::store(word, L::div(one, L::select(L::positive(was), d, one)));
       }
     }
   }
@@ -309,7 +312,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
     if (options_.keeps_squares && !frozen_ && !dense_) {
       kept_ = base::make_kept();
       take_anchor(at);
-      backend_.launch(at.n_tiles(), detail::root_kernel{at.tiles, at.numbers, v_.data(), false});
+      backend_.launch(at.n_tiles(),
+                      detail::root_kernel{at.tiles, at.numbers, at.live, v_.data(), false});
       frozen_ = true;
     }
     if (plan.exchange) {
@@ -334,7 +338,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
-    at.backend.launch(at.n_tiles(), detail::root_kernel{at.tiles, at.numbers, v_.data(), true});
+    at.backend.launch(at.n_tiles(),
+                      detail::root_kernel{at.tiles, at.numbers, at.live, v_.data(), true});
     base::forget_kept();
     frozen_ = false;
   }

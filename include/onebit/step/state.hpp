@@ -207,7 +207,9 @@ struct engine {
   /// From the compressed phase back to a warm-up.
   [[gnu::cold]] void thaw() {
     if constexpr (ThawingRule<R>) {
-      rule.thaw(compressed.agreed(mask()), at(mask()));
+      // after a refresh what was agreed is in units of the old v: none of it is taken
+      const auto none = refreshed ? make_mask() : decltype(make_mask()){};
+      rule.thaw(compressed.agreed(refreshed ? live_mask{none.data()} : mask()), at(mask()));
       compressed.start({}, {});  // gives its memory back
       live.set_current({});
       release_averages();  // refreshes need more room than a warm-up
@@ -242,6 +244,7 @@ struct engine {
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
     a.scalar(last_lr);
+    a.scalar(refreshed);
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
@@ -299,6 +302,7 @@ struct engine {
   bool alike = true;       ///< the ranks' parameters: not between two exchanges with local steps
   std::uint32_t told = 0;  ///< digest of the local steps since the ranks last spoke
   float last_lr = 1;       ///< the last one that was not 0
+  bool refreshed = false;  ///< v, in the last step
   std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
 
  private:

@@ -204,6 +204,7 @@ class step_in_progress {
       e.schedule.done(e.step, usable_lr(), size);
       if (plan_.last_average) e.rest();
       e.alike = !R::local_steps || plan_.exchange || is_dense();
+      e.refreshed = refreshes();
       e.advance(plan_, usable_lr());  // where others count the step, this rank does
       if (plan_.may_end_warm_up) tell();
     }
@@ -277,7 +278,7 @@ class step_in_progress {
       if (!clips()) meet(true);  // else when the norm of the own gradient is known, too
     }
   }
-  /// v follows when the exchange has ended, since what was sent is bounded by what v was.
+  /// v follows after the exchange: what was sent is in units of the old v.
   void follow() {
     if constexpr (E::follows) {
       E& e = *e_;
