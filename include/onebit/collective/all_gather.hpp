@@ -100,8 +100,8 @@ class all_gather_exchange : public flat_exchange<C, B> {
   }
 
   template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const float* factors, const turn<Undo>& t) {
-    sender_.settle(held, factors, t, axis().all_tiles(), gathered_.current(),
+  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
+    sender_.settle(held, t, axis().all_tiles(), gathered_.current(),
                    static_cast<std::size_t>(wire_.size()));
   }
   template <class Worker, class Server>

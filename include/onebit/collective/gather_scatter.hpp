@@ -185,10 +185,10 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
 
   /// See sender.
   template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const float* factors, const turn<Undo>& t) {
-    sender_.settle(held, factors, t, axis().all_tiles(), gathered_.current(), 1);
+  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
+    sender_.settle(held, t, axis().all_tiles(), gathered_.current());
     for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
-      server_.settle(sender_, sender_.format(), own_chunk(b), factors, t);
+      server_.settle(sender_, sender_.format(), own_chunk(b), held.ratios, t);
     }
   }
 

@@ -170,11 +170,11 @@ class hierarchical_exchange {
   }
 
   template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const float* factors, const turn<Undo>& t) {
-    sender_.settle(held, factors, t, carried_tiles(), held_.gathered.current(), 1);
-    server_.settle(sender_, mean().format, own_chunk(), factors, t);
+  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
+    sender_.settle(held, t, carried_tiles(), held_.gathered.current());
+    server_.settle(sender_, mean().format, own_chunk(), held.ratios, t);
     if constexpr (Accumulates) {
-      if (!flat()) exact_.settle(held, factors, t, exact_.axis().all_tiles(), nullptr, 0);
+      if (!flat()) exact_.settle(held, t, exact_.axis().all_tiles());
     }
   }
   [[nodiscard]] tile_range carried_tiles() const { return axis().bucket_at(local_.rank()).tiles; }

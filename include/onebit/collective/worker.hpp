@@ -120,19 +120,19 @@ class sender {
   }
   /// When a step has been kept, and the units of its message change: the residual becomes
   /// held(residual), so that the next message, which takes what was agreed in the old units, is one
-  /// in the new. Where nothing is carried what was agreed, n messages at `agreed`, takes `factors`
-  /// (by element: the new units of an old one) itself. 12 bytes per element.
+  /// in the new. A compressor that carries nothing has no residual: what was agreed, n messages at
+  /// `agreed`, is multiplied by held.ratios (by element: old unit over new). 12 bytes per element.
   template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, [[maybe_unused]] const float* factors,
-                            const turn<Undo>& t, tile_range tiles,
-                            [[maybe_unused]] std::byte* agreed, [[maybe_unused]] std::size_t n) {
+  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t, tile_range tiles,
+                            [[maybe_unused]] std::byte* agreed = nullptr,
+                            [[maybe_unused]] std::size_t n = 1) {
     if constexpr (carries) {
       accumulate(held, t, tiles);
     } else if (agreed != nullptr) {
       const std::size_t bytes = format_.slot_bytes * static_cast<std::size_t>(axis_.n_slots());
       launch_commit(
           backend_, t.now, axis_.tiles().size(),
-          rescale_message_kernel<C>{codec_, factors, this->tiles(), format_, agreed, n, bytes});
+          rescale_message_kernel<C>{codec_, held.ratios, this->tiles(), format_, agreed, n, bytes});
     }
   }
   /// Ends a step with an encode pass: the scales of it hold, or the carried values are those of

@@ -295,9 +295,8 @@ concept RefreshingRule = ExchangeRule<R> &&
   r.squares(at);                                         // what is averaged: see squares_average
   r.learn(mean, at, at, std::declval<step_scalars*>());  // from the mean, and its axis
   r.follow(mean, at, at, live);                          // the same, when the exchange has ended
-  fixed.held(mean, at);  // what a residual becomes then, and with it what was agreed
-  { fixed.rescaling() } -> std::convertible_to<const float*>;  // by element: units then and now
-  r.restart(at);                                               // begins to keep squares anew
+  fixed.held(mean, at);  // the residual in new units, and what was agreed in old ones; `ratios`
+  r.restart(at);         // begins to keep squares anew
   r.archive_squares(a);  // what it keeps of its own, and `archive` does not have
 };
 
@@ -343,7 +342,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.send_next(message, t);
   x.agree(message, t);
   x.accumulate(message, t);
-  x.settle(message, static_cast<const float*>(nullptr), t);  // other units: see `sender`
+  x.settle(message, t);             // other units: see `sender`
   x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
   x.carried_tiles(), x.visit_owed(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any

@@ -88,7 +88,7 @@ namespace detail {
 template <class View>
 struct rescaled_direction {
   View agreed;
-  const float* ratios;
+  const float* ratios;  ///< by element: old denominator over new
   const tensor_numbers* numbers;
 
   template <class L>
@@ -329,7 +329,7 @@ class following_rule : public moments_rule<B, Options> {
   /// What a rank keeps of its own.
   struct kept_squares {
     float_buffer squares;  ///< of its gradients since the last refresh, as v takes them; between
-                           ///< `follow` and `restart` see `rescaling`
+                           ///< `follow` and `restart` see `held`
     float_buffer sums;     ///< work space: what travels beside them, sums of this step's gradient
                            ///< first; by word the part of all squares that is left in the mean
                            ///< gradient; that of all
@@ -410,7 +410,7 @@ class following_rule : public moments_rule<B, Options> {
     at.commit(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(), parts()});
   }
   /// v from the mean squares, on their axis: its inverse; and who is live. What is kept of squares
-  /// becomes `rescaling`, until `restart`. One pass, 14 bytes per element.
+  /// becomes the ratios of `held`, until `restart`. One pass, 14 bytes per element.
   template <class SquaresView, class P, class G>
   void follow(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>&,
               std::uint32_t* live) {
@@ -419,12 +419,11 @@ class following_rule : public moments_rule<B, Options> {
                detail::followed_variance_kernel<SquaresView>{
                    mean, its.tiles, live, v_.data(), kept_.squares.data(), parts(), its.numbers});
   }
-  /// After `follow`: the residual in new units; and by element, old denominator over new.
+  /// After `follow`: the residual in new units.
   template <class View, class At>
   [[nodiscard]] detail::rescaled_direction<View> held(const View& agreed, const At& at) const {
-    return {agreed, rescaling(), at.numbers};
+    return {agreed, kept_.squares.data(), at.numbers};
   }
-  [[nodiscard]] const float* rescaling() const { return kept_.squares.data(); }
   /// Begins to keep squares anew, with this step's gradient. 8 bytes per element.
   template <class P, class G>
   void restart(const tiled<B, P, G>& at) {

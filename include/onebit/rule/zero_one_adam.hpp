@@ -362,7 +362,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   /// See RefreshingRule.
   template <class View, class At>
   [[nodiscard]] detail::rescaled_sum held(const View&, const At&) const {
-    return detail::rescaled_sum{base::rescaling()};
+    return detail::rescaled_sum{kept_.squares.data()};
   }
   /// What a step adds to the sum that is exchanged.
   template <class View, class P, class G>

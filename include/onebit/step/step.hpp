@@ -283,8 +283,7 @@ class step_in_progress {
     if constexpr (E::follows) {
       E& e = *e_;
       e.rule.follow(e.squares.heard(), e.at_squares(), at(), e.live.current());
-      e.compressed.settle(e.rule.held(e.compressed.agreed(e.mask()), at()), e.rule.rescaling(),
-                          turn());
+      e.compressed.settle(e.rule.held(e.compressed.agreed(e.mask()), at()), turn());
       e.rule.restart(at());
       begin_since();
       e.compressed.count_live(e.mask());
