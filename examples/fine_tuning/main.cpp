@@ -3,7 +3,7 @@
 //
 // Fine-tuning: the language model learns all but the last fifth of a text, and then that fifth, at
 // a quarter of the learning rate. Each optimizer tunes what Adam has trained; and 1-bit Adam what
-// it has trained itself, with a second warm-up (thaw) and without.
+// it has trained itself.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -67,13 +67,10 @@ class trainer {
       const auto sent = steps(second_, options_.tune, peak_rate(algorithm) / 4);
       note(results[algorithm], sent);
     }
-    for (const bool thaws : {true, false}) {
-      restart();
-      train_first("one_bit_adam");
-      if (thaws) optimizer_.thaw(warm_up("one_bit_adam", options_.tune));
-      const auto sent = steps(second_, options_.tune, peak_rate("one_bit_adam") / 4);
-      note(results[thaws ? "one_bit_adam, thawed" : "one_bit_adam, not thawed"], sent);
-    }
+    restart();
+    train_first("one_bit_adam");
+    note(results["one_bit_adam, all along"],
+         steps(second_, options_.tune, peak_rate("one_bit_adam") / 4));
   }
 
  private:

@@ -243,7 +243,8 @@ int main(int argc, char** argv) {
   app.add_option("--freeze", s.freeze, "Warm-up of one_bit_adam; 0: by itself");
   app.add_option("--warm-up", s.warm_up, "Warm-up of zero_one_adam");
   app.add_option("--max-grad-norm", s.max_grad_norm, "Clip to this; 0: no clipping");
-  app.add_option("--max-step", s.max_step, "Bound of a step from compressed momenta; 0: none");
+  app.add_option("--max-step", s.max_step,
+                 "Largest scale of a direction, in learning rates; 0: none");
   app.add_option("--block", s.block, "Elements that share a scale (4096); 0: those of a tensor");
   app.add_option("--bucket", s.bucket, "Elements of a bucket; 0: one bucket");
   app.add_flag("--overlap", s.overlap, "Gradients travel during the backward pass");

@@ -107,9 +107,10 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
-/// 1-bit Adam: a few steps of Adam, then the momentum is what travels, one bit per parameter, with
-/// error feedback; v follows from squares that each rank keeps of its own gradients (`refreshes`;
-/// 0: it stays, as in the paper). Collective over the transport.
+/// 1-bit Adam: a few steps of Adam, then the direction is what travels, one bit per parameter, with
+/// error feedback (without refreshes the momentum, as in the paper); v follows from squares that
+/// each rank keeps of its own gradients (`refreshes`; 0: it stays, as in the paper). Collective
+/// over the transport.
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.5 + 4/W
 /// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also 2 more
@@ -207,9 +208,9 @@ struct zero_one_adam_options {
 /// Cost per exchange: as one_bit_adam; per refresh: as adam; per local step: nothing travels. State
 /// 20.5 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. A non-finite gradient in a
 /// step that communicates makes all skip; in a local step, which nobody hears of, the rank that has
-/// it leaves it out. Messages are sums of lr m: rates that jump to and fro by factors from exchange
-/// to exchange feed the residuals until they overflow; schedules that change slowly do not. Source:
-/// 0/1 Adam (arXiv 2202.06009), algorithm 1.
+/// it leaves it out. Messages are sums of learning rates times directions: rates that jump to and
+/// fro by factors from exchange to exchange feed the residuals until they overflow; schedules that
+/// change slowly do not. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,

@@ -38,7 +38,7 @@ concept OwnedOptimizer = requires(O o, const typename O::groups_type& groups) {
 ///
 /// Movable, not copyable. One that was default-constructed or moved from owns nothing: every call
 /// but has_value() and assignment throws invalid_input. What an optimizer's policies cannot
-/// do (thaw a baseline, say) throws invalid_input too.
+/// do (take moments over, say) throws invalid_input too.
 class any_optimizer {
  public:
   any_optimizer() = default;
@@ -75,7 +75,6 @@ class any_optimizer {
   std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
     return at().rebind(&groups, elements_of<P, G>);
   }
-  void thaw(std::uint64_t warm_up_steps = 0) { at().thaw(warm_up_steps); }
   void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) {
     at().start_from(moments, steps);
   }
@@ -144,7 +143,6 @@ class any_optimizer {
     virtual void set_rates(std::size_t group, float lr_factor, float weight_decay) = 0;
     virtual void rest(std::size_t tensor) = 0;
     virtual std::size_t rebind(const void* groups, int elements) = 0;
-    virtual void thaw(std::uint64_t steps) = 0;
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
     virtual void join_model_parallel(wire transport) = 0;
     virtual void verify() = 0;
@@ -188,13 +186,6 @@ class any_optimizer {
     std::size_t rebind(const void* groups, int elements) override {
       if (elements != own_elements) refuse("rebind", "of other element types");
       return o.rebind(*static_cast<const groups_type*>(groups));
-    }
-    void thaw([[maybe_unused]] std::uint64_t steps) override {
-      if constexpr (O::thaws) {
-        o.thaw(steps);
-      } else {
-        refuse("thaw", "its schedule has no second warm-up");
-      }
     }
     void start_from([[maybe_unused]] const std::vector<given_moments>& moments,
                     [[maybe_unused]] std::uint64_t steps) override {

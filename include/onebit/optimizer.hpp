@@ -122,7 +122,6 @@ class optimizer {
 
  public:
   using groups_type = std::vector<param_group<P, G>>;      ///< what it trains
-  static constexpr bool thaws = S::thaws;                  ///< it can warm up anew
   static constexpr bool takes_moments = R::takes_moments;  ///< it has start_from
   static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks
 
@@ -201,12 +200,6 @@ class optimizer {
   /// rank. How many tensors have; 0 costs next to nothing. Throws invalid_input for
   /// other sizes.
   std::size_t rebind(const std::vector<param_group<P, G>>& groups);
-  /// A second phase (longer sequences, other data, fine-tuning): warms up anew from the next step
-  /// on, for so many steps; 0: until v is stable (not in 0/1 Adam). m and v go on, elements that
-  /// had no variance may get it; what residuals hold is dropped where v was frozen (all of m, if no
-  /// step has succeeded since, or the last one refreshed v). Collective in its effect: all ranks
-  /// call it at the same step. Throws invalid_input where 0 cannot be.
-  void thaw(std::uint64_t warm_up_steps = 0) requires(thaws) { thaw_for(warm_up_steps); }
   /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
   /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
   /// All ranks must give the same. Throws invalid_input after a step or begin(), where sizes
@@ -252,7 +245,7 @@ class optimizer {
   /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
   /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
   /// parameters it restores before; what the old ranks had still to send is kept on average. One
-  /// rank alone warms up anew; that, or a thaw, before a step or after a refresh drops m.
+  /// rank alone goes on uncompressed; right after a refresh without m.
   /// Collective; throws as load. Costs reading all files on each rank; memory: the state three
   /// times.
   template <class Open>
@@ -300,7 +293,6 @@ class optimizer {
   [[gnu::cold]] void join_others(wire transport);
   // What some pairings cannot do. The public names are constrained, but may not be defined
   // elsewhere (clang 14); these may, and are empty where they are never called.
-  [[gnu::cold]] void thaw_for(std::uint64_t warm_up_steps);
   [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
   [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
   [[nodiscard]] step_scalars now() {
@@ -410,13 +402,6 @@ void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {
   load_checkpoint(
       parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
       parts_->refusal());
-}
-template <class R, class S, class C, class P, class G>
-void optimizer<R, S, C, P, G>::thaw_for([[maybe_unused]] std::uint64_t warm_up_steps) {
-  if constexpr (thaws) {
-    engine_type& e = between_steps();
-    e.schedule.thaw(e.step, warm_up_steps);
-  }
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::take([[maybe_unused]] const std::vector<given_moments>& moments,

@@ -293,23 +293,3 @@ TEST_CASE("averages take room for a few buckets where gradients are scratch, els
   CHECK(only_read > 4);
   CHECK(only_read < 4.75);
 }
-
-TEST_CASE("a warm-up after a thaw takes no more room for averages than the first did") {
-  on_ranks(2, [&](onebit::threads t) {
-    onebit_test::training<> data({33, 5000, 0, 64, 700});
-    onebit::one_bit_adam_options options{.freeze = {.after = 3}, .refreshes = 3};
-    auto o = onebit::one_bit_adam(data.groups(), t, options,
-                                  onebit::gather_scatter{onebit::sign<>{}, 300});
-    const auto step = [&] {
-      CHECK_FALSE(onebit_test::train(o, data).skipped);
-      return o.work_bytes();
-    };
-    const std::size_t first = step();
-    std::size_t refreshing = 0;
-    while (o.steps() < 5) refreshing = step();
-    CHECK(refreshing != first);  // room for squares: not given back, since the gaps are short
-    o.thaw(3);
-    CHECK(step() == first);
-    return 0;
-  });
-}

@@ -115,7 +115,6 @@ static int alone(void) {
   FAILS(onebit_step(NULL, 1, 1, NULL), ONEBIT_INVALID_INPUT, "onebit_step: optimizer is NULL");
   EXPECT(onebit_set_group(o, 1, 0, 0) == ONEBIT_OK);
   FAILS(onebit_set_group(o, 2, 1, 0), ONEBIT_INVALID_INPUT, "group 2 of 2");
-  FAILS(onebit_thaw(o, 3), ONEBIT_INVALID_INPUT, "no second warm-up");
   EXPECT(onebit_verify(o) == ONEBIT_OK);
   EXPECT(onebit_warn(o, 0) == ONEBIT_OK && onebit_warn(o, 1) == ONEBIT_OK);
   {

@@ -28,24 +28,11 @@ namespace onebit_test::kill {
 
 inline constexpr std::uint64_t steps = 12, steps_between_saves = 4;
 
-/// `thaw` and `thaw_zero_one` warm up a second time; of `shards` no rank holds the whole model.
-enum class kind : int {
-  adam,
-  one_bit_adam,
-  buckets,
-  all_gather,
-  by_node,
-  zero_one_adam,
-  thaw,
-  thaw_zero_one,
-  shards
-};
-inline constexpr const char* kind_names[] = {"adam",       "one_bit_adam",  "buckets",
-                                             "all_gather", "by_node",       "zero_one_adam",
-                                             "thaw",       "thaw_zero_one", "shards"};
-inline constexpr int n_kinds = 9;
-/// The step before which a second warm-up of so many steps begins.
-inline constexpr std::uint64_t thaws_before = 5, thaw_steps = 3;
+/// Of `shards` no rank holds the whole model.
+enum class kind : int { adam, one_bit_adam, buckets, all_gather, by_node, zero_one_adam, shards };
+inline constexpr const char* kind_names[] = {"adam",    "one_bit_adam",  "buckets", "all_gather",
+                                             "by_node", "zero_one_adam", "shards"};
+inline constexpr int n_kinds = 7;
 
 /// Are its ranks of two shards?
 [[nodiscard]] constexpr bool has_shards(kind k) { return k == kind::shards; }
@@ -184,8 +171,7 @@ class with_all_shards {
 }
 
 /// Calls f(optimizer) with one of a kind. Its phases: averages up to step 3, the freeze before step
-/// 3, refreshes; 0/1 Adam: local steps from step 4 on; of those that thaw, averages or exchanges in
-/// steps 5 to 7 again.
+/// 3, refreshes; 0/1 Adam: local steps from step 4 on.
 template <class T, class F>
 auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
   onebit::one_bit_adam_options o;
@@ -215,8 +201,7 @@ auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
           groups, t, o, onebit::hierarchical{onebit::sign<>{}, t.size() % 2 == 0 ? 2 : 1});
       return f(own);
     }
-    case kind::zero_one_adam:
-    case kind::thaw_zero_one: {
+    case kind::zero_one_adam: {
       auto own = onebit::zero_one_adam(groups, t, z);
       return f(own);
     }
@@ -230,7 +215,6 @@ auto with_optimizer(kind k, training<>& data, const T& t, const F& f) {
       return f(whole);
     }
     case kind::one_bit_adam:
-    case kind::thaw:
       break;
   }
   auto own = onebit::one_bit_adam(groups, t, o);
@@ -255,14 +239,9 @@ std::uint64_t run(kind k, const T& transport, const std::filesystem::path& root,
       }
     });
     s.leave();
-    bool has_thawed = o.steps() > thaws_before;
     while (o.steps() < steps) {
       data.compute_gradients(rank, o.steps());
       const std::uint64_t before = o.steps();
-      if constexpr (requires { o.thaw(thaw_steps); }) {
-        const bool thaws = k == kind::thaw || k == kind::thaw_zero_one;
-        if (thaws && before == thaws_before && !std::exchange(has_thawed, true)) o.thaw(thaw_steps);
-      }
       s.enter(where::step, before);
       if (s.spoils_gradients()) data.grads[2][5] = std::numeric_limits<float>::quiet_NaN();
       if constexpr (requires { o.ready(std::size_t{0}); }) {

@@ -87,7 +87,7 @@ verdict strike_threads(kind k, int n, const fault& f) {
     if (f.what == what::nan) {
       // another rank's bad gradient is as good as this one's: all skip and try again
       const bool same = d == undisturbed(k, n);
-      const bool has_local_steps = k == kind::zero_one_adam || k == kind::thaw_zero_one;
+      const bool has_local_steps = k == kind::zero_one_adam;
       if (!same && !has_local_steps) v.failure = "other bits than without";
       return v;
     }
@@ -211,8 +211,6 @@ std::vector<fault> places(kind k, bool all) {
   std::vector<std::uint64_t> at = {1, 3, 4, 6, 9};
   if (k == kind::adam) at = {0, 7};
   if (k == kind::zero_one_adam) at = {0, 4, 5, 6, 8};
-  // the last steps before a second warm-up, all of it, and the first ones after it
-  if (k == kind::thaw || k == kind::thaw_zero_one) at = {4, 5, 6, 7, 8, 9};
   if (!all) at = {1, 6};
   std::vector<fault> list;
   for (const std::uint64_t s : at) {
@@ -244,7 +242,7 @@ std::vector<test> over_threads(bool all) {
   for (int k = 0; k < n_kinds; ++k) {
     for (const int n : sizes) {
       if (has_shards(static_cast<kind>(k)) && n % 2 != 0) continue;
-      if (!all && k >= static_cast<int>(kind::thaw) && n < 4) continue;
+      if (!all && k >= static_cast<int>(kind::shards) && n < 4) continue;
       for (fault f : places(static_cast<kind>(k), all)) {
         for (const what w : {what::exception, what::nan}) {
           if (w == what::nan && (f.where != where::step || f.at != 0 || f.after)) continue;

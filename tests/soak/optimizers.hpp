@@ -69,7 +69,6 @@ class trained {
   virtual onebit::report step(float lr) = 0;
   virtual void begin(float lr) = 0;
   virtual void ready(std::size_t tensor) = 0;
-  virtual void thaw(std::uint64_t n) = 0;
   virtual void verify() = 0;
   [[nodiscard]] virtual std::uint64_t steps() const = 0;
   [[nodiscard]] virtual std::string saved() = 0;
@@ -107,9 +106,6 @@ class trained_by final : public trained {
   onebit::report step(float lr) override { return o_.step(lr); }
   void begin(float lr) override { o_.begin(lr); }
   void ready(std::size_t tensor) override { o_.ready(tensor); }
-  void thaw(std::uint64_t n) override {
-    if constexpr (requires { o_.thaw(n); }) o_.thaw(n);
-  }
   void verify() override { o_.verify(); }
   [[nodiscard]] std::uint64_t steps() const override { return o_.steps(); }
   [[nodiscard]] std::string saved() override { return onebit_test::saved(o_); }

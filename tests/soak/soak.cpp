@@ -37,20 +37,15 @@ namespace {
 
 using clock_type = std::chrono::steady_clock;
 constexpr std::chrono::seconds deadline(60);
-constexpr std::uint64_t thaw_steps = 20;
 
 /// A job, and what its ranks do of themselves: the same in the job to which nothing happens.
 struct job {
   std::uint64_t seed = 0, number = 0;
   soak::options options;
   std::uint64_t steps_between_saves = 50, verify_every = 0;
-  std::uint64_t thaws = 0;  ///< one step in so many begins a second warm-up; 0: none does
 
   [[nodiscard]] std::uint64_t hash(std::uint64_t of, std::uint64_t step) const {
     return chance(seed * 1000003 + number * 7919 + of * 104729 + step * 0x9E3779B97F4A7C15U)();
-  }
-  [[nodiscard]] bool thaws_at(std::uint64_t step) const {
-    return thaws > 0 && step > 0 && hash(1, step) % thaws == 0;
   }
   /// Another one in each step; of 0/1 Adam, whose residuals grow without bound where it jumps to
   /// and fro, after a warm-up and every hundred steps.
@@ -123,7 +118,6 @@ ranks_left undisturbed(const job& j, const ranks_left& from, int size, std::uint
     const bool counts = j.options.algorithm == algorithm::zero_one_adam;
     while (o->steps() < until) {
       const std::uint64_t step = o->steps();
-      if (j.thaws_at(step)) o->thaw(thaw_steps);
       j.fill(o->data, t.rank(), size, step, counts && j.has_bad_gradient(step));
       (void)o->step(j.lr(step));
       if (o->steps() > step) continue;
@@ -247,7 +241,7 @@ class rank_of_run {
       const int writers = step && written ? static_cast<int>(written->size()) : t_.size();
       told_->loaded(o_->steps(), writers, t_.size());
     }
-    skipped_ = thawed_ = never;
+    skipped_ = never;
   }
 
   /// False: it was ended.
@@ -297,7 +291,6 @@ class rank_of_run {
   /// Makes a step, or finds what must be found.
   void try_step(const event* now) {
     const std::uint64_t step = o_->steps();
-    if (job_->thaws_at(step) && std::exchange(thawed_, step) != step) o_->thaw(thaw_steps);
     const bool bad = job_->has_bad_gradient(step) && skipped_ != step;
     job_->fill(o_->data, t_.rank(), t_.size(), step, bad);
     const std::uint64_t before = o_->data.digest();
@@ -397,7 +390,7 @@ class rank_of_run {
   strikers strikers_;
   std::unique_ptr<trained> o_;
   place place_ = place::loading;
-  std::uint64_t start_ = 0, skipped_ = never, thawed_ = never;
+  std::uint64_t start_ = 0, skipped_ = never;
   std::size_t next_ = 0;  ///< of what passes
   bool is_victim_ = false, may_fail_ = false, has_saved_ = false, has_diverged_ = false;
 };
@@ -493,7 +486,6 @@ job draw_job(std::uint64_t seed, std::uint64_t number, chance& c) {
   j.options = draw_options(number % n_compositions, c);
   j.steps_between_saves = c.of<std::uint64_t>({20, 50, 130});
   j.verify_every = c.of<std::uint64_t>({0, 37, 200});
-  j.thaws = c.of<std::uint64_t>({0, 400});
   return j;
 }
 

@@ -168,8 +168,6 @@ size_t onebit_report_json(const onebit_report* report, char* buffer, size_t n);
  * onebit_start_from: between steps, all ranks alike, not collective themselves. */
 onebit_status onebit_set_group(onebit_optimizer* optimizer, size_t group, float lr_factor,
                                float weight_decay);
-/** A second warm-up of so many steps. */
-onebit_status onebit_thaw(onebit_optimizer* optimizer, uint64_t warm_up_steps);
 /** This tensor, by its place in the list given to onebit_create, has no gradient in the next step:
  * nothing of it changes. All ranks the same. */
 onebit_status onebit_rest(onebit_optimizer* optimizer, size_t tensor);

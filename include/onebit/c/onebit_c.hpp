@@ -407,10 +407,6 @@ ONEBIT_C onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* 
     }
   });
 }
-ONEBIT_C onebit_status onebit_thaw(onebit_optimizer* optimizer, std::uint64_t warm_up_steps) {
-  return onebit::detail::c_call(
-      [&] { onebit::detail::of(optimizer, "onebit_thaw").thaw(warm_up_steps); });
-}
 ONEBIT_C onebit_status onebit_verify(onebit_optimizer* optimizer) {
   return onebit::detail::c_call([&] { onebit::detail::of(optimizer, "onebit_verify").verify(); });
 }

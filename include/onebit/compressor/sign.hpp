@@ -52,12 +52,12 @@ struct l1_scale {
 /// scalar s when it is next needed, bit-equal to an eager residual. Source: 1-bit Adam (arXiv
 /// 2102.02888), section 4.
 ///
-/// A scale fits elements whose values are of one size. A tensor's may not be: where queries, keys
-/// and values are rows of one matrix, the first two have gradients a tenth to a hundredth of the
-/// values' while attention has still to be learnt; under one scale they are sent the values' size,
-/// to and fro, and hardly learn. So a scale is by default that of a tile, the unit of work: a 128th
-/// of the message, and no more tiles. granularity::layer(), as in DeepSpeed's fp32 mode, is one per
-/// tensor.
+/// A scale fits elements whose values are of one size. A tensor's momenta may not be: where
+/// queries, keys and values are rows of one matrix, the first two have gradients a tenth to a
+/// hundredth of the values' while attention has still to be learnt. Directions, m / (sqrt(v) +
+/// eps), are mostly of one size; not where some elements' gradients are noise and others' are not.
+/// So a scale is by default that of a tile, the unit of work: a 128th of the message, and no more
+/// tiles. granularity::layer(), as in DeepSpeed's fp32 mode, is one per tensor.
 template <class Scale = l2_scale>
 struct sign {
   /// Bytes of one word in a message.

@@ -157,7 +157,6 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 /// What a schedule need not say.
 struct schedule_defaults {
   static constexpr bool compresses = true;  ///< never exchanging, it needs no memory for it
-  static constexpr bool thaws = false;      ///< has thaw(step, n_steps): optimizer::thaw
   /// After each step that was done; `variance_norm`: ||v||_1, corrected, where the plan asked.
   void done(std::uint64_t, float, double) {}
   /// How still v was when it last looked, 0 to 1: for reports; 0: it did not look.
@@ -265,13 +264,6 @@ concept FreezingRule = ExchangeRule<R> &&
   r.freeze(live, at);
 };
 
-/// A frozen rule that can warm up anew, from what was agreed. `thaw` allocates as `freeze` does.
-template <class R>
-concept ThawingRule = FreezingRule<R> &&
-    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& agreed) {
-  r.thaw(agreed, at);
-};
-
 /// A rule whose elements come to life one by one, when they get variance.
 template <class R>
 concept WakingRule = ExchangeRule<R> &&
@@ -309,13 +301,15 @@ concept LocalRule = ExchangeRule<R> && R::local_steps &&
   r.dense_step(gradient, at);  // the whole step, where nothing would travel, or it says `dense`
 };
 
-/// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts.
-/// (One with local steps, after steps of one rank alone: starts from the parameters there are.)
+/// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts,
+/// or, one rank alone, goes back to dense steps; that allocates as `freeze` does. (One with local
+/// steps, after steps of one rank alone: starts from the parameters there are.)
 template <class R>
 concept ResumingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_field& agreed, const detail::any_tiled<R>& at) {
   R(fixed.options(), r.backend());
   r.resume(agreed, at);
+  requires R::local_steps || requires { r.thaw(agreed, at); };
 };
 
 // -- who talks to whom ---------------------------------------------------------------------------

@@ -69,11 +69,10 @@ struct view_of_elements<T> {
 
 /// One tensor of the trainer: views of its memory, never a copy.
 ///
-/// The gradients are consumed: a step may use their memory as scratch, so what they hold afterwards
-/// is unspecified. With `G = const float`, 2-byte types and any_element they are only
-/// read: averages in more than four buckets (of 2^22 elements) then take 4 bytes per parameter
-/// (in bf16 2); 1-bit Adam and 1-bit LAMB make their message twice, which takes no memory; 0/1
-/// Adam and `hierarchical` pay 4 bytes per parameter.
+/// Float gradients may be consumed: averages use their memory as scratch, so what they hold after a
+/// step is unspecified. With `G = const float`, 2-byte types and any_element they are only read:
+/// averages in more than four buckets (of 2^22 elements) then take 4 bytes per parameter (in bf16
+/// 2). Compressed exchanges only ever read them.
 ///
 /// `P` and `G` are float, bf16 or fp16 (element_types.hpp), or both any_element: any of them, in
 /// each tensor another. With 2-byte parameters `master` may hold them in float: steps then act on
@@ -161,20 +160,20 @@ ONEBIT_HD void store_elements(T* first, std::uint32_t k, std::uint32_t n,
 template <class L>
 ONEBIT_HD typename L::value load_elements(const any_pointer& first, std::uint32_t k,
                                           std::uint32_t n) {
+  if (first.type == element_type::of_float)
+    return load_elements<L>(static_cast<const float*>(first.p), k, n);
   if (first.type == element_type::of_bf16)
     return load_elements<L>(static_cast<const bf16*>(first.p), k, n);
-  if (first.type == element_type::of_fp16)
-    return load_elements<L>(static_cast<const fp16*>(first.p), k, n);
-  return load_elements<L>(static_cast<const float*>(first.p), k, n);
+  return load_elements<L>(static_cast<const fp16*>(first.p), k, n);
 }
 template <class L>
 ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::uint32_t n,
                               const typename L::value& v) {
+  if (first.type == element_type::of_float)
+    return store_elements<L>(static_cast<float*>(first.p), k, n, v);
   if (first.type == element_type::of_bf16)
     return store_elements<L>(static_cast<bf16*>(first.p), k, n, v);
-  if (first.type == element_type::of_fp16)
-    return store_elements<L>(static_cast<fp16*>(first.p), k, n, v);
-  store_elements<L>(static_cast<float*>(first.p), k, n, v);
+  store_elements<L>(static_cast<fp16*>(first.p), k, n, v);
 }
 
 }  // namespace detail
@@ -208,9 +207,10 @@ struct parameters_of {
   }
 };
 
-/// Gradients of this size and above count as not finite: up to it their squares, and those of what
-/// is sent (a thousand times as large, summed over a tile), are finite, and a step that was kept
-/// leaves no state that makes later ones overflow. 2.8e14.
+/// Gradients of this size and above count as not finite: up to it their squares, and those of
+/// momenta and residuals (a thousand times as large, summed over a tile), are finite, and a step
+/// that was kept leaves no state that makes later ones overflow. A gradient over 1e18 times its
+/// denominator has no finite direction, and is skipped likewise. 2.8e14.
 inline constexpr float gradient_limit = 0x1p48F;
 
 /// The gradients of a tile, without the loss scale; NaN where they reach gradient_limit; 0, and not

@@ -19,11 +19,6 @@ namespace onebit::inline v0_1 {
 struct live_mask {
   const std::uint32_t* words = nullptr;
 
-  /// Whether nobody sleeps in those L::words words.
-  template <class L>
-  [[nodiscard]] ONEBIT_HD bool all(std::size_t word) const {
-    return words == nullptr || all_of<L>(words + word);
-  }
   /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,

@@ -134,7 +134,7 @@ class adam_rule : public following_rule<B, adam_options> {
                                                         live, base::directions()});
     return {std::move(m_), nullptr, at.numbers};
   }
-  /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped.
+  /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
@@ -152,7 +152,7 @@ class adam_rule : public following_rule<B, adam_options> {
     backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{agreed, at.tiles, m.data()});
     return {std::move(m), nullptr, at.numbers};
   }
-  /// The update from the newly agreed momentum; `last` runs the kernel of it over all tiles.
+  /// The update from what was agreed anew; `last` runs the kernel of it over all tiles.
   template <class View, class P, class G, class Last = launch_tiles>
   void apply(const View& heard, const View&, const tiled<B, P, G>& at, const Last& last = {}) {
     last(at, detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
@@ -174,7 +174,6 @@ class adam_rule : public following_rule<B, adam_options> {
 };
 
 static_assert(ResumingRule<adam_rule<detail::any_backend>> &&
-              ThawingRule<adam_rule<detail::any_backend>> &&
               RefreshingRule<adam_rule<detail::any_backend>>);
 
 }  // namespace onebit::inline v0_1

@@ -160,8 +160,8 @@ class lamb_rule : public following_rule<B, lamb_options> {
     return {std::move(copy), factors_.data(), at.numbers};
   }
 
-  /// Warms up anew, from the momentum that was agreed; what residuals hold is dropped. Coefficients
-  /// go on from their averages.
+  /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
+  /// Coefficients go on from their averages.
   template <class View, class At>
   void thaw(const View& agreed, const At& at) {
     auto m = make_floats();
@@ -336,7 +336,6 @@ class lamb_rule : public following_rule<B, lamb_options> {
   float_buffer factors_;  ///< by tensor: momentum scaling k
 };
 
-static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&
-              ThawingRule<lamb_rule<detail::any_backend>>);
+static_assert(ResumingRule<lamb_rule<detail::any_backend>>);
 
 }  // namespace onebit::inline v0_1

@@ -177,9 +177,8 @@ struct zero_one_step_kernel {
   }
 };
 
-/// x, anchor and m from the agreed sum of lr c m, or of lr c u, since the last exchange. A tensor
-/// that has rested since then stays, and what was heard of it (residuals that were owed to it) is
-/// dropped.
+/// x, anchor and m from the agreed sum of lr c m, or of directions, since the last exchange. A
+/// tensor that has rested since then stays, and what was heard of it is dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View agreed;
@@ -262,9 +261,10 @@ struct anchor_kernel {
 /// u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and then
 /// x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits, since
 /// the anchor is the parameters of the last exchange, not what local steps made of them. Where v
-/// follows, the sum is of directions, lr c m / (sqrt(v c_v) + eps), and what is agreed moves x as
-/// it is. Decoupled weight decay acts on the anchor with the summed learning rate. A group's
-/// lr_factor scales x's steps only, so it is not part of u.
+/// follows, the sum is of directions, lr c m / (sqrt(v c_v) + eps); what is agreed, u, moves x as
+/// it is, and m = u (sqrt(v c_v) + eps) / (c sum of lr). Decoupled weight decay acts on the anchor
+/// with the summed learning rate. A group's lr_factor scales x's steps only, so it is not part of
+/// u.
 ///
 /// State: m, v, s and anchor, 16 bytes per element, without keeps_squares 12 (the accumulator is
 /// the collective's). Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its

@@ -49,7 +49,6 @@ namespace detail {
 /// stable either.
 class freeze : public schedule_defaults {
  public:
-  static constexpr bool thaws = true;  ///< see optimizer::thaw
   /// The shortest automatic warm-up: an element's v is then an average of so many squares.
   static constexpr std::uint64_t least_warm_up = 16;
   /// The most steps that the automatic freeze looks back.
@@ -95,36 +94,20 @@ class freeze : public schedule_defaults {
   /// After the last step of the warm-up: that v lacks much of what it averages, or that it moved.
   [[nodiscard]] std::string warning() const {
     const bool follows = refreshes_ > 0;  // v goes on
-    if (!corrected_ && !follows && !automatic() && begin_ == 0) {
-      std::string lacking = detail::lacking_variance(beta2_, end_ - begin_);
+    if (!corrected_ && !follows && !automatic()) {
+      std::string lacking = detail::lacking_variance(beta2_, end_);
       if (!lacking.empty()) return lacking;
     }
     if (follows || automatic() || ratio_ >= options_.ratio || !(ratio_ > 0)) return {};
     const std::uint64_t last = end_ - 1;
-    return detail::join(3,
-                        {"onebit: the warm-up ends after ", end_ - begin_, " steps, in the last ",
-                         look_back(last), " of which ||v||_1 changed by a factor of ", ratio_,
-                         "; it stays as it is from here on: a longer warm-up (", options_.ratio,
-                         " is stable) trains better"});
-  }
-  /// From `step` on a warm-up anew, of `after` steps, or, 0, until v is stable. Throws
-  /// invalid_input where the constructor would; then nothing has changed.
-  void thaw(std::uint64_t step, std::uint64_t after) {
-    if (after == 0 && window_ >= static_cast<std::uint64_t>(max_window)) refuse_window();
-    constexpr std::uint64_t never = ~std::uint64_t{0};
-    const std::uint64_t end = after == 0 ? 0 : after > never - step ? never : step + after;
-    std::vector<double> norms(n_norms(end), 0.0);  // throws before anything changes
-    norms_.swap(norms);
-    begin_ = step;
-    end_ = end;
-    stable_ = false;
-    ratio_ = 0;
-    next_refresh_ = 0;
+    return detail::join(3, {"onebit: the warm-up ends after ", end_, " steps, in the last ",
+                            look_back(last), " of which ||v||_1 changed by a factor of ", ratio_,
+                            "; it stays as it is from here on: a longer warm-up (", options_.ratio,
+                            " is stable) trains better"});
   }
   /// See Schedule.
   template <class Archive>
   void archive(Archive& a) {
-    a.scalar(begin_);
     a.scalar(end_);
     a.scalar(stable_);
     a.scalar(next_refresh_);
@@ -138,18 +121,17 @@ class freeze : public schedule_defaults {
   [[nodiscard]] bool automatic() const { return end_ == 0; }
   [[nodiscard]] std::uint64_t gap_after(std::uint64_t step) const {
     if (refreshes_ == 0) return 0;
-    const std::uint64_t gap = (step - begin_) / refreshes_;
+    const std::uint64_t gap = step / refreshes_;
     return gap < 1 ? 1 : gap;
   }
 
   /// With how many steps ago the norm of a step is compared.
   [[nodiscard]] std::uint64_t look_back(std::uint64_t step) const {
-    const std::uint64_t done = step - begin_;
-    const std::uint64_t n = refreshes_ > 0 ? gap_after(step) : (done + 1) / 2;
+    const std::uint64_t n = refreshes_ > 0 ? gap_after(step) : (step + 1) / 2;
     return n < 1 ? 1 : n > window_ ? window_ : n;
   }
   [[nodiscard]] bool is_looked_back_on(std::uint64_t step) const {
-    return end_ > begin_ + 1 && step + look_back(end_ - 1) == end_ - 1;
+    return end_ > 1 && step + look_back(end_ - 1) == end_ - 1;
   }
   [[nodiscard]] std::size_t n_norms(std::uint64_t end) const {
     return end == 0 ? static_cast<std::size_t>(window_) : 1;
@@ -163,11 +145,11 @@ class freeze : public schedule_defaults {
     const double now = variance_norm;
     const std::uint64_t ago = look_back(step);
     // read before it is overwritten: it may be the same
-    const double then = step >= begin_ + ago ? norms_[(step - ago) % norms_.size()] : 0;
+    const double then = step >= ago ? norms_[(step - ago) % norms_.size()] : 0;
     norms_[step % norms_.size()] = now;
     if (!automatic() && step + 1 < end_) return;
     ratio_ = !(now > 0 && then > 0) ? 0 : now < then ? now / then : then / now;
-    stable_ = automatic() && ratio_ >= options_.ratio && step + 1 >= begin_ + least_warm_up &&
+    stable_ = automatic() && ratio_ >= options_.ratio && step + 1 >= least_warm_up &&
               step >= last_rise_ + ago;
   }
 
@@ -175,9 +157,9 @@ class freeze : public schedule_defaults {
   std::uint64_t refreshes_;
   double beta2_;
   bool corrected_;
-  std::uint64_t window_;           ///< 1 / (1 - beta2)
-  std::uint64_t begin_ = 0, end_;  ///< steps of the warm-up; end 0: when v is stable
-  bool stable_ = false;            ///< what the automatic freeze found
+  std::uint64_t window_;  ///< 1 / (1 - beta2)
+  std::uint64_t end_;     ///< of the warm-up; 0: when v is stable
+  bool stable_ = false;   ///< what the automatic freeze found
   std::uint64_t next_refresh_ = 0;
   double ratio_ = 0;
   std::uint64_t last_rise_ = 0;  ///< the last step whose learning rate was above the one before

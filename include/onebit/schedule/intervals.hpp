@@ -36,11 +36,9 @@ struct intervals_options {
 /// local_step_scaler.
 class intervals : public schedule_defaults {
  public:
-  static constexpr bool thaws = true;  ///< see optimizer::thaw
   /// `lacking`: beta2 of a v whose bias nobody corrects, of which the end of the warm-up warns; 0:
   /// it is corrected. Throws invalid_input when warmup_steps, kappa or max_interval is 0.
-  explicit intervals(intervals_options o, double lacking = 0)
-      : options_(o), lacking_(lacking), warm_up_(o.warmup_steps) {
+  explicit intervals(intervals_options o, double lacking = 0) : options_(o), lacking_(lacking) {
     if (o.kappa == 0 || o.max_interval == 0 || o.warmup_steps == 0) {
       throw invalid_input(detail::message("intervals_options: kappa is ", o.kappa,
                                           ", warmup_steps ", o.warmup_steps, ", max_interval ",
@@ -50,45 +48,30 @@ class intervals : public schedule_defaults {
 
   /// See Schedule.
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
-    const std::uint64_t s = step - begin_;
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
-    const bool refresh = s == next_refresh_ && (s < warm_up_ || !options_.stop_refreshing);
-    const bool stops = options_.stop_refreshing && s + 1 == warm_up_;
+    const bool warms_up = step < options_.warmup_steps;
+    const bool refresh = step == next_refresh_ && (warms_up || !options_.stop_refreshing);
+    const bool stops = options_.stop_refreshing && step + 1 == options_.warmup_steps;
     return {.average_gradient = refresh,
-            .exchange = extra || s % interval(s, lr) == 0,
-            .may_end_warm_up = lacking_ > 0 && stops && begin_ == 0,
+            .exchange = extra || step % interval(step, lr) == 0,
+            .may_end_warm_up = lacking_ > 0 && stops,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
   /// See Schedule.
   void done(std::uint64_t step, float lr, double) {
-    const std::uint64_t s = step - begin_;
-    if (s == next_refresh_) {
+    if (step == next_refresh_) {
       next_refresh_ += gap(refreshes_);
       ++refreshes_;
     }
-    peak_ = s < warm_up_ || lr > peak_ ? lr : peak_;
+    peak_ = step < options_.warmup_steps || lr > peak_ ? lr : peak_;
   }
   /// After the warm-up: that v lacks much of what it averages.
   [[nodiscard]] std::string warning() const {
     return detail::lacking_variance(lacking_, refreshes_);
   }
-  /// From `step` on as from the first step on, with a warm-up of `warm_up` steps.
-  /// Throws invalid_input when it is 0.
-  void thaw(std::uint64_t step, std::uint64_t warm_up) {
-    if (warm_up == 0) {
-      throw invalid_input(
-          detail::message("intervals: a warm-up anew of 0 steps; must be at least 1"));
-    }
-    begin_ = step;
-    warm_up_ = warm_up;
-    next_refresh_ = refreshes_ = 0;
-    peak_ = 0;
-  }
   /// See Schedule.
   template <class Archive>
   void archive(Archive& a) {
-    a.scalar(begin_);
-    a.scalar(warm_up_);
     a.scalar(next_refresh_);
     a.scalar(refreshes_);
     a.scalar(peak_);
@@ -101,12 +84,11 @@ class intervals : public schedule_defaults {
   [[nodiscard]] std::uint64_t gap(std::uint64_t refresh) const {
     return std::uint64_t{1} << least(refresh / options_.kappa, 62);
   }
-  /// `step` and `next_refresh_` count from `begin_`.
   [[nodiscard]] std::uint64_t interval(std::uint64_t step, float lr) const {
-    if (step < warm_up_) return 1;
+    if (step < options_.warmup_steps) return 1;
     std::uint64_t doublings = 0;
     if (options_.doubling_steps > 0) {
-      doublings = (step - warm_up_) / options_.doubling_steps;
+      doublings = (step - options_.warmup_steps) / options_.doubling_steps;
     } else {
       const float peak = peak_ > lr ? peak_ : lr;
       for (float x = lr * 2; x <= peak && doublings < 62 && peak > 0; x *= 2) {
@@ -119,7 +101,6 @@ class intervals : public schedule_defaults {
 
   intervals_options options_;
   double lacking_;
-  std::uint64_t begin_ = 0, warm_up_;
   std::uint64_t next_refresh_ = 0, refreshes_ = 0;
   float peak_ = 0;  ///< the learning rate from which halvings count
 };

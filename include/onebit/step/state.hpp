@@ -188,10 +188,9 @@ struct engine {
       if (!R::local_steps && plan.average_gradient == plan.exchange) {
         refuse("neither averages nor exchanges, or does both: not every rule can");
       }
-      if (!R::local_steps && !plan.exchange && plan.frozen) {
-        refuse("is frozen, and averages gradients without an exchange");
+      if (!R::local_steps && !plan.exchange && (plan.frozen || compressed.started())) {
+        refuse("averages gradients without an exchange, after the warm-up has ended");
       }
-      if (!R::local_steps && !plan.exchange && compressed.started()) thaw();
       if constexpr (FreezingRule<R>) {
         // only a rule with local steps exchanges before it freezes, and must say whether it has
         const bool is_over = R::local_steps ? rule.frozen() : compressed.started();
@@ -204,19 +203,13 @@ struct engine {
     }
     if (plan.average_gradient && average.prepare(mean_place_in(plan))) ++generation;
   }
-  /// From the compressed phase back to a warm-up.
+  /// From the compressed phase back to dense steps, of one rank alone.
   [[gnu::cold]] void thaw() {
-    if constexpr (ThawingRule<R>) {
-      // after a refresh what was agreed is in units of the old v: none of it is taken
-      const auto none = refreshed ? make_mask() : decltype(make_mask()){};
-      rule.thaw(compressed.agreed(refreshed ? live_mask{none.data()} : mask()), at(mask()));
-      compressed.start({}, {});  // gives its memory back
-      live.set_current({});
-      release_averages();  // refreshes need more room than a warm-up
-      ++generation;
-    } else {
-      refuse("averages gradients after the warm-up has ended, and this rule has no way back");
-    }
+    // after a refresh what was agreed is in units of the old v: none of it is taken
+    const auto none = refreshed ? make_mask() : decltype(make_mask()){};
+    rule.thaw(compressed.agreed(refreshed ? live_mask{none.data()} : mask()), at(mask()));
+    compressed.start({}, {});  // gives its memory back
+    live.set_current({});
   }
   void advance(const step_plan& plan, float lr) {
     told = plan.local() ? terms(lr, 1, plan) : 0;  // its loss scale is a rank's own

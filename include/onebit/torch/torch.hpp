@@ -42,8 +42,8 @@ namespace onebit::inline v0_1 {
 /// step; betas and eps that are not torch's defaults become the group's own.
 ///
 /// Gradients are only read if `make` takes torch_groups, of any mix of floats, bf16 and fp16. If it
-/// takes std::vector<param_group<float>>, all must be floats, gradients are scratch, which saves 4
-/// bytes per parameter in 0/1 Adam, and undefined after the step.
+/// takes std::vector<param_group<float>>, all must be floats, and averages use gradients as
+/// scratch, so that they are undefined after the step.
 ///
 /// Building it, step (but in local steps), load and add_param_group are collective. Errors are
 /// onebit's; those of one rank's own tensors leave the others waiting until their time-out.
@@ -112,7 +112,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   void set_loss_scale(float scale) { inverse_loss_scale_ = 1.0F / scale; }
   /// With torch_options::overlap: while true, backward passes are not the last before a step.
   void accumulate(bool more) { accumulates_ = more; }
-  /// The optimizer inside, for what torch's has no word for: thaw, verify, ...
+  /// The optimizer inside, for what torch's has no word for: verify, start_from, ...
   [[nodiscard]] any_optimizer& core() { return core_; }
 
   /// A further group, before the first step. Collective; throws invalid_input after a step.
