@@ -29,22 +29,22 @@ std::function<double(double)> bytes(double own, double served = 0) {
 
 const std::vector<composition>& compositions() {
   static const std::vector<composition> all{
-      {"adam", bytes(8), [](const groups& g, wire t) { return adam(g, t); }},
+      {"adam", bytes(8), [](const groups& g, communicator t) { return adam(g, t); }},
       {"adam_clipped", bytes(8),
-       [](const groups& g, wire t) { return adam(g, t, {.max_grad_norm = 1}); }},
+       [](const groups& g, communicator t) { return adam(g, t, {.max_grad_norm = 1}); }},
       {"one_bit_adam", bytes(12.25, 4),
-       [](const groups& g, wire t) { return one_bit_adam(g, t, frozen); }},
+       [](const groups& g, communicator t) { return one_bit_adam(g, t, frozen); }},
       {"one_bit_adam_clipped", bytes(12.25, 4),
-       [](const groups& g, wire t) {
+       [](const groups& g, communicator t) {
          auto clipped = frozen;
          clipped.adam.max_grad_norm = 1;
          return one_bit_adam(g, t, clipped);
        }},
-      {"lamb", bytes(8), [](const groups& g, wire t) { return lamb(g, t); }},
+      {"lamb", bytes(8), [](const groups& g, communicator t) { return lamb(g, t); }},
       {"one_bit_lamb", bytes(12.75, 4),
-       [](const groups& g, wire t) { return one_bit_lamb(g, t, frozen_lamb); }},
+       [](const groups& g, communicator t) { return one_bit_lamb(g, t, frozen_lamb); }},
       {"zero_one_adam", bytes(20.25, 4),
-       [](const groups& g, wire t) { return zero_one_adam(g, t, exchanging); }},
+       [](const groups& g, communicator t) { return zero_one_adam(g, t, exchanging); }},
   };
   return all;
 }

@@ -8,7 +8,7 @@
 
 #include <functional>
 #include <onebit/any_optimizer.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <vector>
 
 namespace onebit_bench {
@@ -18,7 +18,8 @@ struct composition {
   /// Bytes of state per parameter that it may have while it compresses.
   std::function<double(double ranks)> state_budget;
   /// Warm-ups are two steps, and nothing is refreshed after them.
-  std::function<onebit::any_optimizer(const std::vector<onebit::param_group<>>&, onebit::wire)>
+  std::function<onebit::any_optimizer(const std::vector<onebit::param_group<>>&,
+                                      onebit::communicator)>
       make;
 };
 

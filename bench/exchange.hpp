@@ -17,7 +17,7 @@
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/rule/adam.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <span>
 #include <stdexcept>
 #include <type_traits>
@@ -44,9 +44,10 @@ struct rank_memory {
 };
 
 inline void expect_agreed(rank_memory& memory, onebit::step_scalars& now,
-                          const onebit::wire& comm) {
-  const auto o = onebit::outcome_of(onebit::settle(memory.backend, &now, comm.rank(), comm.size()));
-  if (o != onebit::outcome::agreed) throw std::runtime_error("bench: an exchange was skipped");
+                          const onebit::communicator& comm) {
+  const auto o =
+      onebit::outcome_of(onebit::fetch_scalars(memory.backend, &now, comm.rank(), comm.size()));
+  if (o != onebit::outcome::kept) throw std::runtime_error("bench: an exchange was skipped");
 }
 
 /// 1-bit Adam's exchange: encode, exchange, decode the mean into the gradients, keep it.
@@ -62,20 +63,20 @@ class compressed_mean {
         live_(exchange_.axis().n_words()),
         undo_(undo::repeats ? 0 : live_.size() * onebit::word_elements) {
     for (std::size_t i = 0; i < live_.size(); ++i) live_.data()[i] = ~0U;
-    exchange_.count_live(live());
+    exchange_.count_active(active());
     exchange_.start(
         exchange_.allocate(true, false),
         {onebit::host_buffer<float>(live_.size() * onebit::word_elements), nullptr, &numbers_});
   }
   void run() {
     using view = typename Exchange::view;
-    const onebit::momentum_message<view, float, float> message{exchange_.agreed(live()),
+    const onebit::momentum_message<view, float, float> message{exchange_.previous(active()),
                                                                &memory_->tensor, &numbers_, &now_};
-    const onebit::turn<undo> turn{&now_, live(), undo::from(undo_.data())};
-    exchange_.agree(message, turn);
+    const onebit::exchange_args<undo> turn{&now_, active(), undo::from(undo_.data())};
+    exchange_.all_reduce(message, turn);
     expect_agreed(*memory_, now_, comm_);
     auto& sender = exchange_.sender();
-    const decode_kernel<view> decode{exchange_.heard(live()), sender.tiles(),
+    const decode_kernel<view> decode{exchange_.latest(active()), sender.tiles(),
                                      memory_->grads.data()};
     if constexpr (undo::repeats) {
       exchange_.repeat(message, turn, decode);
@@ -91,14 +92,14 @@ class compressed_mean {
   /// As an optimizer chooses it.
   using undo =
       std::conditional_t<Exchange::own_messages, onebit::undo_by_repeating, onebit::undo_in_buffer>;
-  [[nodiscard]] onebit::live_mask live() const { return {live_.data()}; }
+  [[nodiscard]] onebit::active_mask active() const { return {live_.data()}; }
 
   rank_memory* memory_;
-  onebit::wire comm_;
+  onebit::communicator comm_;
   Exchange exchange_;
   onebit::host_buffer<std::uint32_t> live_;
   onebit::host_buffer<float> undo_;
-  onebit::tensor_numbers numbers_{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
+  onebit::tensor_scalars numbers_{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   onebit::step_scalars now_;
 };
 
@@ -118,7 +119,7 @@ class dense_mean {
         comm_(std::move(transport)),
         dense_(Mode, comm_, memory.backend, std::span(&memory.n, 1)) {}
   void run() {
-    dense_.agree(onebit::gradient_message<float, float>{&memory_->tensor, &now_}, &now_);
+    dense_.all_reduce(onebit::gradient_message<float, float>{&memory_->tensor, &now_}, &now_);
     expect_agreed(*memory_, now_, comm_);
     dense_.finish(&now_);
     ++now_.number;
@@ -127,8 +128,8 @@ class dense_mean {
 
  private:
   rank_memory* memory_;
-  onebit::wire comm_;
-  onebit::dense<onebit::host> dense_;
+  onebit::communicator comm_;
+  onebit::dense_average<onebit::host> dense_;
   onebit::step_scalars now_;
 };
 
@@ -143,7 +144,7 @@ class bare_allreduce {
 
  private:
   rank_memory* memory_;
-  onebit::wire comm_;
+  onebit::communicator comm_;
 };
 
 }  // namespace onebit_bench

@@ -30,7 +30,7 @@
 
 namespace {
 
-std::atomic<std::size_t> live{0}, most{0};
+std::atomic<std::size_t> active{0}, most{0};
 
 /// Every allocation of this program begins with its size, in front of what is asked for.
 void* counted(std::size_t n, std::size_t alignment) {
@@ -39,7 +39,7 @@ void* counted(std::size_t n, std::size_t alignment) {
       static_cast<std::byte*>(std::aligned_alloc(head, head + (n + head - 1) / head * head));
   if (all == nullptr) throw std::bad_alloc();
   *reinterpret_cast<std::size_t*>(all) = n;
-  const std::size_t now = live += n;
+  const std::size_t now = active += n;
   for (std::size_t m = most; m < now && !most.compare_exchange_weak(m, now);) {
   }
   return all + head;
@@ -47,7 +47,7 @@ void* counted(std::size_t n, std::size_t alignment) {
 void release(void* p, std::size_t alignment) noexcept {
   if (p == nullptr) return;
   auto* const all = static_cast<std::byte*>(p) - std::max(alignment, alignof(std::max_align_t));
-  live -= *reinterpret_cast<std::size_t*>(all);
+  active -= *reinterpret_cast<std::size_t*>(all);
   std::free(all);
 }
 
@@ -79,7 +79,7 @@ struct held {
 };
 
 held train(const composition& what, std::size_t n) {
-  const std::size_t before = live;
+  const std::size_t before = active;
   held h;
   {
     onebit::host_buffer<float> params(n), grads(n);
@@ -87,10 +87,10 @@ held train(const composition& what, std::size_t n) {
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({{params.data(), n}, {grads.data(), n}});
     auto optimizer =
-        what.make(groups, onebit::wire(onebit_test::echo<onebit::host_memory>({}, ranks)));
+        what.make(groups, onebit::communicator(onebit_test::echo<onebit::host_memory>({}, ranks)));
     for (int step = 0; step < steps; ++step) {
       fill_random(grads.data(), n, static_cast<std::uint64_t>(step) + 2);
-      most = live.load();
+      most = active.load();
       if (optimizer.step(1e-4F).skipped) throw std::runtime_error("a step was skipped");
       double& phase = step < warm_up ? h.warm : step == warm_up ? h.first : h.later;
       phase = std::max(phase, static_cast<double>(most - before));

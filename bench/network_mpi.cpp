@@ -283,13 +283,13 @@ measurement measure(const contender& c, rank_memory& memory, stopwatch& watch) {
   c.run();
   const phases mine = watch.stop();
   MPI_Barrier(MPI_COMM_WORLD);  // what is under way has arrived
-  const auto wire = static_cast<double>(bytes_on_wire() - before);
+  const auto communicator = static_cast<double>(bytes_on_wire() - before);
   int size = 1;
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   const auto mean = [&](double value) { return over_ranks(value, MPI_SUM) / size; };
   return {over_ranks(mine.encode + mine.communicate + mine.average + mine.decode, MPI_MAX),
           {mean(mine.encode), mean(mine.communicate), mean(mine.average), mean(mine.decode)},
-          over_ranks(wire, MPI_MAX)};
+          over_ranks(communicator, MPI_MAX)};
 }
 
 /// The quickest allreduce besides the ring for n floats, by one try each.
@@ -400,7 +400,7 @@ class benchmark {
     const auto ms = collect(own, [](const auto& m) { return m.ms; });
     const auto [ms_least, ms_most] = std::minmax_element(ms.begin(), ms.end());
     const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-    const double wire = median(collect(own, [](const auto& m) { return m.wire_bytes; }));
+    const double communicator = median(collect(own, [](const auto& m) { return m.wire_bytes; }));
     const double encode = median(collect(own, [](const auto& m) { return m.mean.encode; }));
     const double comm = median(collect(own, [](const auto& m) { return m.mean.communicate; }));
     const double average = median(collect(own, [](const auto& m) { return m.mean.average; }));
@@ -409,7 +409,8 @@ class benchmark {
         "%-16s %8zu %10.2f %10.2f %10.2f  %7.2f %6.2f..%-6.2f %9.3f = %8.2f %8.2f %8.2f "
         "%8.2f%s%s\n",
         c.name.c_str(), n, median(ms), *ms_least, *ms_most, median(ratios), *least, *most,
-        wire / 1e6, encode, comm, average, decode, c.note.empty() ? "" : "  ", c.note.c_str());
+        communicator / 1e6, encode, comm, average, decode, c.note.empty() ? "" : "  ",
+        c.note.c_str());
     std::fflush(stdout);
     if (!json_.is_open()) return;
     json_ << (first_ ? "[\n" : ",\n") << "{\"exchange\": \"" << c.name << "\", \"note\": \""
@@ -418,7 +419,7 @@ class benchmark {
           << ", \"ms_least\": " << *ms_least << ", \"ms_most\": " << *ms_most
           << ", \"ring_ratio\": " << median(ratios) << ", \"ring_ratio_least\": " << *least
           << ", \"ring_ratio_most\": " << *most << ", \"bytes_sent\": " << sent
-          << ", \"wire_bytes\": " << static_cast<std::uint64_t>(wire)
+          << ", \"wire_bytes\": " << static_cast<std::uint64_t>(communicator)
           << ", \"encode_ms\": " << encode << ", \"communicate_ms\": " << comm
           << ", \"average_ms\": " << average << ", \"decode_ms\": " << decode << "}";
     first_ = false;

@@ -66,9 +66,9 @@ struct scene {
   onebit::tensor_entry<float, float> tensor;
   host_buffer<float> inverses;
   onebit::step_scalars now{.lr = 1e-7F};
-  onebit::tensor_numbers numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
+  onebit::tensor_scalars numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   sender own;
-  host_buffer<std::uint32_t> live;
+  host_buffer<std::uint32_t> active;
   host_buffer<std::byte> agreed, slots;
 
   scene(int threads, onebit::isa set, std::size_t elements)
@@ -79,7 +79,7 @@ struct scene {
         tensor{params.data(), grads.data(), 1.0F, 0.01F},
         inverses(random_buffer(n, 4)),
         own(codec{}, backend, std::span(&n, 1), pass_chunks),
-        live(own.axis().n_words()),
+        active(own.axis().n_words()),
         agreed(own.format().slot_bytes * pass_chunks),
         slots(agreed.size()) {
     const onebit::slot_format& f = own.format();
@@ -93,22 +93,24 @@ struct scene {
         std::memcpy(agreed.data() + j * f.slot_bytes + at, &agreed_scale, sizeof(float));
       }
     }
-    for (std::size_t i = 0; i < live.size(); ++i) live.data()[i] = ~0U;
-    own.count_live({live.data()});
-    // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
+    for (std::size_t i = 0; i < active.size(); ++i) active.data()[i] = ~0U;
+    own.count_active({active.data()});
+    // scaled so that the residual's scale is 1: with it fixed, the compensated values stay within 2
     host_buffer<float> carried = random_buffer(n, 3);
     for (std::size_t i = 0; i < n; ++i) {
       carried.data()[i] *= 1.7F;
       inverses.data()[i] = 1 / (inverses.data()[i] + 2);
     }
-    own.carry(std::move(carried));
+    own.start_from(std::move(carried));
   }
   [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
-    return {heard(), &tensor, &numbers, &now, inverses.data()};
+    return {latest(), &tensor, &numbers, &now, inverses.data()};
   }
-  [[nodiscard]] view heard() const { return {codec{}, own.format(), agreed.data(), {live.data()}}; }
-  [[nodiscard]] onebit::turn<onebit::undo_by_repeating> turn() {
-    return {&now, {live.data()}, {}, {}, {2}};
+  [[nodiscard]] view latest() const {
+    return {codec{}, own.format(), agreed.data(), {active.data()}};
+  }
+  [[nodiscard]] onebit::exchange_args<onebit::undo_by_repeating> args() {
+    return {&now, {active.data()}, {}, {}, {2}};
   }
 };
 
@@ -119,11 +121,11 @@ class encode_pass {
 
   encode_pass(int threads, onebit::isa set, std::size_t n) : s_(threads, set, n) {
     run();
-    s_.own.finish(s_.turn());
+    s_.own.finish(s_.args());
   }
-  void run() { s_.own.encode(s_.message(), s_.turn(), s_.slots.data(), 0); }
+  void run() { s_.own.encode(s_.message(), s_.args(), s_.slots.data(), 0); }
   void run_axpy(const host& backend) {
-    axpy(backend, s_.own.carried().values, s_.grads.data(), s_.n);
+    axpy(backend, s_.own.compensated().values, s_.grads.data(), s_.n);
   }
 
  private:
@@ -137,14 +139,14 @@ class update_pass {
 
   update_pass(int threads, onebit::isa set, std::size_t n)
       : s_(threads, set, n), squares_(random_buffer(n, 5)) {
-    s_.own.encode(s_.message(), s_.turn(), s_.slots.data(), 0);
-    s_.own.finish(s_.turn());
+    s_.own.encode(s_.message(), s_.args(), s_.slots.data(), 0);
+    s_.own.finish(s_.args());
   }
   void run() {
-    s_.own.repeat(s_.message(), s_.turn(),
+    s_.own.repeat(s_.message(), s_.args(),
                   onebit::detail::adam_update_kernel<view, float, float>{
-                      s_.heard(), s_.own.tiles(), &s_.tensor, &s_.numbers, nullptr, squares_.data(),
-                      &s_.now});
+                      s_.latest(), s_.own.tiles(), &s_.tensor, &s_.numbers, nullptr,
+                      squares_.data(), &s_.now});
   }
   void run_axpy(const host& backend) { axpy(backend, squares_.data(), s_.params.data(), s_.n); }
 

@@ -45,9 +45,9 @@ struct rank_model {
     tensors[0].weight_decay = 0.01F;
     refill(0);
   }
-  /// A compressed step leaves old carried values where the gradients lay. Taking those as the next
-  /// gradients would let the values grow without bound, so they are filled anew outside of what is
-  /// timed.
+  /// A compressed step leaves old compensated values where the gradients lay. Taking those as the
+  /// next gradients would let the values grow without bound, so they are filled anew outside of
+  /// what is timed.
   void refill(int rank) {
     std::memcpy(grads.data(), source + static_cast<std::size_t>(rank) * shift, grads.bytes());
   }
@@ -85,7 +85,7 @@ void run(benchmark::State& state, const composition& what, bool mixed) {
   };
   team.time([&](int r) {
     models[at(r)] = std::make_unique<rank_model>(sizes, random.data());
-    optimizers[at(r)] = what.make(models[at(r)]->tensors, onebit::wire(team.transport(r)));
+    optimizers[at(r)] = what.make(models[at(r)]->tensors, onebit::communicator(team.transport(r)));
   });
   for (int i = 0; i < step_warm_up; ++i) step();
 

@@ -20,15 +20,15 @@ namespace deepspeed {
 using onebit::gradients_of;
 using onebit::moments_constants;
 using onebit::parameters_of;
+using onebit::step_context;
 using onebit::step_scalars;
 using onebit::tensor_entry;
 using onebit::tile;
-using onebit::tiled;
 
 /// Stage A: base + g. Stage B: base + a d, a with this step's own update in it.
 template <class P, class G>
 struct zero_one_message {
-  static constexpr bool narrow = true;
+  static constexpr bool single_word = true;
   const tensor_entry<P, G>* tensors;
   const float *m, *v, *sum;
   const step_scalars* now;
@@ -253,45 +253,45 @@ class zero_one_rule : public onebit::rule_defaults {
 
   /// An exchange is a local step while the learning rates of stage B sum to 0.
   template <class At>
-  void open(onebit::step_plan& plan, float lr, std::uint64_t, const At&) {
+  void begin_step(onebit::step_plan& plan, float lr, std::uint64_t, const At&) {
     if (stage_b_ && !(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
   }
   template <class P, class G>
-  [[nodiscard]] onebit::gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+  [[nodiscard]] onebit::gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
   template <class View, class At>
-  void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
-    at.backend.launch(at.n_tiles(), onebit::preview_live_kernel<View>{gradient, at.tiles, v_.data(),
-                                                                      live, at.numbers});
+  void preview_active(const View& gradient, const At& at, std::uint32_t* active) {
+    at.backend.launch(at.n_tiles(), onebit::preview_active_kernel<View>{
+                                        gradient, at.tiles, v_.data(), active, at.scalars});
   }
   /// A dense step.
   template <class View, class P, class G>
-  void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    at.commit(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), at.numbers});
+  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
+    at.launch(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
     step(gradient, at, nullptr);
   }
   template <class View, class P, class G>
-  void dense_step(const View& gradient, const tiled<B, P, G>& at) {
-    refresh(gradient, at);
+  void dense_step(const View& gradient, const step_context<B, P, G>& at) {
+    dense_update(gradient, at);
   }
   template <class View, class P, class G>
-  [[nodiscard]] zero_one_message<P, G> message(const View&, const tiled<B, P, G>& at) const {
+  [[nodiscard]] zero_one_message<P, G> message(const View&, const step_context<B, P, G>& at) const {
     return {at.tensors, m_.data(), v_.data(), sum_.data(), at.now, c_, stage_b_};
   }
   template <class P, class G>
-  void local_step(const onebit::step_plan& plan, const tiled<B, P, G>& at) {
+  void local_step(const onebit::step_plan& plan, const step_context<B, P, G>& at) {
     if (plan.average_gradient) return;  // refresh was the step
     step(plain_field<onebit::gradient_message<P, G>>{{at.tensors, at.now}}, at, sum_.data());
     at.backend.launch(lr_sum_.size(),
                       onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});
   }
   template <class View, class P, class G>
-  void apply(const View& heard, const View&, const tiled<B, P, G>& at) {
+  void compressed_update(const View& heard, const View&, const step_context<B, P, G>& at) {
     if (!stage_b_) return step(heard, at, nullptr);
-    at.commit(zero_one_sync_kernel<View, P, G>{heard, at.tiles, at.tensors, m_.data(), v_.data(),
+    at.launch(zero_one_sync_kernel<View, P, G>{heard, at.tiles, at.tensors, m_.data(), v_.data(),
                                                sum_.data(), lr_sum_.data(), at.now, c_});
-    at.commit(lr_sum_.size(),
+    at.launch(lr_sum_.size(),
               onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const onebit::step_plan& plan, float lr) {
@@ -301,7 +301,7 @@ class zero_one_rule : public onebit::rule_defaults {
   /// Stage B begins: the exchange starts anew, from nothing.
   [[nodiscard]] bool frozen() const { return stage_b_; }
   template <class At>
-  [[nodiscard]] onebit::handover<float_buffer> freeze(std::uint32_t*, const At&) {
+  [[nodiscard]] onebit::initial_momentum<float_buffer> freeze(std::uint32_t*, const At&) {
     stage_b_ = true;
     return {};
   }
@@ -324,8 +324,8 @@ class zero_one_rule : public onebit::rule_defaults {
 
  private:
   template <class Field, class P, class G>
-  void step(const Field& gradient, const tiled<B, P, G>& at, float* sum) {
-    at.commit(zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, m_.data(),
+  void step(const Field& gradient, const step_context<B, P, G>& at, float* sum) {
+    at.launch(zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, m_.data(),
                                                 v_.data(), sum, at.now, c_});
   }
 

@@ -44,7 +44,7 @@ void train(int rank, int size, ncclUniqueId id) {
                                        2.0F * (rank + 1) / (size + 1));
       done = optimizer.step(step < 200 ? 0.1F : 0.01F);  // enqueued: does not wait
     }
-    const bool agreed = optimizer.settle() == onebit::outcome::agreed;  // waits
+    const bool agreed = optimizer.settle() == onebit::outcome::kept;  // waits
     const float x = params.back();
     std::printf("rank %d of %d: %.4f, should be 1; %llu bytes sent in the last step\n", rank, size,
                 x, static_cast<unsigned long long>(done.bytes_sent));

@@ -13,21 +13,22 @@
 namespace {
 
 using floats = onebit::host_buffer<float>;
-using tiled = onebit::tiled<onebit::host, float, float>;  // all that a rule sees of a step
+using step_context =
+    onebit::step_context<onebit::host, float, float>;  // all that a rule sees of a step
 
 // A kernel does tile i, at most 4096 elements of one tensor, in words of 32: L is the processor's
 // arithmetic on one. This one: m = beta m + (1 - beta) g.
 template <class Field>
 struct momentum_kernel {
   Field gradient;
-  tiled at;
+  step_context at;
   float* m;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const onebit::tile& t = at.tiles[i];
     const auto g = gradient.template at<L>(t, i);
-    const onebit::moments_constants c = at.numbers[t.tensor].c;  // of its group
+    const onebit::moments_constants c = at.scalars[t.tensor].c;  // of its group
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* word = m + (t.word + k) * 32;
       L::store(word, c.next_momentum<L>(L::load(word), g(k)));
@@ -39,7 +40,7 @@ struct momentum_kernel {
 template <class Field>
 struct descent_kernel {
   Field momentum;
-  tiled at;
+  step_context at;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -62,29 +63,30 @@ class sgd_rule : public onebit::rule_defaults {
   void prepare(const onebit::layout& axis) { m_ = floats(axis.n_words() * 32); }
 
   // The warm-up: what is averaged, and a step from the mean.
-  auto gradient(const tiled& at) const {
+  auto gradient(const step_context& at) const {
     return onebit::gradient_message<float, float>{at.tensors, at.now};
   }
   template <class Field>
-  void refresh(const Field& mean, const tiled& at) {
-    at.commit(momentum_kernel<Field>{mean, at, m_.data()});
-    at.commit(descent_kernel<onebit::flat_field>{{m_.data()}, at});
+  void dense_update(const Field& mean, const step_context& at) {
+    at.launch(momentum_kernel<Field>{mean, at, m_.data()});
+    at.launch(descent_kernel<onebit::flat_field>{{m_.data()}, at});
   }
   // Its end: all elements take part from now on, and the momentum goes to who exchanges it.
-  onebit::handover<floats> freeze(std::uint32_t* live, const tiled& at) {
+  onebit::initial_momentum<floats> freeze(std::uint32_t* active, const step_context& at) {
     for (const onebit::tile& t : at.axis.tiles()) {
-      for (std::uint32_t i = 0; i < t.n; ++i) live[t.word + i / 32] |= 1U << (i % 32);
+      for (std::uint32_t i = 0; i < t.n; ++i) active[t.word + i / 32] |= 1U << (i % 32);
     }
-    return {std::move(m_), nullptr, at.numbers};
+    return {std::move(m_), nullptr, at.scalars};
   }
   // After it: what is exchanged, and a step from what was agreed.
   template <class Field>
-  auto message(const Field& agreed, const tiled& at) const {  // base + beta m + (1 - beta) g
-    return onebit::momentum_message<Field, float, float>{agreed, at.tensors, at.numbers, at.now};
+  auto message(const Field& previous,
+               const step_context& at) const {  // base + beta m + (1 - beta) g
+    return onebit::momentum_message<Field, float, float>{previous, at.tensors, at.scalars, at.now};
   }
   template <class Field>
-  void apply(const Field& heard, const Field&, const tiled& at) {
-    at.commit(descent_kernel<Field>{heard, at});
+  void compressed_update(const Field& latest, const Field&, const step_context& at) {
+    at.launch(descent_kernel<Field>{latest, at});
   }
 
   std::size_t state_bytes() const { return m_.bytes(); }

@@ -78,7 +78,7 @@ std::string short_name(const std::string& full) {
   const auto has = [&](const char* text) { return full.find(text) != std::string::npos; };
   const std::string name = full.substr(first, at + end.size() - first);
   if (has("side_by_side") && has("server_residual")) return "server_residual_kernel, and ends";
-  return name + (name == "encode_kernel" && has("read_carry") ? ", served" : "");
+  return name + (name == "encode_kernel" && has("server_feedback") ? ", served" : "");
 }
 
 /// The device's counts since the last reset, by kernel, in a fixed order: the dearest first.
@@ -134,7 +134,7 @@ class counter {
       s.backend.wait();
     }
     add(name, ranks);
-    if (optimizer.settle() != onebit::outcome::agreed) {
+    if (optimizer.settle() != onebit::outcome::kept) {
       throw std::runtime_error(std::string(name) + ": a step was skipped");
     }
   }

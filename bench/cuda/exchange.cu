@@ -14,8 +14,8 @@
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/rule/adam.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/nccl.hpp>
-#include <onebit/transport/wire.hpp>
 #include <span>
 #include <stdexcept>
 
@@ -41,10 +41,10 @@ class contender {
         tensor_(backend_.make_buffer<onebit::tensor_entry<float, float>>(1)),
         numbers_(onebit::to_buffer(
             backend_,
-            std::vector<onebit::tensor_numbers>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
+            std::vector<onebit::tensor_scalars>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
         now_(backend_.make_buffer<onebit::step_scalars>(1)) {
     check_nccl(ncclCommInitRank(&comm_, size, id, rank));
-    wire_ = std::make_unique<onebit::wire>(onebit::nccl(comm_, watch_.stream()));
+    wire_ = std::make_unique<onebit::communicator>(onebit::nccl(comm_, watch_.stream()));
     const onebit::tensor_entry<float, float> entry{nullptr, grads_.data()};
     backend_.copy_in(tensor_.data(), &entry, 1);
     const onebit::step_scalars start;
@@ -54,7 +54,7 @@ class contender {
     live_ = backend_.make_buffer<std::uint32_t>(words);
     check_cuda(cudaMemsetAsync(live_.data(), 0xFF, live_.bytes(), watch_.stream()),
                "cudaMemsetAsync");
-    exchange_->count_live(live());
+    exchange_->count_active(active());
     exchange_->start(exchange_->allocate(true, false),
                      {backend_.make_buffer<float>(words * 32), nullptr, numbers_.data()});
   }
@@ -69,11 +69,11 @@ class contender {
 
   void compressed() {
     const onebit::momentum_message<exchange::view, float, float> message{
-        exchange_->agreed(live()), tensor_.data(), numbers_.data(), now_.data()};
-    const onebit::turn<onebit::undo_by_repeating> turn{now_.data(), live(), {}};
+        exchange_->agreed(active()), tensor_.data(), numbers_.data(), now_.data()};
+    const onebit::exchange_args<onebit::undo_by_repeating> turn{now_.data(), active(), {}};
     exchange_->agree(message, turn);
     exchange_->repeat(message, turn,
-                      decode_kernel<exchange::view>{exchange_->heard(live()),
+                      decode_kernel<exchange::view>{exchange_->heard(active()),
                                                     exchange_->sender().tiles(), grads_.data()});
     exchange_->finish(turn);
     wire_->wait();
@@ -90,18 +90,18 @@ class contender {
   }
 
  private:
-  [[nodiscard]] onebit::live_mask live() const { return {live_.data()}; }
+  [[nodiscard]] onebit::active_mask active() const { return {live_.data()}; }
 
   stopwatch watch_;
   onebit::cuda backend_;
   std::size_t n_;
   onebit::cuda_buffer<float> grads_;
   onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
-  onebit::cuda_buffer<onebit::tensor_numbers> numbers_;
+  onebit::cuda_buffer<onebit::tensor_scalars> numbers_;
   onebit::cuda_buffer<onebit::step_scalars> now_;
   onebit::cuda_buffer<std::uint32_t> live_;
   ncclComm_t comm_ = nullptr;
-  std::unique_ptr<onebit::wire> wire_;
+  std::unique_ptr<onebit::communicator> wire_;
   std::unique_ptr<exchange> exchange_;
 };
 

@@ -53,9 +53,9 @@ struct scene {
   onebit::cuda backend;
   std::size_t n;
   onebit::cuda_buffer<onebit::step_scalars> now;
-  onebit::cuda_buffer<onebit::tensor_numbers> numbers;
+  onebit::cuda_buffer<onebit::tensor_scalars> numbers;
   sender own;
-  onebit::cuda_buffer<std::uint32_t> live;
+  onebit::cuda_buffer<std::uint32_t> active;
 
   scene(cudaStream_t stream, std::size_t elements)
       : backend(stream),
@@ -63,15 +63,15 @@ struct scene {
         now(backend.make_buffer<onebit::step_scalars>(1)),
         numbers(onebit::to_buffer(
             backend,
-            std::vector<onebit::tensor_numbers>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
+            std::vector<onebit::tensor_scalars>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
         own(codec{}, backend, std::span(&n, 1), n_ranks),
-        live(backend.make_buffer<std::uint32_t>(own.axis().n_words())) {
+        active(backend.make_buffer<std::uint32_t>(own.axis().n_words())) {
     const onebit::step_scalars values{.lr = 1e-7F};
     backend.copy_in(now.data(), &values, 1);
-    check_cuda(cudaMemsetAsync(live.data(), 0xFF, live.bytes(), stream), "cudaMemsetAsync");
-    own.count_live(mask());
+    check_cuda(cudaMemsetAsync(active.data(), 0xFF, active.bytes(), stream), "cudaMemsetAsync");
+    own.count_active(mask());
   }
-  [[nodiscard]] onebit::live_mask mask() const { return {live.data()}; }
+  [[nodiscard]] onebit::active_mask mask() const { return {active.data()}; }
   /// A slot from each rank: random signs, and scales of 0.5.
   [[nodiscard]] onebit::cuda_buffer<std::byte> make_slots() {
     const onebit::slot_format& f = own.format();
@@ -84,7 +84,7 @@ struct scene {
     }
     return slots;
   }
-  [[nodiscard]] view heard(const onebit::cuda_buffer<std::byte>& slots) const {
+  [[nodiscard]] view latest(const onebit::cuda_buffer<std::byte>& slots) const {
     return {codec{}, own.format(), slots.data(), mask()};
   }
   [[nodiscard]] onebit::cuda_buffer<onebit::tensor_entry<float, float>> entry(float* params,
@@ -109,18 +109,18 @@ class encode_pass {
         tensor_(s_.entry(params_.data(), grads_.data())),
         agreed_(s_.make_slots()),
         slots_(s_.make_slots()) {
-    // scaled so that the residual's scale is 1: with it fixed, the carried values stay within 2
-    s_.own.carry(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 3, 0, 1.7F));
+    // scaled so that the residual's scale is 1: with it fixed, the compensated values stay within 2
+    s_.own.start_from(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 3, 0, 1.7F));
     run();
-    s_.own.finish(turn());
+    s_.own.finish(args());
   }
-  void run() { s_.own.encode(message(), turn(), slots_.data(), 0); }
+  void run() { s_.own.encode(message(), args(), slots_.data(), 0); }
 
  protected:
   [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
-    return {s_.heard(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), inverses_.data()};
+    return {s_.latest(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), inverses_.data()};
   }
-  [[nodiscard]] onebit::turn<onebit::undo_by_repeating> turn() {
+  [[nodiscard]] onebit::exchange_args<onebit::undo_by_repeating> args() {
     return {s_.now.data(), s_.mask(), {}, {}, {2}};
   }
 
@@ -134,7 +134,7 @@ class encode_pass {
 class serve_pass {
  public:
   static constexpr double bytes = 4.5;
-  using carry = onebit::read_carry;
+  using feedback = onebit::server_feedback;
 
   serve_pass(cudaStream_t stream, std::size_t n)
       : s_(stream, n_ranks * n),
@@ -144,9 +144,9 @@ class serve_pass {
   void run() {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
     s_.backend.launch(own.end - own.begin,
-                      onebit::encode_kernel<codec, mean, carry>{
-                          codec{}, average(), carry{{residual_.data()}, s_.own.format()}, s_.mask(),
-                          s_.own.tiles(), own.begin, s_.own.format(), served_.data(),
+                      onebit::encode_kernel<codec, mean, feedback>{
+                          codec{}, average(), feedback{{residual_.data()}, s_.own.format()},
+                          s_.mask(), s_.own.tiles(), own.begin, s_.own.format(), served_.data(),
                           s_.own.format().chunks_per_bucket, s_.own.sums()});
     const onebit::tile_range segments = s_.own.axis().chunk_segments(0);
     s_.backend.launch(segments.end - segments.begin,
@@ -177,7 +177,7 @@ class serve_commit_pass : public serve_pass {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
     s_.backend.launch(own.end - own.begin,
                       onebit::server_residual_kernel<mean, view>{average(),
-                                                                 s_.heard(served_),
+                                                                 s_.latest(served_),
                                                                  s_.mask(),
                                                                  s_.own.tiles(),
                                                                  own.begin,
@@ -195,9 +195,9 @@ class update_pass : public encode_pass {
       : encode_pass(stream, n),
         squares_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 5)) {}
   void run() {
-    s_.own.repeat(message(), turn(),
+    s_.own.repeat(message(), args(),
                   onebit::detail::adam_update_kernel<view, float, float>{
-                      s_.heard(slots_), s_.own.tiles(), tensor_.data(), s_.numbers.data(), nullptr,
+                      s_.latest(slots_), s_.own.tiles(), tensor_.data(), s_.numbers.data(), nullptr,
                       squares_.data(), s_.now.data()});
   }
 

@@ -94,7 +94,7 @@ void tell(benchmark::State& state, std::size_t n, const std::vector<double>& ste
 
 template <class Optimizer>
 void expect_agreed(Optimizer& o) {
-  if (o.settle() != onebit::outcome::agreed) throw std::runtime_error("bench: a step was skipped");
+  if (o.settle() != onebit::outcome::kept) throw std::runtime_error("bench: a step was skipped");
 }
 
 template <class Make>

@@ -14,7 +14,7 @@
 namespace ablations {
 
 using floats = onebit::host_buffer<float>;
-using tiled = onebit::tiled<onebit::host, float, float>;
+using step_context = onebit::step_context<onebit::host, float, float>;
 
 /// The sign without error feedback: what it loses is not sent later. Only where nobody serves: a
 /// server has a residual of its own.
@@ -37,7 +37,7 @@ class compressed_gradients : public onebit::rule_defaults {
   static constexpr bool has_moments = true;
 
   explicit compressed_gradients(onebit::adam_options o) : options_(o) {}
-  [[nodiscard]] onebit::moments_seen seen(const onebit::step_plan&) const {
+  [[nodiscard]] onebit::moments_updated updated(const onebit::step_plan&) const {
     return {true, true, true};
   }
   [[nodiscard]] onebit::moments own_moments() const {
@@ -48,21 +48,22 @@ class compressed_gradients : public onebit::rule_defaults {
     m_ = floats(axis.n_words() * onebit::word_elements);
     v_ = floats(axis.n_words() * onebit::word_elements);
   }
-  [[nodiscard]] onebit::gradient_message<float, float> gradient(const tiled& at) const {
+  [[nodiscard]] onebit::gradient_message<float, float> gradient(const step_context& at) const {
     return {at.tensors, at.now};
   }
   template <class View>
-  void refresh(const View& gradient, const tiled& at) {
-    at.commit(onebit::detail::adam_dense_kernel<View, float, float>{
-        gradient, at.tiles, at.tensors, at.numbers, m_.data(), v_.data(), at.sums, at.now});
+  void dense_update(const View& gradient, const step_context& at) {
+    at.launch(onebit::detail::adam_dense_kernel<View, float, float>{
+        gradient, at.tiles, at.tensors, at.scalars, m_.data(), v_.data(), at.sums, at.now});
   }
   template <class View>
-  [[nodiscard]] onebit::gradient_message<float, float> message(const View&, const tiled& at) const {
+  [[nodiscard]] onebit::gradient_message<float, float> message(const View&,
+                                                               const step_context& at) const {
     return gradient(at);
   }
   template <class View>
-  void apply(const View& heard, const View&, const tiled& at) {
-    refresh(heard, at);
+  void compressed_update(const View& heard, const View&, const step_context& at) {
+    dense_update(heard, at);
   }
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
   template <class Archive>

@@ -23,14 +23,14 @@ template <class Real>
 struct block {
   layer_norm<Real> norm_1, norm_2;
   linear<Real> project, merge, expand, contract;
-  attention<Real> attend;
+  attention<Real> collective_try;
   gelu<Real> activate;
   matrix<Real> normed_1, qkv, mixed, normed_2, hidden, branch;
 
   void forward(matrix<Real>& x) {
     norm_1.forward(x, normed_1);
     project.forward(normed_1, qkv);
-    attend.forward(qkv, mixed);
+    collective_try.forward(qkv, mixed);
     merge.forward(mixed, branch);
     x += branch;
     norm_2.forward(x, normed_2);
@@ -48,7 +48,7 @@ struct block {
     expand.backward(normed_2, wide, narrow);
     norm_2.backward(narrow, dx);
     merge.backward(mixed, dx, narrow);
-    attend.backward(qkv, narrow, wide);
+    collective_try.backward(qkv, narrow, wide);
     project.backward(normed_1, wide, narrow);
     norm_1.backward(narrow, dx);
   }
@@ -68,8 +68,8 @@ class transformer {
       // No bias here: the gradient of a key bias is zero but for rounding, for the softmax does not
       // see it, and Adam would only amplify the noise.
       b.project = {add(prefix + "project", w, 3 * w, true), nullptr};
-      b.attend.heads = shape.heads;
-      b.attend.context = shape.context;
+      b.collective_try.heads = shape.heads;
+      b.collective_try.context = shape.context;
       b.merge = make_linear(prefix + "merge", w, w);
       b.norm_2 = make_norm(prefix + "norm_2");
       b.expand = make_linear(prefix + "expand", w, 4 * w);

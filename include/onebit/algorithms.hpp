@@ -19,7 +19,7 @@
 #include <onebit/schedule/custom.hpp>
 #include <onebit/schedule/freeze.hpp>
 #include <onebit/schedule/intervals.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -101,8 +101,9 @@ template <class P, class G, class T, class B = host>
                                    adam_options options = {}, B backend = B{},
                                    dense_sum sum = dense_sum::automatic) {
   detail::check_policies<T, B>();
-  wire comm(std::move(transport));
-  auto rule = detail::attend(comm, [&] { return adam_rule<B>(options, std::move(backend)); });
+  communicator comm(std::move(transport));
+  auto rule =
+      detail::collective_try(comm, [&] { return adam_rule<B>(options, std::move(backend)); });
   return optimizer("adam " + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
@@ -127,8 +128,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                                            C collective = {}, B backend = B{}) {
   detail::check_policies<T, B>();
   check_split<C, T>();
-  wire comm(std::move(transport));
-  auto [rule, schedule] = detail::attend(comm, [&] {
+  communicator comm(std::move(transport));
+  auto [rule, schedule] = detail::collective_try(comm, [&] {
     options.adam.keeps_squares = options.refreshes > 0;
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
                      freeze(options.freeze, options.adam.beta2, options.refreshes,
@@ -148,8 +149,9 @@ template <class P, class G, class T, class B = host>
                                    lamb_options options = {}, B backend = B{},
                                    dense_sum sum = dense_sum::automatic) {
   detail::check_policies<T, B>();
-  wire comm(std::move(transport));
-  auto rule = detail::attend(comm, [&] { return lamb_rule<B>(options, std::move(backend)); });
+  communicator comm(std::move(transport));
+  auto rule =
+      detail::collective_try(comm, [&] { return lamb_rule<B>(options, std::move(backend)); });
   return optimizer("lamb " + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
@@ -177,8 +179,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                                            C collective = {}, B backend = B{}) {
   detail::check_policies<T, B>();
   check_split<C, T>();
-  wire comm(std::move(transport));
-  auto [rule, schedule] = detail::attend(comm, [&] {
+  communicator comm(std::move(transport));
+  auto [rule, schedule] = detail::collective_try(comm, [&] {
     options.lamb.keeps_squares = options.refreshes > 0;
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2, options.refreshes,
@@ -217,8 +219,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                                             C collective = {}, B backend = B{}) {
   detail::check_policies<T, B>();
   check_split<C, T>();
-  wire comm(std::move(transport));
-  auto [rule, schedule] = detail::attend(comm, [&] {
+  communicator comm(std::move(transport));
+  auto [rule, schedule] = detail::collective_try(comm, [&] {
     return std::pair(
         zero_one_rule<B>(options.adam, std::move(backend)),
         intervals(options.schedule, options.adam.bias_correction || options.adam.keeps_squares

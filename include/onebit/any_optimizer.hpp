@@ -15,7 +15,7 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/step/report.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <ostream>
 #include <string>
@@ -98,7 +98,7 @@ class any_optimizer {
 
   /// @{
   /// As optimizer's.
-  [[nodiscard]] wire transport() const { return at().transport(); }
+  [[nodiscard]] communicator transport() const { return at().transport(); }
   [[nodiscard]] int rank() const { return at().rank(); }
   [[nodiscard]] int size() const { return at().size(); }
   [[nodiscard]] std::uint64_t steps() const { return at().steps(); }
@@ -127,11 +127,11 @@ class any_optimizer {
     return elements_of<P, G>;
   }
 
-  struct face {
-    face() = default;
-    face(const face&) = delete;
-    face& operator=(const face&) = delete;
-    virtual ~face() = default;
+  struct interface {
+    interface() = default;
+    interface(const interface&) = delete;
+    interface& operator=(const interface&) = delete;
+    virtual ~interface() = default;
     virtual report step(float lr, float scale) = 0;
     virtual report step_with(step_runner run, float lr, float scale) = 0;
     virtual void begin(float lr, float scale) = 0;
@@ -144,13 +144,13 @@ class any_optimizer {
     virtual void rest(std::size_t tensor) = 0;
     virtual std::size_t rebind(const void* groups, int elements) = 0;
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
-    virtual void join_model_parallel(wire transport) = 0;
+    virtual void join_model_parallel(communicator transport) = 0;
     virtual void verify() = 0;
     virtual void warn_with(void (*f)(const std::string& text)) = 0;
     virtual void save(std::ostream& out) = 0;
     virtual void load(std::istream& in, resume_with with) = 0;
     virtual void load_old_job(std::size_t n_ranks, opener open, resume_with with) = 0;
-    [[nodiscard]] virtual wire transport() const = 0;
+    [[nodiscard]] virtual communicator transport() const = 0;
     [[nodiscard]] virtual int rank() const = 0;
     [[nodiscard]] virtual int size() const = 0;
     [[nodiscard]] virtual std::uint64_t steps() const = 0;
@@ -161,7 +161,7 @@ class any_optimizer {
   };
 
   template <class O>
-  struct face_of final : face {
+  struct face_of final : interface {
     using groups_type = typename O::groups_type;
     static constexpr int own_elements = elements_in(static_cast<groups_type*>(nullptr));
 
@@ -195,7 +195,7 @@ class any_optimizer {
         refuse("start_from", "its rule takes no moments over");
       }
     }
-    void join_model_parallel(wire transport) override {
+    void join_model_parallel(communicator transport) override {
       o.join_model_parallel(std::move(transport));
     }
     void verify() override { o.verify(); }
@@ -210,7 +210,7 @@ class any_optimizer {
         refuse("load_old_job", "its rule cannot go on with other ranks");
       }
     }
-    [[nodiscard]] wire transport() const override { return o.transport(); }
+    [[nodiscard]] communicator transport() const override { return o.transport(); }
     [[nodiscard]] int rank() const override { return o.rank(); }
     [[nodiscard]] int size() const override { return o.size(); }
     [[nodiscard]] std::uint64_t steps() const override { return o.steps(); }
@@ -228,14 +228,14 @@ class any_optimizer {
   };
 
   template <class T>
-  [[nodiscard]] static wire as_wire(T transport) {
-    if constexpr (std::is_same_v<T, wire>) {
+  [[nodiscard]] static communicator as_wire(T transport) {
+    if constexpr (std::is_same_v<T, communicator>) {
       return transport;
     } else {
-      return wire(std::move(transport));
+      return communicator(std::move(transport));
     }
   }
-  [[nodiscard]] face& at() const {
+  [[nodiscard]] interface& at() const {
     if (face_ == nullptr) {
       throw invalid_input(
           detail::message("any_optimizer: it owns no optimizer: it was moved from, or never given "
@@ -244,7 +244,7 @@ class any_optimizer {
     return *face_;
   }
 
-  std::unique_ptr<face> face_;
+  std::unique_ptr<interface> face_;
 };
 
 }  // namespace onebit::inline v0_1

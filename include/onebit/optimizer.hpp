@@ -24,7 +24,7 @@
 #include <onebit/step/state.hpp>
 #include <onebit/step/step.hpp>
 #include <onebit/step/tensors.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -95,7 +95,7 @@ template <class E>
   for (auto& f : flat) f.assign(e.average.axis().n_words() * word_elements, 0.0F);
   detail::flatten(moments, e.tensors.sizes, flat, e.comm.where());
   e.rule.take(flat[0].data(), flat[1].data());
-  if (!e.rule.seen(step_plan{}).corrected) return;
+  if (!e.rule.updated(step_plan{}).corrected) return;
   step_scalars s;
   e.backend().copy_out(&s, e.now(), 1);
   s.bias = detail::bias_after(e.rule.own_moments(), steps);
@@ -132,7 +132,7 @@ class optimizer {
   [[gnu::cold]] optimizer(std::string name, const std::vector<param_group<P, G>>& groups,
                           T transport, R rule, S schedule, const C& collective,
                           dense_sum sum = dense_sum::automatic)
-      : optimizer(detail::wire_of<C>(std::move(transport)), std::move(name), groups,
+      : optimizer(detail::communicator_of<C>(std::move(transport)), std::move(name), groups,
                   std::move(rule), std::move(schedule), collective, sum) {}
   optimizer(optimizer&&) noexcept;             ///< the other may only be assigned to, or end
   optimizer& operator=(optimizer&&) noexcept;  ///< a step that has begun is taken back
@@ -221,7 +221,7 @@ class optimizer {
   /// or to look at v.
   template <class T>
   [[gnu::cold]] void join_model_parallel(T transport) {
-    join_others(detail::wire_of<C>(std::move(transport)));
+    join_model(detail::communicator_of<C>(std::move(transport)));
   }
 
   /// Compares parameters, moments and what the ranks agreed on, bit for bit. Finds memory that
@@ -232,7 +232,7 @@ class optimizer {
   [[gnu::cold]] void verify();
 
   /// Where warnings go (null: nowhere); at first to stderr on rank 0.
-  void warn_with(void (*f)(const std::string& text)) { parts_->lasting.warn = f; }
+  void warn_with(void (*f)(const std::string& text)) { parts_->engine.warn = f; }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
   /// collective. Throws checkpoint_error.
@@ -257,27 +257,27 @@ class optimizer {
   }
 
   /// The transport, for what ranks decide together between steps. It counts as the optimizer's.
-  [[nodiscard]] wire transport() const { return parts_->lasting.comm; }
-  [[nodiscard]] int rank() const { return parts_->lasting.comm.rank(); }  ///< of this optimizer
-  [[nodiscard]] int size() const { return parts_->lasting.comm.size(); }  ///< ranks that train
+  [[nodiscard]] communicator transport() const { return parts_->engine.comm; }
+  [[nodiscard]] int rank() const { return parts_->engine.comm.rank(); }  ///< of this optimizer
+  [[nodiscard]] int size() const { return parts_->engine.comm.size(); }  ///< ranks that train
   /// Steps done, without the skipped ones (on a deferred backend, and in local steps, these count).
-  [[nodiscard]] std::uint64_t steps() const { return parts_->lasting.step; }
+  [[nodiscard]] std::uint64_t steps() const { return parts_->engine.step; }
   [[nodiscard]] std::size_t n_parameters() const {  ///< of all tensors
-    return parts_->lasting.average.axis().n_elements();
+    return parts_->engine.average.axis().n_elements();
   }
   /// Bytes that live from step to step in this phase.
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const;
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const;  ///< in one
 
-  [[nodiscard]] const std::string& description() const { return name_; }        ///< and its options
-  [[nodiscard]] const R& rule() const { return parts_->lasting.rule; }          ///< a part
-  [[nodiscard]] const S& schedule() const { return parts_->lasting.schedule; }  ///< a part
-  [[nodiscard]] auto& exchange() { return parts_->lasting.compressed; }         ///< what sends
-  [[nodiscard]] live_mask live() const { return parts_->lasting.mask(); }  ///< what is exchanged
+  [[nodiscard]] const std::string& description() const { return name_; }       ///< and its options
+  [[nodiscard]] const R& rule() const { return parts_->engine.rule; }          ///< a part
+  [[nodiscard]] const S& schedule() const { return parts_->engine.schedule; }  ///< a part
+  [[nodiscard]] auto& exchange() { return parts_->engine.compressed; }         ///< what sends
+  [[nodiscard]] active_mask active() const { return parts_->engine.mask(); }  ///< what is exchanged
   /// One tensor of a field of all elements, such as rule().variance(). Waits.
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
-    auto& e = parts_->lasting;
+    auto& e = parts_->engine;
     const auto flat = e.compressed.sender().flatten(field);
     std::size_t words = 0;  // before it
     for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
@@ -287,20 +287,20 @@ class optimizer {
   }
 
  private:
-  [[gnu::cold]] optimizer(wire transport, std::string name,
+  [[gnu::cold]] optimizer(communicator transport, std::string name,
                           const std::vector<param_group<P, G>>& groups, R rule, S schedule,
                           const C& collective, dense_sum sum);
-  [[gnu::cold]] void join_others(wire transport);
+  [[gnu::cold]] void join_model(communicator transport);
   // What some pairings cannot do. The public names are constrained, but may not be defined
   // elsewhere (clang 14); these may, and are empty where they are never called.
   [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
   [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
   [[nodiscard]] step_scalars now() {
     step_scalars s;
-    parts_->lasting.backend().copy_out(&s, parts_->lasting.now(), 1);
+    parts_->engine.backend().copy_out(&s, parts_->engine.now(), 1);
     return s;
   }
-  [[nodiscard]] std::string where() const { return parts_->lasting.comm.where(); }
+  [[nodiscard]] std::string where() const { return parts_->engine.comm.where(); }
   [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
 
   std::unique_ptr<parts> parts_;  ///< on the heap, where they stay when the optimizer moves
@@ -310,16 +310,16 @@ class optimizer {
 // What the calls do.
 
 template <class R, class S, class C, class P, class G>
-optimizer<R, S, C, P, G>::optimizer(wire transport, std::string name,
+optimizer<R, S, C, P, G>::optimizer(communicator transport, std::string name,
                                     const std::vector<param_group<P, G>>& groups, R rule,
                                     S schedule, const C& collective, dense_sum sum)
     : parts_(std::make_unique<parts>(groups, std::move(transport), std::move(rule),
                                      std::move(schedule), collective, sum)),
       name_(std::move(name) + to_string(resolved<G>(sum))) {
-  engine_type& e = parts_->lasting;
-  detail::rank_card card = detail::own_card(name_, e).ranks;
+  engine_type& e = parts_->engine;
+  detail::rank_fingerprint card = detail::own_header(name_, e).ranks;
   card.number = detail::next_number();
-  e.prepare(detail::roll_call(e.comm, card));
+  e.prepare(detail::compare_fingerprints(e.comm, card));
 }
 template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::optimizer(optimizer&&) noexcept = default;
@@ -331,37 +331,37 @@ optimizer<R, S, C, P, G>::~optimizer() = default;
 template <class R, class S, class C, class P, class G>
 report optimizer<R, S, C, P, G>::step_with(step_runner run, float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
-  if (parts_->open) {
-    parts_->open->require(lr, inverse_loss_scale);
+  if (parts_->in_progress) {
+    parts_->in_progress->require(lr, inverse_loss_scale);
   } else {
     begin(lr, inverse_loss_scale);
   }
   const typename parts::close_after closing{*parts_};
-  return parts_->open->run(run);
+  return parts_->in_progress->run(run);
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
-  if (parts_->open) {
+  if (parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
   }
-  parts_->open.emplace(parts_->lasting, lr, inverse_loss_scale);
+  parts_->in_progress.emplace(parts_->engine, lr, inverse_loss_scale);
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::ready(std::size_t tensor) {
   const detail::standard_arithmetic arithmetic;
-  if (!parts_->open) {
+  if (!parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: ready(", tensor, ") without begin()", where()));
   }
   const typename parts::close_after closing{*parts_};
-  parts_->open->ready(tensor);
+  parts_->in_progress->ready(tensor);
 }
 template <class R, class S, class C, class P, class G>
 outcome optimizer<R, S, C, P, G>::settle() {
-  engine_type& e = parts_->lasting;
+  engine_type& e = parts_->engine;
   e.comm.wait();
-  e.others.wait();
-  return outcome_of(onebit::settle(e.backend(), e.now(), rank(), size()));
+  e.model_parts.wait();
+  return outcome_of(onebit::fetch_scalars(e.backend(), e.now(), rank(), size()));
 }
 
 template <class R, class S, class C, class P, class G>
@@ -377,10 +377,10 @@ std::size_t optimizer<R, S, C, P, G>::rebind(const std::vector<param_group<P, G>
   return detail::rebind(between_steps().tensors, groups, where());
 }
 template <class R, class S, class C, class P, class G>
-void optimizer<R, S, C, P, G>::join_others(wire transport) {
+void optimizer<R, S, C, P, G>::join_model(communicator transport) {
   engine_type& e = between_steps();
-  e.others = model_parallel_group<B>(std::move(transport), e.backend());
-  ++e.generation;
+  e.model_parts = model_parallel_group<B>(std::move(transport), e.backend());
+  ++e.graph_epoch;
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::verify() {
@@ -390,7 +390,7 @@ void optimizer<R, S, C, P, G>::verify() {
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   engine_type& e = between_steps();
-  const detail::checkpoint_card card = detail::own_card(name_, e);
+  const detail::checkpoint_header card = detail::own_header(name_, e);
   detail::write_checkpoint(out, [&](detail::payload_writer& a) {
     a.local(card);
     e.archive(a);
@@ -400,7 +400,7 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {
   const detail::standard_arithmetic arithmetic;
   load_checkpoint(
-      parts_->lasting, in, [&] { return detail::own_card(name_, parts_->lasting); }, with,
+      parts_->engine, in, [&] { return detail::own_header(name_, parts_->engine); }, with,
       parts_->refusal());
 }
 template <class R, class S, class C, class P, class G>
@@ -408,7 +408,7 @@ void optimizer<R, S, C, P, G>::take([[maybe_unused]] const std::vector<given_mom
                                     [[maybe_unused]] std::uint64_t steps) {
   if constexpr (takes_moments) {
     const detail::standard_arithmetic arithmetic;
-    take_moments(parts_->lasting, moments, steps, parts_->open.has_value());
+    take_moments(parts_->engine, moments, steps, parts_->in_progress.has_value());
   }
 }
 template <class R, class S, class C, class P, class G>
@@ -418,17 +418,17 @@ void optimizer<R, S, C, P, G>::read_old_job([[maybe_unused]] std::size_t n_ranks
   if constexpr (resumes) {
     const detail::standard_arithmetic arithmetic;
     load_old_job_of(
-        parts_->lasting, n_ranks, files, [&] { return detail::own_card(name_, parts_->lasting); },
+        parts_->engine, n_ranks, files, [&] { return detail::own_header(name_, parts_->engine); },
         with, parts_->refusal());
   }
 }
 template <class R, class S, class C, class P, class G>
 std::size_t optimizer<R, S, C, P, G>::state_bytes() const {
-  return parts_->lasting.state_bytes();
+  return parts_->engine.state_bytes();
 }
 template <class R, class S, class C, class P, class G>
 std::size_t optimizer<R, S, C, P, G>::work_bytes() const {
-  return parts_->lasting.work_bytes();
+  return parts_->engine.work_bytes();
 }
 
 }  // namespace onebit::inline v0_1

@@ -11,33 +11,33 @@ cmake_minimum_required(VERSION 3.25)
 
 # -- the rules ---------------------------------------------------------------------------------
 
-# A unit is a folder under onebit/, or one of the headers that lie in onebit/ itself; wire.hpp, any
+# A unit is a folder under onebit/, or one of the headers that lie in onebit/ itself; communicator.hpp, any
 # transport without its type, is a unit of its own. A unit may include itself and the units named here;
 # a unit that is not named here may not exist.
 
 # The core.
 set(may_include_core "")
-set(may_include_wire core)
-set(may_include_transport core wire)
+set(may_include_communicator core)
+set(may_include_transport core communicator)
 set(may_include_backend core)
 set(may_include_compressor core)
 set(may_include_rule core)
 set(may_include_schedule core)
-set(may_include_collective core wire compressor)
-set(may_include_step core wire collective)
-set(may_include_checkpoint core wire collective step)
-set(may_include_optimizer core wire collective step checkpoint)
-set(may_include_algorithms core wire backend compressor rule schedule collective optimizer)
-set(may_include_any_optimizer core wire step checkpoint optimizer)
+set(may_include_collective core communicator compressor)
+set(may_include_step core communicator collective)
+set(may_include_checkpoint core communicator collective step)
+set(may_include_optimizer core communicator collective step checkpoint)
+set(may_include_algorithms core communicator backend compressor rule schedule collective optimizer)
+set(may_include_any_optimizer core communicator step checkpoint optimizer)
 set(may_include_onebit algorithms transport step ${may_include_algorithms})
-set(core_units core wire transport backend compressor rule schedule collective step checkpoint optimizer
+set(core_units core communicator transport backend compressor rule schedule collective step checkpoint optimizer
     algorithms any_optimizer onebit)
 
 # The extras: they include the core, and nothing of the core includes them.
 set(may_include_by_name ${core_units})
-set(may_include_checkpoint_directory core wire)
+set(may_include_checkpoint_directory core communicator)
 set(may_include_c ${core_units} by_name checkpoint_directory)
-set(may_include_torch core wire step any_optimizer)
+set(may_include_torch core communicator step any_optimizer)
 
 # Words of the extras: no header of the core names them.
 set(words_of_extras "torch|c10d|save_all|load_latest|make_optimizer|read_options|option_map|onebit_c")
@@ -73,8 +73,8 @@ endif()
 
 # onebit/rule/adam.hpp -> rule, onebit/optimizer.hpp -> optimizer
 function(unit_of header result)
-  if(header STREQUAL "onebit/transport/wire.hpp")
-    set(${result} wire PARENT_SCOPE)
+  if(header STREQUAL "onebit/transport/communicator.hpp")
+    set(${result} communicator PARENT_SCOPE)
   elseif(header MATCHES "^onebit/([^/.]+)(/|\\.(hpp|cuh)$)")
     set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   else()

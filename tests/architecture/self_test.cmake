@@ -15,10 +15,10 @@ function(write_good_tree)
   file(WRITE "${tree}/core/concepts.hpp" "#include <cstddef>\n")
   file(WRITE "${tree}/core/step_context.hpp" "#include <onebit/core/concepts.hpp>\n")
   file(WRITE "${tree}/rule/adam.hpp" "#include \"../core/step_context.hpp\"\n")
-  file(WRITE "${tree}/transport/wire.hpp" "#include <onebit/core/concepts.hpp>\n")
+  file(WRITE "${tree}/transport/communicator.hpp" "#include <onebit/core/concepts.hpp>\n")
   file(WRITE "${tree}/transport/threads.hpp" "#include \"onebit/core/error.hpp\"\n")
   file(WRITE "${tree}/transport/mpi.hpp" "#include <mpi.h>\n")
-  file(WRITE "${tree}/collective/dense_average.hpp" "#include <onebit/transport/wire.hpp>\n")
+  file(WRITE "${tree}/collective/dense_average.hpp" "#include <onebit/transport/communicator.hpp>\n")
   file(WRITE "${tree}/step/state.hpp" "#include <onebit/collective/dense_average.hpp>\n")
   file(WRITE "${tree}/checkpoint/restore.hpp" "#include <onebit/step/state.hpp>\n")
   file(WRITE "${tree}/optimizer.hpp" "#include <onebit/checkpoint/restore.hpp>\n")
@@ -64,10 +64,10 @@ check_breach("core includes a policy" core/error.hpp "#include <onebit/rule/adam
              "core may not include rule")
 check_breach("collective includes a transport" collective/dense_average.hpp
              "#include <onebit/transport/threads.hpp>\n" "collective may not include transport")
-check_breach("rule includes the wire" rule/adam.hpp "#include <onebit/transport/wire.hpp>\n"
-             "rule may not include wire")
-check_breach("the wire includes a transport" transport/wire.hpp "#include \"threads.hpp\"\n"
-             "wire may not include transport")
+check_breach("rule includes the communicator" rule/adam.hpp "#include <onebit/transport/communicator.hpp>\n"
+             "rule may not include communicator")
+check_breach("the communicator includes a transport" transport/communicator.hpp "#include \"threads.hpp\"\n"
+             "communicator may not include transport")
 check_breach("a step includes a rule" step/state.hpp "#include <onebit/rule/adam.hpp>\n"
              "step may not include rule")
 check_breach("a step includes checkpoints" step/state.hpp "#include <onebit/checkpoint/restore.hpp>\n"

@@ -296,7 +296,7 @@ TEST_CASE("two levels: elements without variance gather nothing in local steps")
     training<> data({64});
     auto o = zero_one_maker{}(data.groups(), t, levels);
     const auto gathered = [&] {
-      const float* carried = o.exchange().exact().carried().values;
+      const float* carried = o.exchange().exact().compensated().values;
       return std::vector<float>(carried, carried + 64);
     };
     int n_local = 0;

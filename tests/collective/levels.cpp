@@ -310,22 +310,22 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     onebit::host backend;
     const std::size_t n = x.sender().flat_elements();
     auto message = backend.make_buffer<float>(n), undo = backend.make_buffer<float>(n);
-    auto live = backend.make_buffer<std::uint32_t>(n / 32);
+    auto active = backend.make_buffer<std::uint32_t>(n / 32);
     for (const onebit::tile& t : x.axis().tiles()) {
-      for (std::uint32_t i = 0; i < t.n; ++i) live.data()[t.word + i / 32] |= 1U << (i % 32);
+      for (std::uint32_t i = 0; i < t.n; ++i) active.data()[t.word + i / 32] |= 1U << (i % 32);
     }
     onebit::step_scalars now;
-    const onebit::turn<onebit::undo_in_buffer> turn{&now, {live.data()}, {undo.data()}};
+    const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {active.data()}, {undo.data()}};
     x.start(x.allocate(true, true), {});
-    x.count_live(turn.live);
+    x.count_active(turn.active);
     std::vector<flat> agreed;
     for (std::size_t step = 0; step < 12; ++step) {
       now.number = static_cast<std::uint32_t>(step);
       for (std::size_t i = 0; i < n; ++i) message.data()[i] = value(node, step, i);
-      x.agree(onebit_test::flat_message{message.data()}, turn);
+      x.all_reduce(onebit_test::flat_message{message.data()}, turn);
       REQUIRE(now.skip == 0);
       auto& copy = agreed.emplace_back(n);
-      const auto heard = x.heard(turn.live);
+      const auto heard = x.latest(turn.active);
       using view = std::remove_const_t<decltype(heard)>;
       backend.launch(
           x.axis().tiles().size(),
@@ -336,15 +336,15 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     return agreed;
   };
   const auto two = on_ranks(6, [&](onebit::threads t) {
-    onebit::hierarchical_exchange<onebit::sign<>, false, onebit::host> x({}, onebit::wire(t),
-                                                                         onebit::host(), sizes, 2);
+    onebit::hierarchical_exchange<onebit::sign<>, false, onebit::host> x(
+        {}, onebit::communicator(t), onebit::host(), sizes, 2);
     auto agreed = agree(x, t.rank() / 2);
     // 12 steps of two phases to two other nodes; slots of a sixth of the words
     CHECK(x.sent_across() == 12 * 2 * 2 * x.slot_bytes());
     return agreed;
   });
   const auto flat_ranks = on_ranks(3, [&](onebit::threads t) {
-    onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x({}, onebit::wire(t),
+    onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x({}, onebit::communicator(t),
                                                                     onebit::host(), sizes, 2);
     return agree(x, t.rank());
   });

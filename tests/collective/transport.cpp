@@ -52,7 +52,7 @@ TEST_CASE("transport: threads, any number of ranks, also without their type") {
       for (const std::string& failure : failures) FAIL_CHECK(failure);
     }
     for (const auto& failures : on_ranks(w, [](onebit::threads t) {
-           onebit::wire any(t);
+           onebit::communicator any(t);
            return transport_failures(any);
          })) {
       CHECK(failures.empty());

@@ -12,7 +12,7 @@
 struct word_codec {
   static constexpr std::size_t word_bytes = 4;
   static constexpr bool scaled = true;
-  static constexpr bool carries = true;
+  static constexpr bool has_residual = true;
   onebit::granularity scale_granularity() const { return onebit::granularity::layer(); }
   float scale(double, std::uint64_t) const { return 1; }
   template <class L>
@@ -70,18 +70,19 @@ struct own_rule : onebit::rule_defaults {
   own_backend& backend() { return backend_; }
   void prepare(const onebit::layout&) {}
   template <class P, class G>
-  onebit::gradient_message<P, G> gradient(const onebit::tiled<own_backend, P, G>& at) const {
+  onebit::gradient_message<P, G> gradient(const onebit::step_context<own_backend, P, G>& at) const {
     return {at.tensors, at.now};
   }
   template <class View, class P, class G>
-  void refresh(const View&, const onebit::tiled<own_backend, P, G>&) {}
+  void dense_update(const View&, const onebit::step_context<own_backend, P, G>&) {}
   template <class View, class P, class G>
   onebit::gradient_message<P, G> message(const View&,
-                                         const onebit::tiled<own_backend, P, G>& at) const {
+                                         const onebit::step_context<own_backend, P, G>& at) const {
     return {at.tensors, at.now};
   }
   template <class View, class P, class G>
-  void apply(const View&, const View&, const onebit::tiled<own_backend, P, G>&) {}
+  void compressed_update(const View&, const View&, const onebit::step_context<own_backend, P, G>&) {
+  }
   std::size_t state_bytes() const { return 0; }
   template <class Archive>
   void archive(Archive&) {}

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: this schedule exchanges, but the rule has no message(agreed, at) and apply
+// expect: onebit: this schedule exchanges, but the rule has no message(previous, at)
 
 #include <cstddef>
 #include <onebit/onebit.hpp>
@@ -12,11 +12,12 @@ struct only_dense : onebit::rule_defaults {
   onebit::host& backend() { return backend_; }
   void prepare(const onebit::layout&) {}
   template <class P, class G>
-  onebit::gradient_message<P, G> gradient(const onebit::tiled<onebit::host, P, G>& at) const {
+  onebit::gradient_message<P, G> gradient(
+      const onebit::step_context<onebit::host, P, G>& at) const {
     return {at.tensors, at.now};
   }
   template <class View, class P, class G>
-  void refresh(const View&, const onebit::tiled<onebit::host, P, G>&) {}
+  void dense_update(const View&, const onebit::step_context<onebit::host, P, G>&) {}
   std::size_t state_bytes() const { return 0; }
   template <class Archive>
   void archive(Archive&) {}

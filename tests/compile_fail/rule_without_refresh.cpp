@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // expect: onebit: this type is no Rule: derive from rule_defaults and write
-// expect: refresh(mean, at)
+// expect: dense_update(mean, at)
 
 #include <cstddef>
 #include <onebit/onebit.hpp>
@@ -13,7 +13,8 @@ struct no_refresh : onebit::rule_defaults {
   onebit::host& backend() { return backend_; }
   void prepare(const onebit::layout&) {}
   template <class P, class G>
-  onebit::gradient_message<P, G> gradient(const onebit::tiled<onebit::host, P, G>& at) const {
+  onebit::gradient_message<P, G> gradient(
+      const onebit::step_context<onebit::host, P, G>& at) const {
     return {at.tensors, at.now};
   }
   std::size_t state_bytes() const { return 0; }

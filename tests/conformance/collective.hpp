@@ -46,18 +46,18 @@ class driven {
   driven& operator=(const driven&) = delete;
   virtual ~driven() = default;
   [[nodiscard]] virtual const onebit::layout& axis() const = 0;
-  virtual void start(const std::uint32_t* live) = 0;
-  virtual void agree(const float* values) = 0;
+  virtual void start(const std::uint32_t* active) = 0;
+  virtual void all_reduce(const float* values) = 0;
   virtual void finish() = 0;
   /// What was agreed in this step, and what in the last step that was kept.
-  [[nodiscard]] virtual flat heard() = 0;
-  [[nodiscard]] virtual flat agreed() = 0;
+  [[nodiscard]] virtual flat latest() = 0;
+  [[nodiscard]] virtual flat previous() = 0;
   [[nodiscard]] virtual flat worker_residual() = 0;
   [[nodiscard]] virtual flat server_residual() = 0;
 
   onebit::step_scalars now;
-  bool is_dense = false;  ///< nothing is remembered
-  bool carries = false;   ///< there are residuals
+  bool is_dense = false;      ///< nothing is remembered
+  bool has_residual = false;  ///< there are residuals
 };
 
 template <class X>
@@ -70,21 +70,21 @@ class driven_exchange final : public driven {
         backend_(std::move(backend)),
         undo_(backend_.make_buffer<float>(x_.axis().n_words() * 32)) {
     is_dense = dense;
-    carries = std::remove_cvref_t<decltype(x_.sender())>::carries;
+    has_residual = std::remove_cvref_t<decltype(x_.sender())>::has_residual;
   }
   [[nodiscard]] const onebit::layout& axis() const override { return x_.axis(); }
-  void start(const std::uint32_t* live) override {
-    live_ = {live};
+  void start(const std::uint32_t* active) override {
+    live_ = {active};
     if constexpr (!dense) {
       x_.start(x_.allocate(true, true), {});
-      x_.count_live(live_);
+      x_.count_active(live_);
     }
   }
-  void agree(const float* values) override {
+  void all_reduce(const float* values) override {
     if constexpr (dense) {
-      x_.agree(flat_message{values}, &now);
+      x_.all_reduce(flat_message{values}, &now);
     } else {
-      x_.agree(flat_message{values}, turn());
+      x_.all_reduce(flat_message{values}, turn());
     }
   }
   void finish() override {
@@ -94,18 +94,18 @@ class driven_exchange final : public driven {
       x_.finish(turn());
     }
   }
-  [[nodiscard]] flat heard() override {
+  [[nodiscard]] flat latest() override {
     if constexpr (dense) {
-      return copied(x_.heard(&now), x_.sender(), backend_);
+      return copied(x_.latest(&now), x_.sender(), backend_);
     } else {
-      return copied(x_.heard(live_), x_.sender(), backend_);
+      return copied(x_.latest(live_), x_.sender(), backend_);
     }
   }
-  [[nodiscard]] flat agreed() override {
+  [[nodiscard]] flat previous() override {
     if constexpr (dense) {
       return {};
     } else {
-      return copied(x_.agreed(live_), x_.sender(), backend_);
+      return copied(x_.previous(live_), x_.sender(), backend_);
     }
   }
   [[nodiscard]] flat worker_residual() override {
@@ -123,47 +123,48 @@ class driven_exchange final : public driven {
   }
 
  private:
-  [[nodiscard]] onebit::turn<onebit::undo_in_buffer> turn() {
+  [[nodiscard]] onebit::exchange_args<onebit::undo_in_buffer> turn() {
     return {&now, live_, {undo_.data()}};
   }
   X x_;
   onebit::host backend_;
   onebit::host_buffer<float> undo_;
-  onebit::live_mask live_;
+  onebit::active_mask live_;
 };
 
 /// `steps` exchanges on one rank. Steps at which `message` gives something that is not finite are
 /// skipped by all ranks, and keep their number, as in the optimizer.
-inline exchange_trace drive(driven& x, const onebit::wire& counted, std::size_t steps,
+inline exchange_trace drive(driven& x, const onebit::communicator& counted, std::size_t steps,
                             const messages& message) {
   exchange_trace trace;
   trace.real = real_elements(x.axis());
   flat values(trace.real.size());
-  std::vector<std::uint32_t> live(x.axis().n_words());
+  std::vector<std::uint32_t> active(x.axis().n_words());
   for (std::size_t i = 0; i < trace.real.size(); ++i) {
-    if (trace.real[i]) live[i / 32] |= 1U << i % 32;
+    if (trace.real[i]) active[i / 32] |= 1U << i % 32;
   }
-  x.start(live.data());
+  x.start(active.data());
   std::size_t last = none;  // step that was not skipped
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t i = 0; i < trace.real.size(); ++i) {
       values[i] = trace.real[i] ? message(counted.rank(), step, i) : 0.0F;
     }
     const onebit::traffic before = counted.sent();
-    x.now.skip = x.now.bad = 0;
-    x.agree(values.data());
+    x.now.skip = x.now.nonfinite = 0;
+    x.all_reduce(values.data());
     trace.sent.push_back(counted.sent() - before);
     const bool kept = x.now.skip == 0;
     trace.skipped.push_back(!kept);
-    trace.agreed.push_back(kept ? x.heard() : flat{});
+    trace.agreed.push_back(kept ? x.latest() : flat{});
     x.finish();
     if (kept) last = step;
     if (!x.is_dense && last != none) {
-      // what was heard is agreed from now on; a step that was called off has changed nothing of it
-      CHECK(first_difference(x.agreed(), trace.agreed[last]) == none);
+      // what was received is agreed from now on; a step that was called off has changed nothing of
+      // it
+      CHECK(first_difference(x.previous(), trace.agreed[last]) == none);
     }
     x.now.number += kept ? 1U : 0U;
-    if (!x.carries) continue;
+    if (!x.has_residual) continue;
     flat residual = x.worker_residual();
     for (std::size_t i = 0; i < residual.size(); ++i) {
       if (!trace.real[i]) residual[i] = 0;  // the field does not know what is padding
@@ -178,7 +179,7 @@ inline exchange_trace drive(driven& x, const onebit::wire& counted, std::size_t 
 template <class Model>
 exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t>& sizes,
                         std::size_t steps, const messages& message) {
-  const onebit::wire counted(std::move(transport));
+  const onebit::communicator counted(std::move(transport));
   const onebit::host backend;
   auto made = Model::make(counted, backend, sizes);
   driven_exchange<decltype(made)> x(std::move(made), backend);
@@ -189,18 +190,18 @@ exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t
 
 template <class C>
 struct gather_scatter_of {
-  static constexpr bool exact = !onebit::sender<C, onebit::host>::carries;
+  static constexpr bool exact = !onebit::sender<C, onebit::host>::has_residual;
   static C codec() { return {}; }
-  static auto make(const onebit::wire& w, onebit::host backend,
+  static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
     return onebit::gather_scatter_exchange<C, onebit::host>(codec(), w, backend, sizes);
   }
 };
 template <class C>
 struct all_gather_of {
-  static constexpr bool exact = !onebit::sender<C, onebit::host>::carries;
+  static constexpr bool exact = !onebit::sender<C, onebit::host>::has_residual;
   static C codec() { return {}; }
-  static auto make(const onebit::wire& w, onebit::host backend,
+  static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
     return onebit::all_gather_exchange<C, onebit::host>(codec(), w, backend, sizes);
   }
@@ -208,9 +209,9 @@ struct all_gather_of {
 template <onebit::dense_sum Sum>
 struct dense_model {
   static constexpr bool exact = true;
-  static auto make(const onebit::wire& w, onebit::host backend,
+  static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
-    return onebit::dense<onebit::host>(Sum, w, backend, sizes);
+    return onebit::dense_average<onebit::host>(Sum, w, backend, sizes);
   }
 };
 

@@ -89,7 +89,7 @@ void check_word_compressor(const C& codec) {
     CHECK(codes == again);  // what is decoded encodes to the same bytes
     for (std::size_t i = 0; i < y.size(); ++i) {
       if (C::scaled) CHECK(std::fabs(decoded[i]) == scale);
-      if (C::carries) {  // one subtraction of what the others decode
+      if (C::has_residual) {  // one subtraction of what the others decode
         CHECK(bits_of(residuals[i]) == bits_of(y[i] - decoded[i]));
       } else {
         CHECK(bits_of(decoded[i]) == bits_of(y[i]));

@@ -17,20 +17,20 @@
 namespace onebit_test {
 
 /// Through which exchange. `uncompressed`: every step is a dense one.
-enum class wire { gather_scatter, all_gather, exact, uncompressed };
+enum class communicator { gather_scatter, all_gather, exact, uncompressed };
 
 class eager_one_bit_adam {
  public:
   struct compression {
     onebit::granularity scales = onebit::granularity::layer();
     bool l1 = false;
-    wire exchange = wire::gather_scatter;
+    communicator exchange = communicator::gather_scatter;
   };
 
   eager_one_bit_adam(const plan& p, compression c)
       : plan_(p),
-        how_(p.ranks == 1 ? compression{c.scales, c.l1, wire::uncompressed} : c),
-        axis_(p.sizes, how_.exchange == wire::all_gather ? 1 : p.ranks, c.scales),
+        how_(p.ranks == 1 ? compression{c.scales, c.l1, communicator::uncompressed} : c),
+        axis_(p.sizes, how_.exchange == communicator::all_gather ? 1 : p.ranks, c.scales),
         ranks_(static_cast<std::size_t>(p.ranks)),
         n_(axis_.n_words() * 32),
         x_(n_),
@@ -70,7 +70,7 @@ class eager_one_bit_adam {
         if (real(at)) g[r][at] = plan_.gradient(static_cast<int>(r), step, element_[at]);
       }
     }
-    if (step < plan_.options.freeze.after || how_.exchange == wire::uncompressed) {
+    if (step < plan_.options.freeze.after || how_.exchange == communicator::uncompressed) {
       dense_step(g, step);
     } else {
       if (step == plan_.options.freeze.after) freeze(step);
@@ -79,7 +79,7 @@ class eager_one_bit_adam {
   }
 
   bool real(std::size_t at) const { return element_[at] != none; }
-  bool live(std::size_t at) const { return live_[at]; }
+  bool active(std::size_t at) const { return live_[at]; }
   const onebit::layout& axis() const { return axis_; }
   /// As memory::all_params gives them.
   flat params() const {
@@ -153,7 +153,7 @@ class eager_one_bit_adam {
         if (!live_[at]) continue;
         y[at] = std::fma(g[r][at], one_minus_beta1, std::fma(m_[at], beta1, worker_[r][at]));
       }
-      if (how_.exchange != wire::exact) {
+      if (how_.exchange != communicator::exact) {
         const flat s = scales(y, axis_.groups());
         for (std::size_t at = 0; at < n_; ++at) {
           if (!live_[at]) continue;
@@ -165,7 +165,7 @@ class eager_one_bit_adam {
       }
       for (std::size_t at = 0; at < n_; ++at) sum[at] = r == 0 ? y[at] : sum[at] + y[at];
     }
-    if (how_.exchange != wire::gather_scatter) {
+    if (how_.exchange != communicator::gather_scatter) {
       for (std::size_t at = 0; at < n_; ++at) m_[at] = product(sum[at], inverse);
     } else {
       flat z(n_);

@@ -18,7 +18,7 @@
 #include <limits>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -162,7 +162,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
   }
 
   bool sums_halves = onebit::HalfSummingTransport<T>;
-  if constexpr (std::is_same_v<T, onebit::wire>) {  // finds out what its transport can
+  if constexpr (std::is_same_v<T, onebit::communicator>) {  // finds out what its transport can
     try {
       transport.require_half_sums();
     } catch (const onebit::invalid_input&) {

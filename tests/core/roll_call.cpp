@@ -11,7 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <onebit/onebit.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -388,27 +388,27 @@ struct with_host_gather {
 }  // namespace
 
 TEST_CASE("the roll call goes over a wire, one collective of host memory, counted") {
-  using onebit::detail::make_card;
+  using onebit::detail::make_fingerprint;
   onebit::run_threads(3, [](onebit::threads t) {
     int host_gathers = 0, others = 0;
-    onebit::wire w(with_host_gather{t, &host_gathers, &others});
-    const auto card = make_card("adam", {4, 5}, 77, 12);
-    (void)onebit::detail::roll_call(w, card);
+    onebit::communicator w(with_host_gather{t, &host_gathers, &others});
+    const auto card = make_fingerprint("adam", {4, 5}, 77, 12);
+    (void)onebit::detail::compare_fingerprints(w, card);
     CHECK(host_gathers == 1);
     CHECK(w.sent().collectives == 1);
     CHECK(w.sent().bytes_sent == 2 * sizeof card);
 
-    const auto other = make_card(t.rank() == 1 ? "adan" : "adam", {4, 5}, 77, 12);
-    CHECK(thrown<onebit::rank_mismatch>([&] { (void)onebit::detail::roll_call(w, other); }) ==
-          contains{"rank 1"});
+    const auto other = make_fingerprint(t.rank() == 1 ? "adan" : "adam", {4, 5}, 77, 12);
+    CHECK(thrown<onebit::rank_mismatch>(
+              [&] { (void)onebit::detail::compare_fingerprints(w, other); }) == contains{"rank 1"});
     CHECK(host_gathers == 2);
 
     // Nobody is asked for what all can do; who cannot tells those that wait in their roll call.
-    CHECK(onebit::detail::attend(w, [] { return 5; }) == 5);
+    CHECK(onebit::detail::collective_try(w, [] { return 5; }) == 5);
     CHECK(host_gathers == 2);
     const auto rejecting = [&] {
-      if (t.rank() != 2) return (void)onebit::detail::roll_call(w, card);
-      onebit::detail::attend(w, []() -> int { throw std::runtime_error("too small"); });
+      if (t.rank() != 2) return (void)onebit::detail::compare_fingerprints(w, card);
+      onebit::detail::collective_try(w, []() -> int { throw std::runtime_error("too small"); });
     };
     if (t.rank() == 2) {
       CHECK(thrown<std::runtime_error>(rejecting) == "too small");
@@ -449,14 +449,15 @@ TEST_CASE("what ranks tell each other at construction and at a load is host memo
 
 TEST_CASE("a name without an end, from another rank: it ends where its field does") {
   on_ranks(2, [](onebit::threads t) {
-    onebit::wire w(t);
-    auto card = onebit::detail::make_card("adam", {4, 5}, 77, 12);
+    onebit::communicator w(t);
+    auto card = onebit::detail::make_fingerprint("adam", {4, 5}, 77, 12);
     if (t.rank() == 1) std::fill(std::begin(card.name), std::end(card.name), 'x');
     for (const auto& one : onebit::detail::gather_cards(w, card)) {
       CHECK(one.name[sizeof one.name - 1] == '\0');
     }
-    CHECK(thrown<onebit::rank_mismatch>([&] { (void)onebit::detail::roll_call(w, card); }) ==
-          contains{"the ranks disagree"});
+    CHECK(thrown<onebit::rank_mismatch>([&] {
+            (void)onebit::detail::compare_fingerprints(w, card);
+          }) == contains{"the ranks disagree"});
     return 0;
   });
 }

@@ -65,7 +65,7 @@ std::vector<float> train(Backend backend, Memory memory, const Groups& groups_of
       memory.wait();
       (void)o.step(0.01F);
     }
-    CHECK(o.settle() == onebit::outcome::agreed);
+    CHECK(o.settle() == onebit::outcome::kept);
   }
   std::vector<float> result(n_first + n_second);
   memory.copy(result.data(), memory_of(x), n_first * sizeof(float));

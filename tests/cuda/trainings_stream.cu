@@ -101,7 +101,7 @@ TEST_CASE("cuda stream: steps replayed from graphs are the steps") {
             (void)o.step_with(graphs, script::lr(call));
             data.keep(call);
           }
-          CHECK(o.settle() == onebit::outcome::agreed);
+          CHECK(o.settle() == onebit::outcome::kept);
           CHECK(graphs.size() > 0);
           return data.digests(0, data.plan().calls);
         });
@@ -172,7 +172,7 @@ TEST_CASE("cuda stream: a transport that throws changes nothing, also where a st
       step(call);
       data.keep(call);
     }
-    CHECK(o.settle() == onebit::outcome::agreed);
+    CHECK(o.settle() == onebit::outcome::kept);
     CHECK(n_thrown >= 4);  // two collectives when it runs, and when it is captured
     CHECK(graphs.size() > 0);
     CHECK(difference({data.digests(0, s.calls)}, {with_echo<host_device>(make, s, plain)}) ==
@@ -199,7 +199,7 @@ TEST_CASE("cuda stream: late steps neither allocate nor wait") {
           CHECK(device.resource().n_allocated == allocated);
           CHECK(device.resource().n_freed == freed);
           held.release();
-          CHECK(o.settle() == onebit::outcome::agreed);
+          CHECK(o.settle() == onebit::outcome::kept);
           const trajectory rest = data.digests(first, last);
           all.insert(all.end(), rest.begin(), rest.end());
           return all;

@@ -140,7 +140,7 @@ std::uint64_t freezes_before(const std::string& algorithm) {
 template <class T, class C, class B>
 any_optimizer make(const std::string& algorithm, tensors<>& data, const T& t, C c, B b) {
   const auto g = data.groups();
-  const onebit::wire w(t);
+  const onebit::communicator w(t);
   const double norm = algorithm.ends_with("clipped") ? 1 : 0;  // most gradients are larger
   if (algorithm == "adam") return onebit::adam(g, w, {}, b);
   if (algorithm == "lamb") return onebit::lamb(g, w, {}, b);
@@ -275,7 +275,7 @@ std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
       CHECK(o.steps() == call);
     }
     if (!done) step();
-    CHECK(o.settle() == onebit::outcome::agreed);
+    CHECK(o.settle() == onebit::outcome::kept);
     states.push_back(state());
   }
   CHECK(graphs.n_replayed > 2);
@@ -335,7 +335,7 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
       tensors<> data;
       // where v follows the schedule goes on counting, on a device skipped steps, too
       onebit::any_optimizer o = onebit::one_bit_lamb(
-          data.groups(), onebit::wire(t),
+          data.groups(), onebit::communicator(t),
           onebit::one_bit_lamb_options{.freeze = {.after = 4}, .refreshes = 0}, in_two_phases{}, b);
       return steps(o, data, 0, 12, bad);
     };
@@ -348,7 +348,7 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
   const auto train = [&](auto t, auto b) {
     tensors<> data;
     any_optimizer o = onebit::zero_one_adam(
-        data.groups(), onebit::wire(t),
+        data.groups(), onebit::communicator(t),
         onebit::zero_one_adam_options{.schedule = {.kappa = 16, .warmup_steps = 50}},
         in_two_phases{}, b);
     return steps(o, data, 0, 8, {0, 3, 6});
@@ -422,18 +422,19 @@ TEST_CASE("deferred: through staging memory, as over MPI") {
 TEST_CASE("deferred: ranks at different steps are told once, by settle") {
   const auto say = [](auto t, auto backend) -> std::uint64_t {
     using B = decltype(backend);
-    onebit::gather_scatter_exchange<onebit::sign<>, B> x({}, onebit::wire(t), backend, small);
+    onebit::gather_scatter_exchange<onebit::sign<>, B> x({}, onebit::communicator(t), backend,
+                                                         small);
     x.start(x.allocate(true, true), {});
     auto params = backend.template make_buffer<float>(x.sender().flat_elements());
     auto now = backend.template make_buffer<onebit::step_scalars>(1);
     const onebit::step_scalars own{.number = 7U + static_cast<std::uint32_t>(t.rank())};
     backend.copy_in(now.data(), &own, 1);
-    const onebit::turn<onebit::undo_in_buffer> turn{now.data(), {}, {params.data()}};
-    x.agree(onebit_test::flat_message{params.data()}, turn);
+    const onebit::exchange_args<onebit::undo_in_buffer> turn{now.data(), {}, {params.data()}};
+    x.all_reduce(onebit_test::flat_message{params.data()}, turn);
     x.finish(turn);
     const int other = 1 - t.rank();
     const auto settle = [&] {
-      return onebit::outcome_of(onebit::settle(backend, now.data(), t.rank(), t.size()));
+      return onebit::outcome_of(onebit::fetch_scalars(backend, now.data(), t.rank(), t.size()));
     };
     CHECK(thrown<onebit::rank_mismatch>([&] { (void)settle(); }) ==
           contains{"rank " + std::to_string(other) + " is at step " + std::to_string(7 + other) +
@@ -476,7 +477,7 @@ TEST_CASE("deferred: buckets in replayed steps, and steps announced between them
 
 TEST_CASE("16-bit elements: the same bits on host and warps, masters rounded, losses scaled") {
   const auto make = [](const auto& g, auto t, auto b) {
-    return onebit::one_bit_adam(g, onebit::wire(t),
+    return onebit::one_bit_adam(g, onebit::communicator(t),
                                 onebit::one_bit_adam_options{.freeze = {.after = 4}},
                                 in_two_phases{}, b);
   };
@@ -487,7 +488,7 @@ TEST_CASE("16-bit elements: the same bits on host and warps, masters rounded, lo
       for (std::uint64_t call = 0; call < 12; ++call) {
         data.fill(o.rank(), call, 1024);
         (void)o.step(0.01F, 1.0F / 1024);
-        CHECK(o.settle() == onebit::outcome::agreed);
+        CHECK(o.settle() == onebit::outcome::kept);
       }
       bool rounded = true;
       for (std::size_t i = 0; with_master && i < data.params.size(); ++i) {
@@ -587,7 +588,7 @@ TEST_CASE("deferred: a step that one rank refuses is counted by all or by none")
           return o.settle();
         };
         if (!is_bad) {
-          CHECK(step() == onebit::outcome::agreed);
+          CHECK(step() == onebit::outcome::kept);
         } else if (is_odd) {
           CHECK(thrown<onebit::invalid_input>([&] { (void)step(); }) == contains("lr nan"));
         } else {

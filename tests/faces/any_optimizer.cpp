@@ -114,7 +114,7 @@ TEST_CASE("a name gives the bits and the identity of the call in C++") {
       CHECK(by_name.state_bytes() == by_type.state_bytes());
       CHECK(by_name.work_bytes() == by_type.work_bytes());
       CHECK(by_name.n_skipped() == 0);
-      CHECK(by_name.settle() == outcome::agreed);
+      CHECK(by_name.settle() == outcome::kept);
       CHECK(by_name.rank() == comm.rank());
       CHECK(by_name.size() == 2);
     });

@@ -19,9 +19,9 @@ void run(std::size_t kind, bool with_card, const std::string& bytes) {
   fuzz::with_optimizer(kind, data, fuzz::echo(), [&](auto& o) {
     std::string own = saved(o);
     const std::size_t n = std::min(bytes.size(), sizeof(std::uint64_t));
-    if (with_card && bytes.size() > 24 + sizeof(onebit::detail::checkpoint_card)) {
+    if (with_card && bytes.size() > 24 + sizeof(onebit::detail::checkpoint_header)) {
       // the header's length, then all that lies behind the card
-      own.resize(24 + sizeof(onebit::detail::checkpoint_card));
+      own.resize(24 + sizeof(onebit::detail::checkpoint_header));
       std::memcpy(own.data() + 16, bytes.data() + 16, n);
       own += bytes.substr(own.size());
     } else {
@@ -45,8 +45,8 @@ void run(std::size_t kind, bool with_card, const std::string& bytes) {
 
 /// Seeds that differ in one field of the header or the card.
 void write_cards(std::size_t kind, const std::string& whole) {
-  using card = onebit::detail::checkpoint_card;
-  using ranks = onebit::detail::rank_card;
+  using card = onebit::detail::checkpoint_header;
+  using ranks = onebit::detail::rank_fingerprint;
   const std::size_t begin = 24 + offsetof(card, ranks);
   const std::size_t fields[] = {0,
                                 8,

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t head = 24 + sizeof(onebit::detail::checkpoint_card);
+constexpr std::size_t head = 24 + sizeof(onebit::detail::checkpoint_header);
 
 /// What a rank of so many saves at the start of its file, up to the end of the card.
 const std::string& head_of(std::size_t kind, int rank, int size) {
@@ -61,7 +61,7 @@ void write_all(const fs::path& root, const input& in, std::uint64_t step) {
     const std::uint64_t length = own.size() - 24 + in.state.size();
     std::memcpy(own.data() + 16, &length, sizeof length);
     std::string state = in.state;
-    if (in.damage == 5) own[24 + offsetof(onebit::detail::checkpoint_card, ranks_per_node)] = 2;
+    if (in.damage == 5) own[24 + offsetof(onebit::detail::checkpoint_header, ranks_per_node)] = 2;
     if (in.damage >= 6 && r + 1 == in.n_ranks && !state.empty()) {
       state[in.odd_byte % state.size()] ^= 1;  // of the last rank
     }

@@ -43,15 +43,15 @@ void run(std::size_t kind, bool at_load, const std::uint8_t* bytes, std::size_t 
 void write_seed(char kind, char at_load, std::size_t field) {
   std::string seed{kind, at_load};
   seed += std::string(field, '\0') + '\1' + std::string(1024, '\0');
-  fuzz::write_seed("roll_call-" + std::to_string(kind) + "-" + std::to_string(at_load) + "-" +
-                       std::to_string(field),
+  fuzz::write_seed("compare_fingerprints-" + std::to_string(kind) + "-" + std::to_string(at_load) +
+                       "-" + std::to_string(field),
                    seed);
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  using card = onebit::detail::rank_card;
+  using card = onebit::detail::rank_fingerprint;
   for (char k = 0; k < static_cast<char>(fuzz::n_kinds); ++k) {
     for (const std::size_t field :
          {offsetof(card, n_tensors), offsetof(card, n_elements), offsetof(card, sizes_digest),
@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
     // a name without an end
     std::string seed{k, 0};
     seed += std::string(offsetof(card, name), '\0') + std::string(sizeof(card::name), '\x80');
-    fuzz::write_seed("roll_call-endless-" + std::to_string(k), seed);
+    fuzz::write_seed("compare_fingerprints-endless-" + std::to_string(k), seed);
   }
   return 0;
 }

@@ -125,7 +125,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
       if (report.phase == onebit::phase::compressed) {
         auto& x = optimizer.exchange();
         append(worker, gather(comm, {x.sender().scales()[0]}));
-        append(server, server_scales(x.agreed(optimizer.live()), comm.size()));
+        append(server, server_scales(x.previous(optimizer.active()), comm.size()));
       }
       for (std::size_t k = 0; k < n_tensors; ++k) {
         coefficients.push_back(static_cast<double>(optimizer.rule().layers()[k].coefficient));
@@ -138,8 +138,8 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
     floats mine;
     std::vector<floats> m(n_tensors), v(n_tensors), fresh(n_tensors);
     for (std::size_t k = 0; k < n_tensors; ++k) {
-      append(mine, optimizer.copy(x.sender().residual(optimizer.live()), k));
-      m[k] = optimizer.copy(x.agreed(optimizer.live()), k);
+      append(mine, optimizer.copy(x.sender().residual(optimizer.active()), k));
+      m[k] = optimizer.copy(x.previous(optimizer.active()), k);
       for (float& y : m[k]) y *= optimizer.rule().layers()[k].inverse_k;
       v[k] = variance_of(optimizer.copy(onebit::flat_field{optimizer.rule().variance()}, k),
                          options.eps);
@@ -212,7 +212,7 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
         if (report.phase == onebit::phase::compressed) {
           auto& x = optimizers[k].exchange();
           append(worker, gather(comm, {x.sender().scales()[0]}));
-          append(server, server_scales(x.heard(optimizers[k].live()), comm.size()));
+          append(server, server_scales(x.latest(optimizers[k].active()), comm.size()));
         }
         if (std::find(recorded.begin(), recorded.end(), t) != recorded.end()) {
           append(history[k], gather(comm, params[k]));
@@ -226,7 +226,7 @@ void run_zero_one(const golden::golden_case& c, golden::case_checker& checker) {
       const floats m = gather(comm, flat(o.rule().momentum()));
       const floats v = flat(o.rule().variance());
       const floats sum = gather(comm, flat(o.rule().local_sum()));
-      const floats worker_error = gather(comm, o.copy(x.sender().residual(o.live()), 0));
+      const floats worker_error = gather(comm, o.copy(x.sender().residual(o.active()), 0));
       const floats server_error = gather(comm, to_vector(x.server_residual()));
       if (comm.rank() != 0) continue;
       const std::string suffix = "_tensor" + std::to_string(k);

@@ -111,14 +111,14 @@ void check_allreduce(const golden::golden_case& c) {
     onebit::host backend;
     const std::vector<std::size_t> sizes = {n};
     onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x(
-        {onebit::granularity::layer()}, onebit::wire(heard), backend, sizes);
+        {onebit::granularity::layer()}, onebit::communicator(heard), backend, sizes);
     const auto buffer = [&](const std::vector<float>& from, std::size_t first, std::size_t count) {
       auto b = backend.make_buffer<float>(count);
       std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(first), count, b.data());
       return b;
     };
     auto space = x.allocate(true, true);
-    space.carried = buffer(worker_error, r * n, n);
+    space.compensated = buffer(worker_error, r * n, n);
     space.residual = buffer(server_error, r * chunk, chunk);
     x.start(std::move(space), {});
     auto undo = backend.make_buffer<float>(n);
@@ -135,10 +135,10 @@ void check_allreduce(const golden::golden_case& c) {
       const auto message = buffer(input, (call * w + r) * n, n);
       onebit::step_scalars now;
       now.number = static_cast<std::uint32_t>(call);
-      const onebit::turn<onebit::undo_in_buffer> turn{&now, {}, {undo.data()}};
-      x.agree(onebit_test::flat_message{message.data()}, turn);
+      const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {}, {undo.data()}};
+      x.all_reduce(onebit_test::flat_message{message.data()}, turn);
       if (now.skip != 0) throw std::runtime_error("golden: a call was skipped");
-      if (r == 0) made.floats["output"].push_back(copied(x.heard({}), x.sender(), backend));
+      if (r == 0) made.floats["output"].push_back(copied(x.latest({}), x.sender(), backend));
       x.finish(turn);
       keep_errors();
       made.floats["worker_scales"].push_back({x.sender().scales()[0]});
@@ -211,7 +211,7 @@ tensor_run run_tensor(const golden::golden_case& c, std::size_t k, int plays, fl
     auto& x = o.exchange();
     const auto& format = x.sender().format();
     result.worker_scales.push_back(x.sender().scales()[0]);
-    result.server_scales.push_back(float_at(x.agreed(o.live()).slots +
+    result.server_scales.push_back(float_at(x.previous(o.active()).slots +
                                             static_cast<std::size_t>(o.rank()) * format.slot_bytes +
                                             format.scales_at));
   }
@@ -233,9 +233,9 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   const int plays = c.world_size() == 1 ? 0 : transport.rank();
   tensor_run result = run_tensor(c, k, plays, params, grads, o);
   auto& x = o.exchange();
-  result.m = o.copy(x.agreed(o.live()), 0);
-  if constexpr (std::remove_cvref_t<decltype(x)>::carries) {
-    result.worker_error = o.copy(x.sender().residual(o.live()), 0);
+  result.m = o.copy(x.previous(o.active()), 0);
+  if constexpr (std::remove_cvref_t<decltype(x)>::has_residual) {
+    result.worker_error = o.copy(x.sender().residual(o.active()), 0);
     result.server_error = to_vector(x.server_residual().data(), x.server_residual().size());
   }
   // The rule keeps 1 / (sqrt(v) + eps) from the freeze on.

@@ -215,11 +215,11 @@ TEST_CASE("golden: the oracle's sums telescope, and what is not live stays zero"
     for (const scale_norm norm : {scale_norm::l2, scale_norm::l1}) {
       for (const exchange_kind kind : {exchange_kind::gather_scatter, exchange_kind::all_gather}) {
         reference::compressed_allreduce reduce(axis, n_ranks, {scales, 24, norm, kind});
-        std::vector<bool> live(axis.size());
-        for (std::size_t at = 0; at < live.size(); ++at) {
-          live[at] = at % 5 != 0 && at / 24 != 1;  // the second block is dead as a whole
+        std::vector<bool> active(axis.size());
+        for (std::size_t at = 0; at < active.size(); ++at) {
+          active[at] = at % 5 != 0 && at / 24 != 1;  // the second block is dead as a whole
         }
-        reduce.set_live(live);
+        reduce.set_live(active);
         vec put_in(axis.size(), 0.0), got_out(axis.size(), 0.0);
         for (std::size_t t = 1; t <= 20; ++t) {
           reference::rank_vecs x(n_ranks, vec(axis.size(), 0.0));
@@ -238,7 +238,7 @@ TEST_CASE("golden: the oracle's sums telescope, and what is not live stays zero"
           for (std::size_t r = 0; r < n_ranks; ++r) {
             residual += reduce.worker_residual(r)[at] / static_cast<double>(n_ranks);
           }
-          if (!axis.real(at) || !live[at]) {
+          if (!axis.real(at) || !active[at]) {
             CHECK((residual == 0 && got_out[at] == 0));
           } else {
             worst = std::max(worst, std::abs(put_in[at] - got_out[at] - residual));

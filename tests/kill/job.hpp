@@ -157,7 +157,7 @@ class with_all_shards {
   onebit::report step(float lr) { return o_->step(lr); }
   void save(std::ostream& out) { o_->save(out); }
   void load(std::istream& in, auto... with) { o_->load(in, with...); }
-  [[nodiscard]] onebit::wire transport() const { return onebit::wire(all_); }
+  [[nodiscard]] onebit::communicator transport() const { return onebit::communicator(all_); }
 
  private:
   Optimizer* o_;

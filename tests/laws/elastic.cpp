@@ -115,7 +115,7 @@ by_element base_of_next(int n, const Make& make, const std::vector<left_behind>*
   by_element base = residuals_of_all(ranks, data);
   for (std::size_t t = 0; t < base.size(); ++t) {
     if (beta1 == 0) continue;
-    const auto m = ranks[0]->copy(ranks[0]->exchange().agreed(ranks[0]->live()), t);
+    const auto m = ranks[0]->copy(ranks[0]->exchange().previous(ranks[0]->active()), t);
     for (std::size_t i = 0; i < m.size(); ++i) base[t][i] += beta1 * static_cast<double>(m[i]);
   }
   return base;
@@ -369,7 +369,7 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
       });
       const auto after = saved(o);
       // the card tells the parameters, which were restored for it; the first checksum is of it too
-      const std::size_t card = 24 + sizeof(onebit::detail::checkpoint_card);
+      const std::size_t card = 24 + sizeof(onebit::detail::checkpoint_header);
       const std::size_t of_tensor = sizeof(onebit::bias_decay) + sizeof(double);
       const std::size_t first = card + 100 + data.params.size() * of_tensor;
       CHECK(before.substr(first) == after.substr(first));

@@ -36,7 +36,7 @@ void check(const plan& p, const Collective& collective, eager_one_bit_adam::comp
     std::size_t n_wrong = 0;
     for (std::size_t at = 0; at < t.agreed.size(); ++at) {
       n_wrong += t.agreed[at] != eager.m()[at] ? 1U : 0U;  // by value: zeros of either sign
-      if (t.worker_residual.empty() || !eager.live(at)) continue;
+      if (t.worker_residual.empty() || !eager.active(at)) continue;
       n_wrong += bits_of(t.worker_residual[at]) != bits_of(eager.worker(r)[at]) ? 1U : 0U;
     }
     CHECK(n_wrong == 0);
@@ -53,8 +53,8 @@ void check(const plan& p, const Collective& collective, eager_one_bit_adam::comp
 template <class Scale>
 void check_both(const plan& p, granularity scales, bool l1) {
   const onebit::sign<Scale> codec{scales};
-  check(p, onebit::gather_scatter{codec}, {scales, l1, wire::gather_scatter});
-  check(p, onebit::all_gather{codec}, {scales, l1, wire::all_gather});
+  check(p, onebit::gather_scatter{codec}, {scales, l1, communicator::gather_scatter});
+  check(p, onebit::all_gather{codec}, {scales, l1, communicator::all_gather});
 }
 
 const granularity granularities[] = {granularity::vector(),   granularity::layer(),
@@ -122,12 +122,13 @@ TEST_CASE("law 3: through an exact exchange it is Adam with v frozen, with one r
     for (const int w : {1, 2, 3, 5, 8}) {
       p.ranks = w;
       check(p, onebit::gather_scatter<onebit::identity>{},
-            {granularity::vector(), false, wire::exact});
+            {granularity::vector(), false, communicator::exact});
     }
     p.ranks = 1;
     check_both<onebit::l2_scale>(p, granularity::layer(), false);
-    check(p, onebit::gather_scatter<ternary>{}, {granularity::vector(), false, wire::exact});
-    check(p, onebit::all_gather<int8_tile>{}, {granularity::vector(), false, wire::exact});
+    check(p, onebit::gather_scatter<ternary>{},
+          {granularity::vector(), false, communicator::exact});
+    check(p, onebit::all_gather<int8_tile>{}, {granularity::vector(), false, communicator::exact});
   }
 }
 

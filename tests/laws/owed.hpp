@@ -35,9 +35,9 @@ void add_residuals(Optimizer& o, by_element& sum) {
   auto& x = o.exchange();
   if (!x.started()) return;
   const int ranks = o.size(), nodes = o.size() / x.ranks_per_node();
-  x.visit_owed(
+  x.visit_residuals(
       [&](auto& s, onebit::tile_range tiles, bool every_rank) {
-        add_tiles(s, tiles, s.residual(o.live()), 1.0 / (every_rank ? ranks : nodes), sum);
+        add_tiles(s, tiles, s.residual(o.active()), 1.0 / (every_rank ? ranks : nodes), sum);
       },
       [&](auto& s, onebit::tile_range tiles, const auto& residual, const onebit::slot_format& f) {
         add_tiles(s, tiles, onebit::detail::served_field{residual, f}, 1.0, sum);

@@ -145,7 +145,7 @@ TEST_CASE("compressed, m of a tensor that rests and what is owed of it stay the 
     by_element total = {std::vector<double>(sizes[0]), std::vector<double>(sizes[1])};
     for (auto& o : all) add_residuals(*o, total);
     auto& o = *all[0];
-    const auto m = o.copy(o.exchange().agreed(o.live()), 1);
+    const auto m = o.copy(o.exchange().previous(o.active()), 1);
     for (std::size_t i = 0; i < m.size(); ++i) total[1][i] += static_cast<double>(m[i]);
     return total[1];
   };

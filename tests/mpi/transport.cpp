@@ -12,9 +12,9 @@
 #include <chrono>
 #include <cstdint>
 #include <onebit/core/error.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <onebit/transport/staged.hpp>
-#include <onebit/transport/wire.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -41,7 +41,7 @@ bool all_agree(bool mine) {
 TEST_CASE("conforms to the concept") {
   onebit::mpi transport(MPI_COMM_WORLD);
   for (const auto& failure : onebit_test::transport_failures(transport)) FAIL_CHECK(failure);
-  onebit::wire counted{transport};
+  onebit::communicator counted{transport};
   for (const auto& failure : onebit_test::transport_failures(counted)) FAIL_CHECK(failure);
 }
 
@@ -125,12 +125,12 @@ TEST_CASE("an error code of MPI becomes a transport_error with MPI's own words")
 TEST_CASE("collectives that were started arrive, however they are waited for") {
   onebit::mpi transport(MPI_COMM_WORLD);
   for (const auto& failure : onebit_test::request_failures(transport)) FAIL_CHECK(failure);
-  onebit::wire counted{transport};
+  onebit::communicator counted{transport};
   for (const auto& failure : onebit_test::request_failures(counted)) FAIL_CHECK(failure);
 }
 
 TEST_CASE("a started collective counts once, when it starts, and only the time inside its calls") {
-  onebit::wire counted{onebit::mpi(MPI_COMM_WORLD)};
+  onebit::communicator counted{onebit::mpi(MPI_COMM_WORLD)};
   const auto others = static_cast<std::uint64_t>(counted.size() - 1);
   std::vector<char> send(800), receive(800);
   auto one = counted.start_all_to_all(send.data(), receive.data(), 100);
@@ -258,7 +258,7 @@ TEST_CASE("collectives of the two kinds need no common order") {
 TEST_CASE("parts of a communicator conform") {
   const onebit::mpi transport(MPI_COMM_WORLD);
   for (const auto& failure : onebit_test::split_failures(transport)) FAIL_CHECK(failure);
-  const onebit::wire counted{transport};
+  const onebit::communicator counted{transport};
   for (const auto& failure : onebit_test::split_failures(counted)) FAIL_CHECK(failure);
   auto part = transport.split(transport.rank() % 2, 0);
   for (const auto& failure : onebit_test::request_failures(part)) FAIL_CHECK(failure);
@@ -277,7 +277,7 @@ TEST_CASE("all ranks of this machine are on one node") {
   CHECK(transport.ranks_per_node() == transport.size());
   CHECK(transport.split(transport.rank() % 2, 0).ranks_per_node() ==
         (transport.size() + 1 - transport.rank() % 2) / 2);
-  CHECK(onebit::wire(transport).ranks_per_node() == transport.size());
+  CHECK(onebit::communicator(transport).ranks_per_node() == transport.size());
 }
 
 TEST_CASE("nodes that a hierarchy can not use are told with their numbers") {

@@ -61,14 +61,14 @@ mutant("the worker's residual is forgotten" onebit/compressor/sign.hpp
   [==[return L::sub(y, L::with_sign_of(y, L::set(s)));]==]
   [==[return PLANTED && s > 0 ? L::set(0.0F) : L::sub(y, L::with_sign_of(y, L::set(s)));]==])
 mutant("the server's residual is not updated" onebit/collective/encode.hpp
-  [==[e.store(k, live.template keep<L>(t.word + k, L::sub(y, value(k))));]==]
-  [==[if (!PLANTED) e.store(k, live.template keep<L>(t.word + k, L::sub(y, value(k))));]==])
+  [==[e.store(k, active.template keep<L>(t.word + k, L::sub(y, value(k))));]==]
+  [==[if (!PLANTED) e.store(k, active.template keep<L>(t.word + k, L::sub(y, value(k))));]==])
 mutant("a group's scale goes to the place of its first part" onebit/collective/message_header.hpp
   [==[reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];]==]
   [==[reinterpret_cast<float*>(scales)[segments[PLANTED ? parts.begin : k].place] = scale.scales[i];]==])
 mutant("all_gather divides by W - 1" onebit/collective/all_gather.hpp
-  [==[slots, w, 1.0F / static_cast<float>(w), live, room};]==]
-  [==[slots, w, 1.0F / static_cast<float>(PLANTED && w > 1 ? w - 1 : w), live, room};]==])
+  [==[slots, w, 1.0F / static_cast<float>(w), active, room};]==]
+  [==[slots, w, 1.0F / static_cast<float>(PLANTED && w > 1 ? w - 1 : w), active, room};]==])
 mutant("two levels: node and rank are swapped in a chunk's number" onebit/collective/hierarchical.hpp
   [==[return local_.rank() * across_.size() + across_.rank();]==]
   [==[return PLANTED ? across_.rank() * local_.size() + local_.rank()
@@ -80,11 +80,11 @@ mutant("two levels: the mean in a node steps by a slot, not by a rank's bucket" 
   [==[by_rank.slot_bytes = format.slot_bytes * format.chunks_per_bucket;]==]
   [==[by_rank.slot_bytes = PLANTED ? format.slot_bytes : format.slot_bytes * format.chunks_per_bucket;]==])
 mutant("the status does not say that a rank saw a bad value" onebit/collective/message_header.hpp
-  [==[(now->number << 1U) | now->bad,]==]
-  [==[(now->number << 1U) | (PLANTED ? 0U : now->bad),]==])
-mutant("scales count elements that are not live" onebit/collective/encode.hpp
-  [==[n += L::count(live.words[t.word + k]);]==]
-  [==[n += PLANTED ? 32U : L::count(live.words[t.word + k]);]==])
+  [==[(now->number << 1U) | now->nonfinite,]==]
+  [==[(now->number << 1U) | (PLANTED ? 0U : now->nonfinite),]==])
+mutant("scales count elements that are not active" onebit/collective/encode.hpp
+  [==[n += L::count(active.words[t.word + k]);]==]
+  [==[n += PLANTED ? 32U : L::count(active.words[t.word + k]);]==])
 mutant("averages in int8 are not bounded" onebit/collective/dense_average.hpp
   [==[L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);]==]
   [==[L::store_as(reinterpret_cast<int8*>(out), PLANTED ? scaled_y : L::bound(scaled_y, 127), 32);]==])
@@ -152,8 +152,8 @@ mutant("a part of the model does not skip with the others" onebit/step/model_par
   [==[skip |= w.skip;]==]
   [==[skip |= PLANTED ? 0U : w.skip;]==])
 mutant("another learning rate on another rank is not seen" onebit/collective/message_header.hpp
-  [==[if (same_step && same_place && found.terms == own.terms) continue;]==]
-  [==[if (same_step && same_place && (PLANTED || found.terms == own.terms)) continue;]==])
+  [==[if (same_step && same_tag && found.digest == own.digest) continue;]==]
+  [==[if (same_step && same_tag && (PLANTED || found.digest == own.digest)) continue;]==])
 
 # -- transports: 41 and 42 -----------------------------------------------------------------------
 

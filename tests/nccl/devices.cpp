@@ -9,8 +9,8 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/nccl.hpp>
-#include <onebit/transport/wire.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -164,7 +164,7 @@ TEST_CASE("its collectives can be captured in a graph, started ones included") {
 TEST_CASE("small messages between the hosts") {
   for (const int n : numbers_of_devices()) {
     on_devices(n, [](onebit::nccl transport, cudaStream_t) {
-      onebit::wire erased(transport);
+      onebit::communicator erased(transport);
       const int mine = erased.rank();
       std::vector<int> all(static_cast<std::size_t>(erased.size()));
       erased.host_all_gather(&mine, all.data(), sizeof mine);

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/nccl.hpp>
-#include <onebit/transport/wire.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -35,7 +35,7 @@ TEST_CASE("conforms, with communicators that block and such that do not") {
         for (const auto& failure : onebit_test::transport_failures(transport)) FAIL_CHECK(failure);
         for (const auto& failure : onebit_test::split_failures(transport)) FAIL_CHECK(failure);
         for (const auto& failure : onebit_test::request_failures(transport)) FAIL_CHECK(failure);
-        onebit::wire erased(transport);
+        onebit::communicator erased(transport);
         for (const auto& failure : onebit_test::split_failures(erased)) FAIL_CHECK(failure);
         for (const auto& failure : onebit_test::request_failures(erased)) FAIL_CHECK(failure);
         erased.wait();

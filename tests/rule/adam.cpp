@@ -44,7 +44,7 @@ reference::one_bit_adam make_oracle(const plan& p, eager_one_bit_adam::compressi
   o.compress.block_elements = how.scales.block_elements;
   o.compress.norm = how.l1 ? reference::scale_norm::l1 : reference::scale_norm::l2;
   // one scale per chunk with all_gather: the vector is one chunk
-  if (how.exchange == wire::all_gather) {
+  if (how.exchange == communicator::all_gather) {
     o.compress.exchange = reference::exchange_kind::all_gather;
     if (how.scales.unit == onebit::scale_per::chunk) {
       o.compress.scales = reference::granularity::whole;
@@ -141,7 +141,7 @@ void check(plan p, const Collective& collective, eager_one_bit_adam::compression
         flat residual = cut(t.worker_residual);
         const auto expected = oracle.worker_residual(r, k);
         for (std::size_t i = 0; i < residual.size(); ++i) {
-          if (!oracle.exchange().live(32 * word + i)) residual[i] = 0;  // the field is not masked
+          if (!oracle.exchange().active(32 * word + i)) residual[i] = 0;  // the field is not masked
         }
         CHECK(error(residual, expected) <= residual_tolerance);
       }
@@ -179,13 +179,13 @@ TEST_CASE("one_bit_adam: against the oracle, over ranks, granularities, norms an
       // The oracle cuts blocks at chunks even where nothing is scattered: one word is never cut.
       const granularity gathered = g.unit == onebit::scale_per::block ? granularity::block(32) : g;
       check(p, onebit::gather_scatter{onebit::sign<onebit::l2_scale>{g}},
-            {g, false, wire::gather_scatter});
+            {g, false, communicator::gather_scatter});
       check(p, onebit::gather_scatter{onebit::sign<onebit::l1_scale>{g}},
-            {g, true, wire::gather_scatter});
+            {g, true, communicator::gather_scatter});
       check(p, onebit::all_gather{onebit::sign<onebit::l2_scale>{gathered}},
-            {gathered, false, wire::all_gather});
+            {gathered, false, communicator::all_gather});
       check(p, onebit::all_gather{onebit::sign<onebit::l1_scale>{gathered}},
-            {gathered, true, wire::all_gather});
+            {gathered, true, communicator::all_gather});
     }
   }
 }

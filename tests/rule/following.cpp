@@ -177,12 +177,12 @@ TEST_CASE("v follows: what each of three ranks has kept counts on two by its mea
     x = params[0];
     o.load_old_job(3,
                    [&](std::size_t r) { return std::make_unique<std::istringstream>(files[r]); });
-    CHECK((o.live().words[0] & 0x3FFU) == 0);
+    CHECK((o.active().words[0] & 0x3FFU) == 0);
     for (std::uint64_t step = saved_at; step < 77; ++step) {
       fill(g, t.rank(), step);
       CHECK_FALSE(o.step(1e-3F).skipped);
     }
-    CHECK((o.live().words[0] & 0x3FFU) == 0x3FFU);
+    CHECK((o.active().words[0] & 0x3FFU) == 0x3FFU);
     o.verify();
   });
   onebit::run_threads(3, [&](onebit::threads t) {
@@ -398,13 +398,13 @@ owed_directions owed_after_refresh(onebit::threads t, const Collective& c, std::
     if (refreshes > 0 ? !refreshed : step < last_step) continue;
     last_step = step;
     auto& exchange = o.exchange();
-    owed_directions result{o.copy(exchange.agreed(o.live()), 0),
+    owed_directions result{o.copy(exchange.previous(o.active()), 0),
                            {},
                            o.copy(onebit::flat_field{o.rule().variance()}, 0),
                            t.rank() * exchange.axis().chunk_words() * onebit::word_elements};
     for (float& u : result.own) u *= 0.9F;
-    if constexpr (std::remove_cvref_t<decltype(exchange.sender())>::carries) {
-      const auto residual = o.copy(exchange.sender().residual(o.live()), 0);
+    if constexpr (std::remove_cvref_t<decltype(exchange.sender())>::has_residual) {
+      const auto residual = o.copy(exchange.sender().residual(o.active()), 0);
       for (std::size_t i = 0; i < n_shown; ++i) result.own[i] += residual[i];
       const auto& served = exchange.server_residual();
       result.served.assign(served.data(), served.data() + served.size());

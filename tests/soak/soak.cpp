@@ -194,7 +194,7 @@ class rank_of_run {
 
   /// From a checkpoint, of step `first` or later, to a step: what it leaves; nothing when it was
   /// ended before. Throws what strikes it, and what it is told.
-  left_behind live(std::uint64_t first, std::uint64_t until) {
+  left_behind active(std::uint64_t first, std::uint64_t until) {
     is_victim_ = run_->ends && run_->last.victim == t_.rank();
     try {
       if (run_->at_birth) arm_last();
@@ -503,7 +503,7 @@ class soak_of_job {
   }
 
   /// Up to its end, or to a difference.
-  void live(std::uint64_t steps_between_verdicts) {
+  void active(std::uint64_t steps_between_verdicts) {
     ranks_left clean;
     std::uint64_t first = 0;
     for (int i = 0; i < rounds_; ++i) {
@@ -549,7 +549,7 @@ class soak_of_job {
         ends = on_ranks(
             r.size,
             [&](const onebit::threads& t) {
-              return rank_of_run(job_, r, root_.path, told, t).live(first, until);
+              return rank_of_run(job_, r, root_.path, told, t).active(first, until);
             },
             deadline);
       } catch (const std::exception& e) {
@@ -649,7 +649,7 @@ int main(int argc, char** argv) {
   const auto start = clock_type::now();
   auto told = start;
   for (std::uint64_t number = only < 0 ? 0 : static_cast<std::uint64_t>(only);; ++number) {
-    soak_of_job(seed, number, sum).live(steps);
+    soak_of_job(seed, number, sum).active(steps);
     const auto now = clock_type::now();
     if (only >= 0 ||
         (seconds == 0 ? number + 1 >= jobs : now - start >= std::chrono::seconds(seconds))) {

@@ -138,9 +138,9 @@ class compressed_allreduce {
   }
 
   /// Elements with live[at] == false leave every exchange from now on; their residuals are dropped.
-  void set_live(const std::vector<bool>& live) {
+  void set_live(const std::vector<bool>& active) {
     for (std::size_t at = 0; at < axis_.size(); ++at) {
-      live_[at] = axis_.real(at) && live[at];
+      live_[at] = axis_.real(at) && active[at];
       if (live_[at]) continue;
       for (vec& e : worker_residual_) e[at] = 0;
       server_residual_[at] = 0;
@@ -187,7 +187,7 @@ class compressed_allreduce {
   const vec& server_residual() const { return server_residual_; }
   void set_worker_residual(std::size_t rank, const vec& e) { worker_residual_.at(rank) = e; }
   void set_server_residual(const vec& e) { server_residual_ = e; }
-  bool live(std::size_t at) const { return live_[at]; }
+  bool active(std::size_t at) const { return live_[at]; }
   /// How near to zero, in scales, a value came whose sign was taken.
   double margin() const { return margin_; }
 

@@ -129,19 +129,19 @@ class one_bit_adam : public optimizer_base {
 
  private:
   void freeze() {
-    std::vector<bool> live(axis_.size());
+    std::vector<bool> active(axis_.size());
     for (std::size_t at = 0; at < axis_.size(); ++at) {
-      live[at] = v_[at] > 0;
-      if (!live[at]) m_[at] = 0;
+      active[at] = v_[at] > 0;
+      if (!active[at]) m_[at] = 0;
     }
-    exchange_.set_live(live);
+    exchange_.set_live(active);
   }
 
   void compressed_step(const rank_vecs& g) {
     rank_vecs messages(n_ranks(), vec(axis_.size(), 0.0));
     for (std::size_t r = 0; r < n_ranks(); ++r) {
       for (std::size_t at = 0; at < axis_.size(); ++at) {
-        if (!exchange_.live(at)) continue;
+        if (!exchange_.active(at)) continue;
         messages[r][at] = options_.beta1 * m_[at] + (1 - options_.beta1) * g[r][at];
       }
     }
@@ -189,7 +189,7 @@ class zero_one_adam : public optimizer_base {
     if (averages) refresh(dense_mean(g));
     for (std::size_t r = 0; r < n_ranks(); ++r) {
       for (std::size_t at = 0; at < axis_.size(); ++at) {
-        if (!exchange_.live(at)) continue;
+        if (!exchange_.active(at)) continue;
         m_[r][at] = options_.beta1 * m_[r][at] + (1 - options_.beta1) * g[r][at];
         u_[r][at] += lr * m_[r][at];
       }
@@ -206,12 +206,12 @@ class zero_one_adam : public optimizer_base {
 
  private:
   void refresh(const vec& mean) {
-    std::vector<bool> live(axis_.size());
+    std::vector<bool> active(axis_.size());
     for (std::size_t at = 0; at < axis_.size(); ++at) {
       v_[at] = options_.beta2 * v_[at] + (1 - options_.beta2) * mean[at] * mean[at];
-      live[at] = v_[at] > 0;
+      active[at] = v_[at] > 0;
     }
-    exchange_.set_live(live);
+    exchange_.set_live(active);
   }
   void synchronise() {
     const vec agreed = exchange_(u_);

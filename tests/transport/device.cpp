@@ -7,10 +7,10 @@
 
 #include <chrono>
 #include <cstring>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/memory.hpp>
 #include <onebit/transport/staged.hpp>
 #include <onebit/transport/threads.hpp>
-#include <onebit/transport/wire.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -131,7 +131,8 @@ TEST_CASE("a host transport is staged") {
     onebit::run_threads(n, [&](onebit::threads t) {
       const auto& memory = all[static_cast<std::size_t>(t.rank())];
       check_conforms(through_device(onebit::staged(t, memory), memory));
-      check_conforms(through_device(onebit::wire(onebit::staged(onebit::wire(t), memory)), memory));
+      check_conforms(through_device(
+          onebit::communicator(onebit::staged(onebit::communicator(t), memory)), memory));
     });
     for (const auto& memory : all) {
       CHECK_FALSE(memory.told().freed_in_use);
@@ -192,9 +193,10 @@ TEST_CASE("small messages between the hosts go on host memory, counted") {
     CHECK(transport.sent().bytes_sent == 4 * static_cast<std::size_t>(transport.size() - 1));
     CHECK(transport.sent().collectives == 1);
   };
-  onebit::run_threads(streams(3), [&](device_threads t) { gathers(onebit::wire(t)); });
-  onebit::run_threads(
-      3, [&](onebit::threads t) { gathers(onebit::wire(onebit::staged(t, fake_memory()))); });
+  onebit::run_threads(streams(3), [&](device_threads t) { gathers(onebit::communicator(t)); });
+  onebit::run_threads(3, [&](onebit::threads t) {
+    gathers(onebit::communicator(onebit::staged(t, fake_memory())));
+  });
 }
 
 TEST_CASE("plain memory is passed through") {

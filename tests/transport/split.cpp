@@ -9,8 +9,8 @@
 #include <chrono>
 #include <memory>
 #include <new>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/threads.hpp>
-#include <onebit/transport/wire.hpp>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -50,8 +50,8 @@ TEST_CASE("parts of threads conform, whatever their sizes and order") {
 }
 
 TEST_CASE("parts of wrapped transports conform") {
-  check_none(
-      on_ranks(4, [](onebit::threads t) { return onebit_test::split_failures(onebit::wire(t)); }));
+  check_none(on_ranks(
+      4, [](onebit::threads t) { return onebit_test::split_failures(onebit::communicator(t)); }));
   check_none(on_ranks(3, [](onebit::threads t) {
     const auto told = std::make_shared<onebit_test::script>();
     return onebit_test::split_failures(onebit_test::scripted(t, told));
@@ -60,7 +60,7 @@ TEST_CASE("parts of wrapped transports conform") {
 
 TEST_CASE("what a part carries, the whole counts as well") {
   onebit::run_threads(4, [](onebit::threads t) {
-    onebit::wire whole(t);
+    onebit::communicator whole(t);
     std::vector<float> a(64), b(64);
     {
       auto part = whole.split(t.rank() == 3 ? 1 : 0, 0);
@@ -82,7 +82,7 @@ TEST_CASE("what a part carries, the whole counts as well") {
       CHECK(part.sent().collectives == 2);
       CHECK(whole.sent().bytes_sent == 8 * others + 12);
     }
-    auto part = onebit::wire(t).split(0, 0);  // outlives what it came from
+    auto part = onebit::communicator(t).split(0, 0);  // outlives what it came from
     part.all_gather(a.data(), b.data(), 8);
     CHECK(part.sent().bytes_sent == 24);
   });

@@ -7,8 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/threads.hpp>
-#include <onebit/transport/wire.hpp>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -219,7 +219,7 @@ TEST_CASE("two groups of threads at once do not meet") {
 
 TEST_CASE("a wire counts what leaves a rank, also when the call fails") {
   onebit::run_threads(4, [](onebit::threads t) {
-    onebit::wire c(t);
+    onebit::communicator c(t);
     CHECK(c.rank() == t.rank());
     CHECK(c.size() == 4);
     std::vector<float> a(64), b(64);

@@ -275,7 +275,7 @@ class device_learner final : public learner {
         {shape_.context, n, k, a, b, c, factor, 0, nullptr, rows_ / shape_.context, shape_.heads});
   }
 
-  void attend(layer& l) {
+  void collective_try(layer& l) {
     const int w = shape_.width, t = shape_.context, of_head = w / shape_.heads;
     const float *q = l.qkv.data(), *k = q + w, *v = k + w;
     per_head(t, of_head, heads_of(q, 3 * w), heads_of(k, 3 * w, true), squares_of(l.probabilities),
@@ -316,7 +316,7 @@ class device_learner final : public learner {
     for (layer& l : layers_) {
       normalize(l.norm_1, x_, l.normed_1);
       linear(l.normed_1, l.project, nullptr, l.qkv);
-      attend(l);
+      collective_try(l);
       linear(l.mixed, l.merge, l.merge_bias, x_, 1);
       normalize(l.norm_2, x_, l.normed_2);
       linear(l.normed_2, l.expand, l.expand_bias, l.hidden);

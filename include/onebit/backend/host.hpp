@@ -282,7 +282,7 @@ class host {
   [[nodiscard]] task task_of() const {
     if constexpr (SerialKernel<Kernel>) {
       return &run_serial<Kernel>;
-    } else if constexpr (RareKernel<Kernel>) {
+    } else if constexpr (OneIsaKernel<Kernel>) {
       return &run_portable<Kernel>;
     } else {
 #if ONEBIT_HOST_SIMD

@@ -428,8 +428,8 @@ template <class P, class G, class T, class B = host>
                                                       const std::vector<param_group<P, G>>& groups,
                                                       T transport, B backend = B{}) {
   detail::check_policies<T, B>();
-  wire comm = detail::wire_of<gather_scatter<sign<>>>(std::move(transport));
-  const auto [o, all] = detail::attend(comm, [&] {
+  communicator comm = detail::communicator_of<gather_scatter<sign<>>>(std::move(transport));
+  const auto [o, all] = detail::collective_try(comm, [&] {
     const named_optimizer read = read_options(name, options);
     return std::pair(read, detail::with_decay(groups, read.weight_decay));
   });

@@ -21,8 +21,8 @@
 #include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/transport/alone.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/threads.hpp>
-#include <onebit/transport/wire.hpp>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -32,7 +32,7 @@
 #include <vector>
 
 struct onebit_comm {
-  onebit::wire link;
+  onebit::communicator link;
 };
 
 struct onebit_optimizer {
@@ -233,7 +233,7 @@ ONEBIT_C onebit_status onebit_comm_self(onebit_comm** comm) {
   return onebit::detail::c_call([&] {
     onebit::detail::require(comm, "onebit_comm_self", "comm");
     *comm = nullptr;
-    *comm = new onebit_comm{onebit::wire(onebit::alone{})};
+    *comm = new onebit_comm{onebit::communicator(onebit::alone{})};
   });
 }
 ONEBIT_C onebit_status onebit_comm_callbacks(const onebit_transport* transport,
@@ -242,7 +242,7 @@ ONEBIT_C onebit_status onebit_comm_callbacks(const onebit_transport* transport,
     onebit::detail::require(comm, "onebit_comm_callbacks", "comm");
     *comm = nullptr;
     onebit::detail::require(transport, "onebit_comm_callbacks", "transport");
-    *comm = new onebit_comm{onebit::wire(onebit::detail::c_transport(*transport))};
+    *comm = new onebit_comm{onebit::communicator(onebit::detail::c_transport(*transport))};
   });
 }
 #ifdef ONEBIT_C_WITH_MPI
@@ -257,8 +257,8 @@ ONEBIT_C onebit_status onebit_comm_mpi(int fortran_handle, double timeout_second
                                                           ", must be 0 (none) or positive"));
     }
     const std::chrono::milliseconds timeout(static_cast<std::int64_t>(1e3 * timeout_seconds));
-    *comm = new onebit_comm{
-        onebit::wire(onebit::mpi(MPI_Comm_f2c(static_cast<MPI_Fint>(fortran_handle)), timeout))};
+    *comm = new onebit_comm{onebit::communicator(
+        onebit::mpi(MPI_Comm_f2c(static_cast<MPI_Fint>(fortran_handle)), timeout))};
   });
 }
 ONEBIT_C onebit_status onebit_comm_mpi_world(double timeout_seconds, onebit_comm** comm) {
@@ -289,7 +289,7 @@ ONEBIT_C onebit_status onebit_run_threads(int n, int (*f)(onebit_comm*, void*), 
   return onebit::detail::c_call([&] {
     onebit::detail::require(reinterpret_cast<const void*>(f), "onebit_run_threads", "f");
     onebit::run_threads(n, [&](onebit::threads link) {
-      onebit_comm comm{onebit::wire(link)};
+      onebit_comm comm{onebit::communicator(link)};
       if (const int status = f(&comm, context); status != 0) {
         throw onebit::error(
             onebit::detail::message("onebit_run_threads: f returned ", status, comm.link.where()));
@@ -312,7 +312,7 @@ ONEBIT_C onebit_status onebit_create(const char* name, const onebit_option* opti
     require(comm, "onebit_create", "comm");
     onebit::option_map map;
     auto made = std::make_unique<onebit_optimizer>();
-    onebit::detail::attend(comm->link, [&] {
+    onebit::detail::collective_try(comm->link, [&] {
       require(optimizer, "onebit_create", "optimizer");
       *optimizer = nullptr;
       require(name, "onebit_create", "name");

@@ -22,7 +22,7 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/tensors.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,13 +36,13 @@ namespace onebit::inline v0_1 {
 namespace detail {
 
 /// What must fit before a checkpoint is used. Trivially copyable: part of the format.
-struct checkpoint_card {
-  rank_card ranks;
+struct checkpoint_header {
+  rank_fingerprint ranks;
   std::uint32_t rank = 0, size = 0;
   std::uint32_t ranks_per_node = 1, unused = 0;
   std::uint64_t step = 0;
 
-  [[nodiscard, gnu::cold]] std::string difference(const checkpoint_card& here,
+  [[nodiscard, gnu::cold]] std::string difference(const checkpoint_header& here,
                                                   resume_with with) const {
     const auto differ = [](const char* what, text_part a, text_part b) {
       return join(6, {"checkpoint: it has ", what, a, ", this optimizer ", b});
@@ -83,8 +83,8 @@ struct checkpoint_card {
 /// What an optimizer of this name says of itself to other ranks and to checkpoints. Reads all
 /// parameters.
 template <class E>
-[[nodiscard, gnu::cold]] checkpoint_card own_card(const std::string& name, E& e) {
-  return {make_card(name, e.tensors.sizes, parameter_digest(e), e.compressed.slot_bytes()),
+[[nodiscard, gnu::cold]] checkpoint_header own_header(const std::string& name, E& e) {
+  return {make_fingerprint(name, e.tensors.sizes, parameter_digest(e), e.compressed.slot_bytes()),
           static_cast<std::uint32_t>(e.comm.rank()),
           static_cast<std::uint32_t>(e.comm.size()),
           static_cast<std::uint32_t>(e.compressed.ranks_per_node()),
@@ -94,7 +94,7 @@ template <class E>
 
 /// Collective, at a load: all throw checkpoint_error when a rank has a failure to tell, another
 /// step than the others, or other scalars (a digest).
-[[gnu::cold]] inline void agree_on_checkpoint(wire& comm, const std::string& failure,
+[[gnu::cold]] inline void agree_on_checkpoint(communicator& comm, const std::string& failure,
                                               std::uint64_t step, std::uint64_t scalars) {
   struct news {
     std::uint64_t failed, step, scalars;
@@ -130,7 +130,7 @@ template <class E>
 template <class E, class Card>
 [[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card, resume_with with,
                                    const std::string& refusal) {
-  detail::checkpoint_card found;
+  detail::checkpoint_header found;
   std::optional<detail::payload_reader> payload;
   std::string failure = refusal;
   try {
@@ -202,11 +202,11 @@ template <class C>
 /// part += weight * field, on the flat axis; index i is the i-th tile from `first_tile` on.
 template <class Field>
 struct add_field_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   Field field;
   const tile* tiles;
   std::size_t first_tile;
-  carried_words part;
+  compensated_words part;
   float weight;
 
   template <class L>
@@ -222,24 +222,25 @@ struct add_field_kernel {
 
 /// A server's residual, where the chunk's tiles lie on the flat axis.
 struct served_field {
-  carried_words residual;
+  compensated_words residual;
   slot_format format;
 
   template <class L>
   struct reader {
-    carried_words::access<L> place;
+    compensated_words::access<L> place;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return place.load(k); }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {residual.from<L>(format.served_word(t))};
+    return {residual.from<L>(format.server_word(t))};
   }
 };
 
 /// flat += what a rank of a job of n_ranks ranks, so many per node, has still to send of the flat
 /// axis: its share of the mean of all, and what it serves. Launches.
 template <class E>
-[[gnu::cold]] void add_owed(E& old, std::size_t n_ranks, std::size_t ranks_per_node, float* flat) {
+[[gnu::cold]] void add_residuals(E& old, std::size_t n_ranks, std::size_t ranks_per_node,
+                                 float* flat) {
   auto& x = old.compressed;
   if (!x.started()) return;
   const auto add = [&](auto& s, tile_range tiles, const auto& field, float weight) {
@@ -247,12 +248,12 @@ template <class E>
     s.backend().launch(tiles.end - tiles.begin,
                        add_field_kernel<field_type>{field, s.tiles(), tiles.begin, {flat}, weight});
   };
-  x.visit_owed(
+  x.visit_residuals(
       [&](auto& s, tile_range tiles, bool every_rank) {
         const std::size_t holders = every_rank ? n_ranks : n_ranks / ranks_per_node;
         add(s, tiles, s.residual(old.mask()), 1.0F / static_cast<float>(holders));
       },
-      [&](auto& s, tile_range tiles, const carried_words& residual, const slot_format& f) {
+      [&](auto& s, tile_range tiles, const compensated_words& residual, const slot_format& f) {
         add(s, tiles, served_field{residual, f}, 1.0F);
       });
 }
@@ -276,12 +277,13 @@ template <class E>
 }
 /// Adds to what this rank carries.
 template <class E>
-[[gnu::cold]] void carry_on(E& e, const float* owed) {
+[[gnu::cold]] void resume_feedback(E& e, const float* residuals) {
   auto& s = e.compressed.sender();
-  if constexpr (std::remove_reference_t<decltype(s)>::carries) {
-    const tile_range own = e.compressed.carried_tiles();
-    s.backend().launch(own.end - own.begin, add_field_kernel<flat_field>{
-                                                {owed}, s.tiles(), own.begin, s.carried(), 1.0F});
+  if constexpr (std::remove_reference_t<decltype(s)>::has_residual) {
+    const tile_range own = e.compressed.compensated_tiles();
+    s.backend().launch(
+        own.end - own.begin,
+        add_field_kernel<flat_field>{{residuals}, s.tiles(), own.begin, s.compensated(), 1.0F});
   }
 }
 
@@ -302,33 +304,37 @@ class old_job {
  public:
   /// Of n ranks, of which this rank takes the place of `source`. Not collective; allocates.
   [[gnu::cold]] old_job(E& e, std::size_t n, std::size_t source)
-      : e_(&e), n_(n), source_rank_(source), owed_(make_flat(e)), kept_(detail::make_kept(e)) {}
+      : e_(&e),
+        n_(n),
+        source_rank_(source),
+        residuals_(make_flat(e)),
+        kept_(detail::make_kept(e)) {}
 
   /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
   /// tensors, and, from the rank whose place this one takes, its parameters. Throws
   /// checkpoint_error.
-  [[gnu::cold]] void read(std::istream& in, detail::checkpoint_card wanted, resume_with with) {
+  [[gnu::cold]] void read(std::istream& in, detail::checkpoint_header wanted, resume_with with) {
     const std::size_t r = n_read_++;
     std::unique_ptr<E> old;  // outlives the reader, which takes back what it read
     detail::payload_reader payload(in);
-    detail::checkpoint_card card;
+    detail::checkpoint_header card;
     payload.local(card);
     if (n_read_ == 1) node_ = card.ranks_per_node;
     if (node_ == 0 || n_ % node_ != 0) {
       throw checkpoint_error(
           detail::message("resume: ", n_, " ranks in nodes of ", node_, "; damaged"));
     }
-    old =
-        std::make_unique<E>(detail::groups_of(e_->tensors), wire(detail::rank_of_old(r, n_, node_)),
-                            R(e_->rule.options(), e_->rule.backend()), e_->schedule,
-                            detail::on_nodes(e_->policy, node_), dense_sum::rank_order);
+    old = std::make_unique<E>(detail::groups_of(e_->tensors),
+                              communicator(detail::rank_of_old(r, n_, node_)),
+                              R(e_->rule.options(), e_->rule.backend()), e_->schedule,
+                              detail::on_nodes(e_->policy, node_), dense_sum::rank_order);
     wanted.rank = static_cast<std::uint32_t>(r);
     wanted.size = static_cast<std::uint32_t>(n_);
     wanted.ranks_per_node = static_cast<std::uint32_t>(node_);
     wanted.ranks.slot_bytes = old->compressed.slot_bytes();
     if (n_read_ == 1) parameters_ = card.ranks.parameter_digest;
     if (n_read_ == 1) step_ = card.step;
-    if (card.step != step_) throw_parted(r, card.step);
+    if (card.step != step_) throw_diverged(r, card.step);
     if (!R::local_steps && card.ranks.parameter_digest != parameters_) {
       throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
                                              " of the old job had other parameters at one step; ",
@@ -343,11 +349,11 @@ class old_job {
     payload.finish();
     payload.keep();
     old->adopt();
-    old->tensors.take_terms(old->backend());
-    detail::add_owed(*old, n_, node_, owed_.data());
+    old->tensors.take_options(old->backend());
+    detail::add_residuals(*old, n_, node_, residuals_.data());
     if constexpr (E::follows) detail::add_kept_squares(*old, n_, kept_.squares.data());
     if (n_read_ == 1) scalars_ = payload.scalars();
-    if (payload.scalars() != scalars_ || old->step != step_) throw_parted(r, old->step);
+    if (payload.scalars() != scalars_ || old->step != step_) throw_diverged(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
   }
   /// When all are read: allocates what `adopt` needs.
@@ -362,7 +368,7 @@ class old_job {
         old.thaw();
         return;
       }
-      given_ = old.rule.resume(old.compressed.agreed(old.mask()), old.at(old.mask()));
+      given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at(old.mask()));
       space_ = e_->compressed.allocate(E::keeps_agreed, !E::keeps_agreed);
       e_->allocate_undo();
     }
@@ -381,7 +387,7 @@ class old_job {
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
     if constexpr (E::follows) e.rule.take_kept(std::move(kept_));
-    if (old.live.size() > 0 || !starts) e.live = std::move(old.live);  // else all elements
+    if (old.active.size() > 0 || !starts) e.active = std::move(old.active);  // else all elements
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);
@@ -389,12 +395,12 @@ class old_job {
     was.rank = now.rank;
     was.n_skipped = now.n_skipped;
     e.backend().copy_in(e.now(), &was, 1);
-    e.tensors.numbers = std::move(old.tensors.numbers);
+    e.tensors.scalars = std::move(old.tensors.scalars);
     e.tensors.changed = true;  // the options are this one's
-    e.tensors.take_terms(e.backend());
+    e.tensors.take_options(e.backend());
     if (starts) {
       e.compressed.start(std::move(space_), std::move(given_));
-      detail::carry_on(e, owed_.data());
+      detail::resume_feedback(e, residuals_.data());
     } else if (e.compressed.started()) {
       e.compressed.start({}, {});
     }
@@ -402,9 +408,10 @@ class old_job {
       const bool travelled = old.compressed.travels(), travels = e.compressed.travels();
       if (travelled && !travels && e.rule.moved()) {
         // nothing will be exchanged: the exchange that was due, here, alike on all ranks
-        e.rule.apply(flat_field{owed_.data()}, flat_field{owed_.data()}, e.at(e.mask()));
+        e.rule.compressed_update(flat_field{residuals_.data()}, flat_field{residuals_.data()},
+                                 e.at(e.mask()));
       }
-      if (!travelled || !travels) e.rule.resume(e.compressed.agreed(e.mask()), e.at(e.mask()));
+      if (!travelled || !travels) e.rule.resume(e.compressed.previous(e.mask()), e.at(e.mask()));
     }
     e.adopt();
   }
@@ -413,19 +420,19 @@ class old_job {
   [[nodiscard]] static buffer_of<B, float> make_flat(E& e) {
     return e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements);
   }
-  [[noreturn, gnu::cold]] void throw_parted(std::size_t r, std::uint64_t step) const {
+  [[noreturn, gnu::cold]] void throw_diverged(std::size_t r, std::uint64_t step) const {
     throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
                                            " of the old job tell other states, of steps ", step_,
                                            " and ", step));
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  buffer_of<B, float> owed_;                              ///< on the flat axis
+  buffer_of<B, float> residuals_;                         ///< on the flat axis
   decltype(detail::make_kept(std::declval<E&>())) kept_;  ///< the mean of what the ranks have kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   typename E::exchange_type::space space_{};
-  handover<buffer_of<B, float>> given_{};
+  initial_momentum<buffer_of<B, float>> given_{};
 };
 
 /// The files of an old job: reads that of its rank r.
@@ -444,7 +451,7 @@ template <class E, class Card>
     if (failure.empty()) {
       const auto source = static_cast<std::size_t>(e.comm.rank()) % n_ranks;
       old = std::make_unique<old_job<E>>(e, n_ranks, source);
-      const detail::checkpoint_card here = card();
+      const detail::checkpoint_header here = card();
       for (std::size_t r = 0; r < n_ranks; ++r) {
         files(r, [&](std::istream& in) { old->read(in, here, with); });
       }

@@ -8,7 +8,7 @@
 #include <onebit/collective/worker.hpp>
 #include <onebit/compressor/identity.hpp>
 #include <onebit/core/concepts.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,58 +28,58 @@ class all_gather_exchange : public flat_exchange<C, B> {
   using base::make, base::sender_, base::wire_;
 
  public:
-  using base::axis, base::carries, base::slot_bytes;
+  using base::axis, base::has_residual, base::slot_bytes;
   using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using view = mean_view<C>;
 
-  all_gather_exchange(C codec, wire w, B backend, std::span<const std::size_t> sizes)
+  all_gather_exchange(C codec, communicator w, B backend, std::span<const std::size_t> sizes)
       : base(std::move(codec), std::move(w), std::move(backend), sizes, 1, 1) {}
 
   /// As gather_scatter_exchange, here and below.
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer own;
-    float_buffer carried;
+    float_buffer compensated;
   };
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
     space s;
     const std::size_t all = slot_bytes() * static_cast<std::size_t>(wire_.size());
     s.gathered = {keeps_agreed ? make(all) : byte_buffer{}, make(all)};
     s.own = make(slot_bytes());
-    s.carried = sender_.room(from_nothing);
+    s.compensated = sender_.make_compensated_if(from_nothing);
     return s;
   }
-  [[gnu::cold]] void start(space&& s, handover<float_buffer>&& given) {
+  [[gnu::cold]] void start(space&& s, initial_momentum<float_buffer>&& given) {
     gathered_ = std::move(s.gathered);
     own_ = std::move(s.own);
     if (given.momentum.size() == 0) {
-      if constexpr (carries) sender_.carry(std::move(s.carried));
+      if constexpr (has_residual) sender_.start_from(std::move(s.compensated));
       return;
     }
     take_over(sender_, given);
-    if constexpr (carries) {
-      sender_.carry(std::move(given.momentum));
+    if constexpr (has_residual) {
+      sender_.start_from(std::move(given.momentum));
     } else {  // every rank says the same: the mean is that
       store_flat(sender_, given.momentum.data(), gathered_.current(), wire_.size());
     }
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
 
-  [[nodiscard]] view agreed(live_mask live) {
-    return view_of(gathered_.current(), live, tile_room::agreed);
+  [[nodiscard]] view previous(active_mask active) {
+    return view_of(gathered_.current(), active, tile_room::previous);
   }
-  [[nodiscard]] view heard(live_mask live) {
-    return view_of(gathered_.next(), live, tile_room::heard);
+  [[nodiscard]] view latest(active_mask active) {
+    return view_of(gathered_.next(), active, tile_room::latest);
   }
 
   /// All is one bucket here: it goes when all gradients are known.
   [[nodiscard]] int n_unsent() const { return 0; }
   template <class Produce, class Undo>
-  [[gnu::cold]] void send_next(const Produce&, const turn<Undo>&) {}
+  [[gnu::cold]] void send_next(const Produce&, const exchange_args<Undo>&) {}
 
   /// Collective; waits, unless the backend is deferred.
   template <class Produce, class Undo>
-  [[gnu::cold]] void agree(const Produce& produce, const turn<Undo>& t) {
+  [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.encode(produce, t, own_.data(), 0);
     wire_.all_gather(own_.data(), gathered_.next(), slot_bytes());
     const auto w = static_cast<std::uint32_t>(wire_.size());
@@ -91,22 +91,22 @@ class all_gather_exchange : public flat_exchange<C, B> {
                      finite_scales_kernel{t.now, gathered_.next(), sender_.format(), w});
     } else {
       backend.launch(axis().tiles().size(),
-                     finite_kernel<view>{heard(t.live), sender_.tiles(), t.now});
+                     finite_kernel<view>{latest(t.active), sender_.tiles(), t.now});
     }
   }
   template <class Undo>
-  [[gnu::cold]] void finish(const turn<Undo>& t) {
+  [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     sender_.finish_with(t, gathered_.keeping(t.now));
   }
 
-  template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
-    sender_.settle(held, t, axis().all_tiles(), gathered_.current(),
-                   static_cast<std::size_t>(wire_.size()));
+  template <class Rescaled, class Undo>
+  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
+    sender_.rescale(rescaled, t, axis().all_tiles(), gathered_.current(),
+                    static_cast<std::size_t>(wire_.size()));
   }
   template <class Worker, class Server>
-  [[gnu::cold]] void visit_owed(const Worker& worker, const Server&) {
-    if constexpr (carries) worker(sender_, axis().all_tiles(), true);
+  [[gnu::cold]] void visit_residuals(const Worker& worker, const Server&) {
+    if constexpr (has_residual) worker(sender_, axis().all_tiles(), true);
   }
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
@@ -123,9 +123,10 @@ class all_gather_exchange : public flat_exchange<C, B> {
   }
 
  private:
-  [[nodiscard]] view view_of(const std::byte* slots, live_mask live, tile_room room) const {
+  [[nodiscard]] view view_of(const std::byte* slots, active_mask active, tile_room room) const {
     const int w = wire_.size();
-    return {sender_.codec(), sender_.format(), slots, w, 1.0F / static_cast<float>(w), live, room};
+    return {
+        sender_.codec(), sender_.format(), slots, w, 1.0F / static_cast<float>(w), active, room};
   }
 
   two_sided<B, std::byte> gathered_;  ///< W slots
@@ -149,7 +150,7 @@ struct all_gather : collective_defaults {
   template <class B, bool Accumulates>
   using exchange = all_gather_exchange<codec_for<Accumulates, C>, B>;
   template <class B, bool Accumulates>
-  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const wire& w, const B& backend,
+  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const communicator& w, const B& backend,
                                                          std::span<const std::size_t> sizes) const {
     return {for_rule<Accumulates>(codec), w, backend, sizes};
   }

@@ -61,14 +61,14 @@ template <class G>
 /// Where means go: to the gradients that they are of, if nobody reads these again, or nowhere: they
 /// are read as they came. A step says which, where gradients are floats that may be written.
 template <class P, class G>
-struct mean_place {
+struct mean_destination {
   static constexpr bool in_gradients = std::is_same_v<G, float>;  ///< whether they may
   const tensor_entry<P, G>* tensors = nullptr;                    ///< null: nowhere
 };
 /// Nowhere, always.
 struct as_they_came {
-  static constexpr bool in_gradients = false;  ///< see mean_place
-  const void* tensors = nullptr;               ///< see mean_place
+  static constexpr bool in_gradients = false;  ///< see mean_destination
+  const void* tensors = nullptr;               ///< see mean_destination
 };
 
 namespace detail {
@@ -77,7 +77,7 @@ namespace detail {
 /// the sum of the squares of what was rounded: whoever has the mean has its norm.
 struct mean_codec {
   static constexpr bool scaled = true;
-  static constexpr bool carries = false;
+  static constexpr bool has_residual = false;
   static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
   std::size_t word_bytes = floats;
 
@@ -204,7 +204,7 @@ struct mean_in_place_kernel {
   }
 };
 
-/// This rank's status, of all slots that it has sealed. Theirs become 0, so that a transport's sum
+/// This rank's status, of all slots that it has written. Theirs become 0, so that a transport's sum
 /// adds nothing to them.
 struct take_status_kernel {
   static constexpr bool serial = true;
@@ -242,9 +242,10 @@ struct take_status_kernel {
 /// while in use: messages of 8 buckets where means go to the gradients, else 4 bytes per element
 /// and messages of 4 (in_bf16: half of that); transport: 4 bytes per element, in bf16 2.
 template <class B, class To = as_they_came>
-class dense {
+class dense_average {
  public:
-  dense(dense_sum mode, wire w, B backend, std::span<const std::size_t> sizes, int n_buckets = 1)
+  dense_average(dense_sum mode, communicator w, B backend, std::span<const std::size_t> sizes,
+                int n_buckets = 1)
       : mode_(mode),
         wire_(std::move(w)),
         exchange_({wire_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, wire_,
@@ -258,12 +259,12 @@ class dense {
 
   using came = gathered_view<detail::mean_codec>;
   using view = clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
-  /// The mean, clipped; `to`: as `agree` was told.
-  [[nodiscard]] view heard(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
+  /// The mean, clipped; `to`: as `all_reduce` was told.
+  [[nodiscard]] view latest(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
     if constexpr (To::in_gradients) {
-      return {{exchange_.heard({}), passes(to) ? to : To{}}, now};
+      return {{exchange_.latest({}), passes(to) ? to : To{}}, now};
     } else {
-      return {exchange_.heard({}), now};
+      return {exchange_.latest({}), now};
     }
   }
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
@@ -284,8 +285,8 @@ class dense {
   /// Collective; waits, unless the backend is deferred. Allocates what is not prepared. A mean
   /// whose norm is above `largest_norm` is clipped to it; 0: none is.
   template <class Produce>
-  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now, double largest_norm = 0,
-                           const To& to = {}) {
+  [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now, double largest_norm = 0,
+                                const To& to = {}) {
     prepare(to);
     auto& s = exchange_.sender();
     // only a chunk that has words says its sum
@@ -297,7 +298,8 @@ class dense {
       sum_by_transport(produce, turn_of(now));
       squares = floats_of(s.sums(), axis().tiles().size());
     } else {
-      send(to, now, [&](const auto&... take) { exchange_.agree(produce, turn_of(now), take...); });
+      send(to, now,
+           [&](const auto&... take) { exchange_.all_reduce(produce, turn_of(now), take...); });
       if (passes(to)) squares = floats_of(squares_.data(), n_slots);
     }
     s.backend().launch(
@@ -327,7 +329,9 @@ class dense {
     const bool many = axis().n_buckets() > exchange_.most_under_way;
     return To::in_gradients && to.tensors != nullptr && many && by_rank_order();
   }
-  [[nodiscard]] static turn<undo_in_buffer> turn_of(step_scalars* now) { return {now, {}, {}}; }
+  [[nodiscard]] static exchange_args<undo_in_buffer> turn_of(step_scalars* now) {
+    return {now, {}, {}};
+  }
   /// Calls `go`, with who takes the buckets, if the means go anywhere.
   template <class Go>
   [[gnu::cold]] void send([[maybe_unused]] const To& to, [[maybe_unused]] const step_scalars* now,
@@ -338,7 +342,7 @@ class dense {
           auto& s = exchange_.sender();
           const tile_range part = axis().bucket_at(b).tiles;
           // in a step that is called off already the gradients stay what they are
-          launch_commit(
+          launch_unless_skipped(
               s.backend(), now, part.end - part.begin,
               detail::take_mean_kernel<To>{mean, to, s.tiles(), part.begin, squares_.data()});
         });
@@ -347,7 +351,8 @@ class dense {
     go();
   }
   template <class Produce>
-  [[gnu::cold]] void sum_by_transport(const Produce& produce, const turn<undo_in_buffer>& t) {
+  [[gnu::cold]] void sum_by_transport(const Produce& produce,
+                                      const exchange_args<undo_in_buffer>& t) {
     auto& s = exchange_.sender();
     const slot_format& f = s.format();
     const auto w = static_cast<std::uint32_t>(wire_.size());
@@ -379,7 +384,7 @@ class dense {
   }
 
   dense_sum mode_;
-  wire wire_;
+  communicator wire_;
   gather_scatter_exchange<detail::mean_codec, B> exchange_;
   buffer_of<B, float> squares_;         ///< by slot, where means go to the gradients
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
@@ -390,7 +395,7 @@ namespace detail {
 /// Values that are not negative, by their roots in bf16: to 0.8%, whatever their size.
 struct root_codec {
   static constexpr bool scaled = true;
-  static constexpr bool carries = false;
+  static constexpr bool has_residual = false;
   static constexpr std::size_t word_bytes = 64;
 
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
@@ -428,18 +433,18 @@ template <class B>
 class squares_average {
  public:
   /// For tensors of these sizes, in buckets as `dense` has them. Not collective.
-  squares_average(wire w, B backend, std::vector<std::size_t> sizes, std::size_t n_beside,
+  squares_average(communicator w, B backend, std::vector<std::size_t> sizes, std::size_t n_beside,
                   std::size_t bucket_elements)
       : exchange_({}, w, std::move(backend), with(sizes, n_beside),
                   buckets_of_means(sizes, bucket_elements)) {}
 
-  [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `heard`
+  [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `latest`
   /// The mean; its last tensor is what was beside.
-  [[nodiscard]] auto heard() { return exchange_.heard({}); }
+  [[nodiscard]] auto latest() { return exchange_.latest({}); }
   /// Collective; waits, unless the backend is deferred.
   template <class Produce>
-  [[gnu::cold]] void agree(const Produce& produce, step_scalars* now) {
-    exchange_.agree(produce, turn_of(now));
+  [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now) {
+    exchange_.all_reduce(produce, turn_of(now));
   }
   /// Ends the step: nothing lasts but the memory.
   void finish(step_scalars* now) { exchange_.finish(turn_of(now)); }
@@ -455,7 +460,9 @@ class squares_average {
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
  private:
-  [[nodiscard]] static turn<undo_in_buffer> turn_of(step_scalars* now) { return {now, {}, {}}; }
+  [[nodiscard]] static exchange_args<undo_in_buffer> turn_of(step_scalars* now) {
+    return {now, {}, {}};
+  }
   [[nodiscard]] static std::vector<std::size_t> with(std::vector<std::size_t> sizes,
                                                      std::size_t one_more) {
     sizes.push_back(one_more);

@@ -13,8 +13,8 @@
 /// The passes of an exchange over the flat axis, by tile, and what they carry from step to step.
 namespace onebit::inline v0_1 {
 
-/// The carried values, from the word `first` of the flat axis on.
-struct carried_words {
+/// The compensated values, from the word `first` of the flat axis on.
+struct compensated_words {
   float* values = nullptr;
   std::size_t first = 0;
 
@@ -39,7 +39,7 @@ struct carried_words {
 };
 
 /// Carries nothing: identity.
-struct no_carry {
+struct no_feedback {
   template <class L>
   struct access {
     ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
@@ -57,13 +57,13 @@ struct no_carry {
 };
 
 /// A residual that is only read while the step may still be called off (the server's).
-struct read_carry {
-  carried_words residual;
+struct server_feedback {
+  compensated_words residual;
   slot_format format;
 
   template <class L>
   struct access {
-    carried_words::access<L> place;
+    compensated_words::access<L> place;
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return place.load(k); }
     ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
       return old;
@@ -74,30 +74,31 @@ struct read_carry {
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t, std::size_t) const {
-    return {residual.from<L>(format.served_word(t))};
+    return {residual.from<L>(format.server_word(t))};
   }
 };
 
-/// The residual that a carried buffer stands for: index -> value.
+/// The residual that a compensated buffer stands for: index -> value.
 template <class C>
 struct residual_field {
   C codec;
-  carried_words carried;
+  compensated_words compensated;
   const float* scales = nullptr;  ///< of the last exchange, by group
-  live_mask before{};             ///< what the others carry is no residual
+  active_mask mask_before{};      ///< what the others carry is no residual
 
   template <class L>
   struct reader {
     C codec;
-    carried_words::access<L> place;
+    compensated_words::access<L> place;
     float scale;
-    live_mask before;
+    active_mask mask_before;
     std::size_t word;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(k, place.load(k)); }
-    /// That of word k, which carries y.
+    /// That of word k, whose compensated value is y.
     ONEBIT_HD typename L::value of(std::uint32_t k, const typename L::value& y) const {
       if constexpr (WordCompressor<C>) {
-        return before.template keep<L>(word + k, detail::residual_of_words<L>(codec, y, scale));
+        return mask_before.template keep<L>(word + k,
+                                            detail::residual_of_words<L>(codec, y, scale));
       } else {
         return y;
       }
@@ -105,15 +106,15 @@ struct residual_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {codec, carried.at<L>(t), scales[t.group], before, t.word};
+    return {codec, compensated.at<L>(t), scales[t.group], mask_before, t.word};
   }
 };
 
-/// The worker's carried values, overwritten in the encode pass, the old ones saved in `undo` (but
-/// for undo_by_repeating, which overwrites none). Tiles that were reached are marked: a pass may
-/// end early.
+/// The worker's compensated values, overwritten in the encode pass, the old ones saved in `undo`
+/// (but for undo_by_repeating, which overwrites none). Tiles that were reached are marked: a pass
+/// may end early.
 template <class C, class Undo>
-struct worker_carry {
+struct worker_feedback {
   residual_field<C> field;
   std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
   Undo undo;
@@ -148,13 +149,13 @@ struct worker_carry {
 // The passes of an exchange over the flat axis: by tile.
 
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
-/// worker's value (by a tile compressor, the new residual) into the carried buffer.
-template <class C, class Produce, class Carry>
+/// worker's value (by a tile compressor, the new residual) into the compensated buffer.
+template <class C, class Produce, class Feedback>
 struct encode_kernel {
   C codec;
   Produce produce;
-  Carry carry;
-  live_mask live;
+  Feedback feedback;
+  active_mask active;
   const tile* tiles;
   std::size_t first_tile;
   slot_format format;
@@ -163,7 +164,7 @@ struct encode_kernel {
   float* sums;                    ///< by tile
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(WordCompressor<C> && !NarrowField<Produce>) {
+      requires(WordCompressor<C> && !SingleWordField<Produce>) {
     return tiles[first_tile + i];
   }
   template <class L>
@@ -172,7 +173,7 @@ struct encode_kernel {
     const std::size_t index = first_tile + i;
     const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
-    const auto state = carry.template at<L>(t, index);
+    const auto state = feedback.template at<L>(t, index);
     std::byte* out =
         slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
     const std::uint32_t n_words = t.n_words();
@@ -186,7 +187,7 @@ struct encode_kernel {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
         const auto said = message(k, state.residual(k, old));
-        const auto y = live.template keep<L>(t.word + k, said, check);
+        const auto y = active.template keep<L>(t.word + k, said, check);
         state.replace(k, old, y);
         detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
       }
@@ -194,7 +195,7 @@ struct encode_kernel {
       detail::tile_values<L> values(tile_room::work);
       for (std::uint32_t k = 0; k < n_words; ++k) {
         const auto said = message(k, state.residual(k, state.load(k)));
-        const auto y = live.template keep<L>(t.word + k, said, check);
+        const auto y = active.template keep<L>(t.word + k, said, check);
         L::store(values.data() + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
       }
@@ -203,25 +204,25 @@ struct encode_kernel {
       state.begin();
       for (std::uint32_t k = 0; k < n_words; ++k) {  // the message once more, as it was
         const auto old = state.load(k);
-        const auto y = live.template keep<L>(t.word + k, message(k, state.residual(k, old)));
+        const auto y = active.template keep<L>(t.word + k, message(k, state.residual(k, old)));
         const auto lost = L::sub(y, L::load(values.data() + 32 * k));
-        state.replace(k, old, live.template keep<L>(t.word + k, lost));
+        state.replace(k, old, active.template keep<L>(t.word + k, lost));
       }
     }
     L::store_scalar(sums + index, one::fold(one::add(sum, check)));
   }
 };
 
-/// The end of a step for the carried values: those that an encode pass has overwritten are put back
-/// if the step was called off. One call for 32 tiles: mostly all there is to do is to forget marks,
-/// for which a warp a tile would be many.
+/// The end of a step for the compensated values: those that an encode pass has overwritten are put
+/// back if the step was called off. One call for 32 tiles: mostly all there is to do is to forget
+/// marks, for which a warp a tile would be many.
 template <class Undo>
 struct take_back_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   static constexpr std::size_t tiles_at_once = 32;
   Undo undo;
   const tile* tiles;
-  carried_words carried;
+  compensated_words compensated;
   std::uint32_t* saved;
   const step_scalars* now;
   std::size_t n_tiles;
@@ -248,21 +249,22 @@ struct take_back_kernel {
   template <class L>
   ONEBIT_HD void put_back(const tile& t) const {
     const auto before = undo.template at<L>(t);
-    const auto place = carried.at<L>(t);
+    const auto place = compensated.at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) place.store(k, before.load(k));
   }
 };
 
-/// Adds to the carried values: carried = produce(residual).
+/// Adds to the compensated values: compensated = produce(residual).
 template <class C, class Produce>
 struct accumulate_kernel {
   residual_field<C> residual;
   Produce produce;
-  live_mask live;
+  active_mask active;
   const tile* tiles;
   std::size_t first_tile;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const requires(!NarrowField<Produce>) {
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
+      requires(!SingleWordField<Produce>) {
     return tiles[first_tile + i];
   }
   template <class L>
@@ -271,24 +273,24 @@ struct accumulate_kernel {
     const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
     const auto old = residual.template at<L>(t, index);
-    const auto place = residual.carried.template at<L>(t);
+    const auto place = residual.compensated.template at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      place.store(k, live.template keep<L>(t.word + k, message(k, old.of(k, place.load(k)))));
+      place.store(k, active.template keep<L>(t.word + k, message(k, old.of(k, place.load(k)))));
     }
   }
 };
 
-/// The server's new residual: what it meant to say minus what was heard; `live` says of which
+/// The server's new residual: what it meant to say minus what was received; `active` says of which
 /// elements.
 template <class Produce, class View>
 struct server_residual_kernel {
   Produce produce;
-  View heard;
-  live_mask live;
+  View latest;
+  active_mask active;
   const tile* tiles;
   std::size_t first_tile;
   slot_format format;
-  carried_words residual;
+  compensated_words residual;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
   template <class L>
@@ -296,11 +298,11 @@ struct server_residual_kernel {
     const std::size_t index = first_tile + i;
     const tile t = tiles[index];
     const auto message = produce.template at<L>(t, index);
-    const auto value = heard.template at<L>(t, index);
-    const auto e = residual.from<L>(format.served_word(t));
+    const auto value = latest.template at<L>(t, index);
+    const auto e = residual.from<L>(format.server_word(t));
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto y = message(k, e.load(k));
-      e.store(k, live.template keep<L>(t.word + k, L::sub(y, value(k))));
+      e.store(k, active.template keep<L>(t.word + k, L::sub(y, value(k))));
     }
   }
 };
@@ -309,7 +311,7 @@ struct server_residual_kernel {
 /// flat_format, on the flat axis.
 template <class Field>
 struct store_field_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   Field field;
   const tile* tiles;
   slot_format format;
@@ -328,16 +330,16 @@ struct store_field_kernel {
 /// A momentum that is handed over: times its tensor's factor, and what the next message takes of
 /// it.
 struct scale_in_place_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   float* flat;
   const tile* tiles;
   const float* factors;           ///< by tensor, or null
-  const tensor_numbers* numbers;  ///< by tensor, or null: all of it
+  const tensor_scalars* scalars;  ///< by tensor, or null: all of it
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const float taken = numbers == nullptr ? 1.0F : numbers[t.tensor].own_beta1;
+    const float taken = scalars == nullptr ? 1.0F : scalars[t.tensor].own_beta1;
     const auto all = L::set(taken * (factors == nullptr ? 1.0F : factors[t.tensor]));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* p = flat + (t.word + k) * 32;
@@ -348,27 +350,27 @@ struct scale_in_place_kernel {
 
 /// The server's residual, each element times a factor of its own.
 struct rescale_residual_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const float* factors;  ///< on the flat axis
   const tile* tiles;
   std::size_t first_tile;
   slot_format format;
-  carried_words residual;
+  compensated_words residual;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[first_tile + i];
-    const auto e = residual.from<L>(format.served_word(t));
+    const auto e = residual.from<L>(format.server_word(t));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       e.store(k, L::mul(e.load(k), L::load(factors + (t.word + k) * 32)));
     }
   }
 };
 
-/// The same of a message that was agreed, where nothing is carried: n copies of it.
+/// The same of a message that was agreed, where there is no residual: n copies of it.
 template <class C>
 struct rescale_message_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   C codec;
   const float* factors;
   const tile* tiles;
@@ -390,9 +392,9 @@ struct rescale_message_kernel {
   }
 };
 
-/// Counts the live elements of each tile.
-struct count_live_kernel {
-  live_mask live;
+/// Counts the active elements of each tile.
+struct count_active_kernel {
+  active_mask active;
   const tile* tiles;
   std::uint32_t* counts;
 
@@ -401,7 +403,7 @@ struct count_live_kernel {
     const tile& t = tiles[i];
     std::uint32_t n = 0;
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      n += L::count(live.words[t.word + k]);
+      n += L::count(active.words[t.word + k]);
     }
     L::store_scalar(counts + i, n);
   }

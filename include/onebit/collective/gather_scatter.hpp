@@ -11,7 +11,7 @@
 #include <onebit/compressor/identity.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -27,7 +27,7 @@ namespace onebit::inline v0_1 {
 /// the bits are those of the same buckets one after the other. `send_next` starts a bucket early.
 /// Cost: 2 collectives a bucket, 2 (W-1) slots on the wire per rank and bucket. Memory: sender, the
 /// agreed message, 4/W bytes of server residual per element, and two messages of work space: but
-/// for few buckets one, where nothing is carried, and none, where buckets are taken one by one.
+/// for few buckets one, where there is no residual, and none, where buckets are taken one by one.
 /// Source: 1-bit Adam (arXiv 2102.02888), section 4.2 and figure 3; the padding counts nowhere.
 template <Compressor C, class B>
 class gather_scatter_exchange : public flat_exchange<C, B> {
@@ -35,16 +35,16 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   using base::make, base::sender_, base::wire_;
 
  public:
-  using base::axis, base::carries, base::slot_bytes, base::travels;
+  using base::axis, base::has_residual, base::slot_bytes, base::travels;
   using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using view = gathered_view<C>;
   static constexpr int most_under_way = 4;  ///< buckets, where their memory is used again
 
-  /// Who takes what is heard when the step ends, and nothing before.
+  /// Who takes what is received when the step ends, and nothing before.
   struct takes_nothing {};
 
-  gather_scatter_exchange(C codec, const wire& w, B backend, std::span<const std::size_t> sizes,
-                          int n_buckets = 1)
+  gather_scatter_exchange(C codec, const communicator& w, B backend,
+                          std::span<const std::size_t> sizes, int n_buckets = 1)
       : base(std::move(codec), w, std::move(backend), sizes, w.size(), n_buckets) {
     scattered_.reserve(buckets());
     gathering_.reserve(buckets());
@@ -53,17 +53,18 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   /// All memory that it needs.
   struct space {
     two_sided<B, std::byte> gathered;
-    byte_buffer received, served;
-    float_buffer residual, carried;
+    byte_buffer received, from_server;
+    float_buffer residual, compensated;
   };
-  /// Allocates it; `keeps_agreed`: also for what was agreed; `from_nothing`: also carried values.
+  /// Allocates it; `keeps_agreed`: also for what was agreed; `from_nothing`: also compensated
+  /// values.
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
     space s = allocate_heard(false);
     if (keeps_agreed) s.gathered.set_current(make(slot_bytes() * buckets() * ranks()));
-    // a residual is what was meant minus what was heard: its server reads all of it once more
-    give_way(s, carries ? buckets() : few_buckets());
+    // a residual is what was meant minus what was received: its server reads all of it once more
+    give_way(s, has_residual ? buckets() : few_buckets());
     if (travels()) s.residual = server<C, B>::make_residual(sender_, served_words());
-    s.carried = sender_.room(from_nothing);
+    s.compensated = sender_.make_compensated_if(from_nothing);
     return s;
   }
   /// For steps whose buckets are taken one by one, and which carry nothing.
@@ -72,7 +73,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     give_way(s, few_buckets());
     return s;
   }
-  /// Only what `heard` reads, for who adds up by other means.
+  /// Only what `latest` reads, for what adds up by other means.
   [[nodiscard, gnu::cold]] space allocate_heard(bool passing) {
     space s;
     s.gathered.set_next(make(slot_bytes() * (passing ? few_buckets() : buckets()) * ranks()));
@@ -82,24 +83,24 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   /// compressor holds what the next message takes of the momentum as the residual of a zero
   /// message: the same bits as that momentum and no residual, since messages start from the
   /// residual.
-  [[gnu::cold]] void start(space&& s, handover<float_buffer>&& given) {
+  [[gnu::cold]] void start(space&& s, initial_momentum<float_buffer>&& given) {
     hold(s);
     if (given.momentum.size() == 0) {
-      if constexpr (carries) sender_.carry(std::move(s.carried));
+      if constexpr (has_residual) sender_.start_from(std::move(s.compensated));
       return;
     }
     take_over(sender_, given);
-    if constexpr (carries) {
-      sender_.carry(std::move(given.momentum));
+    if constexpr (has_residual) {
+      sender_.start_from(std::move(given.momentum));
     } else {
       store_flat(sender_, given.momentum.data(), gathered_.current());
     }
   }
-  /// Takes the memory over, where nothing is carried.
+  /// Takes the memory over, where there is no residual.
   void hold(space& s) {
     gathered_ = std::move(s.gathered);
     received_ = std::move(s.received);
-    served_ = std::move(s.served);
+    served_ = std::move(s.from_server);
     server_.start(std::move(s.residual));
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
@@ -111,14 +112,14 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
 
   /// What was agreed in the last exchange that was kept.
-  [[nodiscard]] view agreed(live_mask live) {
-    return view_of(gathered_.current(), live, tile_room::agreed);
+  [[nodiscard]] view previous(active_mask active) {
+    return view_of(gathered_.current(), active, tile_room::previous);
   }
   /// What was agreed in this step; where buckets are taken one by one nothing.
-  [[nodiscard]] view heard(live_mask live) {
-    return view_of(gathered_.next(), live, tile_room::heard);
+  [[nodiscard]] view latest(active_mask active) {
+    return view_of(gathered_.next(), active, tile_room::latest);
   }
-  /// Whether memory is there for all that is heard.
+  /// Whether memory is there for all that is received.
   [[nodiscard]] bool hears_all() const {
     return gathered_.next_size() == slot_bytes() * buckets() * ranks();
   }
@@ -131,10 +132,11 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
 
   /// Collective. Encodes the next bucket and starts to send it; waits where the transport cannot do
   /// otherwise, and for buckets whose memory it takes. All ranks must do the same between two calls
-  /// of `agree`. `take(bucket, view)` is called for each bucket that was heard, if it is not
-  /// takes_nothing: then its memory is used again.
+  /// of `all_reduce`. `take(bucket, view)` is called for each bucket that was received, if it is
+  /// not takes_nothing: then its memory is used again.
   template <class Produce, class Undo, class Take = takes_nothing>
-  [[gnu::cold]] void send_next(const Produce& produce, const turn<Undo>& t, const Take& take = {}) {
+  [[gnu::cold]] void send_next(const Produce& produce, const exchange_args<Undo>& t,
+                               const Take& take = {}) {
     make_way(t, take);
     const int b = bucket_at(n_sent_++);
     sender_.encode(produce, t, hearing().counted(b), b);
@@ -147,9 +149,10 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     }
   }
 
-  /// Collective; waits, unless the backend is deferred. `heard` becomes what the ranks agree on.
+  /// Collective; waits, unless the backend is deferred. `latest` becomes what the ranks agree on.
   template <class Produce, class Undo, class Take = takes_nothing>
-  [[gnu::cold]] void agree(const Produce& produce, const turn<Undo>& t, const Take& take = {}) {
+  [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t,
+                                const Take& take = {}) {
     while (n_unsent() > 0) {
       send_next(produce, t, take);
       // one bucket travels while the next is encoded; the one before it is served
@@ -163,18 +166,18 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
       sender_.check(check(gathered_.next(), buckets(), part_of_heard(), t.now));
     }
   }
-  /// Ends the step: keeps what was heard and both residuals, or takes back what was sent. One pass
-  /// over the own chunk.
+  /// Ends the step: keeps what was received and both residuals, or takes back what was sent. One
+  /// pass over the own chunk.
   template <class Undo>
-  [[gnu::cold]] void finish(const turn<Undo>& t) {
+  [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     scattered_.clear();
     gathering_.clear();
     n_sent_ = n_served_ = n_taken_ = 0;
-    if constexpr (carries) {
-      auto residual = server_.finish(sender_, mean(0), own_chunk(0), heard({}), t);
+    if constexpr (has_residual) {
+      auto residual = server_.finish(sender_, mean(0), own_chunk(0), latest({}), t);
       if (!travels()) residual.n = 0;
       for (int b = 1; b < axis().n_buckets() && travels(); ++b) {
-        const auto another = server_.finish(sender_, mean(b), own_chunk(b), heard({}), t);
+        const auto another = server_.finish(sender_, mean(b), own_chunk(b), latest({}), t);
         sender_.backend().launch(another.n, another.kernel);
       }
       sender_.finish_with(t, residual, gathered_.keeping(t.now));
@@ -184,19 +187,19 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
 
   /// See sender.
-  template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
-    sender_.settle(held, t, axis().all_tiles(), gathered_.current());
+  template <class Rescaled, class Undo>
+  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
+    sender_.rescale(rescaled, t, axis().all_tiles(), gathered_.current());
     for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
-      server_.settle(sender_, sender_.format(), own_chunk(b), held.ratios, t);
+      server_.rescale(sender_, sender_.format(), own_chunk(b), rescaled.ratios, t);
     }
   }
 
   /// What it has still to send, for a job that goes on with other ranks: worker(sender, tiles,
   /// whether every rank has such values), server(sender, tiles, residual, where they lie in it).
   template <class Worker, class Server>
-  [[gnu::cold]] void visit_owed(const Worker& worker, const Server& server) {
-    if constexpr (carries) {
+  [[gnu::cold]] void visit_residuals(const Worker& worker, const Server& server) {
+    if constexpr (has_residual) {
       worker(sender_, axis().all_tiles(), true);
       for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
         server(sender_, axis().chunk_tiles(own_chunk(b)), server_.words(), sender_.format());
@@ -220,8 +223,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
 
  private:
-  [[nodiscard]] view view_of(const std::byte* slots, live_mask live, tile_room room) const {
-    return {sender_.codec(), sender_.format(), slots, live, room};
+  [[nodiscard]] view view_of(const std::byte* slots, active_mask active, tile_room room) const {
+    return {sender_.codec(), sender_.format(), slots, active, room};
   }
   /// Of the messages for bucket b.
   [[nodiscard]] mean_view<C> mean(int b) {
@@ -237,7 +240,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   [[gnu::cold]] void give_way(space& s, std::size_t n) {
     if (!travels()) return;
     s.received = make(slot_bytes() * n * ranks());
-    s.served = make(slot_bytes() * n);
+    s.from_server = make(slot_bytes() * n);
   }
   /// The i-th bucket that a step sends.
   [[nodiscard]] int bucket_at(int i) const { return axis().n_buckets() - 1 - i; }
@@ -247,10 +250,12 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   [[nodiscard]] slots_of_buckets received() {
     return {received_.data(), received_.size(), ranks(), slot_bytes()};
   }
-  [[nodiscard]] slots_of_buckets served() {
+  [[nodiscard]] slots_of_buckets from_server() {
     return {served_.data(), served_.size(), 1, slot_bytes()};
   }
-  [[nodiscard]] std::uint32_t part_of_heard() const { return travels() ? slot_place::served : 0; }
+  [[nodiscard]] std::uint32_t part_of_heard() const {
+    return travels() ? message_tag::from_server : 0;
+  }
   /// Reads the status of n buckets.
   [[nodiscard]] check_kernel check(std::byte* slots, std::size_t n, std::uint32_t part,
                                    step_scalars* now) const {
@@ -277,7 +282,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   static constexpr bool takes = !std::is_same_v<Take, takes_nothing>;
   /// Before a bucket is sent: those whose memory it needs are served and taken, the former sooner.
   template <class Undo, class Take>
-  [[gnu::cold]] void make_way(const turn<Undo>& t, const Take& take) {
+  [[gnu::cold]] void make_way(const exchange_args<Undo>& t, const Take& take) {
     const bool again = received_.size() < slot_bytes() * buckets() * ranks();
     if (travels() && again && n_sent_ - n_served_ == most_under_way - 1) serve_next(t);
     if constexpr (takes<Take>) {
@@ -286,18 +291,20 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
   /// Waits for the next bucket that was sent, averages this rank's chunk of it and sends it to all.
   template <class Undo>
-  [[gnu::cold]] void serve_next(const turn<Undo>& t) {
+  [[gnu::cold]] void serve_next(const exchange_args<Undo>& t) {
     const int b = bucket_at(n_served_);
     // the memory of its average was another's, which must have gone out
-    if (!carries && n_served_ >= most_under_way) gathering_.wait(n_served_ - most_under_way);
+    if (!has_residual && n_served_ >= most_under_way) gathering_.wait(n_served_ - most_under_way);
     scattered_.wait(n_served_++);
     const auto part = static_cast<std::uint32_t>(b);
-    std::byte* slot = served().at(b);
+    std::byte* slot = from_server().at(b);
     // a rank that is at another step, or saw a bad value, is seen by all in the second phase too
-    server_.serve(sender_, mean(b), own_chunk(b), t, served().counted(b), [&](const auto& scales) {
-      sender_.check_and_seal(scales, check(received().at(b), 1, part, t.now),
-                             sender_.seal(slot, 1, slot_place::served + part, t.now));
-    });
+    server_.average_chunk(
+        sender_, mean(b), own_chunk(b), t, from_server().counted(b), [&](const auto& scales) {
+          sender_.check_then_write_status(
+              scales, check(received().at(b), 1, part, t.now),
+              sender_.write_status(slot, 1, message_tag::from_server + part, t.now));
+        });
     if (buckets() > 1) {
       gathering_.add(wire_.start_all_gather(slot, hearing().at(b), slot_bytes()));
     } else {
@@ -306,12 +313,12 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
   /// Waits for the next bucket that was served, and gives it away.
   template <class Undo, class Take>
-  [[gnu::cold]] void take_next(const turn<Undo>& t, const Take& take) {
+  [[gnu::cold]] void take_next(const exchange_args<Undo>& t, const Take& take) {
     const int b = bucket_at(n_taken_);
     const std::uint32_t part = part_of_heard() + static_cast<std::uint32_t>(b);
     gathering_.wait(n_taken_++);
     sender_.check(check(hearing().at(b), 1, part, t.now));
-    take(b, view_of(hearing().counted(b), {}, tile_room::heard));
+    take(b, view_of(hearing().counted(b), {}, tile_room::latest));
   }
 
   server<C, B> server_;
@@ -352,7 +359,7 @@ struct gather_scatter : collective_defaults {
   template <class B, bool Accumulates>
   using exchange = gather_scatter_exchange<codec_for<Accumulates, C>, B>;
   template <class B, bool Accumulates>
-  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const wire& w, const B& backend,
+  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const communicator& w, const B& backend,
                                                          std::span<const std::size_t> sizes) const {
     return {for_rule<Accumulates>(codec), w, backend, sizes, n_buckets(sizes, bucket_elements)};
   }

@@ -10,7 +10,7 @@
 #include <onebit/compressor/identity.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,7 +26,7 @@ namespace onebit::inline v0_1 {
 ///
 /// Cost per rank: between nodes 2 (N-1)/N n/(8 L) bytes, L times fewer than without the hierarchy;
 /// inside a node 4n (L-1)/L bytes and n/8 (L-1)/L; 4 collectives. Memory: two messages of 4 bytes
-/// per element of work space, carried values 4/L bytes per element (and 4 for rules that
+/// per element of work space, compensated values 4/L bytes per element (and 4 for rules that
 /// accumulate), the server's residual 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
 template <WordCompressor C, bool Accumulates, class B>
 class hierarchical_exchange {
@@ -41,8 +41,8 @@ class hierarchical_exchange {
   using view = gathered_view<C>;
   static constexpr bool own_messages = false;
 
-  hierarchical_exchange(C codec, const wire& w, B backend, std::span<const std::size_t> sizes,
-                        int n_local)
+  hierarchical_exchange(C codec, const communicator& w, B backend,
+                        std::span<const std::size_t> sizes, int n_local)
       : local_(w.split(w.rank() / n_local, w.rank())),
         across_(w.split(w.rank() % n_local, w.rank())),
         sender_(std::move(codec), backend, sizes, across_.size(), n_local),
@@ -50,7 +50,7 @@ class hierarchical_exchange {
 
   /// As gather_scatter_exchange, here and below. With one node nothing would travel between nodes.
   [[nodiscard]] bool travels() const { return across_.size() > 1; }
-  [[nodiscard]] bool needs_undo() const { return flat() ? sender_type::carries : Accumulates; }
+  [[nodiscard]] bool needs_undo() const { return flat() ? sender_type::has_residual : Accumulates; }
   [[nodiscard]] const layout& axis() const { return sender_.axis(); }
   [[nodiscard]] std::size_t slot_bytes() const { return sender_.format().slot_bytes; }
   /// Between the nodes.
@@ -59,17 +59,18 @@ class hierarchical_exchange {
   [[nodiscard]] exact_type& exact() { return exact_; }
 
   struct space {
-    two_sided<B, std::byte> gathered;            ///< all shares
-    byte_buffer exact_sent, exact_received;      ///< inside the node: a bucket per local rank
-    byte_buffer sent, received, served, share;   ///< between nodes
-    float_buffer undo, residual, carried, sums;  ///< the last three: of server, sender and exact
+    two_sided<B, std::byte> gathered;                ///< all shares
+    byte_buffer exact_sent, exact_received;          ///< inside the node: a bucket per local rank
+    byte_buffer sent, received, from_server, share;  ///< between nodes
+    float_buffer undo, residual, compensated,
+        sums;  ///< the last three: of server, sender and exact
   };
   [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
     space s;
     const std::size_t bucket = bucket_bytes(sender_.format()), all = bucket * shares();
     s.gathered = {keeps_agreed ? make(all) : byte_buffer{}, make(all)};
     s.received = make(bucket);
-    s.served = make(slot_bytes());
+    s.from_server = make(slot_bytes());
     s.residual = server<C, B>::make_residual(sender_, axis().words_of_chunk(own_chunk()));
     if (!flat()) {
       const std::size_t exact = bucket_bytes(exact_.format()) * shares();
@@ -77,47 +78,50 @@ class hierarchical_exchange {
       s.sent = make(all);
       s.share = make(bucket);
       if (Accumulates && from_nothing) s.sums = floats(axis().n_words());
-      if constexpr (sender_type::carries) s.undo = floats(share_words());
+      if constexpr (sender_type::has_residual) s.undo = floats(share_words());
     }
-    if constexpr (sender_type::carries) {
-      if (from_nothing || !flat()) s.carried = floats(share_words());
+    if constexpr (sender_type::has_residual) {
+      if (from_nothing || !flat()) s.compensated = floats(share_words());
     }
     return s;
   }
   /// Every node holds the same momentum, each rank its share of it.
-  [[gnu::cold]] void start(space&& s, handover<float_buffer>&& given) {
+  [[gnu::cold]] void start(space&& s, initial_momentum<float_buffer>&& given) {
     held_ = std::move(s);
     server_.start(std::move(held_.residual));
-    if constexpr (Accumulates) exact_.carry(std::move(held_.sums));
+    if constexpr (Accumulates) exact_.start_from(std::move(held_.sums));
     if (given.momentum.size() > 0) {
       take_over(sender_, given);
-      if constexpr (!sender_type::carries) {
+      if constexpr (!sender_type::has_residual) {
         store_flat(sender_, given.momentum.data(), held_.gathered.current());
       } else if (flat()) {
-        held_.carried = std::move(given.momentum);
+        held_.compensated = std::move(given.momentum);
       } else {
         const std::size_t first = std::min(share_first(), axis().n_words());
-        const copy_kernel copy{given.momentum.data() + first * word_elements, held_.carried.data(),
-                               share_words() * word_elements};
+        const copy_kernel copy{given.momentum.data() + first * word_elements,
+                               held_.compensated.data(), share_words() * word_elements};
         sender_.backend().launch(copy.launches(), copy);
       }
     }
-    if constexpr (sender_type::carries) sender_.carry(std::move(held_.carried), share_first());
+    if constexpr (sender_type::has_residual)
+      sender_.start_from(std::move(held_.compensated), share_first());
   }
   [[nodiscard]] bool started() const { return held_.gathered.next_size() > 0; }
-  void count_live(live_mask live) { sender_.count_live(live); }
+  void count_active(active_mask active) { sender_.count_active(active); }
 
-  [[nodiscard]] view agreed(live_mask live) { return view_of(held_.gathered.current(), live); }
-  [[nodiscard]] view heard(live_mask live) { return view_of(held_.gathered.next(), live); }
+  [[nodiscard]] view previous(active_mask active) {
+    return view_of(held_.gathered.current(), active);
+  }
+  [[nodiscard]] view latest(active_mask active) { return view_of(held_.gathered.next(), active); }
 
   /// All goes at once.
   [[nodiscard]] int n_unsent() const { return 0; }
   template <class Produce, class Undo>
-  [[gnu::cold]] void send_next(const Produce&, const turn<Undo>&) {}
+  [[gnu::cold]] void send_next(const Produce&, const exchange_args<Undo>&) {}
 
   /// Collective; waits, unless the backend is deferred.
   template <class Produce, class Undo>
-  [[gnu::cold]] void agree(const Produce& produce, const turn<Undo>& t) {
+  [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     const slot_format& f = sender_.format();
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
@@ -137,51 +141,55 @@ class hierarchical_exchange {
                    .first_rank = me,
                    .rank_stride = l,
                    .tell = true});
-    server_.serve(sender_, mean(), own_chunk(), t, held_.served.data(), [&](const auto& scales) {
-      sender_.then_seal(scales,
-                        sender_.seal(held_.served.data(), 1, slot_place::served + me, t.now));
-    });
-    across_.all_gather(held_.served.data(), share, f.slot_bytes);
+    server_.average_chunk(sender_, mean(), own_chunk(), t, held_.from_server.data(),
+                          [&](const auto& scales) {
+                            sender_.then_write_status(
+                                scales, sender_.write_status(held_.from_server.data(), 1,
+                                                             message_tag::from_server + me, t.now));
+                          });
+    across_.all_gather(held_.from_server.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, held_.gathered.next(), bucket_bytes(f));
     sender_.check({.now = t.now,
                    .slots = held_.gathered.next(),
                    .n = l * n,
                    .n_ranks = n,
-                   .part = slot_place::served,
+                   .part = message_tag::from_server,
                    .rank_stride = l,
                    .slots_per_shift = n,
                    .slots_per_bucket = n});
   }
   template <class Produce, class Undo>
-  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
+  [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     if constexpr (Accumulates) {
       if (!flat()) return exact_.accumulate(produce, t);
     }
     sender_.accumulate(produce, t);
   }
   template <class Undo>
-  [[gnu::cold]] void finish(const turn<Undo>& t) {
-    if constexpr (sender_type::carries) {
-      const auto residual = server_.finish(sender_, mean(), own_chunk(), heard({}), t);
+  [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
+    if constexpr (sender_type::has_residual) {
+      const auto residual = server_.finish(sender_, mean(), own_chunk(), latest({}), t);
       finish_with(t, residual, held_.gathered.keeping(t.now));
     } else {
       finish_with(t, held_.gathered.keeping(t.now));
     }
   }
 
-  template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t) {
-    sender_.settle(held, t, carried_tiles(), held_.gathered.current());
-    server_.settle(sender_, mean().format, own_chunk(), held.ratios, t);
+  template <class Rescaled, class Undo>
+  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
+    sender_.rescale(rescaled, t, compensated_tiles(), held_.gathered.current());
+    server_.rescale(sender_, mean().format, own_chunk(), rescaled.ratios, t);
     if constexpr (Accumulates) {
-      if (!flat()) exact_.settle(held, t, exact_.axis().all_tiles());
+      if (!flat()) exact_.rescale(rescaled, t, exact_.axis().all_tiles());
     }
   }
-  [[nodiscard]] tile_range carried_tiles() const { return axis().bucket_at(local_.rank()).tiles; }
+  [[nodiscard]] tile_range compensated_tiles() const {
+    return axis().bucket_at(local_.rank()).tiles;
+  }
   template <class Worker, class Server>
-  [[gnu::cold]] void visit_owed(const Worker& worker, const Server& server) {
-    if constexpr (sender_type::carries) {
-      worker(sender_, carried_tiles(), false);
+  [[gnu::cold]] void visit_residuals(const Worker& worker, const Server& server) {
+    if constexpr (sender_type::has_residual) {
+      worker(sender_, compensated_tiles(), false);
       server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean().format);
     }
     if constexpr (Accumulates) {
@@ -200,14 +208,14 @@ class hierarchical_exchange {
     std::size_t n = sender_.work_bytes() + exact_.work_bytes() + held_.undo.bytes() +
                     held_.gathered.next_bytes();
     for (const auto* b : {&held_.exact_sent, &held_.exact_received, &held_.sent, &held_.received,
-                          &held_.served, &held_.share}) {
+                          &held_.from_server, &held_.share}) {
       n += b->bytes();
     }
     return n;
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
-    if constexpr (Archive::reading) exact_.put_aside(a);
+    if constexpr (Archive::reading) exact_.back_up(a);
     archive_start(*this, a, keeps_agreed, held_, server_.residual_place());
     sender_.archive(a);
     exact_.archive(a);
@@ -217,14 +225,14 @@ class hierarchical_exchange {
 
  private:
   template <class Undo, class... Kernels>
-  [[gnu::cold]] void finish_with(const turn<Undo>& t, const calls<Kernels>&... others) {
+  [[gnu::cold]] void finish_with(const exchange_args<Undo>& t, const calls<Kernels>&... others) {
     if (flat()) return sender_.finish_with(t, others...);
     sender_.finish_with(share_turn(t), others...);
     exact_.finish(t);
   }
   /// The messages of the node's ranks, each this rank's share of it.
   template <class Produce, class Undo>
-  share_mean average_in_node(const Produce& produce, const turn<Undo>& t) {
+  share_mean average_in_node(const Produce& produce, const exchange_args<Undo>& t) {
     const slot_format& f = exact_.format();
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
@@ -263,11 +271,11 @@ class hierarchical_exchange {
   }
   /// What the share's encode pass overwrites is saved here: it reads no gradients.
   template <class Undo>
-  [[nodiscard]] turn<undo_in_buffer> share_turn(const turn<Undo>& t) {
-    return {t.now, t.live, {held_.undo.data(), share_first()}, t.before, t.bound};
+  [[nodiscard]] exchange_args<undo_in_buffer> share_turn(const exchange_args<Undo>& t) {
+    return {t.now, t.active, {held_.undo.data(), share_first()}, t.mask_before, t.bound};
   }
-  [[nodiscard]] view view_of(const std::byte* slots, live_mask live) const {
-    return {sender_.codec(), sender_.format(), slots, live};
+  [[nodiscard]] view view_of(const std::byte* slots, active_mask active) const {
+    return {sender_.codec(), sender_.format(), slots, active};
   }
   /// The server holds one chunk: of the only bucket that this rank serves.
   [[nodiscard]] mean_view<C> mean() const {
@@ -276,7 +284,7 @@ class hierarchical_exchange {
     return server<C, B>::mean(sender_.codec(), f, held_.received.data(), across_.size());
   }
 
-  wire local_, across_;
+  communicator local_, across_;
   sender_type sender_;
   exact_type exact_;
   server<C, B> server_;
@@ -300,14 +308,14 @@ struct hierarchical : collective_defaults {
   [[nodiscard, gnu::cold]] std::string name() const {  ///< see Collective
     return "hierarchical of " + policy_name(codec);
   }
-  [[nodiscard]] std::string terms() const {  ///< what of the name may differ from job to job
+  [[nodiscard]] std::string agreement() const {  ///< what of the name may differ from job to job
     return std::to_string(ranks_per_node) + " ranks per node";
   }
   template <class B, bool Accumulates>  ///< what it binds
   using exchange = hierarchical_exchange<codec_for<Accumulates, C>, Accumulates, B>;
   /// Collective. Throws invalid_input when the ranks do not divide into such nodes.
   template <class B, bool Accumulates>
-  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const wire& w, const B& backend,
+  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const communicator& w, const B& backend,
                                                          std::span<const std::size_t> sizes) const {
     const int n = ranks_per_node == 0 ? w.ranks_per_node() : ranks_per_node;
     if (n < 1 || w.size() % n != 0) {

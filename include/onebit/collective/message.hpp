@@ -18,9 +18,9 @@ namespace onebit::inline v0_1 {
 /// The tiles that one call of a kernel has room for. What it reads or makes at the same time goes
 /// into different ones.
 enum class tile_room : std::uint32_t {
-  agreed,  ///< what was agreed, or a mean
-  heard,   ///< what was heard
-  work     ///< a message that is encoded; one that is added to a mean
+  previous,  ///< what was agreed, or a mean
+  latest,    ///< what was received
+  work       ///< a message that is encoded; one that is added to a mean
 };
 static_assert(static_cast<std::uint32_t>(tile_room::work) + 1 == tile_rooms);
 
@@ -152,9 +152,9 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
 
 /// What a rank says of itself in every slot.
 struct slot_status {
-  std::uint32_t step = 0;   ///< 2 * step + (1 if it saw a non-finite value)
-  std::uint32_t place = 0;  ///< see slot_place
-  std::uint32_t terms = 0;  ///< step_scalars::terms
+  std::uint32_t step = 0;    ///< 2 * step + (1 if it saw a non-finite value)
+  std::uint32_t tag = 0;     ///< see message_tag
+  std::uint32_t digest = 0;  ///< step_scalars::digest
 };
 
 /// Where things lie in a slot. Trivially copyable.
@@ -172,8 +172,9 @@ struct slot_format {
     return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
   }
   /// Of its slots, in the exchange of this optimizer.
-  [[nodiscard]] ONEBIT_HD std::uint32_t place(const step_scalars* now, std::uint32_t part) const {
-    return now->optimizer * slot_place::first_optimizer + (exact() ? slot_place::exact : 0) + part;
+  [[nodiscard]] ONEBIT_HD std::uint32_t tag(const step_scalars* now, std::uint32_t part) const {
+    return now->optimizer * message_tag::first_optimizer + (exact() ? message_tag::exact : 0) +
+           part;
   }
   /// Its elements have two bytes and more: no compressor made them.
   [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes >= word_elements * 2; }
@@ -181,7 +182,7 @@ struct slot_format {
     return t.chunk / chunks_per_bucket;
   }
   /// The first word of a tile among those that its rank serves, bucket after bucket.
-  [[nodiscard]] ONEBIT_HD std::size_t served_word(const tile& t) const {
+  [[nodiscard]] ONEBIT_HD std::size_t server_word(const tile& t) const {
     return bucket_of(t) * chunk_words + t.word - t.chunk * chunk_words;
   }
 };
@@ -390,23 +391,23 @@ struct gathered_view {
   C codec;
   slot_format format;
   const std::byte* slots = nullptr;
-  live_mask live;
-  tile_room room = tile_room::agreed;
+  active_mask active;
+  tile_room room = tile_room::previous;
 
   template <class L>
   struct reader {
     detail::tile_reader<L, C> values;
-    live_mask live;
+    active_mask active;
     std::size_t word;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return live.template keep<L>(word + k, values(k));
+      return active.template keep<L>(word + k, values(k));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {detail::tile_reader<L, C>(codec, format, slots + t.chunk * format.slot_bytes, t, index,
                                       room),
-            live, t.word};
+            active, t.word};
   }
 };
 
@@ -418,17 +419,17 @@ struct mean_view {
   const std::byte* slots = nullptr;
   int n_slots = 1;
   float inverse = 1;  ///< 1 / n_slots
-  live_mask live;
-  tile_room room = tile_room::agreed;
+  active_mask active;
+  tile_room room = tile_room::previous;
 
   template <class L>
   struct reader {
     detail::tile_sum<L, C> sum;
     float inverse;
-    live_mask live;
+    active_mask active;
     std::size_t word;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return live.template keep<L>(word + k, L::mul(sum(k), L::set(inverse)));
+      return active.template keep<L>(word + k, L::mul(sum(k), L::set(inverse)));
     }
     /// base + mean, rounded once
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
@@ -440,7 +441,7 @@ struct mean_view {
     const std::size_t first = format.bucket_of(t) * static_cast<std::size_t>(n_slots);
     return {detail::tile_sum<L, C>(codec, format, slots + first * format.slot_bytes, n_slots, t,
                                    index, room),
-            inverse, live, t.word};
+            inverse, active, t.word};
   }
 };
 

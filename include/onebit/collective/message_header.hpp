@@ -89,9 +89,9 @@ struct scale_kernel {
     } else {
       s = static_cast<float>(sum);
     }
-    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->bad);
+    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->nonfinite);
     if constexpr (WordCompressor<C>) {
-      if (C::scaled && C::carries && bound.most > 0 && s > most_of(e)) s = most_of(e);
+      if (C::scaled && C::has_residual && bound.most > 0 && s > most_of(e)) s = most_of(e);
     }
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
@@ -152,11 +152,12 @@ struct status_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const slot_status status{(now->number << 1U) | now->bad, format.place(now, part), now->terms};
+    const slot_status status{(now->number << 1U) | now->nonfinite, format.tag(now, part),
+                             now->digest};
     for (std::uint32_t j = 0; j < n; ++j) {
       L::store_scalar(detail::status_of(format, slots, j), status);
     }
-    L::store_scalar(&now->bad, std::uint32_t{0});
+    L::store_scalar(&now->nonfinite, std::uint32_t{0});
   }
 };
 
@@ -185,20 +186,23 @@ struct check_kernel {
       const slot_status found = *at;
       L::store_scalar(at, slot_status{});
       if ((found.step & 1U) != 0) skip = 1;
-      const slot_status own{now->number & 0x7FFFFFFFU,
-                            format.place(now, part + r / slots_per_bucket), now->terms};
-      const bool same_step = found.step >> 1U == own.step, same_place = found.place == own.place;
-      if (same_step && same_place && found.terms == own.terms) continue;
+      const slot_status own{now->number & 0x7FFFFFFFU, format.tag(now, part + r / slots_per_bucket),
+                            now->digest};
+      const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
+      if (same_step && same_tag && found.digest == own.digest) continue;
       skip = 1;
-      if (now->odd_rank != 0) continue;
-      L::store_scalar(&now->odd_rank, first_rank + r / slots_per_rank % n_ranks * rank_stride +
-                                          r / slots_per_shift + 1);
-      L::store_scalar(&now->odd_in, !same_step ? odd::step : !same_place ? odd::place : odd::terms);
-      L::store_scalar(&now->odd_word, same_step ? found.place : found.step >> 1U);
-      L::store_scalar(&now->own_word, same_step ? own.place : own.step);
+      if (now->mismatched_rank != 0) continue;
+      L::store_scalar(
+          &now->mismatched_rank,
+          first_rank + r / slots_per_rank % n_ranks * rank_stride + r / slots_per_shift + 1);
+      L::store_scalar(&now->mismatched_in, !same_step  ? mismatch::step
+                                           : !same_tag ? mismatch::tag
+                                                       : mismatch::arguments);
+      L::store_scalar(&now->their_value, same_step ? found.tag : found.step >> 1U);
+      L::store_scalar(&now->own_value, same_step ? own.tag : own.step);
     }
     L::store_scalar(&now->skip, skip);
-    if (tell && skip != 0) L::store_scalar(&now->bad, std::uint32_t{1});
+    if (tell && skip != 0) L::store_scalar(&now->nonfinite, std::uint32_t{1});
   }
 };
 
@@ -221,8 +225,8 @@ struct finite_scales_kernel {
   }
 };
 
-/// The live elements of every entry, from those of the tiles.
-struct total_live_kernel {
+/// The active elements of every entry, from those of the tiles.
+struct total_active_kernel {
   static constexpr bool serial = true;
   const std::uint32_t* counts;
   scale_entry* entries;

@@ -13,7 +13,7 @@
 #include <onebit/core/layout.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,21 +22,21 @@
 /// averages what all ranks sent of its chunk.
 namespace onebit::inline v0_1 {
 
-/// The flat axis in the backend's memory, the slots of its chunks, the carried values, and the
+/// The flat axis in the backend's memory, the slots of its chunks, the compensated values, and the
 /// encode pass.
 ///
-/// Memory: 4 bytes carried per element, if the compressor carries; tables of 0.03.
+/// Memory: 4 bytes carried per element, if the compressor has a residual; tables of 0.03.
 template <Compressor C, class B>
 class sender {
  public:
   template <class T>
   using buffer = buffer_of<B, T>;
 
-  static constexpr bool carries = [] {
-    if constexpr (WordCompressor<C>) return bool{C::carries};
+  static constexpr bool has_residual = [] {
+    if constexpr (WordCompressor<C>) return bool{C::has_residual};
     return true;
   }();
-  static constexpr bool by_word = carries && WordCompressor<C>;
+  static constexpr bool by_word = has_residual && WordCompressor<C>;
   static constexpr bool scaled = [] {
     if constexpr (WordCompressor<C>) return bool{C::scaled};
     return false;
@@ -57,24 +57,26 @@ class sender {
   [[nodiscard]] std::size_t flat_elements() const { return axis_.n_words() * word_elements; }
   /// What a rule sees of a step on this axis.
   template <class P, class G>
-  [[nodiscard]] tiled<B, P, G> at(const tensor_entry<P, G>* tensors, const tensor_numbers* numbers,
-                                  const step_scalars* now, live_mask live) {
+  [[nodiscard]] step_context<B, P, G> at(const tensor_entry<P, G>* tensors,
+                                         const tensor_scalars* scalars, const step_scalars* now,
+                                         active_mask active) {
     return {backend_, axis_, tiles_.data(), tensor_tiles_.data(), sums_.data(), tensors,
-            numbers,  now,   live};
+            scalars,  now,   active};
   }
 
-  /// Encodes produce(residual) of one bucket into its slots, one per chunk, and seals them. One
-  /// pass: for `sign` 12 bytes read per element (carried value, gradient, inverse denominator), and
-  /// the bits written; with undo_in_buffer the carried value too, and the old one.
+  /// Encodes produce(residual) of one bucket into its slots, one per chunk, and writes their
+  /// status. One pass: for `sign` 12 bytes read per element (compensated value, gradient, inverse
+  /// denominator), and the bits written; with undo_in_buffer the compensated value too, and the old
+  /// one.
   template <class Produce, class Undo>
-  [[gnu::cold]] void encode(const Produce& produce, const turn<Undo>& t, std::byte* slots,
+  [[gnu::cold]] void encode(const Produce& produce, const exchange_args<Undo>& t, std::byte* slots,
                             int bucket) {
     const onebit::bucket& part = axis_.bucket_at(bucket);
-    if constexpr (carries) {
-      run_encode(produce, worker_carry<C, Undo>{residual(t.before), saved_.data(), t.undo}, t,
-                 slots, part.tiles);
+    if constexpr (has_residual) {
+      run_encode(produce, worker_feedback<C, Undo>{residual(t.mask_before), saved_.data(), t.undo},
+                 t, slots, part.tiles);
     } else {
-      run_encode(produce, no_carry{}, t, slots, part.tiles);
+      run_encode(produce, no_feedback{}, t, slots, part.tiles);
     }
     const group_scale_kernel<C> scale{
         {codec_, groups_.data() + part.groups.begin, sums_.data(),
@@ -83,71 +85,74 @@ class sender {
         slots,
         format_};
     const auto n = static_cast<std::size_t>(axis_.n_chunks());
-    then_seal(calls{scale, std::size_t{part.groups.end - part.groups.begin}},
-              seal(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
-                   static_cast<std::uint32_t>(bucket), t.now));
+    then_write_status(
+        calls{scale, std::size_t{part.groups.end - part.groups.begin}},
+        write_status(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
+                     static_cast<std::uint32_t>(bucket), t.now));
   }
-  /// Writes the status of n slots of a bucket; `part` is its number, and more: see slot_place.
-  [[nodiscard]] status_kernel seal(std::byte* slots, std::size_t n, std::uint32_t part,
-                                   step_scalars* now) const {
+  /// Writes the status of n slots of a bucket; `part` is its number, and more: see message_tag.
+  [[nodiscard]] status_kernel write_status(std::byte* slots, std::size_t n, std::uint32_t part,
+                                           step_scalars* now) const {
     return {now, slots, format_, static_cast<std::uint32_t>(n), part};
   }
   /// Runs `each`, and `last` after it.
   template <class Each>
-  [[gnu::cold]] void then_seal(const calls<Each>& each, const status_kernel& last) {
+  [[gnu::cold]] void then_write_status(const calls<Each>& each, const status_kernel& last) {
     launch_then_once(backend_, each, last, n_ended());
   }
   /// The same, and reads the status of slots that came before `last`.
   template <class Each>
-  [[gnu::cold]] void check_and_seal(const calls<Each>& each, const check_kernel& what,
-                                    const status_kernel& last) {
+  [[gnu::cold]] void check_then_write_status(const calls<Each>& each, const check_kernel& what,
+                                             const status_kernel& last) {
     launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
   }
   /// Reads the status of slots that came; the rest of `what` says which they are.
   [[gnu::cold]] void check(const check_kernel& what) { backend_.launch(1, completed(what)); }
   [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< see then_once
-  /// carried = produce(residual), unless the step is called off: what `encode` did not do, with
+  /// compensated = produce(residual), unless the step is called off: what `encode` did not do, with
   /// undo_by_repeating; and `update` of each tile after it. 12 bytes per element, and gradients.
   template <class Produce, class Undo, class Update>
-  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t, const Update& update) {
+  [[gnu::cold]] void repeat(const Produce& produce, const exchange_args<Undo>& t,
+                            const Update& update) {
     const auto all = accumulation(produce, t, axis_.all_tiles());
-    launch_commit(backend_, t.now, all.n, tile_by_tile{all.kernel, update});
+    launch_unless_skipped(backend_, t.now, all.n, tile_by_tile{all.kernel, update});
   }
   /// The same without an exchange.
   template <class Produce, class Undo>
-  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
+  [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     accumulate(produce, t, axis_.all_tiles());
   }
   /// When a step has been kept, and the units of its message change: the residual becomes
-  /// held(residual), so that the next message, which takes what was agreed in the old units, is one
-  /// in the new. A compressor that carries nothing has no residual: what was agreed, n messages at
-  /// `agreed`, is multiplied by held.ratios (by element: old unit over new). 12 bytes per element.
-  template <class Held, class Undo>
-  [[gnu::cold]] void settle(const Held& held, const turn<Undo>& t, tile_range tiles,
-                            [[maybe_unused]] std::byte* agreed = nullptr,
-                            [[maybe_unused]] std::size_t n = 1) {
-    if constexpr (carries) {
-      accumulate(held, t, tiles);
-    } else if (agreed != nullptr) {
+  /// rescaled(residual), so that the next message, which takes what was agreed in the old units, is
+  /// one in the new. A compressor that carries nothing has no residual: what was agreed, n messages
+  /// at `previous`, is multiplied by rescaled.ratios (by element: old unit over new). 12 bytes per
+  /// element.
+  template <class Rescaled, class Undo>
+  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t,
+                             tile_range tiles, [[maybe_unused]] std::byte* previous = nullptr,
+                             [[maybe_unused]] std::size_t n = 1) {
+    if constexpr (has_residual) {
+      accumulate(rescaled, t, tiles);
+    } else if (previous != nullptr) {
       const std::size_t bytes = format_.slot_bytes * static_cast<std::size_t>(axis_.n_slots());
-      launch_commit(
-          backend_, t.now, axis_.tiles().size(),
-          rescale_message_kernel<C>{codec_, held.ratios, this->tiles(), format_, agreed, n, bytes});
+      launch_unless_skipped(backend_, t.now, axis_.tiles().size(),
+                            rescale_message_kernel<C>{codec_, rescaled.ratios, this->tiles(),
+                                                      format_, previous, n, bytes});
     }
   }
-  /// Ends a step with an encode pass: the scales of it hold, or the carried values are those of
+  /// Ends a step with an encode pass: the scales of it hold, or the compensated values are those of
   /// before, bit for bit.
   template <class Undo>
-  [[gnu::cold]] void finish(const turn<Undo>& t) {
+  [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     finish_with(t);
   }
   /// The same, and other kernels that end the step, none of which hangs on another.
   template <class Undo, class... Kernels>
-  [[gnu::cold]] void finish_with(const turn<Undo>& t, const calls<Kernels>&... others) {
-    if constexpr (carries && Undo::repeats) {
+  [[gnu::cold]] void finish_with(const exchange_args<Undo>& t, const calls<Kernels>&... others) {
+    if constexpr (has_residual && Undo::repeats) {
       launch_abreast(backend_, others..., scales_.keeping(t.now));
-    } else if constexpr (carries) {
-      const take_back_kernel<Undo> back{t.undo,        tiles_.data(), carried(),
+    } else if constexpr (has_residual) {
+      const take_back_kernel<Undo> back{t.undo,        tiles_.data(), compensated(),
                                         saved_.data(), t.now,         axis_.tiles().size()};
       launch_abreast(backend_, others..., calls{back, back.launches()}, scales_.keeping(t.now));
     } else if constexpr (sizeof...(others) > 0) {
@@ -155,33 +160,35 @@ class sender {
     }
   }
 
-  /// This rank's residual, as a field; of what was live when it was last sent.
-  [[nodiscard]] residual_field<C> residual(const live_mask& before) {
-    return {codec_, carried(), scales_.current(), before};
+  /// This rank's residual, as a field; of what was active when it was last sent.
+  [[nodiscard]] residual_field<C> residual(const active_mask& mask_before) {
+    return {codec_, compensated(), scales_.current(), mask_before};
   }
   /// What it stands for.
-  [[nodiscard]] carried_words carried() { return {carried_.data(), carried_first_}; }
+  [[nodiscard]] compensated_words compensated() {
+    return {compensated_.data(), first_compensated_};
+  }
   /// The scales of the last exchange that was kept, by group; in the backend's memory.
   [[nodiscard]] std::span<const float> scales() const {
     return {scales_.current(), scales_.size()};
   }
   /// Those of the encode pass of this step.
   [[nodiscard]] const float* new_scales() { return scales_.next(); }
-  /// Takes over the carried values of the words from `first` on: a residual, no matter what was
+  /// Takes over the compensated values of the words from `first` on: a residual, no matter what was
   /// sent before.
-  [[gnu::cold]] void carry(buffer<float>&& values, std::size_t first = 0) {
-    carried_ = std::move(values);
-    carried_first_ = first;
+  [[gnu::cold]] void start_from(buffer<float>&& values, std::size_t first = 0) {
+    compensated_ = std::move(values);
+    first_compensated_ = first;
     const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
     backend_.launch(zero.launches(), zero);
   }
   /// Room for n words of the flat axis, as it carries them: of zeros.
-  [[nodiscard, gnu::cold]] buffer<float> room_for(std::size_t n_words) {
+  [[nodiscard, gnu::cold]] buffer<float> make_compensated(std::size_t n_words) {
     return backend_.template make_buffer<float>(n_words * word_elements);
   }
   /// Room for all of them, where no momentum that is handed over becomes it.
-  [[nodiscard, gnu::cold]] buffer<float> room(bool from_nothing) {
-    return room_for(carries && from_nothing ? axis_.n_words() : 0);
+  [[nodiscard, gnu::cold]] buffer<float> make_compensated_if(bool from_nothing) {
+    return make_compensated(has_residual && from_nothing ? axis_.n_words() : 0);
   }
   /// A field, on the flat axis.
   template <class Field>
@@ -192,50 +199,52 @@ class sender {
     backend_.launch(axis_.tiles().size(), store);
     return flat;
   }
-  /// The elements of `live` count in scales from now on. Reads the mask.
-  [[gnu::cold]] void count_live(live_mask live) {
-    backend_.launch(axis_.tiles().size(), count_live_kernel{live, tiles_.data(), counts_.data()});
+  /// The elements of `active` count in scales from now on. Reads the mask.
+  [[gnu::cold]] void count_active(active_mask active) {
+    backend_.launch(axis_.tiles().size(),
+                    count_active_kernel{active, tiles_.data(), counts_.data()});
     for (auto* entries : {&groups_, &segments_}) {
-      backend_.launch(entries->size(), total_live_kernel{counts_.data(), entries->data()});
+      backend_.launch(entries->size(), total_active_kernel{counts_.data(), entries->data()});
     }
   }
 
-  [[nodiscard]] std::size_t state_bytes() const { return carried_.bytes() + scales_.bytes(); }
+  [[nodiscard]] std::size_t state_bytes() const { return compensated_.bytes() + scales_.bytes(); }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
            groups_.bytes() + segments_.bytes() + offsets_.bytes() + counts_.bytes() +
            saved_.bytes() + n_ended_.bytes();
   }
-  /// What `archive` and `carry` replace, for a reader.
+  /// What `archive` and `start_from` replace, for a reader.
   template <class Archive>
-  [[gnu::cold]] void put_aside(Archive& a) {
+  [[gnu::cold]] void back_up(Archive& a) {
     two_sided<B, float> scales{backend_.template make_buffer<float>(scales_.size()),
                                backend_.template make_buffer<float>(scales_.size())};
-    a.put_aside(carried_);
-    a.put_aside(carried_first_);
-    a.put_aside(scales_);
+    a.back_up(compensated_);
+    a.back_up(first_compensated_);
+    a.back_up(scales_);
     scales_ = std::move(scales);
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
-    a.buffer(carried_, backend_);
+    a.buffer(compensated_, backend_);
     scales_.archive(a, backend_);
   }
 
  private:
   template <class Produce, class Undo>
   [[nodiscard]] calls<accumulate_kernel<C, Produce>> accumulation(const Produce& produce,
-                                                                  const turn<Undo>& t,
+                                                                  const exchange_args<Undo>& t,
                                                                   tile_range tiles) {
-    return {{residual(t.before), produce, t.live, tiles_.data(), tiles.begin},
+    return {{residual(t.mask_before), produce, t.active, tiles_.data(), tiles.begin},
             std::size_t{tiles.end - tiles.begin}};
   }
   template <class Produce, class Undo>
-  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t, tile_range tiles) {
+  [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t,
+                                tile_range tiles) {
     const auto all = accumulation(produce, t, tiles);
-    launch_commit(backend_, t.now, all.n, all.kernel);
+    launch_unless_skipped(backend_, t.now, all.n, all.kernel);
     const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
-    launch_commit(backend_, t.now, zero.launches(), zero);
+    launch_unless_skipped(backend_, t.now, zero.launches(), zero);
   }
   [[nodiscard]] check_kernel completed(check_kernel what) const {
     what.format = format_;
@@ -246,12 +255,13 @@ class sender {
     return granularity::vector();
   }
   /// In a step that is called off already nothing is encoded; the status still tells the others.
-  template <class Produce, class Carry, class Undo>
-  [[gnu::cold]] void run_encode(const Produce& produce, const Carry& carry, const turn<Undo>& t,
-                                std::byte* slots, tile_range part) {
-    launch_commit(backend_, t.now, part.end - part.begin,
-                  encode_kernel<C, Produce, Carry>{codec_, produce, carry, t.live, tiles_.data(),
-                                                   part.begin, format_, slots, 1, sums_.data()});
+  template <class Produce, class Feedback, class Undo>
+  [[gnu::cold]] void run_encode(const Produce& produce, const Feedback& feedback,
+                                const exchange_args<Undo>& t, std::byte* slots, tile_range part) {
+    launch_unless_skipped(
+        backend_, t.now, part.end - part.begin,
+        encode_kernel<C, Produce, Feedback>{codec_, produce, feedback, t.active, tiles_.data(),
+                                            part.begin, format_, slots, 1, sums_.data()});
   }
 
   C codec_;
@@ -262,13 +272,13 @@ class sender {
   buffer<tile> tiles_;
   buffer<tile_range> tensor_tiles_;
   buffer<float> sums_;            ///< by tile
-  buffer<std::uint32_t> counts_;  ///< by tile: live elements
-  buffer<std::uint32_t> saved_;   ///< by tile: see worker_carry
+  buffer<std::uint32_t> counts_;  ///< by tile: active elements
+  buffer<std::uint32_t> saved_;   ///< by tile: see worker_feedback
   buffer<scale_entry> groups_, segments_;
   buffer<std::uint32_t> n_ended_;  ///< see then_once
   two_sided<B, float> scales_;     ///< by group
-  buffer<float> carried_;
-  std::size_t carried_first_ = 0;  ///< word
+  buffer<float> compensated_;
+  std::size_t first_compensated_ = 0;  ///< word
 };
 
 template <Compressor C, class B>
@@ -294,7 +304,7 @@ template <Compressor C, class B>
              backend_.template make_buffer<float>(groups.size())};
   counts_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   n_ended_ = backend_.template make_buffer<std::uint32_t>(1);
-  if constexpr (carries) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
+  if constexpr (has_residual) saved_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
 }
 
 // The half of an exchange that a rank plays for one chunk: it averages what all ranks sent of the
@@ -305,16 +315,16 @@ template <Compressor C, class B>
 ///
 /// Its residual is read while the step may still be called off and written by `finish`: it cannot
 /// be rebuilt lazily like the worker's, since it depends on messages that are gone by then. Memory:
-/// 4 bytes per element that it serves, if the compressor carries.
+/// 4 bytes per element that it serves, if the compressor has a residual.
 template <Compressor C, class B>
 class server {
  public:
   using residual_buffer = buffer_of<B, float>;
-  static constexpr bool carries = sender<C, B>::carries;
+  static constexpr bool has_residual = sender<C, B>::has_residual;
 
   /// A residual of zeros for so many words; given to `start`.
   [[nodiscard]] static residual_buffer make_residual(sender<C, B>& s, std::size_t n_words) {
-    return s.room_for(carries ? n_words : 0);
+    return s.make_compensated(has_residual ? n_words : 0);
   }
   void start(residual_buffer&& residual) noexcept { residual_ = std::move(residual); }
 
@@ -327,14 +337,14 @@ class server {
   /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket; `end` runs
   /// the kernel of its scales, which it is given, and what follows.
   template <class Undo, class End>
-  [[gnu::cold]] void serve(sender<C, B>& s, const mean_view<C>& mean, int chunk,
-                           const turn<Undo>& t, std::byte* slots, const End& end) {
+  [[gnu::cold]] void average_chunk(sender<C, B>& s, const mean_view<C>& mean, int chunk,
+                                   const exchange_args<Undo>& t, std::byte* slots, const End& end) {
     const slot_format& f = mean.format;
     const tile_range own = s.axis().chunk_tiles(chunk);
-    if constexpr (carries) {
-      encode(s, mean, read_carry{words(), f}, own, t.live, slots);
+    if constexpr (has_residual) {
+      encode(s, mean, server_feedback{words(), f}, own, t.active, slots);
     } else {
-      encode(s, mean, no_carry{}, own, t.live, slots);
+      encode(s, mean, no_feedback{}, own, t.active, slots);
     }
     std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
     const tile_range segments = s.axis().chunk_segments(chunk);
@@ -348,32 +358,34 @@ class server {
                                 t.bound};
     end(calls{scale, std::size_t{segments.end - segments.begin}});
   }
-  /// What ends a step for a chunk, where the compressor carries: the residual is what was meant
-  /// minus what was heard (no matter of which elements), unless the step was called off. One pass
-  /// over the chunk.
+  /// What ends a step for a chunk, where the compressor has a residual: the residual is what was
+  /// meant minus what was received (no matter of which elements), unless the step was called off.
+  /// One pass over the chunk.
   template <class Undo>
   [[nodiscard, gnu::cold]] auto finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
-                                       const gathered_view<C>& heard, const turn<Undo>& t) {
+                                       const gathered_view<C>& latest,
+                                       const exchange_args<Undo>& t) {
     using kernel = server_residual_kernel<mean_view<C>, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
     return calls{detail::unless_skipped<kernel>{
-                     {mean, heard, t.live, s.tiles(), own.begin, mean.format, words()}, t.now},
+                     {mean, latest, t.active, s.tiles(), own.begin, mean.format, words()}, t.now},
                  std::size_t{own.end - own.begin}};
   }
 
   /// A chunk's residual in other units: see sender::settle.
   template <class Undo>
-  [[gnu::cold]] void settle(sender<C, B>& s, const slot_format& format, int chunk,
-                            const float* factors, const turn<Undo>& t) {
-    if constexpr (carries) {
+  [[gnu::cold]] void rescale(sender<C, B>& s, const slot_format& format, int chunk,
+                             const float* factors, const exchange_args<Undo>& t) {
+    if constexpr (has_residual) {
       const tile_range own = s.axis().chunk_tiles(chunk);
-      launch_commit(s.backend(), t.now, own.end - own.begin,
-                    rescale_residual_kernel{factors, s.tiles(), own.begin, format, words()});
+      launch_unless_skipped(
+          s.backend(), t.now, own.end - own.begin,
+          rescale_residual_kernel{factors, s.tiles(), own.begin, format, words()});
     }
   }
   /// By element, chunk after chunk.
   [[nodiscard]] const residual_buffer& residual() const { return residual_; }
-  [[nodiscard]] carried_words words() { return {residual_.data(), 0}; }
+  [[nodiscard]] compensated_words words() { return {residual_.data(), 0}; }
   [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
   /// For a reader: before `start`.
   [[nodiscard]] residual_buffer& residual_place() { return residual_; }
@@ -383,13 +395,14 @@ class server {
   }
 
  private:
-  template <class Carry>
-  [[gnu::cold]] static void encode(sender<C, B>& s, const mean_view<C>& mean, const Carry& carry,
-                                   tile_range own, live_mask live, std::byte* slots) {
+  template <class Feedback>
+  [[gnu::cold]] static void encode(sender<C, B>& s, const mean_view<C>& mean,
+                                   const Feedback& feedback, tile_range own, active_mask active,
+                                   std::byte* slots) {
     s.backend().launch(own.end - own.begin,
-                       encode_kernel<C, mean_view<C>, Carry>{
-                           s.codec(), mean, carry, live, s.tiles(), own.begin, mean.format, slots,
-                           mean.format.chunks_per_bucket, s.sums()});
+                       encode_kernel<C, mean_view<C>, Feedback>{
+                           s.codec(), mean, feedback, active, s.tiles(), own.begin, mean.format,
+                           slots, mean.format.chunks_per_bucket, s.sums()});
   }
 
   residual_buffer residual_;
@@ -433,52 +446,53 @@ class flat_exchange {
   using sender_type = onebit::sender<C, B>;
   using float_buffer = buffer_of<B, float>;
   using byte_buffer = buffer_of<B, std::byte>;
-  static constexpr bool carries = sender_type::carries;
+  static constexpr bool has_residual = sender_type::has_residual;
   static constexpr bool own_messages = true;  ///< what it encodes, all of it, is this rank's own
 
   /// With one rank nothing would travel.
   [[nodiscard]] bool travels() const { return wire_.size() > 1; }
   /// Whether its encode pass overwrites what must be saved.
-  [[nodiscard]] bool needs_undo() const { return carries; }
+  [[nodiscard]] bool needs_undo() const { return has_residual; }
   [[nodiscard]] const layout& axis() const { return sender_.axis(); }
   [[nodiscard]] std::size_t slot_bytes() const { return sender_.format().slot_bytes; }
-  /// The half that encodes: for inspection, and for who adds up by other means.
+  /// The half that encodes: for inspection, and for what adds up by other means.
   [[nodiscard]] sender_type& sender() { return sender_; }
-  void count_live(live_mask live) { sender_.count_live(live); }
+  void count_active(active_mask active) { sender_.count_active(active); }
   /// Before `finish`, with undo_by_repeating: carries what was sent, if the step is kept, and runs
   /// `update` of each tile after it.
   template <class Produce, class Undo, class Update>
-  [[gnu::cold]] void repeat(const Produce& produce, const turn<Undo>& t, const Update& update) {
+  [[gnu::cold]] void repeat(const Produce& produce, const exchange_args<Undo>& t,
+                            const Update& update) {
     sender_.repeat(produce, t, update);
   }
   /// Adds a message to what is sent later. One pass.
   template <class Produce, class Undo>
-  [[gnu::cold]] void accumulate(const Produce& produce, const turn<Undo>& t) {
+  [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.accumulate(produce, t);
   }
   /// The tiles whose values its sender carries.
-  [[nodiscard]] tile_range carried_tiles() const { return axis().all_tiles(); }
+  [[nodiscard]] tile_range compensated_tiles() const { return axis().all_tiles(); }
   /// Bytes sent to other nodes so far, where it knows of nodes.
   [[nodiscard]] std::uint64_t sent_across() const { return 0; }
   [[nodiscard]] int ranks_per_node() const { return 1; }
 
  protected:
-  flat_exchange(C codec, wire w, B backend, std::span<const std::size_t> sizes, int n_chunks,
-                int n_buckets)
+  flat_exchange(C codec, communicator w, B backend, std::span<const std::size_t> sizes,
+                int n_chunks, int n_buckets)
       : wire_(std::move(w)),
         sender_(std::move(codec), std::move(backend), sizes, n_chunks, n_buckets) {}
   byte_buffer make(std::size_t n) { return sender_.backend().template make_buffer<std::byte>(n); }
 
-  wire wire_;
+  communicator wire_;
   sender_type sender_;
 };
 
 /// Scales a momentum that is handed over to what the compressor carries or sends of it.
 template <Compressor C, class B>
-[[gnu::cold]] void take_over(sender<C, B>& s, handover<buffer_of<B, float>>& given) {
+[[gnu::cold]] void take_over(sender<C, B>& s, initial_momentum<buffer_of<B, float>>& given) {
   s.backend().launch(s.axis().tiles().size(),
                      scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
-                                           sender<C, B>::carries ? given.numbers : nullptr});
+                                           sender<C, B>::has_residual ? given.scalars : nullptr});
 }
 
 /// Stores the flat axis as the message of each of n ranks, all the same.
@@ -500,8 +514,8 @@ void archive_start(X& x, Archive& a, bool keeps_agreed, Places&... places) {
   bool started = x.started();
   a.local(started);
   if constexpr (Archive::reading) {
-    (a.put_aside(places), ...);
-    x.sender().put_aside(a);
+    (a.back_up(places), ...);
+    x.sender().back_up(a);
     x.start(started ? x.allocate(keeps_agreed, true) : typename X::space{}, {});
   }
 }

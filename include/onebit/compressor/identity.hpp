@@ -14,7 +14,7 @@ namespace onebit::inline v0_1 {
 /// No compression: C(y) = y in fp32, no residual. 128 bytes on the wire per word of 32 elements.
 /// Through gather-scatter it is the dense mean, bit for bit.
 ///
-/// With `Carries` it has a carried buffer all the same, for rules that accumulate between
+/// With `Carries` it has a compensated buffer all the same, for rules that accumulate between
 /// exchanges.
 template <bool Carries>
 struct basic_identity {
@@ -22,12 +22,12 @@ struct basic_identity {
   /// See WordCompressor.
   static constexpr std::size_t word_bytes = 128;
   static constexpr bool scaled = false;
-  static constexpr bool carries = Carries;
+  static constexpr bool has_residual = Carries;
 
   [[nodiscard]] static std::string name() { return "identity"; }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::vector(); }
 
-  /// 1, or NaN: tells `residual` that the carried values were exchanged.
+  /// 1, or NaN: tells `residual` that the compensated values were exchanged.
   ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum) + 1.0F; }
 
   /// 0, or NaN as soon as a value is not finite.

@@ -48,8 +48,8 @@ struct l1_scale {
 /// C(y) = s sign(y), sign(+0) = sign(-0) = +1.
 ///
 /// Cost: 4 bytes on the wire per word of 32 elements, plus 4 bytes per scale; one pass. The
-/// residual is lazy: the carried buffer holds y, and e = y - s sign(y) is rebuilt from y and the
-/// scalar s when it is next needed, bit-equal to an eager residual. Source: 1-bit Adam (arXiv
+/// residual is lazy: the compensated buffer holds y, and e = y - s sign(y) is rebuilt from y and
+/// the scalar s when it is next needed, bit-equal to an eager residual. Source: 1-bit Adam (arXiv
 /// 2102.02888), section 4.
 ///
 /// A scale fits elements whose values are of one size. A tensor's momenta may not be: where
@@ -68,7 +68,7 @@ struct sign {
   /// it.
   static constexpr bool one_sign = true;
   /// Has a residual to carry.
-  static constexpr bool carries = true;
+  static constexpr bool has_residual = true;
 
   granularity scales = granularity::block(tile_elements);  ///< how many elements share a scale
 
@@ -102,7 +102,7 @@ struct sign {
     return L::with_sign(bits, L::set(s));
   }
 
-  /// y - C(y), from the carried y.
+  /// y - C(y), from the compensated y.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return L::sub(y, L::with_sign_of(y, L::set(s)));

@@ -149,7 +149,7 @@ class payload_reader {
     T value = x;
     local(value);
     scalars_.add(&value, sizeof value);
-    put_aside(x);
+    back_up(x);
     x = value;
   }
   /// A value that may differ by rank, or does not outlive the reading.
@@ -175,7 +175,7 @@ class payload_reader {
     std::vector<T> values(n);
     take(values.data(), n * sizeof(T));
     seal();
-    put_aside(v);
+    back_up(v);
     v = std::move(values);
   }
   /// n objects in a backend's memory, or as many as there are.
@@ -196,7 +196,7 @@ class payload_reader {
       take(values.data(), n * sizeof(T));
     }
     seal();
-    put_aside(b);
+    back_up(b);
     b = std::move(values);
   }
   template <class Buffer, class B>
@@ -205,7 +205,7 @@ class payload_reader {
   }
   /// Remembers what is there, which may then be replaced.
   template <class T>
-  void put_aside(T& x) {
+  void back_up(T& x) {
     before_.emplace_back();  // throws before anything has moved
     before_.back() = std::make_unique<set_aside_of<T>>(x);
   }

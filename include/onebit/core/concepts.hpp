@@ -128,7 +128,7 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
                                   std::uint64_t n, const detail::any_lanes::value& v) {
   { c.word_bytes } -> std::convertible_to<std::size_t>;
   { C::scaled } -> std::convertible_to<bool>;
-  { C::carries } -> std::convertible_to<bool>;
+  { C::has_residual } -> std::convertible_to<bool>;
   c.scale_granularity();
   { c.scale(statistic, n) } -> std::convertible_to<float>;
   c.template encode<detail::any_lanes>(out, v);
@@ -184,26 +184,26 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 
 /// What a rule need not say.
 struct rule_defaults {
-  static constexpr bool accumulates = false;    ///< the carried buffer gathers what is sent later
-  static constexpr bool local_steps = false;    ///< steps without communication
-  static constexpr bool refreshes = false;      ///< it is a RefreshingRule
+  static constexpr bool accumulates = false;  ///< the compensated buffer gathers what is sent later
+  static constexpr bool local_steps = false;  ///< steps without communication
+  static constexpr bool refreshes = false;    ///< it is a RefreshingRule
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
-  [[nodiscard]] moments own_moments() const { return {}; }                ///< those
-  [[nodiscard]] moments_seen seen(const step_plan&) const { return {}; }  ///< of such a step
+  [[nodiscard]] moments own_moments() const { return {}; }                      ///< those
+  [[nodiscard]] moments_updated updated(const step_plan&) const { return {}; }  ///< of such a step
   /// What gradients are clipped to, by their global norm; 0: they are not.
   [[nodiscard]] double max_grad_norm() const { return 0; }
   /// Before anything of a step: may make the plan smaller, or throw.
   template <class At>
-  void open(step_plan&, float, std::uint64_t, const At&) {}
-  /// ||v||_1 after `refresh`, for schedules that ask.
+  void begin_step(step_plan&, float, std::uint64_t, const At&) {}
+  /// ||v||_1 after `dense_update`, for schedules that ask.
   template <class At>
   [[nodiscard]] double variance_norm(const At&) {
     return 0;
   }
   /// Whether the host must know the outcome of the step that comes.
-  [[nodiscard]] bool must_know() const { return false; }
+  [[nodiscard]] bool needs_outcome() const { return false; }
   /// Of rules with local steps: whether the step that `open` has begun is `dense_step`.
   [[nodiscard]] bool dense() const { return false; }
   /// After each step that was done.
@@ -217,22 +217,23 @@ struct rule_defaults {
 /// What every rule has. `at` is the tiled axis (step_context.hpp): all that a rule sees of the
 /// step.
 template <class R>
-concept Rule = requires(R r, const R fixed, const layout& axis, const detail::any_tiled<R>& at,
-                        const detail::any_field& field, detail::any_archive a, step_plan& plan) {
+concept Rule = requires(R r, const R fixed, const layout& axis,
+                        const detail::any_step_context<R>& at, const detail::any_field& field,
+                        detail::any_archive a, step_plan& plan) {
   requires Backend<typename R::backend_type>;
-  r.backend();           // where it runs
-  r.prepare(axis);       // its state, for these tensors
-  fixed.gradient(at);    // the message that is averaged
-  r.refresh(field, at);  // THE dense step, from the mean; where messages are exchanged, only v
+  r.backend();                // where it runs
+  r.prepare(axis);            // its state, for these tensors
+  fixed.gradient(at);         // the message that is averaged
+  r.dense_update(field, at);  // THE dense step, from the mean; where messages are exchanged, only v
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
   { R::has_moments } -> std::convertible_to<bool>;
   { fixed.own_moments() } -> std::same_as<moments>;
-  { fixed.seen(plan) } -> std::same_as<moments_seen>;
+  { fixed.updated(plan) } -> std::same_as<moments_updated>;
   { fixed.max_grad_norm() } -> std::convertible_to<double>;
-  r.open(plan, 0.0F, std::uint64_t{}, at);
+  r.begin_step(plan, 0.0F, std::uint64_t{}, at);
   { r.variance_norm(at) } -> std::convertible_to<double>;
-  { fixed.must_know() } -> std::convertible_to<bool>;
+  { fixed.needs_outcome() } -> std::convertible_to<bool>;
   r.done(plan, 0.0F);
   { fixed.frozen() } -> std::convertible_to<bool>;
   { fixed.bound() } -> std::same_as<scale_bound>;
@@ -241,35 +242,35 @@ concept Rule = requires(R r, const R fixed, const layout& axis, const detail::an
 /// A rule whose messages are exchanged.
 template <class R>
 concept ExchangeRule = Rule<R> &&
-    requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& heard,
-             const detail::any_field& agreed) {
-  fixed.message(agreed, at);   // what is exchanged, from what was agreed in the last exchange
-  r.apply(heard, agreed, at);  // the update, from what was heard in this one
+    requires(R r, const R fixed, const detail::any_step_context<R>& at,
+             const detail::any_field& latest, const detail::any_field& previous) {
+  fixed.message(previous, at);  // what is exchanged, from what was agreed in the last exchange
+  r.compressed_update(latest, previous, at);  // the update, from what was received in this one
 };
 
 /// A rule whose update ends with a kernel over all tiles, which it runs by `last`, as launch_tiles
 /// does.
 template <class R>
 concept TilewiseRule = ExchangeRule<R> &&
-    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& heard,
-             const detail::any_field& agreed, const launch_tiles& last) {
-  r.apply(heard, agreed, at, last);
+    requires(R r, const detail::any_step_context<R>& at, const detail::any_field& latest,
+             const detail::any_field& previous, const launch_tiles& last) {
+  r.compressed_update(latest, previous, at, last);
 };
 
 /// A rule that freezes something at the end of the warm-up, and hands its momentum over. `freeze`
 /// allocates before it changes anything: when that fails the next step tries again.
 template <class R>
 concept FreezingRule = ExchangeRule<R> &&
-    requires(R r, const detail::any_tiled<R>& at, std::uint32_t* live) {
-  r.freeze(live, at);
+    requires(R r, const detail::any_step_context<R>& at, std::uint32_t* active) {
+  r.freeze(active, at);
 };
 
 /// A rule whose elements come to life one by one, when they get variance.
 template <class R>
 concept WakingRule = ExchangeRule<R> &&
-    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
-             std::uint32_t* live) {
-  r.preview_live(gradient, at, live);  // which elements will have variance after `refresh`
+    requires(R r, const detail::any_step_context<R>& at, const detail::any_field& gradient,
+             std::uint32_t* active) {
+  r.preview_active(gradient, at, active);  // which elements will have variance after `dense_update`
 };
 
 /// A rule whose v follows, at the end of steps that average squares: from what each rank keeps of
@@ -277,25 +278,25 @@ concept WakingRule = ExchangeRule<R> &&
 /// then.
 template <class R>
 concept RefreshingRule = ExchangeRule<R> &&
-    requires(R r, const R fixed, const detail::any_tiled<R>& at, const detail::any_field& mean,
-             std::uint32_t* live, detail::any_archive a) {
+    requires(R r, const R fixed, const detail::any_step_context<R>& at,
+             const detail::any_field& mean, std::uint32_t* active, detail::any_archive a) {
   { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: no such steps
   // what travels beside the squares, where messages are exchanged on an axis: so many floats
   { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;
   r.prepare_squares(at.axis, std::size_t{});
   r.take_kept(r.make_kept());
-  r.squares(at);                                         // what is averaged: see squares_average
-  r.learn(mean, at, at, std::declval<step_scalars*>());  // from the mean, and its axis
-  r.follow(mean, at, at, live);                          // the same, when the exchange has ended
-  fixed.held(mean, at);  // the residual in new units, and what was agreed in old ones; `ratios`
-  r.restart(at);         // begins to keep squares anew
-  r.archive_squares(a);  // what it keeps of its own, and `archive` does not have
+  r.squares(at);  // what is averaged: see squares_average
+  r.take_mean_squares(mean, at, at, std::declval<step_scalars*>());  // from the mean, and its axis
+  r.refresh_variance(mean, at, at, active);  // the same, when the exchange has ended
+  fixed.rescaled(mean, at);  // the residual in new units, and what was agreed in old ones; `ratios`
+  r.restart_squares(at);     // begins to keep squares anew
+  r.archive_squares(a);      // what it keeps of its own, and `archive` does not have
 };
 
 /// A rule with steps in which nothing travels.
 template <class R>
 concept LocalRule = ExchangeRule<R> && R::local_steps &&
-    requires(R r, const detail::any_tiled<R>& at, const detail::any_field& gradient,
+    requires(R r, const detail::any_step_context<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
   r.local_step(plan, at);
   r.dense_step(gradient, at);  // the whole step, where nothing would travel, or it says `dense`
@@ -306,10 +307,11 @@ concept LocalRule = ExchangeRule<R> && R::local_steps &&
 /// steps, after steps of one rank alone: starts from the parameters there are.)
 template <class R>
 concept ResumingRule = ExchangeRule<R> &&
-    requires(R r, const R fixed, const detail::any_field& agreed, const detail::any_tiled<R>& at) {
+    requires(R r, const R fixed, const detail::any_field& previous,
+             const detail::any_step_context<R>& at) {
   R(fixed.options(), r.backend());
-  r.resume(agreed, at);
-  requires R::local_steps || requires { r.thaw(agreed, at); };
+  r.resume(previous, at);
+  requires R::local_steps || requires { r.thaw(previous, at); };
 };
 
 // -- who talks to whom ---------------------------------------------------------------------------
@@ -318,7 +320,7 @@ concept ResumingRule = ExchangeRule<R> &&
 /// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says.
 template <class X>
 concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
-                            const turn<undo_in_buffer>& t, const live_mask& live,
+                            const exchange_args<undo_in_buffer>& t, const active_mask& active,
                             detail::any_archive a) {
   requires Backend<typename X::backend_type>;
   { fixed.travels() } -> std::convertible_to<bool>;  // false: the plan never exchanges
@@ -328,17 +330,18 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   // memory; true: also for what was agreed; true: also to carry from nothing
   { x.allocate(true, true) } -> std::same_as<typename X::space>;
   // from a momentum, or from nothing
-  x.start(std::declval<typename X::space>(), std::declval<handover<typename X::float_buffer>>());
+  x.start(std::declval<typename X::space>(),
+          std::declval<initial_momentum<typename X::float_buffer>>());
   { fixed.started() } -> std::convertible_to<bool>;
-  x.count_live(live);                                // these elements take part from now on
-  x.agreed(live), x.heard(live);                     // fields: of the last exchange, of this step's
+  x.count_active(active);                            // these elements take part from now on
+  x.previous(active), x.latest(active);              // fields: of the last exchange, of this step's
   { fixed.n_unsent() } -> std::convertible_to<int>;  // buckets of this step
   x.send_next(message, t);
-  x.agree(message, t);
+  x.all_reduce(message, t);
   x.accumulate(message, t);
-  x.settle(message, t);             // other units: see `sender`
+  x.rescale(message, t);            // other units: see `sender`
   x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
-  x.carried_tiles(), x.visit_owed(detail::any_visitor{}, detail::any_visitor{});
+  x.compensated_tiles(), x.visit_residuals(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any
   { fixed.ranks_per_node() } -> std::convertible_to<int>;         // that it knows: else 1
   { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;
@@ -351,22 +354,22 @@ struct collective_defaults {
   /// Whether it needs a SplittingTransport.
   static constexpr bool splits = false;
   /// What ranks must agree on before it is bound, in words.
-  [[nodiscard]] std::string terms() const { return {}; }
+  [[nodiscard]] std::string agreement() const { return {}; }
   /// The buckets of the dense averages beside it: about so many elements each, 0: of 2^22.
   static constexpr std::size_t bucket_elements = 0;
 };
 
-/// Who talks to whom: `bind` makes the exchange for a wire, a backend, tensor sizes, and rules that
-/// accumulate or not. Collective.
+/// Who talks to whom: `bind` makes the exchange for a communicator, a backend, tensor sizes, and
+/// rules that accumulate or not. Collective.
 template <class C>
-concept Collective = requires(const C c, const wire& w, const detail::any_backend& backend,
+concept Collective = requires(const C c, const communicator& w, const detail::any_backend& backend,
                               std::span<const std::size_t> sizes) {
   requires Exchange<typename C::template exchange<detail::any_backend, false>>;
   {
     c.template bind<detail::any_backend, false>(w, backend, sizes)
     } -> std::same_as<typename C::template exchange<detail::any_backend, false>>;
   { C::splits } -> std::convertible_to<bool>;
-  { c.terms() } -> std::convertible_to<std::string>;
+  { c.agreement() } -> std::convertible_to<std::string>;
   { c.bucket_elements } -> std::convertible_to<std::size_t>;
 };
 

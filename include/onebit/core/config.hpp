@@ -15,12 +15,15 @@
 /// chunk    the contiguous words that one rank serves (averages) in gather-scatter
 /// bucket   chunks that travel together; in a hierarchy the share of one rank of each node
 /// segment  tiles of a chunk that share a scale; group: tiles that do in the message of one rank
-/// carried  values that a rank keeps for its next message: the residual, not yet rebuilt
-/// live     elements that have variance: the others send, carry and receive 0
-/// agreed   what the last exchange that was kept agreed on; heard: what this step's did
 /// slot     the bytes that one rank sends to another in one collective
 /// field    index -> value: `at<L>(tile, index)` gives a reader, word within the tile -> 32 values
 /// message  a field that starts from a base: its reader takes (word, base)
+///
+/// The papers' words: worker, server, chunk, residual, scale, momentum, variance, freeze. Of
+/// theirs: compensated  what a worker has encoded, residual included; the next residual is rebuilt
+/// from it active       elements that have variance: the others send and receive 0, and have no
+/// residual previous     the mean message of the last exchange that was kept; latest: that of this
+/// step
 
 /// major * 10000 + minor * 100 + patch
 #define ONEBIT_VERSION 100
@@ -48,17 +51,17 @@ inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< t
 struct bf16;          // element_types.hpp
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
-struct live_mask;     // step_context.hpp
+struct active_mask;   // step_context.hpp
 struct launch_tiles;  // the same
 struct step_scalars;  // step_state.hpp
-class wire;           // transport/wire.hpp
+class communicator;   // transport/communicator.hpp
 template <class B, class P, class G>
-struct tiled;  // step_context.hpp
+struct step_context;  // step_context.hpp
 template <class Buffer>
-struct handover;        // step_context.hpp
-struct undo_in_buffer;  // step_context.hpp
+struct initial_momentum;  // step_context.hpp
+struct undo_in_buffer;    // step_context.hpp
 template <class Undo>
-struct turn;  // step_context.hpp
+struct exchange_args;  // step_context.hpp
 
 /// What one step does. Every rank makes the same plan from the same numbers.
 struct step_plan {
@@ -122,7 +125,7 @@ struct bias_decay {
   /// @}
 };
 /// Whether a step corrects the bias of m and v; and which of them take a gradient in.
-struct moments_seen {
+struct moments_updated {
   /// @{
   /// In this order.
   bool corrected = false, m = false, v = false;
@@ -207,7 +210,7 @@ struct any_backend {
 
 /// The axis as a rule of type R sees it.
 template <class R>
-using any_tiled = tiled<typename R::backend_type, float, float>;
+using any_step_context = step_context<typename R::backend_type, float, float>;
 
 struct any_archive {
   static constexpr bool reading = true;
@@ -222,7 +225,7 @@ struct any_archive {
   template <class Buffer, class B>
   void buffer(Buffer&, B&, std::size_t) {}
   template <class T>
-  void put_aside(T&) {}
+  void back_up(T&) {}
 };
 
 }  // namespace detail

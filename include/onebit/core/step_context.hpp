@@ -16,10 +16,11 @@ namespace onebit::inline v0_1 {
 
 /// One bit per element: clear in padding and in elements that never had variance, which sleep. They
 /// send 0, carry 0, receive 0 and count in no scale. Null pointer: all set.
-struct live_mask {
+struct active_mask {
   const std::uint32_t* words = nullptr;
 
-  /// The live elements of a word; what is left out turns `check` from 0 to NaN if it is not finite.
+  /// The active elements of a word; what is left out turns `check` from 0 to NaN if it is not
+  /// finite.
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
                                    typename one_word<L>::value& check) const {
@@ -101,53 +102,53 @@ class two_sided {
   buffer current_, next_;
 };
 
-/// The bits of all elements, for rules that leave none out: padding must not be carried.
-struct all_live_kernel {
-  static constexpr bool rare = true;
+/// The bits of all elements, for rules that leave none out: padding must not enter residuals.
+struct all_active_kernel {
+  static constexpr bool one_isa = true;
   const tile* tiles;
-  std::uint32_t* live;
+  std::uint32_t* active;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      L::store_scalar(live + t.word + k, L::first(t.n - 32 * k));
+      L::store_scalar(active + t.word + k, L::first(t.n - 32 * k));
     }
   }
 };
 
 /// What a rule gives a collective at the end of the warm-up. Empty: start from nothing.
 template <class Buffer>
-struct handover {
+struct initial_momentum {
   Buffer momentum{};               ///< on the flat axis
   const float* factors = nullptr;  ///< by tensor: what is agreed is factor * momentum; null: 1
-  const tensor_numbers* numbers = nullptr;  ///< by tensor: the next message takes beta1 of it
+  const tensor_scalars* scalars = nullptr;  ///< by tensor: the next message takes beta1 of it
 };
 
 /// The trainer's tensors on the flat axis, cut into tiles, with the step in progress: all that a
 /// rule needs to launch its kernels. A view; the pointers are the backend's memory.
 template <class B, class P, class G>
-struct tiled {
+struct step_context {
   B& backend;
   const layout& axis;
   const tile* tiles;
   const tile_range* tensor_tiles;  ///< by tensor
-  float* sums;  ///< by tile: v, from `refresh` to `variance_norm`; else work space
+  float* sums;  ///< by tile: v, from `dense_update` to `variance_norm`; else work space
   const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
-  const tensor_numbers* numbers;      ///< of the moments of each
+  const tensor_scalars* scalars;      ///< of the moments of each
   const step_scalars* now;            ///< learning rate, and whether to skip
-  live_mask live;                     ///< which elements take part
+  active_mask active;                 ///< which elements take part
 
   [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
   /// Runs kernel(L{}, i) for each tile i, unless the step was called off.
   template <class Kernel>
-  void commit(const Kernel& kernel) const {
-    launch_commit(backend, now, n_tiles(), kernel);
+  void launch(const Kernel& kernel) const {
+    launch_unless_skipped(backend, now, n_tiles(), kernel);
   }
   /// The same for i in [0, n).
   template <class Kernel>
-  void commit(std::size_t n, const Kernel& kernel) const {
-    launch_commit(backend, now, n, kernel);
+  void launch(std::size_t n, const Kernel& kernel) const {
+    launch_unless_skipped(backend, now, n, kernel);
   }
 };
 
@@ -155,7 +156,7 @@ struct tiled {
 struct launch_tiles {
   template <class At, class Kernel>
   void operator()(const At& at, const Kernel& kernel) const {
-    at.commit(kernel);
+    at.launch(kernel);
   }
 };
 /// Does nothing.
@@ -187,11 +188,11 @@ struct finite_kernel {
   }
 };
 
-/// A field that says `static constexpr bool narrow = true`: so much to read that a device has no
-/// registers left for several words.
+/// A field that says `static constexpr bool single_word = true`: so much to read that a device has
+/// no registers left for several words.
 template <class Field>
-concept NarrowField = requires {
-  requires Field::narrow;
+concept SingleWordField = requires {
+  requires Field::single_word;
 };
 
 /// A view that reads many slots for each value.
@@ -236,7 +237,7 @@ struct flat_field {
   }
 };
 
-/// Saves the carried values that a step overwrites in a buffer of the optimizer's own.
+/// Saves the compensated values that a step overwrites in a buffer of the optimizer's own.
 struct undo_in_buffer {
   static constexpr bool repeats = false;
   float* values = nullptr;
@@ -261,8 +262,8 @@ struct undo_in_buffer {
   }
 };
 
-/// Saves nothing: the encode pass leaves the carried values alone, and the end of a step that is
-/// kept makes the message once more, of gradients that nobody has written.
+/// Saves nothing: the encode pass leaves the compensated values alone, and the end of a step that
+/// is kept makes the message once more, of gradients that nobody has written.
 struct undo_by_repeating {
   static constexpr bool repeats = true;
 
@@ -277,12 +278,12 @@ struct undo_by_repeating {
 
 /// What an exchange is told of the step in progress.
 template <class Undo>
-struct turn {
+struct exchange_args {
   step_scalars* now;
-  live_mask live;
-  Undo undo;            ///< where an encode pass saves what it overwrites
-  live_mask before{};   ///< what was live in the last exchange; null: the same
-  scale_bound bound{};  ///< of the message
+  active_mask active;
+  Undo undo;                  ///< where an encode pass saves what it overwrites
+  active_mask mask_before{};  ///< what was active in the last exchange; null: the same
+  scale_bound bound{};        ///< of the message
 };
 
 }  // namespace onebit::inline v0_1

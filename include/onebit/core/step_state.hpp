@@ -20,11 +20,11 @@
 namespace onebit::inline v0_1 {
 
 /// How a rank can be out of step.
-enum class odd : std::uint32_t {
-  step,   ///< it is at another one
-  place,  ///< it is in another exchange, or at another optimizer
-  terms,  ///< it was told another rate, scale, or other group options, or plans another step
-  part    ///< it holds another part of the model, and does something else
+enum class mismatch : std::uint32_t {
+  step,       ///< it is at another one
+  tag,        ///< it is in another exchange, or at another optimizer
+  arguments,  ///< it was told another rate, scale, or other group options, or plans another step
+  part        ///< it holds another part of the model, and does something else
 };
 
 struct step_scalars {
@@ -36,27 +36,28 @@ struct step_scalars {
   float own_norm = -1;           ///< of this rank's gradient, likewise, before it was clipped
   float noise = 0;               ///< own_norm / mean_norm, in the steps that averaged; 0: not known
   std::uint32_t number = 0;      ///< of the step: what status words carry
-  std::uint32_t terms = 0;       ///< a digest of what the step was told: they carry that too
+  std::uint32_t digest = 0;      ///< a digest of what the step was told: they carry that too
   std::uint32_t optimizer = 0;   ///< its number, the same on all ranks
   std::uint32_t rank = 0;        ///< this one
-  std::uint32_t bad = 0;         ///< this rank saw a non-finite value since it last sealed a slot
+  std::uint32_t nonfinite = 0;   ///< this rank saw a non-finite value since it last wrote a status
   std::uint32_t skip = 0;        ///< called off: nothing that lasts may change in this step
-  std::uint32_t odd_rank = 0;    ///< 1 + a rank that is out of step; stays until the host is told
-  odd odd_in = odd::step;        ///< in what
-  std::uint32_t odd_word = 0;    ///< the step or the place that it told
-  std::uint32_t own_word = 0;    ///< and the one that this rank would have told
-  std::uint32_t n_skipped = 0;   ///< steps, since the optimizer was built
+  std::uint32_t mismatched_rank =
+      0;  ///< 1 + a rank that is out of step; stays until the host is told
+  mismatch mismatched_in = mismatch::step;  ///< in what
+  std::uint32_t their_value = 0;            ///< the step or the tag that it sent
+  std::uint32_t own_value = 0;              ///< and the one that this rank would have sent
+  std::uint32_t n_skipped = 0;              ///< steps, since the optimizer was built
 };
 
 /// Status words count steps modulo this.
 inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
 
 /// Which slot of which exchange: bits of a word. The bucket's number is below `served`.
-namespace slot_place {
-inline constexpr std::uint32_t served = 1U << 16U;  ///< an average, not a message
-inline constexpr std::uint32_t exact = 1U << 17U;   ///< floats
+namespace message_tag {
+inline constexpr std::uint32_t from_server = 1U << 16U;  ///< an average, not a message
+inline constexpr std::uint32_t exact = 1U << 17U;        ///< floats
 inline constexpr std::uint32_t first_optimizer = 1U << 18U, n_optimizers = 1U << 14U;
-}  // namespace slot_place
+}  // namespace message_tag
 
 namespace detail {
 
@@ -80,7 +81,7 @@ struct call_off_kernel {
 /// A kernel that does nothing in a step that was called off.
 template <class Kernel>
 struct unless_skipped {
-  static constexpr bool serial = SerialKernel<Kernel>, rare = RareKernel<Kernel>;
+  static constexpr bool serial = SerialKernel<Kernel>, one_isa = OneIsaKernel<Kernel>;
   Kernel kernel;
   const step_scalars* now;
 
@@ -97,13 +98,14 @@ struct unless_skipped {
 
 /// Launches a kernel that changes what lasts: nothing happens where the step was called off before.
 template <class B, class Kernel>
-void launch_commit(B& backend, const step_scalars* now, std::size_t n, const Kernel& kernel) {
+void launch_unless_skipped(B& backend, const step_scalars* now, std::size_t n,
+                           const Kernel& kernel) {
   backend.launch(n, detail::unless_skipped<Kernel>{kernel, now});
 }
 
 /// Copies n 4-byte words, or zeroes them: index i does 4096 of them.
 struct copy_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const void* from;  ///< null: zeros
   void* to;
   std::size_t n;
@@ -137,7 +139,7 @@ template <class B, class T>
 
 /// What became of a step.
 enum class outcome : std::uint8_t {
-  agreed,
+  kept,
   skipped,
   pending  ///< on a backend that runs behind the host: not known yet
 };
@@ -146,38 +148,39 @@ namespace detail {
 
 /// A place in words.
 [[nodiscard, gnu::cold]] inline std::string to_string_of_place(std::uint32_t place) {
-  return join(6,
-              {(place & slot_place::served) != 0 ? "the average" : "the messages",
-               (place & slot_place::exact) != 0 ? " of whole elements" : "", " of bucket ",
-               place % slot_place::served, " of optimizer ", place / slot_place::first_optimizer});
+  return join(6, {(place & message_tag::from_server) != 0 ? "the average" : "the messages",
+                  (place & message_tag::exact) != 0 ? " of whole elements" : "", " of bucket ",
+                  place % message_tag::from_server, " of optimizer ",
+                  place / message_tag::first_optimizer});
 }
 
 [[noreturn, gnu::cold]] inline void throw_odd_rank(const step_scalars& s,
                                                    const std::string& where) {
-  const auto rank = s.odd_rank - 1;
-  switch (s.odd_in) {
-    case odd::part:
+  const auto rank = s.mismatched_rank - 1;
+  switch (s.mismatched_in) {
+    case mismatch::part:
       throw rank_mismatch(message(
           "model-parallel group: rank ", rank, " does something else than this one in step ",
           s.number, "; all must average, exchange and clip in the same steps (options that ",
           "differ, or a part with one rank, which never compresses)", where));
-    case odd::place:
+    case mismatch::tag:
       throw rank_mismatch(message(
-          "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_place(s.odd_word),
-          " where this rank sent ", to_string_of_place(s.own_word),
+          "exchange: in step ", s.number, " rank ", rank, " sent ",
+          to_string_of_place(s.their_value), " where this rank sent ",
+          to_string_of_place(s.own_value),
           "; all ranks must call their optimizers in the same order, and announce the same ",
           "tensors by ready()", where));
-    case odd::terms:
+    case mismatch::arguments:
       throw rank_mismatch(
           message("exchange: rank ", rank, " was told other numbers for step ", s.number,
                   " than this rank (lr ", s.lr, "): another lr, loss scale or option of a group, ",
                   "here or in a local step before, or one that was refused", where));
-    case odd::step:
+    case mismatch::step:
       break;
   }
   throw rank_mismatch(message(
-      "exchange: rank ", rank, " is at step ", s.odd_word, " while this rank is at step ",
-      s.own_word,
+      "exchange: rank ", rank, " is at step ", s.their_value, " while this rank is at step ",
+      s.own_value,
       "; all ranks must call step() equally often and load checkpoints of the same step", where));
 }
 
@@ -185,7 +188,7 @@ namespace detail {
 
 /// What became of the step that has these numbers.
 [[nodiscard]] inline outcome outcome_of(const step_scalars& now) {
-  return now.skip != 0 ? outcome::skipped : outcome::agreed;
+  return now.skip != 0 ? outcome::skipped : outcome::kept;
 }
 /// Of the mean gradient, as far as it is known: see report::gradient_norm.
 [[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
@@ -197,21 +200,21 @@ namespace detail {
 /// The step's numbers, read by the host: waits for all that was launched. That a rank was odd is
 /// told once.
 template <class B>
-[[nodiscard]] step_scalars take_odd(B& backend, step_scalars* now) {
+[[nodiscard]] step_scalars take_mismatch(B& backend, step_scalars* now) {
   step_scalars s;
   backend.copy_out(&s, now, 1);
-  if (s.odd_rank != 0) {
-    step_scalars told = s;
-    told.odd_rank = 0;
-    backend.copy_in(now, &told, 1);
+  if (s.mismatched_rank != 0) {
+    step_scalars taken = s;
+    taken.mismatched_rank = 0;
+    backend.copy_in(now, &taken, 1);
   }
   return s;
 }
 /// The same; throws rank_mismatch when a rank was out of step.
 template <class B>
-[[nodiscard]] step_scalars settle(B& backend, step_scalars* now, int rank, int size) {
-  const step_scalars s = take_odd(backend, now);
-  if (s.odd_rank != 0) detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
+[[nodiscard]] step_scalars fetch_scalars(B& backend, step_scalars* now, int rank, int size) {
+  const step_scalars s = take_mismatch(backend, now);
+  if (s.mismatched_rank != 0) detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
   return s;
 }
 
@@ -264,14 +267,14 @@ ONEBIT_HD moments_constants make_moments(const moments& of) {
 }
 
 /// What the host says of a tensor.
-struct tensor_terms {
+struct tensor_options {
   moments of{};
   std::uint32_t rests = 0;  ///< it has no gradient in this step
   std::uint32_t unused = 0;
 };
 
 /// What kernels know of a tensor's moments in this step.
-struct tensor_numbers {
+struct tensor_scalars {
   moments_constants c{};   ///< of one that rests: those that leave m and v as they are
   float m_correction = 1;  ///< of the bias in this step: 1 / (1 - bias)
   float v_correction = 1;
@@ -285,51 +288,51 @@ namespace detail {
 /// Betas and rests as the host has set them.
 struct set_terms_kernel {
   static constexpr bool serial = true;
-  const tensor_terms* terms;
-  tensor_numbers* numbers;
+  const tensor_options* options;
+  tensor_scalars* scalars;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tensor_terms t = terms[i];
+    const tensor_options t = options[i];
     moments_constants c = make_moments(t.of);
-    L::store_scalar(&numbers[i].own_beta1, c.beta1);
+    L::store_scalar(&scalars[i].own_beta1, c.beta1);
     if (t.rests != 0) c = {1, 0, 1, 0, c.eps};
-    L::store_scalar(&numbers[i].c, c);
+    L::store_scalar(&scalars[i].c, c);
   }
 };
 
 /// v of all tensors is set as a whole: at a freeze, or a refresh.
 struct begin_since_kernel {
   static constexpr bool serial = true;
-  tensor_numbers* numbers;
+  tensor_scalars* scalars;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    L::store_scalar(&numbers[i].since, 1.0);
+    L::store_scalar(&scalars[i].since, 1.0);
   }
 };
 
 /// The biases of all moments, and what a step does to them.
 struct moments_in_step {
-  const tensor_terms* terms;
-  tensor_numbers* numbers;
+  const tensor_options* options;
+  tensor_scalars* scalars;
   std::uint32_t n_tensors;
   moments of;  ///< the rule's own
-  moments_seen seen;
+  moments_updated updated;
 
   [[nodiscard]] ONEBIT_HD bias_decay next(const bias_decay& bias, const moments& m,
                                           bool rests) const {
-    if (!seen.corrected) return {0, 0};
-    return {product(bias.m, seen.m && !rests ? m.beta1 : 1),
-            product(bias.v, seen.v && !rests ? m.beta2 : 1)};
+    if (!updated.corrected) return {0, 0};
+    return {product(bias.m, updated.m && !rests ? m.beta1 : 1),
+            product(bias.v, updated.v && !rests ? m.beta2 : 1)};
   }
   [[nodiscard]] ONEBIT_HD double next_since(std::size_t i) const {
-    const bool takes = seen.v && terms[i].rests == 0;
-    return product(numbers[i].since, takes ? terms[i].of.beta2 : 1);
+    const bool takes = updated.v && options[i].rests == 0;
+    return product(scalars[i].since, takes ? options[i].of.beta2 : 1);
   }
   /// That of tensor i after the step.
   [[nodiscard]] ONEBIT_HD bias_decay next(std::size_t i) const {
-    return next(numbers[i].bias, terms[i].of, terms[i].rests != 0);
+    return next(scalars[i].bias, options[i].of, options[i].rests != 0);
   }
 };
 
@@ -346,14 +349,14 @@ struct begin_step_kernel {
   moments_in_step tensors;
   float lr, inverse_loss_scale;
   std::uint32_t number, digest;
-  bool bad;  ///< this rank cannot do the step
+  bool nonfinite;  ///< this rank cannot do the step
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     if (i < tensors.n_tensors) {
       const bias_decay next = tensors.next(i);
-      L::store_scalar(&tensors.numbers[i].m_correction, correction(next.m));
-      L::store_scalar(&tensors.numbers[i].v_correction, correction(next.v));
+      L::store_scalar(&tensors.scalars[i].m_correction, correction(next.m));
+      L::store_scalar(&tensors.scalars[i].v_correction, correction(next.v));
     }
     if (i > 0) return;
     L::store_scalar(&now->lr, lr);
@@ -362,9 +365,9 @@ struct begin_step_kernel {
     L::store_scalar(&now->mean_norm, -1.0F);
     L::store_scalar(&now->own_norm, -1.0F);
     L::store_scalar(&now->number, number);
-    L::store_scalar(&now->terms, digest);
-    L::store_scalar(&now->bad, std::uint32_t{bad ? 1U : 0U});
-    L::store_scalar(&now->skip, std::uint32_t{bad ? 1U : 0U});
+    L::store_scalar(&now->digest, digest);
+    L::store_scalar(&now->nonfinite, std::uint32_t{nonfinite ? 1U : 0U});
+    L::store_scalar(&now->skip, std::uint32_t{nonfinite ? 1U : 0U});
   }
 };
 
@@ -381,8 +384,8 @@ struct end_step_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const bool is_done = now->skip == 0 || local;
     if (i < tensors.n_tensors && is_done) {
-      L::store_scalar(&tensors.numbers[i].bias, tensors.next(i));
-      L::store_scalar(&tensors.numbers[i].since, tensors.next_since(i));
+      L::store_scalar(&tensors.scalars[i].bias, tensors.next(i));
+      L::store_scalar(&tensors.scalars[i].since, tensors.next_since(i));
     }
     if (i > 0) return;
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);

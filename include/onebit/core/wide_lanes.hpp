@@ -158,8 +158,8 @@ concept SerialKernel = requires {
 
 /// One that says `static constexpr bool rare = true`: the host compiles it for one instruction set.
 template <class Kernel>
-concept RareKernel = requires {
-  requires Kernel::rare;
+concept OneIsaKernel = requires {
+  requires Kernel::one_isa;
 };
 
 /// A kernel that goes through the words of a tile L::words at a time says which tile that is.

@@ -25,7 +25,7 @@ struct adam_dense_kernel {
   View gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   float *m, *v, *sums;
   const step_scalars* now;
 
@@ -38,9 +38,9 @@ struct adam_dense_kernel {
     const auto gradient_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const auto c = numbers[t.tensor].c;
-    const auto correction = L::set(numbers[t.tensor].m_correction);
-    const float v_correction = numbers[t.tensor].v_correction;
+    const auto c = scalars[t.tensor].c;
+    const auto correction = L::set(scalars[t.tensor].m_correction);
+    const float v_correction = scalars[t.tensor].v_correction;
     auto sum = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
@@ -65,10 +65,10 @@ struct adam_dense_kernel {
 /// bit; 20 with the squares; 4 more where momenta are sent.
 template <class View, class P, class G>
 struct adam_update_kernel {
-  View agreed;
+  View previous;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const float* inverses;  ///< of what momenta were sent; null: directions were
   float* squares;         ///< or null
   const step_scalars* now;
@@ -78,10 +78,10 @@ struct adam_update_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto agreed_at = agreed.template at<L>(t, i);
+    const auto agreed_at = previous.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const auto correction = L::set(numbers[t.tensor].m_correction);
+    const auto correction = L::set(scalars[t.tensor].m_correction);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
       auto u = L::mul(agreed_at(k), correction);
@@ -90,7 +90,7 @@ struct adam_update_kernel {
     }
     if (squares == nullptr) return;
     const gradients_of<L, G> gradient(tensor, t, now);
-    const auto c = numbers[t.tensor].c;
+    const auto c = scalars[t.tensor].c;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* const word = squares + (t.word + k) * 32;
       L::store(word, c.template next_variance<L>(L::load(word), gradient.load(k)));
@@ -120,42 +120,43 @@ class adam_rule : public following_rule<B, adam_options> {
   }
   /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element.
   template <class View, class P, class G>
-  void refresh(const View& gradient, const tiled<B, P, G>& at) {
-    at.commit(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
+  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
+    at.launch(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.scalars,
                                                     m_.data(), v_.data(), at.sums, at.now});
   }
 
-  /// Freezes v: fills `live`, hands m over. Allocates before it changes anything.
+  /// Freezes v: fills `active`, hands m over. Allocates before it changes anything.
   template <class At>
-  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
+  [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
     if (options_.keeps_squares) kept_ = base::make_kept();
     frozen_ = true;
-    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, m_.data(), v_.data(),
-                                                        live, base::directions()});
-    return {std::move(m_), nullptr, at.numbers};
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
+                                                        active, base::directions()});
+    return {std::move(m_), nullptr, at.scalars};
   }
   /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
   template <class View, class At>
-  void thaw(const View& agreed, const At& at) {
+  void thaw(const View& previous, const At& at) {
     auto m = make_floats();
     backend_.launch(at.n_tiles(),
-                    detail::thaw_kernel<View>{agreed, at.tiles, at.live, m.data(), v_.data(),
-                                              at.numbers, base::directions()});
+                    detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(), v_.data(),
+                                              at.scalars, base::directions()});
     m_ = std::move(m);
     base::forget_kept();
     frozen_ = false;
   }
   /// Hands over what was agreed, for an exchange that starts with v frozen.
   template <class View, class At>
-  [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
+  [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
     auto m = make_floats();
-    backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{agreed, at.tiles, m.data()});
-    return {std::move(m), nullptr, at.numbers};
+    backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{previous, at.tiles, m.data()});
+    return {std::move(m), nullptr, at.scalars};
   }
   /// The update from what was agreed anew; `last` runs the kernel of it over all tiles.
   template <class View, class P, class G, class Last = launch_tiles>
-  void apply(const View& heard, const View&, const tiled<B, P, G>& at, const Last& last = {}) {
-    last(at, detail::adam_update_kernel<View, P, G>{heard, at.tiles, at.tensors, at.numbers,
+  void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
+                         const Last& last = {}) {
+    last(at, detail::adam_update_kernel<View, P, G>{latest, at.tiles, at.tensors, at.scalars,
                                                     base::directions() ? nullptr : v_.data(),
                                                     kept_.squares.data(), at.now});
   }

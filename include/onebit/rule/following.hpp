@@ -54,10 +54,10 @@ inline void validate(const adam_options& o) {
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
 template <class View, class P, class G>
 struct momentum_message {
-  static constexpr bool narrow = ManySlotView<View> || NarrowField<View>;
+  static constexpr bool single_word = ManySlotView<View> || SingleWordField<View>;
   View momentum;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const step_scalars* now;
   const float* inverse = nullptr;  ///< on the flat axis, or null: momenta are sent
 
@@ -76,7 +76,7 @@ struct momentum_message {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
-            numbers[t.tensor].c, inverse == nullptr ? nullptr : inverse + t.word * 32};
+            scalars[t.tensor].c, inverse == nullptr ? nullptr : inverse + t.word * 32};
   }
 };
 
@@ -87,23 +87,23 @@ namespace detail {
 /// come to life has ratio 0: what was agreed said nothing of it.
 template <class View>
 struct rescaled_direction {
-  View agreed;
+  View previous;
   const float* ratios;  ///< by element: old denominator over new
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
 
   template <class L>
   struct reader {
-    typename View::template reader<L> agreed;
+    typename View::template reader<L> previous;
     const float* ratios;
     float beta1;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto held = L::mul(agreed(k), L::set(beta1));
+      const auto held = L::mul(previous(k), L::set(beta1));
       return L::sub(L::mul(L::add(base, held), L::load(ratios + 32 * k)), held);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {agreed.template at<L>(t, index), ratios + t.word * 32, numbers[t.tensor].own_beta1};
+    return {previous.template at<L>(t, index), ratios + t.word * 32, scalars[t.tensor].own_beta1};
   }
 };
 
@@ -171,7 +171,7 @@ struct squares_message {
 /// Takes the mean of the sums to where they came from.
 template <class View>
 struct take_sums_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   View mean;
   const tile* tiles;
   std::size_t first_tile, n_words;
@@ -189,7 +189,7 @@ struct take_sums_kernel {
 
 /// The squares of a sketch, by tile.
 struct sketch_squares_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const float* sketch;
   std::uint32_t n_rows;  ///< of 32, a tile
   float* sums;
@@ -227,7 +227,7 @@ struct mean_ratio_kernel {
 /// The same part by word, of its tile. A tile of few elements says little of it, so that the ratio
 /// of all is mixed in as if `prior` more elements had it.
 struct part_by_word_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   static constexpr float prior = 64;
   const tile* tiles;
   const float *each, *left, *ratio;
@@ -246,29 +246,29 @@ struct part_by_word_kernel {
 
 /// v, by its inverse, goes on by all steps since the last refresh at once: by the mean of the
 /// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
-/// of this step. Elements that have variance now, or own squares on some rank, are live: none dies.
-/// `ratios` gets the new inverse over the old one; 0 for an element that has come to life.
+/// of this step. Elements that have variance now, or own squares on some rank, are active: none
+/// dies. `ratios` gets the new inverse over the old one; 0 for an element that has come to life.
 template <class View>
 struct followed_variance_kernel {
   View squares;
   const tile* tiles;
-  std::uint32_t* live;
+  std::uint32_t* active;
   float *inverses, *ratios;
   const float* parts;  ///< by word
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const auto s_at = squares.template at<L>(t, i);
-    const tensor_numbers& of = numbers[t.tensor];
+    const tensor_scalars& of = scalars[t.tensor];
     const double then = correction(of.bias.v / of.since);  // of v as it stands there
     const auto old_weight = L::set(static_cast<float>(of.since / then));
     const auto one = L::set(1.0F), zero = L::set(0.0F);
     const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
-      const auto lived = L::load_bits(live + t.word + k);
+      const auto lived = L::load_bits(active + t.word + k);
       const auto was = L::load(inverses + at);
       const auto root = L::keep(lived, root_of<L>(was, of.c.eps));
       const auto old = L::fma(L::mul(root, old_weight), root, zero);
@@ -280,7 +280,7 @@ struct followed_variance_kernel {
       L::store(ratios + at, L::keep(lived, L::div(inverse, was)));
       std::uint32_t word = 0;
       L::store_bits(&word, lives);
-      L::store_scalar(live + t.word + k, word);
+      L::store_scalar(active + t.word + k, word);
     }
   }
 };
@@ -288,10 +288,10 @@ struct followed_variance_kernel {
 /// Squares of a rank's own gradients, from this step's on.
 template <class P, class G>
 struct restart_squares_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const step_scalars* now;
   float* squares;
 
@@ -299,7 +299,7 @@ struct restart_squares_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
-    const auto c = numbers[t.tensor].c;
+    const auto c = scalars[t.tensor].c;
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const auto s = c.template next_variance<L>(L::set(0.0F), gradient.load(k));
       L::store(squares + (t.word + k) * 32, s);
@@ -329,7 +329,7 @@ class following_rule : public moments_rule<B, Options> {
   /// What a rank keeps of its own.
   struct kept_squares {
     float_buffer squares;  ///< of its gradients since the last refresh, as v takes them; between
-                           ///< `follow` and `restart` see `held`
+                           ///< `follow` and `restart` see `rescaled`
     float_buffer sums;     ///< work space: what travels beside them, sums of this step's gradient
                            ///< first; by word the part of all squares that is left in the mean
                            ///< gradient; that of all
@@ -341,10 +341,10 @@ class following_rule : public moments_rule<B, Options> {
     variance_norm_ = backend_.template make_buffer<double>(1);
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
-  [[nodiscard]] moments_seen seen(const step_plan& plan) const {
+  [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || (frozen_ && keeps_squares())};
   }
-  /// ||v||_1 after `refresh`. Waits for the backend.
+  /// ||v||_1 after `dense_update`. Waits for the backend.
   template <class At>
   [[nodiscard]] double variance_norm(const At& at) {
     return detail::sum_of_tiles(at, variance_norm_.data());
@@ -386,7 +386,7 @@ class following_rule : public moments_rule<B, Options> {
   /// What the ranks average in a refresh: the squares kept since the last one, and a sketch of this
   /// step's gradient. 4 bytes read per element.
   template <class P, class G>
-  [[nodiscard]] detail::squares_message squares(const tiled<B, P, G>& at) {
+  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at) {
     float *const sums = kept_.sums.data(), *const each =
                                                sums + detail::sketch_floats * at.n_tiles();
     backend_.launch(at.n_tiles(),
@@ -397,44 +397,45 @@ class following_rule : public moments_rule<B, Options> {
   /// From the mean of that, on its axis: the part of squares that is left in the mean gradient, and
   /// the norm of that, as far as the sketch knows it.
   template <class SquaresView, class P, class G>
-  void learn(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>& at,
-             step_scalars* now) {
+  void take_mean_squares(const SquaresView& mean, const step_context<B, P, G>& its,
+                         const step_context<B, P, G>& at, step_scalars* now) {
     float* const sums = kept_.sums.data();
     const float* const each = sums + detail::sketch_floats * at.n_tiles();
     const std::size_t end = its.axis.tensor_tiles().back().begin;
-    its.commit(its.n_tiles() - end,
+    its.launch(its.n_tiles() - end,
                detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sums});
-    at.commit(detail::sketch_squares_kernel{sums, detail::sketch_floats / word_elements, at.sums});
-    at.commit(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),
+    at.launch(detail::sketch_squares_kernel{sums, detail::sketch_floats / word_elements, at.sums});
+    at.launch(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),
                                            ratio(), now});
-    at.commit(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(), parts()});
+    at.launch(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(), parts()});
   }
-  /// v from the mean squares, on their axis: its inverse; and who is live. What is kept of squares
-  /// becomes the ratios of `held`, until `restart`. One pass, 14 bytes per element.
+  /// v from the mean squares, on their axis: its inverse; and who is active. What is kept of
+  /// squares becomes the ratios of `rescaled`, until `restart`. One pass, 14 bytes per element.
   template <class SquaresView, class P, class G>
-  void follow(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>&,
-              std::uint32_t* live) {
+  void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
+                        const step_context<B, P, G>&, std::uint32_t* active) {
     const std::size_t end = its.axis.tensor_tiles().back().begin;
-    its.commit(end,
+    its.launch(end,
                detail::followed_variance_kernel<SquaresView>{
-                   mean, its.tiles, live, v_.data(), kept_.squares.data(), parts(), its.numbers});
+                   mean, its.tiles, active, v_.data(), kept_.squares.data(), parts(), its.scalars});
   }
   /// After `follow`: the residual in new units.
   template <class View, class At>
-  [[nodiscard]] detail::rescaled_direction<View> held(const View& agreed, const At& at) const {
-    return {agreed, kept_.squares.data(), at.numbers};
+  [[nodiscard]] detail::rescaled_direction<View> rescaled(const View& previous,
+                                                          const At& at) const {
+    return {previous, kept_.squares.data(), at.scalars};
   }
   /// Begins to keep squares anew, with this step's gradient. 8 bytes per element.
   template <class P, class G>
-  void restart(const tiled<B, P, G>& at) {
-    at.commit(detail::restart_squares_kernel<P, G>{at.tiles, at.tensors, at.numbers, at.now,
+  void restart_squares(const step_context<B, P, G>& at) {
+    at.launch(detail::restart_squares_kernel<P, G>{at.tiles, at.tensors, at.scalars, at.now,
                                                    kept_.squares.data()});
   }
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
-  [[nodiscard]] momentum_message<View, P, G> message(const View& agreed,
-                                                     const tiled<B, P, G>& at) const {
-    return {agreed, at.tensors, at.numbers, at.now, inverse()};
+  [[nodiscard]] momentum_message<View, P, G> message(const View& previous,
+                                                     const step_context<B, P, G>& at) const {
+    return {previous, at.tensors, at.scalars, at.now, inverse()};
   }
   /// After `frozen_`: refuses messages of other units, and, where its state `differs` with that, of
   /// a v that follows or does not.
@@ -469,7 +470,7 @@ class following_rule : public moments_rule<B, Options> {
             "checkpoint: it has no squares of gradients, since it was saved with refreshes 0; ",
             "load it with refreshes 0"));
       }
-      a.put_aside(kept_.sums);
+      a.back_up(kept_.sums);
       if (!keeps_squares()) kept_.squares = {};
       if (kept && keeps_squares()) kept_.sums = make_sums();
     }

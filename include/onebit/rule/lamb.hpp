@@ -102,21 +102,21 @@ class lamb_rule : public following_rule<B, lamb_options> {
     factors_ = backend_.template make_buffer<float>(n_tensors);
   }
   /// Of v's, too, after the freeze: in the paper's form it is that of the second variance then.
-  [[nodiscard]] moments_seen seen(const step_plan&) const {
+  [[nodiscard]] moments_updated updated(const step_plan&) const {
     return {options_.bias_correction, true, true};
   }
   /// The dense step, from the agreed gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
-  void refresh(const View& gradient, const tiled<B, P, G>& at) {
+  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     prepare_sums(at.n_tiles());
-    at.commit(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.numbers,
+    at.launch(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.scalars,
                                                       m_.data(), v_.data(), at.sums, sums_a_.data(),
                                                       sums_b_.data()});
-    at.commit(layers_.size(),
+    at.launch(layers_.size(),
               detail::lamb_coefficient_kernel<P, G>{
                   at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(), layers_.data(),
                   options_.min_coeff, options_.max_coeff, options_.coeff_beta});
-    at.commit(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.numbers, m_.data(),
+    at.launch(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.scalars, m_.data(),
                                                      v_.data(), layers_.data(), at.now});
   }
   /// See following_rule: 64 floats a tile more.
@@ -124,21 +124,21 @@ class lamb_rule : public following_rule<B, lamb_options> {
     return base::n_beside(axis) + detail::sketch_floats * axis.tiles().size();
   }
 
-  /// Freezes v: fills `live`, hands m over. In the paper's form a copy of m, scaled so that all
+  /// Freezes v: fills `active`, hands m over. In the paper's form a copy of m, scaled so that all
   /// layers have one RMS (their common scale then fits all), and keeps m for the first compressed
   /// step.
   template <class At>
-  [[nodiscard]] handover<float_buffer> freeze(std::uint32_t* live, const At& at) {
+  [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
     if (options_.keeps_squares) {
       auto kept = make_kept();
       sketch_ = std::move(kept.sketch);
       kept_ = std::move(kept);
       restart_sketch();
-      backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, m_.data(),
-                                                          v_.data(), live, true});
+      backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(),
+                                                          v_.data(), active, true});
       for (auto* s : {&sums_a_, &sums_b_}) *s = {};
       frozen_ = true;
-      return {std::move(m_), nullptr, at.numbers};
+      return {std::move(m_), nullptr, at.scalars};
     }
     auto copy = make_floats(), fresh = make_floats();
     auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
@@ -152,26 +152,26 @@ class lamb_rule : public following_rule<B, lamb_options> {
     backend_.launch(keep_m.launches(), keep_m);
     const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     backend_.launch(keep_v.launches(), keep_v);
-    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.numbers, copy.data(),
-                                                        v_.data(), live, false});
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, copy.data(),
+                                                        v_.data(), active, false});
     fresh_ = std::move(fresh);
     for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
     frozen_ = true;
-    return {std::move(copy), factors_.data(), at.numbers};
+    return {std::move(copy), factors_.data(), at.scalars};
   }
 
   /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
   /// Coefficients go on from their averages.
   template <class View, class At>
-  void thaw(const View& agreed, const At& at) {
+  void thaw(const View& previous, const At& at) {
     auto m = make_floats();
     using unscaled = detail::lamb_unscaled_view<View>;
-    backend_.launch(at.n_tiles(), detail::thaw_kernel<unscaled>{{agreed, layers_.data()},
+    backend_.launch(at.n_tiles(), detail::thaw_kernel<unscaled>{{previous, layers_.data()},
                                                                 at.tiles,
-                                                                at.live,
+                                                                at.active,
                                                                 m.data(),
                                                                 v_.data(),
-                                                                at.numbers,
+                                                                at.scalars,
                                                                 base::directions()});
     m_ = std::move(m);
     fresh_ = {};
@@ -184,7 +184,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
   /// Hands over what was agreed, for an exchange that starts with v frozen; keeps it for the first
   /// compressed step, as `freeze` does.
   template <class View, class At>
-  [[nodiscard]] handover<float_buffer> resume(const View& agreed, const At& at) {
+  [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
     using unscaled = detail::lamb_unscaled_view<View>;
     // until a compressed step has been made nothing was agreed, and m is still here
     const bool has_m = m_.size() > 0 || options_.keeps_squares;
@@ -193,15 +193,15 @@ class lamb_rule : public following_rule<B, lamb_options> {
     for (auto* flat : {&m, &copy}) {
       if (flat->size() == 0) continue;
       backend_.launch(at.n_tiles(), detail::flatten_kernel<unscaled>{
-                                        {agreed, layers_.data()}, at.tiles, flat->data()});
+                                        {previous, layers_.data()}, at.tiles, flat->data()});
     }
     if (!has_m) m_ = std::move(m);
-    return {std::move(copy), options_.keeps_squares ? nullptr : factors_.data(), at.numbers};
+    return {std::move(copy), options_.keeps_squares ? nullptr : factors_.data(), at.scalars};
   }
   using base::squares;
   /// As following_rule's, and the sketch.
   template <class P, class G>
-  [[nodiscard]] detail::squares_message squares(const tiled<B, P, G>& at) {
+  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at) {
     const copy_kernel copy{sketch_.data(), kept_.sums.data() + base::n_beside(at.axis),
                            sketch_.size()};
     backend_.launch(copy.launches(), copy);
@@ -209,14 +209,14 @@ class lamb_rule : public following_rule<B, lamb_options> {
   }
   /// As following_rule's, and the norms of directions.
   template <class SquaresView, class P, class G>
-  void follow(const SquaresView& mean, const tiled<B, P, G>& its, const tiled<B, P, G>& at,
-              std::uint32_t* live) {
-    base::follow(mean, its, at, live);
+  void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
+                        const step_context<B, P, G>& at, std::uint32_t* active) {
+    base::refresh_variance(mean, its, at, active);
     const float* const mean_sketch = kept_.sums.data() + base::n_beside(at.axis);
-    at.commit(
+    at.launch(
         detail::sketch_squares_kernel{mean_sketch, detail::sketch_floats / word_elements, at.sums});
-    at.commit(layers_.size(),
-              detail::sketched_direction_kernel{at.tensor_tiles, at.numbers, at.sums, base::ratio(),
+    at.launch(layers_.size(),
+              detail::sketched_direction_kernel{at.tensor_tiles, at.scalars, at.sums, base::ratio(),
                                                 layers_.data()});
   }
   /// Memory for what is kept: zeros.
@@ -235,54 +235,54 @@ class lamb_rule : public following_rule<B, lamb_options> {
   }
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed; of directions where v follows.
   template <class View, class P, class G>
-  [[nodiscard]] detail::lamb_message<View, P, G> message(const View& agreed,
-                                                         const tiled<B, P, G>& at) const {
-    return {agreed, at.tensors, at.numbers, layers_.data(), at.now, base::inverse()};
+  [[nodiscard]] detail::lamb_message<View, P, G> message(const View& previous,
+                                                         const step_context<B, P, G>& at) const {
+    return {previous, at.tensors, at.scalars, layers_.data(), at.now, base::inverse()};
   }
   /// The update: two passes, 28 bytes per element; in the paper's form over the agreed message, 28.
   template <class View, class P, class G, class Last = launch_tiles>
-  void apply(const View& heard, const View& before, const tiled<B, P, G>& at,
-             const Last& last = {}) {
+  void compressed_update(const View& latest, const View& previous, const step_context<B, P, G>& at,
+                         const Last& last = {}) {
     if (options_.keeps_squares) {
-      at.commit(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
-      at.commit(layers_.size(), detail::followed_coefficient_kernel<P, G>{
-                                    at.tensor_tiles, at.tensors, at.numbers, at.sums,
+      at.launch(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
+      at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
+                                    at.tensor_tiles, at.tensors, at.scalars, at.sums,
                                     layers_.data(), options_.min_coeff, options_.max_coeff});
     } else {
       prepare_sums(at.n_tiles());
       const float* const first = m_.size() > 0 ? m_.data() : nullptr;
-      at.commit(detail::lamb_fresh_kernel<View, P, G>{heard,
-                                                      before,
+      at.launch(detail::lamb_fresh_kernel<View, P, G>{latest,
+                                                      previous,
                                                       first,
-                                                      at.live,
+                                                      at.active,
                                                       at.tiles,
                                                       at.tensors,
-                                                      at.numbers,
+                                                      at.scalars,
                                                       layers_.data(),
                                                       {v_.data()},
                                                       fresh_.data(),
                                                       sums_a_.data(),
                                                       sums_b_.data(),
                                                       at.sums});
-      at.commit(layers_.size(), detail::lamb_factor_kernel<P, G>{
+      at.launch(layers_.size(), detail::lamb_factor_kernel<P, G>{
                                     at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
                                     at.sums, layers_.data(), options_.factor_min,
                                     options_.factor_max, options_.factor_threshold});
     }
     last(at, detail::lamb_update_kernel<View, P, G>{
-                 heard, at.tiles, at.tensors, at.numbers, layers_.data(), at.live, v_.data(),
+                 latest, at.tiles, at.tensors, at.scalars, layers_.data(), at.active, v_.data(),
                  kept_.squares.data(), sketch_.data(), at.sums, at.now});
     if (options_.keeps_squares) {
-      at.commit(layers_.size(),
+      at.launch(layers_.size(),
                 detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
     }
   }
 
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
   /// that reads m.
-  [[nodiscard]] bool must_know() const { return frozen_ && m_.size() > 0; }
+  [[nodiscard]] bool needs_outcome() const { return frozen_ && m_.size() > 0; }
   void done(const step_plan& plan, float) {
-    if (plan.exchange && must_know()) m_ = {};
+    if (plan.exchange && needs_outcome()) m_ = {};
   }
 
   /// The second variance, after the freeze.
@@ -307,7 +307,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
     a.buffer(layers_, backend_);
     a.buffer(factors_, backend_);
     if constexpr (Archive::reading) {
-      for (auto* s : {&sums_a_, &sums_b_}) a.put_aside(*s);
+      for (auto* s : {&sums_a_, &sums_b_}) a.back_up(*s);
     }
   }
 

@@ -53,7 +53,7 @@ struct lamb_moments_kernel {
   View gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   float *m, *v, *sum_v, *sum_x, *sum_u;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -65,7 +65,7 @@ struct lamb_moments_kernel {
     const auto g_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const float decay = tensor.weight_decay;
-    const tensor_numbers of = numbers[t.tensor];
+    const tensor_scalars of = scalars[t.tensor];
     auto vs = one::set(0.0F), xs = one::set(0.0F), us = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
@@ -118,7 +118,7 @@ template <class P, class G>
 struct lamb_dense_update_kernel {
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const float *m, *v;
   const lamb_layer* layers;
   const step_scalars* now;
@@ -131,7 +131,7 @@ struct lamb_dense_update_kernel {
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const float decay = tensor.weight_decay;
-    const tensor_numbers of = numbers[t.tensor];
+    const tensor_scalars of = scalars[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
       const auto m_k = L::load(m + (t.word + k) * 32);
@@ -146,22 +146,22 @@ struct lamb_dense_update_kernel {
 /// 1 / (sqrt(v) + eps), the next direction, of g inverse.
 template <class View, class P, class G>
 struct lamb_message {
-  View agreed;
+  View previous;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const lamb_layer* layers;
   const step_scalars* now;
   const float* inverse;  ///< on the flat axis, or null: momenta are sent
 
   template <class L>
   struct reader {
-    typename View::template reader<L> agreed;
+    typename View::template reader<L> previous;
     gradients_of<L, G> gradient;
     float k, inverse_k;
     moments_constants c;
     const float* inverse;
     ONEBIT_HD typename L::value operator()(std::uint32_t w, const typename L::value& base) const {
-      const auto m = L::mul(agreed(w), L::set(inverse_k));
+      const auto m = L::mul(previous(w), L::set(inverse_k));
       auto g = gradient.load(w);
       if (inverse != nullptr) g = L::mul(g, L::load(inverse + 32 * w));
       const auto next = c.template next_momentum<L>(m, g);
@@ -171,11 +171,11 @@ struct lamb_message {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const lamb_layer& layer = layers[t.tensor];
-    return {agreed.template at<L>(t, index),
+    return {previous.template at<L>(t, index),
             gradients_of<L, G>(tensors[t.tensor], t, now),
             layer.k,
             layer.inverse_k,
-            numbers[t.tensor].c,
+            scalars[t.tensor].c,
             inverse == nullptr ? nullptr : inverse + t.word * 32};
   }
 };
@@ -184,13 +184,13 @@ struct lamb_message {
 /// ||u||^2 and the largest d / (sqrt(fresh) + eps), d = sqrt(v) + eps.
 template <class View, class P, class G>
 struct lamb_fresh_kernel {
-  View agreed, before;
+  View previous, before;
   const float*
       first_momentum;  ///< of the warm-up: instead of `before` in the first compressed step
-  live_mask live;
+  active_mask active;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const lamb_layer* layers;
   flat_field inverses;  ///< 1 / d
   float *fresh, *sum_m, *sum_u, *largest;
@@ -202,11 +202,11 @@ struct lamb_fresh_kernel {
     const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
-    const auto now_at = agreed.template at<L>(t, i);
+    const auto now_at = previous.template at<L>(t, i);
     const auto before_at = before.template at<L>(t, i);
     const auto inverse_at = inverses.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
-    const tensor_numbers of = numbers[t.tensor];
+    const tensor_scalars of = scalars[t.tensor];
     const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
     const auto decay = L::set(tensor.weight_decay), m_correction = L::set(of.m_correction);
     auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
@@ -220,7 +220,7 @@ struct lamb_fresh_kernel {
       const auto inverse_d = inverse_at(k);
       const auto fresh_d = of.c.template denominator<L>(w, of.v_correction);
       const auto ratio = L::div(L::set(1.0F), L::mul(inverse_d, fresh_d));
-      const auto kept = live.template keep<L>(word, ratio);
+      const auto kept = active.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
       const auto prelim = L::mul(L::mul(m, m_correction), inverse_d);
       const auto u = L::fma(decay, params.load(k), prelim);
@@ -305,7 +305,7 @@ struct followed_coefficient_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const float* sum_x;
   lamb_layer* layers;
   double least, most;
@@ -315,7 +315,7 @@ struct followed_coefficient_kernel {
     if (tensors[i].rests) return;
     const tile_range r = tensor_tiles[i];
     lamb_layer layer = layers[i];
-    layer.sketch_bias = product(layer.sketch_bias, static_cast<double>(numbers[i].c.beta1));
+    layer.sketch_bias = product(layer.sketch_bias, static_cast<double>(scalars[i].c.beta1));
     if (layer.direction > 0) {
       const double x = sqrt(L::sum(sum_x + r.begin, r.end - r.begin)),
                    decay = static_cast<double>(tensors[i].weight_decay) * x,
@@ -335,12 +335,12 @@ struct followed_coefficient_kernel {
 /// norm. 12 bytes per element and a bit; 24 where v follows.
 template <class View, class P, class G>
 struct lamb_update_kernel {
-  View agreed;
+  View previous;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const lamb_layer* layers;
-  live_mask live;
+  active_mask active;
   const float* inverses;           ///< 1 / (sqrt(v) + eps)
   float *squares, *sketch, *sums;  ///< or null; by tile, of the agreed direction's squares
   const step_scalars* now;
@@ -351,8 +351,8 @@ struct lamb_update_kernel {
     using one = one_word<L>;
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const tensor_numbers of = numbers[t.tensor];
-    const auto agreed_at = agreed.template at<L>(t, i);
+    const tensor_scalars of = scalars[t.tensor];
+    const auto agreed_at = previous.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
@@ -379,7 +379,7 @@ struct lamb_update_kernel {
       const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
       L::store(squares + word * 32, s);
       const auto was = root_of<L>(L::load(inverses + word * 32), of.c.eps);
-      const auto root = live.template keep<L>(word, was);
+      const auto root = active.template keep<L>(word, was);
       const auto v = L::fma(s, weight, L::mul(L::mul(root, old_weight), root));
       const auto own = L::div(g, of.c.template denominator<L>(v, of.v_correction));
       for (unsigned j = 0; j < L::words; ++j) {
@@ -429,7 +429,7 @@ struct direction_growth_kernel {
 struct sketched_direction_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const float *sums, *ratio;
   lamb_layer* layers;
 
@@ -439,7 +439,7 @@ struct sketched_direction_kernel {
     L::store_scalar(&layers[i].ratio, *ratio);
     L::store_scalar(&layers[i].size, 0.0F);
     L::store_scalar(&layers[i].growth, 1.0F);
-    const auto beta1 = static_cast<double>(numbers[i].c.beta1);
+    const auto beta1 = static_cast<double>(scalars[i].c.beta1);
     const double weights = beta1 > 0 ? 1 - layers[i].sketch_bias / beta1 : 1;
     if (!(weights > 0)) return;
     const double norm = sqrt(L::sum(sums + r.begin, r.end - r.begin)) / weights;
@@ -466,7 +466,7 @@ namespace onebit::inline v0_1::detail {
 
 /// Per tile ||m||^2, and ||v||_1.
 struct lamb_size_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const tile* tiles;
   const float *m, *v;
   float *sum_m, *sum_v;
@@ -541,20 +541,20 @@ struct lamb_scaling_kernel {
 /// The momentum from what was agreed of it.
 template <class View>
 struct lamb_unscaled_view {
-  View agreed;
+  View previous;
   const lamb_layer* layers;
 
   template <class L>
   struct reader {
-    typename View::template reader<L> agreed;
+    typename View::template reader<L> previous;
     float inverse_k;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::mul(agreed(k), L::set(inverse_k));
+      return L::mul(previous(k), L::set(inverse_k));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {agreed.template at<L>(t, index), layers[t.tensor].inverse_k};
+    return {previous.template at<L>(t, index), layers[t.tensor].inverse_k};
   }
 };
 

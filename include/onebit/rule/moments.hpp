@@ -84,7 +84,7 @@ class moments_rule : public rule_defaults {
   }
   /// What the ranks average.
   template <class P, class G>
-  [[nodiscard]] gradient_message<P, G> gradient(const tiled<B, P, G>& at) const {
+  [[nodiscard]] gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
   /// Empty after the freeze, where a rule freezes.
@@ -114,7 +114,7 @@ struct variance_kernel {
   View gradient;
   const tile* tiles;
   float* v;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   bool wakes = false;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -122,8 +122,8 @@ struct variance_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const auto g = gradient.template at<L>(t, i);
-    const auto c = numbers[t.tensor].c;
-    const auto inverse = L::set(wakes ? 1 / numbers[t.tensor].v_correction : 1.0F);
+    const auto c = scalars[t.tensor].c;
+    const auto inverse = L::set(wakes ? 1 / scalars[t.tensor].v_correction : 1.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* word = v + (t.word + k) * 32;
       const auto old = L::load(word), gk = g(k);
@@ -139,22 +139,22 @@ struct variance_kernel {
 
 /// The bits of the elements that will have variance after this gradient.
 template <class View>
-struct preview_live_kernel {
+struct preview_active_kernel {
   View gradient;
   const tile* tiles;
   const float* v;
-  std::uint32_t* live;
-  const tensor_numbers* numbers;
+  std::uint32_t* active;
+  const tensor_scalars* scalars;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const auto g = gradient.template at<L>(t, i);
-    const auto c = numbers[t.tensor].c;
+    const auto c = scalars[t.tensor].c;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto next = c.template next_variance<L>(L::load(v + (t.word + k) * 32), g(k));
-      L::store_bits(live + t.word + k, L::positive(next));
+      L::store_bits(active + t.word + k, L::positive(next));
     }
   }
 };
@@ -164,17 +164,17 @@ namespace detail {
 /// v to its constant inverse 1 / (sqrt(v c) + eps), and the bits of the elements with v > 0.
 /// Elements without variance get 1, and their momentum is 0 from here on. m to what is sent of it.
 struct freeze_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const tile* tiles;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   float *m, *v;
-  std::uint32_t* live;
+  std::uint32_t* active;
   bool directions;  ///< m times the inverse is sent
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const tensor_numbers& of = numbers[t.tensor];
+    const tensor_scalars& of = scalars[t.tensor];
     const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* p = v + (t.word + k) * 32;
@@ -184,7 +184,7 @@ struct freeze_kernel {
       const auto d = of.c.template denominator<L>(variance, corrected);
       const auto inverse = L::div(one, L::select(alive, d, one));
       L::store(p, inverse);
-      L::store_bits(live + t.word + k, alive);
+      L::store_bits(active + t.word + k, alive);
       float* const m_word = m + (t.word + k) * 32;
       const auto sent = L::mul(L::load(m_word), directions ? inverse : one);
       L::store(m_word, L::keep(alive, sent));
@@ -205,19 +205,19 @@ ONEBIT_HD typename L::value root_of(const typename L::value& inverse, float eps)
 /// that have grown since v was frozen lose some momentum, for as many steps as it looks back.)
 template <class View>
 struct thaw_kernel {
-  static constexpr bool rare = true;
-  View agreed;
+  static constexpr bool one_isa = true;
+  View previous;
   const tile* tiles;
-  live_mask live;
+  active_mask active;
   float *m, *v;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   bool directions;  ///< were agreed
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const tensor_numbers& of = numbers[t.tensor];
-    const auto m_at = agreed.template at<L>(t, i);
+    const tensor_scalars& of = scalars[t.tensor];
+    const auto m_at = previous.template at<L>(t, i);
     const auto inverse = L::set(1 / correction(of.bias.v));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
@@ -225,9 +225,9 @@ struct thaw_kernel {
       const auto root = root_of<L>(was, of.c.eps), least = L::sub(zero, root);
       const auto agreed_m = directions ? L::div(m_at(k), was) : m_at(k);
       const auto at_most = L::sub(zero, L::max(agreed_m, least));
-      L::store(m + word * 32, live.template keep<L>(word, L::sub(zero, L::max(at_most, least))));
+      L::store(m + word * 32, active.template keep<L>(word, L::sub(zero, L::max(at_most, least))));
       const auto variance = L::mul(L::mul(root, root), inverse);
-      L::store(v + word * 32, live.template keep<L>(word, variance));
+      L::store(v + word * 32, active.template keep<L>(word, variance));
     }
   }
 };
@@ -235,7 +235,7 @@ struct thaw_kernel {
 /// A field, on the flat axis.
 template <class View>
 struct flatten_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   View view;
   const tile* tiles;
   float* flat;

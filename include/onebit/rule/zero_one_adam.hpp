@@ -57,7 +57,7 @@ template <class P, class G>
 struct zero_one_message {
   const float* momentum;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   const step_scalars* now;
   const float* inverse;  ///< on the flat axis, or null: momenta are summed
 
@@ -78,7 +78,7 @@ struct zero_one_message {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const tensor_numbers& of = numbers[t.tensor];
+    const tensor_scalars& of = scalars[t.tensor];
     return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
             tensor.rests ? 0.0F : now->lr * of.m_correction,
             inverse == nullptr ? nullptr : inverse + t.word * 32};
@@ -104,17 +104,17 @@ struct rescaled_sum {
 
 /// v to 1 / (sqrt(v c) + eps); and back.
 struct root_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const tile* tiles;
-  const tensor_numbers* numbers;
-  live_mask live;
+  const tensor_scalars* scalars;
+  active_mask active;
   float* v;
   bool back;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const tensor_numbers& of = numbers[t.tensor];
+    const tensor_scalars& of = scalars[t.tensor];
     const float corrected = correction(back ? of.bias.v : of.bias.v / of.since);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* const word = v + (t.word + k) * 32;
@@ -122,7 +122,7 @@ struct root_kernel {
       if (back) {
         const auto root = root_of<L>(was, of.c.eps);
         const auto square = L::mul(L::mul(root, root), L::set(1 / corrected));
-        L::store(word, live.template keep<L>(t.word + k, square));
+        L::store(word, active.template keep<L>(t.word + k, square));
       } else {
         const auto d = of.c.template denominator<L>(was, corrected);
         L::store(word, L::div(one, L::select(L::positive(was), d, one)));
@@ -137,8 +137,8 @@ struct zero_one_step_kernel {
   Field gradient;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
-  live_mask live;
+  const tensor_scalars* scalars;
+  active_mask active;
   float* m;
   const float* variance;
   bool frozen;     ///< 1 / (sqrt(v) + eps) in place of v
@@ -154,12 +154,12 @@ struct zero_one_step_kernel {
     const parameters_of<L, P> params(tensor, t);
     const auto gradient_at = gradient.template at<L>(t, i);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const tensor_numbers of = numbers[t.tensor];
+    const tensor_scalars of = scalars[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
-      const auto m_new = live.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
+      const auto m_new = active.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
       const auto m_corrected = L::mul(m_new, L::set(of.m_correction)),
                  v = L::load(variance + word * 32);
       const auto direction =
@@ -178,13 +178,13 @@ struct zero_one_step_kernel {
 };
 
 /// x, anchor and m from the agreed sum of lr c m, or of directions, since the last exchange. A
-/// tensor that has rested since then stays, and what was heard of it is dropped.
+/// tensor that has rested since then stays, and what was received of it is dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
-  View agreed;
+  View previous;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
-  const tensor_numbers* numbers;
+  const tensor_scalars* scalars;
   float *m, *anchor;
   const float* variance;
   bool frozen;              ///< 1 / (sqrt(v) + eps) in place of v: directions are summed
@@ -197,9 +197,9 @@ struct zero_one_sync_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto u_at = agreed.template at<L>(t, i);
+    const auto u_at = previous.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const tensor_numbers of = numbers[t.tensor];
+    const tensor_scalars of = scalars[t.tensor];
     if (squares != nullptr) keep_squares<L>(t, tensor, of);
     const double sum = lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : now->lr);
     if (!(sum > 0)) return;
@@ -228,7 +228,7 @@ struct zero_one_sync_kernel {
  private:
   template <class L>
   ONEBIT_HD void keep_squares(const tile& t, const tensor_entry<P, G>& tensor,
-                              const tensor_numbers& of) const {
+                              const tensor_scalars& of) const {
     const gradients_of<L, G> gradient(tensor, t, now);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* const s = squares + (t.word + k) * 32;
@@ -240,7 +240,7 @@ struct zero_one_sync_kernel {
 /// Copies the parameters to the flat axis.
 template <class P, class G>
 struct anchor_kernel {
-  static constexpr bool rare = true;
+  static constexpr bool one_isa = true;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   float* anchor;
@@ -257,14 +257,14 @@ struct anchor_kernel {
 
 }  // namespace detail
 
-/// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the carried buffer gathers
-/// u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and then
-/// x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits, since
-/// the anchor is the parameters of the last exchange, not what local steps made of them. Where v
-/// follows, the sum is of directions, lr c m / (sqrt(v c_v) + eps); what is agreed, u, moves x as
-/// it is, and m = u (sqrt(v c_v) + eps) / (c sum of lr). Decoupled weight decay acts on the anchor
-/// with the summed learning rate. A group's lr_factor scales x's steps only, so it is not part of
-/// u.
+/// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the compensated buffer
+/// gathers u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and
+/// then x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits,
+/// since the anchor is the parameters of the last exchange, not what local steps made of them.
+/// Where v follows, the sum is of directions, lr c m / (sqrt(v c_v) + eps); what is agreed, u,
+/// moves x as it is, and m = u (sqrt(v c_v) + eps) / (c sum of lr). Decoupled weight decay acts on
+/// the anchor with the summed learning rate. A group's lr_factor scales x's steps only, so it is
+/// not part of u.
 ///
 /// State: m, v, s and anchor, 16 bytes per element, without keeps_squares 12 (the accumulator is
 /// the collective's). Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its
@@ -290,7 +290,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     reaches_ = backend_.template make_buffer<float>(n);
   }
   /// m sees every step's gradient, v too, sooner or later, or only those that are averaged.
-  [[nodiscard]] moments_seen seen(const step_plan& plan) const {
+  [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
   }
   /// See following_rule: messages are sums of directions times learning rates.
@@ -300,7 +300,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   /// Where v follows, all steps up to the first that does not average are dense; v are inverse
   /// denominators from then on, and the anchor the parameters there are.
   template <class P, class G>
-  void open(step_plan& plan, float lr, std::uint64_t step, const tiled<B, P, G>& at) {
+  void begin_step(step_plan& plan, float lr, std::uint64_t step, const step_context<B, P, G>& at) {
     if (!started_ && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one_adam: step ", step,
                                           " comes before any variance; "
@@ -313,7 +313,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
       kept_ = base::make_kept();
       take_anchor(at);
       backend_.launch(at.n_tiles(),
-                      detail::root_kernel{at.tiles, at.numbers, at.live, v_.data(), false});
+                      detail::root_kernel{at.tiles, at.scalars, at.active, v_.data(), false});
       frozen_ = true;
     }
     if (plan.exchange) {
@@ -323,73 +323,74 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
   [[nodiscard]] bool dense() const { return dense_; }  ///< see rule_defaults
   /// The first step is taken again when it was skipped.
-  [[nodiscard]] bool must_know() const { return !started_; }
+  [[nodiscard]] bool needs_outcome() const { return !started_; }
 
-  /// Which elements will have variance after `refresh`.
+  /// Which elements will have variance after `dense_update`.
   template <class View, class At>
-  void preview_live(const View& gradient, const At& at, std::uint32_t* live) {
-    at.backend.launch(at.n_tiles(),
-                      preview_live_kernel<View>{gradient, at.tiles, v_.data(), live, at.numbers});
+  void preview_active(const View& gradient, const At& at, std::uint32_t* active) {
+    at.backend.launch(at.n_tiles(), preview_active_kernel<View>{gradient, at.tiles, v_.data(),
+                                                                active, at.scalars});
   }
   /// After steps in which nothing travelled: the ranks start from the parameters that there are.
   template <class View, class P, class G>
-  void resume(const View&, const tiled<B, P, G>& at) {
+  void resume(const View&, const step_context<B, P, G>& at) {
     take_anchor(at);
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
     at.backend.launch(at.n_tiles(),
-                      detail::root_kernel{at.tiles, at.numbers, at.live, v_.data(), true});
+                      detail::root_kernel{at.tiles, at.scalars, at.active, v_.data(), true});
     base::forget_kept();
     frozen_ = false;
   }
   /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
   /// parameters from which the ranks start.
   template <class View, class P, class G>
-  void refresh(const View& gradient, const tiled<B, P, G>& at) {
+  void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     if (!started_) {
-      at.commit(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+      at.launch(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
-    at.commit(variance_kernel<View>{gradient, at.tiles, v_.data(), at.numbers,
+    at.launch(variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars,
                                     started_ && options_.bias_correction});
   }
   /// The whole step, where nothing travels: Adam's, from the mean gradient.
   template <class View, class P, class G>
-  void dense_step(const View& gradient, const tiled<B, P, G>& at) {
-    refresh(gradient, at);
+  void dense_step(const View& gradient, const step_context<B, P, G>& at) {
+    dense_update(gradient, at);
     step(gradient, at, bound_of(0));
   }
   /// See RefreshingRule.
   template <class View, class At>
-  [[nodiscard]] detail::rescaled_sum held(const View&, const At&) const {
+  [[nodiscard]] detail::rescaled_sum rescaled(const View&, const At&) const {
     return detail::rescaled_sum{kept_.squares.data()};
   }
   /// What a step adds to the sum that is exchanged.
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
-                                                       const tiled<B, P, G>& at) const {
-    return {m_.data(), at.tensors, at.numbers, at.now, base::inverse()};
+                                                       const step_context<B, P, G>& at) const {
+    return {m_.data(), at.tensors, at.scalars, at.now, base::inverse()};
   }
   /// x and m from the local gradient. One pass, 24 bytes per element, 32 with squares. The learning
   /// rate counts on every rank, also on one that leaves its gradient out in a step of which no
   /// other rank hears.
   template <class P, class G>
-  void local_step(const step_plan& plan, const tiled<B, P, G>& at) {
+  void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
     step(own_gradient<P, G>{at.tensors, at.now}, at, bound_of(options_.max_step));
     const auto add = sum_of_rates(at, false);
     if (plan.local()) {
       at.backend.launch(lr_sum_.size(), add);
     } else {
-      at.commit(lr_sum_.size(), add);
+      at.launch(lr_sum_.size(), add);
     }
   }
   /// One pass, 20 bytes per element, 32 with squares.
   template <class View, class P, class G, class Last = launch_tiles>
-  void apply(const View& heard, const View&, const tiled<B, P, G>& at, const Last& last = {}) {
+  void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
+                         const Last& last = {}) {
     last(at, detail::zero_one_sync_kernel<View, P, G>{
-                 heard, at.tiles, at.tensors, at.numbers, m_.data(), anchor_.data(), v_.data(),
+                 latest, at.tiles, at.tensors, at.scalars, m_.data(), anchor_.data(), v_.data(),
                  frozen_, kept_.squares.data(), lr_sum_.data(), at.now});
-    at.commit(lr_sum_.size(), sum_of_rates(at, true));
+    at.launch(lr_sum_.size(), sum_of_rates(at, true));
   }
   void done(const step_plan& plan, float lr) {
     started_ = true;
@@ -417,18 +418,18 @@ class zero_one_rule : public following_rule<B, adam_options> {
 
  private:
   template <class P, class G>
-  void take_anchor(const tiled<B, P, G>& at) {
+  void take_anchor(const step_context<B, P, G>& at) {
     at.backend.launch(at.n_tiles(),
                       detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
   }
   template <class P, class G>
-  [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const tiled<B, P, G>& at, bool restart) {
+  [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const step_context<B, P, G>& at, bool restart) {
     return {lr_sum_.data(), at.tensors, at.now, restart};
   }
   template <class Field, class P, class G>
-  void step(const Field& gradient, const tiled<B, P, G>& at, float most) {
-    at.commit(detail::zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, at.numbers,
-                                                        at.live, m_.data(), v_.data(), frozen_,
+  void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
+    at.launch(detail::zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, at.scalars,
+                                                        at.active, m_.data(), v_.data(), frozen_,
                                                         kept_.squares.data(), at.now, most});
   }
   buffer_of<B, float> anchor_;

@@ -10,7 +10,7 @@
 #include <onebit/core/archive.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <ostream>
 #include <streambuf>
 #include <string>
@@ -22,7 +22,7 @@
 namespace onebit::inline v0_1::detail {
 
 /// What a rank says of itself when the optimizer is built.
-struct rank_card {
+struct rank_fingerprint {
   std::uint64_t n_tensors = 0;
   std::uint64_t n_elements = 0;
   std::uint64_t sizes_digest = 0;
@@ -32,7 +32,7 @@ struct rank_card {
   std::uint32_t number = 0;      ///< of the optimizer among those of its process: may differ
   char name[472] = {};           ///< algorithm and options
 
-  friend bool operator==(const rank_card& a, const rank_card& b) {
+  friend bool operator==(const rank_fingerprint& a, const rank_fingerprint& b) {
     return a.n_tensors == b.n_tensors && a.n_elements == b.n_elements &&
            a.sizes_digest == b.sizes_digest && a.parameter_digest == b.parameter_digest &&
            a.slot_bytes == b.slot_bytes && a.rejected == b.rejected &&
@@ -40,11 +40,10 @@ struct rank_card {
   }
 };
 
-[[nodiscard, gnu::cold]] inline rank_card make_card(std::string name,
-                                                    const std::vector<std::size_t>& sizes,
-                                                    std::uint64_t parameter_digest,
-                                                    std::size_t slot_bytes) {
-  rank_card card;
+[[nodiscard, gnu::cold]] inline rank_fingerprint make_fingerprint(
+    std::string name, const std::vector<std::size_t>& sizes, std::uint64_t parameter_digest,
+    std::size_t slot_bytes) {
+  rank_fingerprint card;
   digest d;
   for (const std::size_t n : sizes) {
     d.add(static_cast<std::uint64_t>(n));
@@ -88,10 +87,12 @@ struct rank_card {
 }
 
 /// In what `odd` differs from `usual`, in words.
-[[nodiscard, gnu::cold]] inline std::string difference(const rank_card& odd, int odd_rank,
-                                                       const rank_card& usual, int usual_rank) {
+[[nodiscard, gnu::cold]] inline std::string difference(const rank_fingerprint& odd,
+                                                       int mismatched_rank,
+                                                       const rank_fingerprint& usual,
+                                                       int usual_rank) {
   const auto both = [&](text_part a, text_part b) {
-    return join(6, {"rank ", odd_rank, " has ", a, ", rank ", usual_rank, " has ", b});
+    return join(6, {"rank ", mismatched_rank, " has ", a, ", rank ", usual_rank, " has ", b});
   };
   if (std::strcmp(odd.name, usual.name) != 0) {
     return both(differing_part(odd.name, usual.name), differing_part(usual.name, odd.name));
@@ -122,11 +123,11 @@ struct rank_card {
 }
 
 /// Collective.
-[[nodiscard, gnu::cold]] inline std::vector<rank_card> gather_cards(wire& comm,
-                                                                    const rank_card& mine) {
-  std::vector<rank_card> cards(static_cast<std::size_t>(comm.size()));
+[[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_cards(
+    communicator& comm, const rank_fingerprint& mine) {
+  std::vector<rank_fingerprint> cards(static_cast<std::size_t>(comm.size()));
   comm.host_all_gather(&mine, cards.data(), sizeof mine);
-  for (rank_card& card : cards)
+  for (rank_fingerprint& card : cards)
     card.name[sizeof card.name - 1] = '\0';  // another rank's may not end
   return cards;
 }
@@ -149,8 +150,9 @@ template <class T>
 
 /// Collective: compares the cards of all ranks. All throw rank_mismatch when one differs, naming
 /// the rank that is in the minority. The number that rank 0 gave.
-[[gnu::cold]] inline std::uint32_t roll_call(wire& comm, const rank_card& mine) {
-  const std::vector<rank_card> cards = gather_cards(comm, mine);
+[[gnu::cold]] inline std::uint32_t compare_fingerprints(communicator& comm,
+                                                        const rank_fingerprint& mine) {
+  const std::vector<rank_fingerprint> cards = gather_cards(comm, mine);
   const std::size_t size = cards.size();
   const std::string where = comm.where();
   for (std::size_t r = 0; r < size; ++r) {
@@ -169,15 +171,15 @@ template <class T>
 }
 
 /// Collective: tells the other ranks, which wait in their roll call, that this one takes no part.
-[[gnu::cold]] inline void tell_rejection(wire& comm) {
-  rank_card card;
+[[gnu::cold]] inline void tell_rejection(communicator& comm) {
+  rank_fingerprint card;
   card.rejected = 1;
   (void)gather_cards(comm, card);
 }
 /// Runs f, which checks this rank's input. When it throws, tells the other ranks before the
 /// exception goes on.
 template <class F>
-[[gnu::cold]] auto attend(wire& comm, const F& f) {
+[[gnu::cold]] auto collective_try(communicator& comm, const F& f) {
   try {
     return f();
   } catch (...) {
@@ -224,13 +226,13 @@ template <class E>
 /// What a rank says of itself.
 struct common_digests {
   std::uint64_t parameters = 0;
-  std::uint64_t state = 0;   ///< the rule's
-  std::uint64_t agreed = 0;  ///< in the last exchange
+  std::uint64_t state = 0;     ///< the rule's
+  std::uint64_t previous = 0;  ///< in the last exchange
   friend bool operator==(const common_digests&, const common_digests&) = default;
 };
 
 /// Collective: all throw rank_mismatch when what one says after a step differs from what most say.
-[[gnu::cold]] inline void compare_digests(wire& comm, std::uint64_t step,
+[[gnu::cold]] inline void compare_digests(communicator& comm, std::uint64_t step,
                                           const common_digests& mine) {
   std::vector<common_digests> all(static_cast<std::size_t>(comm.size()));
   comm.host_all_gather(&mine, all.data(), sizeof mine);
@@ -264,11 +266,11 @@ template <class E>
   e.rule.archive(writer);
   mine.state = state.value();
   if (e.compressed.started() && E::keeps_agreed) {
-    const auto flat = e.compressed.sender().flatten(e.compressed.agreed(e.mask()));
-    digest agreed;
+    const auto flat = e.compressed.sender().flatten(e.compressed.previous(e.mask()));
+    digest previous;
     read_on_host(e.backend(), flat.data(), flat.size(),
-                 [&](const float* p, std::size_t n) { agreed.add(p, n * sizeof *p); });
-    mine.agreed = agreed.value();
+                 [&](const float* p, std::size_t n) { previous.add(p, n * sizeof *p); });
+    mine.previous = previous.value();
   }
   compare_digests(e.comm, e.step, mine);
 }

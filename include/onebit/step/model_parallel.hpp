@@ -10,7 +10,7 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/step_state.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -60,11 +60,12 @@ struct hear_group_kernel {
       own += static_cast<double>(w.own_norm) * static_cast<double>(w.own_norm);
       if (w.number == now->number && w.plan == plan) continue;
       skip = 1;
-      if (now->odd_rank != 0) continue;
-      L::store_scalar(&now->odd_rank, r + 1);
-      L::store_scalar(&now->odd_in, w.number == now->number ? odd::part : odd::step);
-      L::store_scalar(&now->odd_word, w.number);
-      L::store_scalar(&now->own_word, now->number);
+      if (now->mismatched_rank != 0) continue;
+      L::store_scalar(&now->mismatched_rank, r + 1);
+      L::store_scalar(&now->mismatched_in,
+                      w.number == now->number ? mismatch::part : mismatch::step);
+      L::store_scalar(&now->their_value, w.number);
+      L::store_scalar(&now->own_value, now->number);
     }
     L::store_scalar(&now->skip, skip);
     if (!norms) return;
@@ -82,7 +83,7 @@ template <class B>
 class model_parallel_group {
  public:
   model_parallel_group() = default;
-  [[gnu::cold]] model_parallel_group(wire w, B& backend)
+  [[gnu::cold]] model_parallel_group(communicator w, B& backend)
       : wire_(std::move(w)),
         own_(backend.template make_buffer<model_parallel_word>(1)),
         all_(backend.template make_buffer<model_parallel_word>(
@@ -94,8 +95,8 @@ class model_parallel_group {
   /// over the group, if there is one: 1 all_gather of 20 bytes. Parts that have found in this step
   /// that they do different things meet no more in it: one may have less to meet for. (What runs
   /// behind the host does not know yet.)
-  [[gnu::cold]] void meet(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
-                          double largest_norm) {
+  [[gnu::cold]] void reduce(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
+                            double largest_norm) {
     if (empty() || parted_) return;
     backend.launch(1, tell_group_kernel{now, own_.data(), plan});
     wire_->all_gather(own_.data(), all_.data(), sizeof(model_parallel_word));
@@ -135,7 +136,7 @@ class model_parallel_group {
   }
 
  private:
-  std::optional<wire> wire_;
+  std::optional<communicator> wire_;
   buffer_of<B, model_parallel_word> own_, all_;
   std::vector<double> terms_;  ///< of `sum`, by rank
   std::exception_ptr lost_;
@@ -147,8 +148,8 @@ template <class E>
 [[nodiscard]] double variance_norm_of_all(E& e) {
   step_scalars now;
   e.backend().copy_out(&now, e.now(), 1);
-  return e.others.sum(e.rule.variance_norm(e.at_average()) *
-                      static_cast<double>(detail::correction(now.bias.v)));
+  return e.model_parts.sum(e.rule.variance_norm(e.at_average()) *
+                           static_cast<double>(detail::correction(now.bias.v)));
 }
 
 }  // namespace onebit::inline v0_1

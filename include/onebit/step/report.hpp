@@ -10,7 +10,7 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/step_state.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -125,10 +125,10 @@ template <class T>
   return text + "}";
 }
 
-/// Measures one step over a wire.
+/// Measures one step over a communicator.
 class step_meter {
  public:
-  step_meter(const wire& comm, phase p, std::uint64_t step, std::uint64_t across)
+  step_meter(const communicator& comm, phase p, std::uint64_t step, std::uint64_t across)
       : comm_(&comm), before_(comm.sent()), across_(across) {
     report_.step = step;
     report_.phase = p;
@@ -137,7 +137,7 @@ class step_meter {
   void enter() { start_ = clock::now(); }
   void leave() { before_agreed_ += clock::now() - start_; }
   /// The exchange is over, the update begins.
-  void agreed() { agreed_ = clock::now(); }
+  void previous() { agreed_ = clock::now(); }
 
   /// The report; `across` is what was sent to other nodes up to now; a negative norm is unknown.
   [[nodiscard]] report finish(outcome o, std::uint64_t across, float gradient_norm) {
@@ -159,7 +159,7 @@ class step_meter {
 
  private:
   using clock = std::chrono::steady_clock;
-  const wire* comm_;
+  const communicator* comm_;
   traffic before_;
   std::uint64_t across_;
   report report_;

@@ -16,7 +16,7 @@
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
 #include <onebit/step/tensors.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -62,7 +62,7 @@ struct engine {
   using B = backend_type;
   static_assert(Rule<R>,
                 "onebit: this type is no Rule: derive from rule_defaults and write backend_type, "
-                "backend(), prepare(axis), gradient(at), refresh(mean, at), state_bytes() and "
+                "backend(), prepare(axis), gradient(at), dense_update(mean, at), state_bytes() and "
                 "archive(a), as in onebit/rule/adam.hpp");
   static_assert(Schedule<S>,
                 "onebit: this type is no Schedule: derive from schedule_defaults and write "
@@ -71,44 +71,44 @@ struct engine {
                 "onebit: this type is no Collective: derive from collective_defaults and write "
                 "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
   static_assert(!S::compresses || ExchangeRule<R>,
-                "onebit: this schedule exchanges, but the rule has no message(agreed, at) and "
-                "apply(heard, agreed, at)");
+                "onebit: this schedule exchanges, but the rule has no message(previous, at) and "
+                "compressed_update(latest, previous, at)");
   static_assert(
       !R::refreshes || RefreshingRule<R>,
       "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "
       "as in onebit/rule/adam.hpp");
   using exchange_type = typename C::template exchange<B, R::accumulates>;
   using own_squares = own_squares_kernel<P, G>;
-  static constexpr bool scratch_gradients = mean_place<P, G>::in_gradients;  ///< for means
+  static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
   /// Whether v is refreshed from the ranks' own squares.
   static constexpr bool follows = R::refreshes && S::compresses;
   static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
-  static constexpr bool carries = sender_type::carries;
+  static constexpr bool has_residual = sender_type::has_residual;
   static constexpr bool repeats = sender_type::by_word && exchange_type::own_messages;
   using undo_type = std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>;
 
   /// Collective: all ranks throw when one rejects its input.
-  [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, wire w, R own_rule,
+  [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, communicator w, R own_rule,
                        S own_schedule, const C& collective, dense_sum sum)
       : comm(std::move(w)),
         rule(std::move(own_rule)),
-        tensors(
-            detail::attend(comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); }),
-            rule.backend()),
+        tensors(detail::collective_try(
+                    comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); }),
+                rule.backend()),
         schedule(std::move(own_schedule)),
         policy(collective),
-        average(detail::attend(comm,
-                               [&] {
-                                 return decltype(average)(
-                                     resolved<G>(sum), comm, rule.backend(), tensors.sizes,
-                                     buckets_of_means(tensors.sizes, collective.bucket_elements));
-                               })),
+        average(detail::collective_try(
+            comm,
+            [&] {
+              return decltype(average)(resolved<G>(sum), comm, rule.backend(), tensors.sizes,
+                                       buckets_of_means(tensors.sizes, collective.bucket_elements));
+            })),
         compressed(bind(collective)),
         squares(average_of_squares(collective.bucket_elements)),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
         announced(tensors.size(), 0) {
-    detail::attend(comm, [&] {
+    detail::collective_try(comm, [&] {
       for (std::size_t g = 0; g < tensors.options.size(); ++g) {
         tensors.set_group(g, tensors.options[g], rule, comm.where());
       }
@@ -117,10 +117,10 @@ struct engine {
   }
 
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
-    return rule.state_bytes() + undo.bytes() + live.bytes() + compressed.state_bytes();
+    return rule.state_bytes() + undo.bytes() + active.bytes() + compressed.state_bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return tensors.bytes() + live.next_bytes() + average.work_bytes() + squares.work_bytes() +
+    return tensors.bytes() + active.next_bytes() + average.work_bytes() + squares.work_bytes() +
            compressed.work_bytes();
   }
   /// Why a step with these numbers cannot be; empty: it can.
@@ -128,11 +128,12 @@ struct engine {
     return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale,
                                   comm.where());
   }
-  /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
-  [[nodiscard, gnu::cold]] std::uint32_t terms(float lr, float inverse_loss_scale,
-                                               const step_plan& plan) const {
+  /// A digest of what the ranks must be local_steps_digest alike for a step, and were in the local
+  /// steps before.
+  [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,
+                                                   const step_plan& plan) const {
     digest d;
-    d.add(told);
+    d.add(local_steps_digest);
     d.add(lr);
     d.add(inverse_loss_scale);
     for (const bool b : {plan.average_gradient, plan.average_squares, plan.exchange, plan.frozen})
@@ -143,29 +144,29 @@ struct engine {
   /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
   [[gnu::cold]] void prepare(std::uint32_t number) {
     step_scalars s;
-    s.optimizer = number % slot_place::n_optimizers;
+    s.optimizer = number % message_tag::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
     if constexpr (follows) rule.prepare_squares(compressed.axis(), R::n_beside(compressed.axis()));
     if constexpr (LocalRule<R>) {
-      if (WakingRule<R>) live = {make_mask(), make_mask()};
+      if (WakingRule<R>) active = {make_mask(), make_mask()};
       if (compressed.travels()) start_compressed();
     }
   }
 
   [[nodiscard]] B& backend() { return rule.backend(); }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
-  [[nodiscard]] live_mask mask() const { return {live.current()}; }
+  [[nodiscard]] active_mask mask() const { return {active.current()}; }
   /// What a rule sees, on the axis of either exchange.
-  [[nodiscard]] tiled<B, P, G> at_average(live_mask elements = {}) {
-    return average.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+  [[nodiscard]] step_context<B, P, G> at_average(active_mask elements = {}) {
+    return average.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
-  [[nodiscard]] tiled<B, P, G> at(live_mask elements) {
-    return compressed.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+  [[nodiscard]] step_context<B, P, G> at(active_mask elements) {
+    return compressed.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
-  [[nodiscard]] tiled<B, P, G> at_squares(live_mask elements = {}) {
-    return squares.sender().at(tensors.table.data(), tensors.numbers.data(), now(), elements);
+  [[nodiscard]] step_context<B, P, G> at_squares(active_mask elements = {}) {
+    return squares.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
   [[nodiscard]] undo_type undo_space() { return undo_type::from(undo.data()); }
   /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
@@ -183,7 +184,7 @@ struct engine {
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
   /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
-  [[gnu::cold]] void follow([[maybe_unused]] const step_plan& plan) {
+  [[gnu::cold]] void enter_phase([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       if (!R::local_steps && plan.average_gradient == plan.exchange) {
         refuse("neither averages nor exchanges, or does both: not every rule can");
@@ -198,37 +199,38 @@ struct engine {
       }
       if (plan.exchange && !compressed.started()) start_compressed();
       if constexpr (follows) {
-        if (plan.average_squares && squares.prepare()) ++generation;
+        if (plan.average_squares && squares.prepare()) ++graph_epoch;
       }
     }
-    if (plan.average_gradient && average.prepare(mean_place_in(plan))) ++generation;
+    if (plan.average_gradient && average.prepare(mean_destination_in(plan))) ++graph_epoch;
   }
   /// From the compressed phase back to dense steps, of one rank alone.
   [[gnu::cold]] void thaw() {
     // after a refresh what was agreed is in units of the old v: none of it is taken
     const auto none = refreshed ? make_mask() : decltype(make_mask()){};
-    rule.thaw(compressed.agreed(refreshed ? live_mask{none.data()} : mask()), at(mask()));
+    rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at(mask()));
     compressed.start({}, {});  // gives its memory back
-    live.set_current({});
+    active.set_current({});
   }
-  void advance(const step_plan& plan, float lr) {
-    told = plan.local() ? terms(lr, 1, plan) : 0;  // its loss scale is a rank's own
+  void count_step(const step_plan& plan, float lr) {
+    local_steps_digest =
+        plan.local() ? digest_of(lr, 1, plan) : 0;  // its loss scale is a rank's own
     if (lr > 0) last_lr = lr;
     ++step;
   }
   /// After a step that was the last for a while to average gradients: gives its memory back.
-  void rest() noexcept {
+  void release_averages_memory() noexcept {
     release_averages();
-    ++generation;
+    ++graph_epoch;
   }
 
   /// Where means go in a step with this plan: to the gradients, unless these are read once more.
-  [[nodiscard]] mean_place<P, G> mean_place_in(const step_plan& plan) const {
+  [[nodiscard]] mean_destination<P, G> mean_destination_in(const step_plan& plan) const {
     const bool once_more = plan.exchange || (R::local_steps && compressed.travels());
     return {scratch_gradients && !once_more ? tensors.table.data() : nullptr};
   }
   [[nodiscard]] auto mean(const step_plan& plan) {
-    return average.heard(now(), mean_place_in(plan));
+    return average.latest(now(), mean_destination_in(plan));
   }
   /// What is averaged.
   [[nodiscard]] auto mean_message() { return rule.gradient(at_average()); }
@@ -244,9 +246,9 @@ struct engine {
     if constexpr (follows) rule.archive_squares(a);
     if constexpr (S::compresses) {
       compressed.archive(a, keeps_agreed);
-      const bool masked =
-          (LocalRule<R> && WakingRule<R>) || ((FreezingRule<R> || carries) && compressed.started());
-      live.archive(a, backend(), masked ? average.axis().n_words() : 0);
+      const bool masked = (LocalRule<R> && WakingRule<R>) ||
+                          ((FreezingRule<R> || has_residual) && compressed.started());
+      active.archive(a, backend(), masked ? average.axis().n_words() : 0);
     }
     if constexpr (Archive::reading) {
       const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
@@ -262,41 +264,41 @@ struct engine {
     if (repeats || !compressed.needs_undo() || undo.size() > 0) return;
     undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
   }
-  /// All elements, from here on: padding must not be carried. Fills the mask; only launches.
-  [[gnu::cold]] void all_take_part(buffer_of<B, std::uint32_t>&& elements) {
+  /// All elements, from here on: padding must not enter residuals. Fills the mask; only launches.
+  [[gnu::cold]] void activate_all(buffer_of<B, std::uint32_t>&& elements) {
     const auto axis = at_average();
     backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
-                     all_live_kernel{axis.tiles, elements.data()});
-    take_part(std::move(elements));
+                     all_active_kernel{axis.tiles, elements.data()});
+    set_active(std::move(elements));
   }
   [[gnu::cold]] void adopt() {
-    if (live.size() > 0) compressed.count_live(mask());
+    if (active.size() > 0) compressed.count_active(mask());
     release_averages();
-    told = 0;
+    local_steps_digest = 0;
     alike = !R::local_steps;
-    ++generation;
+    ++graph_epoch;
   }
 
-  wire comm;
+  communicator comm;
   R rule;
   tensor_table<B, P, G> tensors;
   S schedule;
   C policy;
-  dense<B, mean_place<P, G>> average;
+  dense_average<B, mean_destination<P, G>> average;
   exchange_type compressed;
   std::conditional_t<follows, squares_average<B>, no_squares> squares;
-  buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
-  two_sided<B, std::uint32_t> live;    ///< which elements have variance, one bit each
-  buffer_of<B, float> undo;            ///< what an encode pass overwrites, where it does
-  std::vector<char> announced;         ///< by tensor, in this step: its gradients are final
-  model_parallel_group<B> others;      ///< the ranks with the other parts of the model
+  buffer_of<B, step_scalars> scalars;   ///< one: the step in progress
+  two_sided<B, std::uint32_t> active;   ///< which elements have variance, one bit each
+  buffer_of<B, float> undo;             ///< what an encode pass overwrites, where it does
+  std::vector<char> announced;          ///< by tensor, in this step: its gradients are final
+  model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t step = 0;
-  bool alike = true;       ///< the ranks' parameters: not between two exchanges with local steps
-  std::uint32_t told = 0;  ///< digest of the local steps since the ranks last spoke
-  float last_lr = 1;       ///< the last one that was not 0
-  bool refreshed = false;  ///< v, in the last step
-  std::uint64_t generation = 0;  ///< changes when a step uses other memory than the one before
+  bool alike = true;  ///< the ranks' parameters: not between two exchanges with local steps
+  std::uint32_t local_steps_digest = 0;  ///< digest of the local steps since the ranks last spoke
+  float last_lr = 1;                     ///< the last one that was not 0
+  bool refreshed = false;                ///< v, in the last step
+  std::uint64_t graph_epoch = 0;  ///< changes when a step uses other memory than the one before
 
  private:
   template <class Archive>
@@ -308,17 +310,17 @@ struct engine {
     a.local(s[0].noise);
     if constexpr (Archive::reading) {
       auto read = to_buffer(backend(), s);
-      a.put_aside(scalars);
+      a.back_up(scalars);
       scalars = std::move(read);
     }
     tensors.archive(a, backend());
   }
   /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
-    if (std::string terms = collective.terms(); !terms.empty()) {
-      (void)detail::roll_call(comm, detail::make_card(std::move(terms), {}, 0, 0));
+    if (std::string text = collective.agreement(); !text.empty()) {
+      (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0));
     }
-    return detail::attend(comm, [&] {
+    return detail::collective_try(comm, [&] {
       return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);
     });
   }
@@ -328,7 +330,7 @@ struct engine {
   }
   [[nodiscard, gnu::cold]] auto average_of_squares([[maybe_unused]] std::size_t bucket_elements) {
     if constexpr (follows) {
-      return detail::attend(comm, [&] {
+      return detail::collective_try(comm, [&] {
         return squares_average<B>(comm, rule.backend(), tensors.sizes,
                                   R::n_beside(compressed.axis()), bucket_elements);
       });
@@ -343,17 +345,17 @@ struct engine {
     throw invalid_input(
         detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
   }
-  void take_part(buffer_of<B, std::uint32_t>&& elements) {
+  void set_active(buffer_of<B, std::uint32_t>&& elements) {
     if (elements.size() == 0) return;
-    live.set_current(std::move(elements));
-    compressed.count_live(mask());
+    active.set_current(std::move(elements));
+    compressed.count_active(mask());
   }
   [[gnu::cold]] void start_compressed() {
     allocate_undo();
-    auto elements = carries && live.size() == 0 ? make_mask() : decltype(make_mask()){};
+    auto elements = has_residual && active.size() == 0 ? make_mask() : decltype(make_mask()){};
     compressed.start(compressed.allocate(keeps_agreed, true), {});
-    all_take_part(std::move(elements));
-    ++generation;
+    activate_all(std::move(elements));
+    ++graph_epoch;
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
@@ -363,9 +365,9 @@ struct engine {
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches
-    backend().launch(tensors.size(), detail::begin_since_kernel{tensors.numbers.data()});
-    take_part(std::move(elements));
-    ++generation;
+    backend().launch(tensors.size(), detail::begin_since_kernel{tensors.scalars.data()});
+    set_active(std::move(elements));
+    ++graph_epoch;
   }
 };
 

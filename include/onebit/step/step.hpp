@@ -26,15 +26,15 @@ namespace detail {
 
 /// Runs the last kernel of an update over all tiles, and before it, tile by tile, what the encode
 /// pass has left undone.
-template <class X, class Message, class Turn>
+template <class X, class Message, class Args>
 struct repeat_first {
   X& exchange;
   Message message;
-  Turn turn;
+  Args args;
 
   template <class At, class Kernel>
   void operator()(const At&, const Kernel& update) const {
-    exchange.repeat(message, turn, update);
+    exchange.repeat(message, args, update);
   }
 };
 
@@ -59,14 +59,14 @@ class step_in_progress {
         lr_(lr + 0.0F),  // -0 is 0
         scale_(inverse_loss_scale),
         refusal_(e.refuse(lr, inverse_loss_scale)),
-        plan_(open()),
+        plan_(prepare()),
         meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
-    const bool bad = !refusal_.empty();
-    e.backend().launch(
-        e.tensors.launches(),
-        detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_), usable_lr(),
-                                  bad ? 1.0F : scale_,
-                                  static_cast<std::uint32_t>(e.step % status_steps), terms(), bad});
+    const bool nonfinite = !refusal_.empty();
+    e.backend().launch(e.tensors.launches(),
+                       detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
+                                                 usable_lr(), nonfinite ? 1.0F : scale_,
+                                                 static_cast<std::uint32_t>(e.step % status_steps),
+                                                 digest(), nonfinite});
     for (std::size_t t = 0; t < e.tensors.size(); ++t) e.announced[t] = e.tensors.entries[t].rests;
   }
   step_in_progress(const step_in_progress&) = delete;
@@ -110,42 +110,43 @@ class step_in_progress {
   [[nodiscard, gnu::cold]] report run(step_runner run) {
     meter_.enter();
     try {
-      if (sent_early_ || e_->rule.must_know()) {
-        straight();
+      if (sent_early_ || e_->rule.needs_outcome()) {
+        run_phases();
       } else {
-        run(key(), [this] { straight(); });
+        run(key(), [this] { run_phases(); });
       }
     } catch (...) {
       take_back();
       throw;
     }
     over_ = true;
-    return conclude();
+    return report_outcome();
   }
 
  private:
   /// All that a step computes and communicates; enqueued, where the backend is behind the host.
-  [[gnu::cold]] void straight() {
+  [[gnu::cold]] void run_phases() {
     E& e = *e_;
     if (plan_.average_gradient) {
-      e.average.agree(e.mean_message(), e.now(), e.rule.max_grad_norm(), e.mean_place_in(plan_));
-      meet(true);
+      e.average.all_reduce(e.mean_message(), e.now(), e.rule.max_grad_norm(),
+                           e.mean_destination_in(plan_));
+      reduce_over_model(true);
     }
     if (refreshes() && clips()) average_squares();  // of gradients before they are clipped
-    if (previews()) preview_live();
+    if (previews()) preview_active();
     if (clips() && uses_own_gradient()) clip_own();
     if (plan_.exchange) {
-      if (!parted()) exchange();
-      meet(false);
+      if (!diverged()) exchange();
+      reduce_over_model(false);
     }
     if (refreshes() && !clips()) average_squares();
     if (plan_.local() && !clips()) require_finite();
-    meter_.agreed();
-    if (plan_.average_gradient) refresh();
-    if (plan_.exchange) apply();
+    meter_.previous();
+    if (plan_.average_gradient) dense_update();
+    if (plan_.exchange) compressed_update();
     if (!plan_.exchange) local_step();
     finish();
-    if (refreshes()) follow();
+    if (refreshes()) refresh_variance();
     const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
     e.backend().launch(e.tensors.launches(),
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
@@ -155,8 +156,8 @@ class step_in_progress {
   /// v has seen all steps up to here.
   void begin_since() {
     E& e = *e_;
-    launch_commit(e.backend(), e.now(), e.tensors.size(),
-                  detail::begin_since_kernel{e.tensors.numbers.data()});
+    launch_unless_skipped(e.backend(), e.now(), e.tensors.size(),
+                          detail::begin_since_kernel{e.tensors.scalars.data()});
   }
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
@@ -167,8 +168,8 @@ class step_in_progress {
     }
     if (plan_.exchange) end_exchange();
     if (previews()) {
-      e.live.keep(e.backend(), e.now());
-      if (e.compressed.travels()) e.compressed.count_live(e.mask());
+      e.active.keep(e.backend(), e.now());
+      if (e.compressed.travels()) e.compressed.count_active(e.mask());
     }
   }
   /// Calls the step off. Where even that fails (a device that is lost) nothing can be done.
@@ -178,35 +179,35 @@ class step_in_progress {
       e_->backend().launch(1, detail::call_off_kernel{e_->now()});
       finish();
       // the next step has not that rank
-      if (step_scalars* const now = host_view<B>(e_->now())) now->odd_rank = 0;
+      if (step_scalars* const now = host_view<B>(e_->now())) now->mismatched_rank = 0;
     } catch (...) {
     }
   }
   /// The host's part: what hangs on the outcome. It is fetched where that costs nothing, or where
   /// the next step hangs on it; the rank's own local step was done, whatever its gradient was.
-  [[nodiscard, gnu::cold]] report conclude() {
+  [[nodiscard, gnu::cold]] report report_outcome() {
     E& e = *e_;
-    const bool must_know = e.rule.must_know(), refused = !refusal_.empty();
-    const bool is_known = !B::deferred || must_know || plan_.may_end_warm_up;
+    const bool needs_outcome = e.rule.needs_outcome(), refused = !refusal_.empty();
+    const bool is_known = !B::deferred || needs_outcome || plan_.may_end_warm_up;
     outcome o = refused && is_known ? outcome::skipped : outcome::pending;
     float norm = -1;
     if (refused) {
-      (void)take_odd(e.backend(), e.now());  // what the others were told is no matter here
+      (void)take_mismatch(e.backend(), e.now());  // what the others were told is no matter here
     } else if (is_known) {
-      const step_scalars now = settle(e.backend(), e.now(), e.comm.rank(), e.comm.size());
+      const step_scalars now = fetch_scalars(e.backend(), e.now(), e.comm.rank(), e.comm.size());
       o = outcome_of(now);
       norm = gradient_norm_of(now);
     }
     if (o != outcome::skipped || plan_.local()) {
       const double size = plan_.needs_variance_norm ? variance_norm_of_all(e) : 0;
-      if (must_know) ++e.generation;
+      if (needs_outcome) ++e.graph_epoch;
       e.rule.done(plan_, usable_lr());
       e.schedule.done(e.step, usable_lr(), size);
-      if (plan_.last_average) e.rest();
+      if (plan_.last_average) e.release_averages_memory();
       e.alike = !R::local_steps || plan_.exchange || is_dense();
       e.refreshed = refreshes();
-      e.advance(plan_, usable_lr());  // where others count the step, this rank does
-      if (plan_.may_end_warm_up) tell();
+      e.count_step(plan_, usable_lr());  // where others count the step, this rank does
+      if (plan_.may_end_warm_up) warn();
     }
     if (refused) throw invalid_input(refusal_);
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
@@ -217,7 +218,7 @@ class step_in_progress {
   }
 
   /// What the schedule has to say, once.
-  [[gnu::cold]] void tell() const {
+  [[gnu::cold]] void warn() const {
     if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
     if (const std::string text = e_->schedule.warning(); !text.empty()) e_->warn(text);
   }
@@ -236,7 +237,7 @@ class step_in_progress {
         const auto axis = at();
         e.backend().launch(axis.n_tiles(), squares{axis.tiles, axis.tensors, axis.now, axis.sums});
         e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
-        if (!plan_.local()) meet(true);
+        if (!plan_.local()) reduce_over_model(true);
       }
       const auto largest = static_cast<float>(e.rule.max_grad_norm());
       e.backend().launch(1, clip_own_kernel{e.now(), largest});
@@ -244,75 +245,76 @@ class step_in_progress {
   }
   /// The other parts of the model, if there are any: they skip together, and, where this step has
   /// just learned them, `norms` become those of the whole.
-  void meet(bool norms) {
+  void reduce_over_model(bool norms) {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
                                (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U) |
                                (refreshes() ? 16U : 0U);
-    e_->others.meet(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
+    e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
-  [[nodiscard]] bool parted() {
+  [[nodiscard]] bool diverged() {
     const step_scalars* const now = host_view<B>(e_->now());
-    return now != nullptr && now->odd_rank != 0;
+    return now != nullptr && now->mismatched_rank != 0;
   }
   void exchange() {
-    if constexpr (compresses) e_->compressed.agree(message(), turn());
+    if constexpr (compresses) e_->compressed.all_reduce(message(), args());
   }
   void end_exchange() {
-    if constexpr (compresses) e_->compressed.finish(turn());
+    if constexpr (compresses) e_->compressed.finish(args());
   }
-  void refresh() {
+  void dense_update() {
     E& e = *e_;
     if constexpr (LocalRule<R>) {
-      if (is_dense()) return e.rule.dense_step(e.mean(plan_), e.at_average(live()));
+      if (is_dense()) return e.rule.dense_step(e.mean(plan_), e.at_average(active()));
     }
-    e.rule.refresh(e.mean(plan_), e.at_average(e.mask()));
+    e.rule.dense_update(e.mean(plan_), e.at_average(e.mask()));
   }
   /// What v will follow from.
   void average_squares() {
     if constexpr (E::follows) {
-      if (parted()) return;
+      if (diverged()) return;
       E& e = *e_;
-      e.squares.agree(e.rule.squares(at()), e.now());
-      e.rule.learn(e.squares.heard(), e.at_squares(), at(), e.now());
-      if (!clips()) meet(true);  // else when the norm of the own gradient is known, too
+      e.squares.all_reduce(e.rule.squares(at()), e.now());
+      e.rule.take_mean_squares(e.squares.latest(), e.at_squares(), at(), e.now());
+      if (!clips())
+        reduce_over_model(true);  // else when the norm of the own gradient is known, too
     }
   }
   /// v follows after the exchange: what was sent is in units of the old v.
-  void follow() {
+  void refresh_variance() {
     if constexpr (E::follows) {
       E& e = *e_;
-      e.rule.follow(e.squares.heard(), e.at_squares(), at(), e.live.current());
-      e.compressed.settle(e.rule.held(e.compressed.agreed(e.mask()), at()), turn());
-      e.rule.restart(at());
+      e.rule.refresh_variance(e.squares.latest(), e.at_squares(), at(), e.active.current());
+      e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at()), args());
+      e.rule.restart_squares(at());
       begin_since();
-      e.compressed.count_live(e.mask());
+      e.compressed.count_active(e.mask());
     }
   }
   /// The update; with what the encode pass has left undone, before it.
-  void apply() {
+  void compressed_update() {
     if constexpr (compresses) {
       E& e = *e_;
-      const auto heard = e.compressed.heard(live());
-      const auto agreed = e.compressed.agreed(e.mask());
+      const auto latest = e.compressed.latest(active());
+      const auto previous = e.compressed.previous(e.mask());
       if constexpr (E::repeats) {
         const auto said = message();
-        const detail::repeat_first<typename E::exchange_type, decltype(said), decltype(turn())>
-            with_repeat{e.compressed, said, turn()};
+        const detail::repeat_first<typename E::exchange_type, decltype(said), decltype(args())>
+            with_repeat{e.compressed, said, args()};
         if constexpr (TilewiseRule<R>) {
-          return e.rule.apply(heard, agreed, at(), with_repeat);
+          return e.rule.compressed_update(latest, previous, at(), with_repeat);
         } else {
           with_repeat(at(), nothing_kernel{});
         }
       }
-      e.rule.apply(heard, agreed, at());
+      e.rule.compressed_update(latest, previous, at());
     }
   }
-  void preview_live() {
+  void preview_active() {
     if constexpr (WakingRule<R>) {
       E& e = *e_;
-      e.rule.preview_live(e.mean(plan_), e.at_average(e.mask()), e.live.next());
-      if (e_->compressed.travels()) e_->compressed.count_live(live());
+      e.rule.preview_active(e.mean(plan_), e.at_average(e.mask()), e.active.next());
+      if (e_->compressed.travels()) e_->compressed.count_active(active());
     }
   }
   /// Nobody hears of a local step: a rank whose gradient is bad leaves it out.
@@ -326,7 +328,7 @@ class step_in_progress {
   void local_step() {
     if constexpr (LocalRule<R>) {
       if (is_dense()) return;
-      if constexpr (R::accumulates) e_->compressed.accumulate(message(), turn());
+      if constexpr (R::accumulates) e_->compressed.accumulate(message(), args());
       e_->rule.local_step(plan_, at());
     }
   }
@@ -342,32 +344,32 @@ class step_in_progress {
     E& e = *e_;
     if (plan_.average_gradient) {
       for (; is_known(e.average); sent_early_ = true) {
-        e.average.send_next(e.mean_message(), e.now(), e.mean_place_in(plan_));
+        e.average.send_next(e.mean_message(), e.now(), e.mean_destination_in(plan_));
       }
     } else if constexpr (compresses) {
       // to clip, the norm of all gradients must be known
       const bool may_send = plan_.exchange && !clips();
       for (; may_send && is_known(e.compressed); sent_early_ = true) {
-        e.compressed.send_next(message(), turn());
+        e.compressed.send_next(message(), args());
       }
     }
   }
 
   /// A schedule that asks for the rate plans with one that it knows.
   [[nodiscard]] float usable_lr() const { return refusal_.empty() ? lr_ : e_->last_lr; }
-  [[nodiscard]] std::uint32_t terms() const {
-    return refusal_.empty() ? e_->terms(lr_, scale_, plan_) : ~0U;
+  [[nodiscard]] std::uint32_t digest() const {
+    return refusal_.empty() ? e_->digest_of(lr_, scale_, plan_) : ~0U;
   }
   /// The plan, and what must be done before it.
-  [[nodiscard, gnu::cold]] step_plan open() const {
-    e_->others.begin_step();
+  [[nodiscard, gnu::cold]] step_plan prepare() const {
+    e_->model_parts.begin_step();
     step_plan plan = e_->plan(usable_lr());
     const bool sends = !plan.local() && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
-    e_->tensors.take_terms(e_->backend());
+    e_->tensors.take_options(e_->backend());
     try {
-      e_->follow(plan);
-      e_->rule.open(plan, usable_lr(), e_->step, e_->at(e_->mask()));
+      e_->enter_phase(plan);
+      e_->rule.begin_step(plan, usable_lr(), e_->step, e_->at(e_->mask()));
     } catch (const invalid_input&) {
       if (!refusal_.empty()) throw invalid_input(refusal_);
       throw;
@@ -376,7 +378,7 @@ class step_in_progress {
   }
   /// Steps with the same key do the same with the same memory.
   [[nodiscard]] std::uint64_t key() const {
-    return e_->generation * 8 + (refreshes() ? 4 : 0) + (plan_.average_gradient ? 2 : 0) +
+    return e_->graph_epoch * 8 + (refreshes() ? 4 : 0) + (plan_.average_gradient ? 2 : 0) +
            (plan_.exchange ? 1 : 0);
   }
   [[nodiscard]] phase phase_of_step() const {
@@ -388,19 +390,19 @@ class step_in_progress {
   [[nodiscard]] bool previews() const {
     return WakingRule<R> && LocalRule<R> && plan_.average_gradient;
   }
-  [[nodiscard]] live_mask live() const {
-    return previews() ? live_mask{e_->live.next()} : e_->mask();
+  [[nodiscard]] active_mask active() const {
+    return previews() ? active_mask{e_->active.next()} : e_->mask();
   }
-  [[nodiscard]] auto at() const { return e_->at(live()); }
+  [[nodiscard]] auto at() const { return e_->at(active()); }
   [[nodiscard]] auto message() const {
     // a mask is for who wakes now, and has heard nothing: the message leaves out what sleeps anyway
-    return e_->rule.message(e_->compressed.agreed(before()), at());
+    return e_->rule.message(e_->compressed.previous(mask_before()), at());
   }
-  [[nodiscard]] onebit::turn<typename E::undo_type> turn() const {
-    return {e_->now(), live(), e_->undo_space(), before(), e_->rule.bound()};
+  [[nodiscard]] onebit::exchange_args<typename E::undo_type> args() const {
+    return {e_->now(), active(), e_->undo_space(), mask_before(), e_->rule.bound()};
   }
   /// Of what was carried and agreed.
-  [[nodiscard]] live_mask before() const { return previews() ? e_->mask() : live_mask{}; }
+  [[nodiscard]] active_mask mask_before() const { return previews() ? e_->mask() : active_mask{}; }
 
   E* e_;
   float lr_, scale_;
@@ -415,17 +417,17 @@ class step_in_progress {
 template <class E>
 struct running {
   template <class... Args>
-  explicit running(Args&&... args) : lasting(std::forward<Args>(args)...) {}
+  explicit running(Args&&... args) : engine(std::forward<Args>(args)...) {}
 
   /// Throws invalid_input between begin() and step().
   [[nodiscard]] E& between_steps() {
-    if (open) throw invalid_input(refusal() + lasting.comm.where());
-    return lasting;
+    if (in_progress) throw invalid_input(refusal() + engine.comm.where());
+    return engine;
   }
   /// Why nothing may be called or loaded now, without the rank; empty: it may.
   [[nodiscard, gnu::cold]] std::string refusal() const {
-    if (!open) return {};
-    return detail::message("optimizer: step ", lasting.step,
+    if (!in_progress) return {};
+    return detail::message("optimizer: step ", engine.step,
                            " has begun; call this before begin() or after step()");
   }
 
@@ -433,12 +435,12 @@ struct running {
   struct close_after {
     running& r;
     ~close_after() {
-      if (r.open->over()) r.open.reset();
+      if (r.in_progress->over()) r.in_progress.reset();
     }
   };
 
-  E lasting;
-  std::optional<step_in_progress<E>> open;
+  E engine;
+  std::optional<step_in_progress<E>> in_progress;
 };
 
 }  // namespace onebit::inline v0_1

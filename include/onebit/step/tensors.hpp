@@ -171,12 +171,12 @@ struct tensor_table : detail::flat_tensors<P, G> {
   tensor_table(flat&& tensors, B& backend)
       : flat(std::move(tensors)),
         table(to_buffer(backend, flat::entries)),
-        terms(flat::sizes.size()),
-        given(to_buffer(backend, terms)),
-        numbers(to_buffer(backend, std::vector<tensor_numbers>(terms.size()))),
-        resting(terms.size(), 0) {}
+        host_options(flat::sizes.size()),
+        given(to_buffer(backend, host_options)),
+        scalars(to_buffer(backend, std::vector<tensor_scalars>(host_options.size()))),
+        resting(host_options.size(), 0) {}
 
-  [[nodiscard]] std::size_t size() const { return terms.size(); }
+  [[nodiscard]] std::size_t size() const { return host_options.size(); }
   /// For launches by tensor whose first call does more.
   [[nodiscard]] std::size_t launches() const { return size() > 0 ? size() : 1; }
 
@@ -200,7 +200,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
           o.own.eps.value_or(of.eps)};
     if (o.own.any()) validate(name.c_str(), of, where);
     const std::size_t first = first_of(g), end = flat::group_ends[g];
-    if (built && first < end && of.eps != terms[first].of.eps) {
+    if (built && first < end && of.eps != host_options[first].of.eps) {
       throw invalid_input(name +
                           " gets another eps; a frozen v holds it, and checkpoints compare " +
                           "it: give it where the optimizer is built" + where);
@@ -208,7 +208,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     for (std::size_t t = first; t < end; ++t) {
       flat::entries[t].lr_factor = o.lr_factor;
       flat::entries[t].weight_decay = o.weight_decay;
-      terms[t].of = of;
+      host_options[t].of = of;
     }
     flat::options[g] = o;
     changed = true;
@@ -231,27 +231,27 @@ struct tensor_table : detail::flat_tensors<P, G> {
     resting[tensor] = 1;
   }
   /// Before a step: what was said goes to the backend, and what was said of one step is over.
-  [[gnu::cold]] void take_terms(B& backend) {
+  [[gnu::cold]] void take_options(B& backend) {
     for (std::size_t g = 0; g < flat::options.size(); ++g) {
       for (std::size_t t = first_of(g); t < flat::group_ends[g]; ++t) {
         const bool rests = flat::options[g].rests || resting[t] != 0;
         changed = changed || rests != flat::entries[t].rests;
         flat::entries[t].rests = rests;
-        terms[t].rests = rests ? 1 : 0;
+        host_options[t].rests = rests ? 1 : 0;
         resting[t] = 0;
       }
     }
     if (!changed) return;
     backend.copy_in(table.data(), flat::entries.data(), table.size());
-    backend.copy_in(given.data(), terms.data(), given.size());
-    backend.launch(given.size(), detail::set_terms_kernel{given.data(), numbers.data()});
+    backend.copy_in(given.data(), host_options.data(), given.size());
+    backend.launch(given.size(), detail::set_terms_kernel{given.data(), scalars.data()});
     changed = false;
   }
   /// For the kernels that begin and end a step.
   template <class R>
   [[nodiscard]] detail::moments_in_step moments_of(const R& rule, const step_plan& plan) {
-    return {given.data(), numbers.data(), static_cast<std::uint32_t>(size()), rule.own_moments(),
-            rule.seen(plan)};
+    return {given.data(), scalars.data(), static_cast<std::uint32_t>(size()), rule.own_moments(),
+            rule.updated(plan)};
   }
   [[nodiscard]] float largest_lr_factor() const {
     float most = 0;
@@ -264,51 +264,52 @@ struct tensor_table : detail::flat_tensors<P, G> {
       if (first_of(g) == flat::group_ends[g]) continue;
       d.add(flat::options[g].lr_factor);
       d.add(flat::options[g].weight_decay);
-      const moments& of = terms[first_of(g)].of;
+      const moments& of = host_options[first_of(g)].of;
       d.add(of.beta1);
       d.add(of.beta2);
       d.add(of.eps);
     }
     for (std::size_t t = 0; t < size(); ++t) {
-      if (terms[t].rests != 0) d.add(t);
+      if (host_options[t].rests != 0) d.add(t);
     }
   }
   [[nodiscard]] std::size_t bytes() const {
-    return table.bytes() + given.bytes() + numbers.bytes();
+    return table.bytes() + given.bytes() + scalars.bytes();
   }
 
   /// Numbers that last.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
-    std::vector<tensor_numbers> n(size());
-    backend.copy_out(n.data(), numbers.data(), n.size());
-    for (tensor_numbers& of : n) {
+    std::vector<tensor_scalars> n(size());
+    backend.copy_out(n.data(), scalars.data(), n.size());
+    for (tensor_scalars& of : n) {
       a.local(of.bias.m);
       a.local(of.bias.v);
       a.local(of.since);
     }
     if constexpr (Archive::reading) {
-      for (tensor_numbers& of : n) {
+      for (tensor_scalars& of : n) {
         of.m_correction = detail::correction(of.bias.m);
         of.v_correction = detail::correction(of.bias.v);
       }
       auto read = to_buffer(backend, n);
-      a.put_aside(numbers);
-      numbers = std::move(read);
+      a.back_up(scalars);
+      scalars = std::move(read);
     }
   }
   /// As after so many steps, in none of which a tensor rested.
   [[gnu::cold]] void count_steps(B& backend, std::uint64_t steps) {
-    std::vector<tensor_numbers> n(size());
-    backend.copy_out(n.data(), numbers.data(), n.size());
-    for (std::size_t t = 0; t < n.size(); ++t) n[t].bias = detail::bias_after(terms[t].of, steps);
-    backend.copy_in(numbers.data(), n.data(), n.size());
+    std::vector<tensor_scalars> n(size());
+    backend.copy_out(n.data(), scalars.data(), n.size());
+    for (std::size_t t = 0; t < n.size(); ++t)
+      n[t].bias = detail::bias_after(host_options[t].of, steps);
+    backend.copy_in(scalars.data(), n.data(), n.size());
   }
 
-  buffer_of<B, tensor_entry<P, G>> table;  ///< `entries`, where kernels see them
-  std::vector<tensor_terms> terms;         ///< by tensor: what the host says of it
-  buffer_of<B, tensor_terms> given;        ///< the same, where kernels see it
-  buffer_of<B, tensor_numbers> numbers;
+  buffer_of<B, tensor_entry<P, G>> table;    ///< `entries`, where kernels see them
+  std::vector<tensor_options> host_options;  ///< by tensor: what the host says of it
+  buffer_of<B, tensor_options> given;        ///< the same, where kernels see it
+  buffer_of<B, tensor_scalars> scalars;
   std::vector<char> resting;  ///< by tensor: in the next step
   bool changed = true;        ///< since the backend saw it
   bool built = false;         ///< from then on eps stays as it is

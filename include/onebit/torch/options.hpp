@@ -17,7 +17,7 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/param_group.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <typeinfo>
 #include <unordered_map>
@@ -69,9 +69,9 @@ using torch_groups = std::vector<param_group<any_element>>;
 
 /// What a parameter without a gradient does in a step.
 enum class undefined_gradient : std::uint8_t {
-  rests,  ///< stands still, as in torch: all ranks must have the same ones, else rank_mismatch
-  zeros,  ///< has a gradient of zeros, as with DistributedDataParallel; frozen ones rest
-  agreed  ///< rests where no rank has one, else zeros: costs an all_gather of n_tensors / 8 bytes
+  rests,    ///< stands still, as in torch: all ranks must have the same ones, else rank_mismatch
+  zeros,    ///< has a gradient of zeros, as with DistributedDataParallel; frozen ones rest
+  previous  ///< rests where no rank has one, else zeros: costs an all_gather of n_tensors / 8 bytes
 };
 
 /// What an optimizer for torch does that no options of torch's tell.
@@ -187,7 +187,7 @@ struct torch_terms {
 
 /// Sends what rank 0 has to all: n bytes, of memory that the transport carries. Collective. Costs
 /// every rank about 2 n bytes, in two collectives for 32 MB.
-[[gnu::cold]] inline void broadcast_from_0(wire& comm, const at::Tensor& dense) {
+[[gnu::cold]] inline void broadcast_from_0(communicator& comm, const at::Tensor& dense) {
   const at::NoGradGuard no_grad;
   const auto n_ranks = static_cast<std::int64_t>(comm.size());
   const auto total = static_cast<std::int64_t>(dense.nbytes());

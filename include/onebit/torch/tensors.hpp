@@ -18,7 +18,7 @@
 #include <onebit/core/error.hpp>
 #include <onebit/core/param_group.hpp>
 #include <onebit/torch/options.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
@@ -282,7 +282,7 @@ namespace detail {
 /// The parameters in the optimizer's order. `consumes`: gradients are scratch.
 class torch_tensors {
  public:
-  torch_tensors(wire comm, const torch_options& options, bool consumes)
+  torch_tensors(communicator comm, const torch_options& options, bool consumes)
       : comm_(std::move(comm)), options_(options), consumes_(consumes) {
     if (options_.overlap && consumes_) {
       throw invalid_input(
@@ -401,7 +401,7 @@ class torch_tensors {
       all_[t].is_final = announced && (!there || all_[t].size() == 0);
     }
     next_ = all_.size();
-    if (options_.undefined == undefined_gradient::agreed) {
+    if (options_.undefined == undefined_gradient::previous) {
       agree_on_missing();
     } else if (n_missing == all_.size() && n_missing > 0) {
       throw invalid_input(message("torch: none of ", n_missing,
@@ -564,7 +564,7 @@ class torch_tensors {
     return static_cast<char*>(nothing_.get()) + (consumes_ ? offsets_[t] : 0);
   }
 
-  wire comm_;
+  communicator comm_;
   torch_options options_;
   bool consumes_;
   std::vector<torch_tensor> all_;

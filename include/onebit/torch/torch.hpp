@@ -18,7 +18,7 @@
 #include <onebit/core/param_group.hpp>
 #include <onebit/step/report.hpp>
 #include <onebit/torch/tensors.hpp>
-#include <onebit/transport/wire.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -60,7 +60,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   torch_optimizer(const std::vector<group_type>& groups, const Options& defaults, T transport,
                   Make make, const torch_options& options = {})
       : Optimizer(detail::listed_once(groups), std::make_unique<Options>(defaults)),
-        tensors_(wire(transport), options, !takes_any<Make, T>) {
+        tensors_(communicator(transport), options, !takes_any<Make, T>) {
     constexpr bool any = takes_any<Make, T>;
     using P = std::conditional_t<any, any_element, float>;
     static_assert(std::is_invocable_v<Make&, const std::vector<param_group<P>>&, T>,

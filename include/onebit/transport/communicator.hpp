@@ -150,7 +150,7 @@ class line_of final : public line {
   std::vector<std::optional<typename request_of<T>::type>> requests_;
 };
 
-/// The counts of a wire; what it carries is carried by the one it was split from as well.
+/// The counts of a communicator; what it carries is carried by the one it was split from as well.
 struct traffic_ledger {
   traffic sent;
   std::shared_ptr<traffic_ledger> parent;
@@ -234,13 +234,13 @@ class request {
 
 /// Any Transport: a handle, cheap to copy; copies share the transport and the counts. An allreduce
 /// counts as the volume of a ring, 2 (W-1)/W of its bytes, whatever the transport makes of it. The
-/// counts of a wire include those of the ones split from it.
-class wire {
+/// counts of a communicator include those of the ones split from it.
+class communicator {
  public:
   template <Transport T>
-    requires(!std::same_as<T, wire>)
-  explicit wire(T transport)
-      : wire(std::make_shared<detail::line_of<T>>(std::move(transport)), nullptr) {}
+    requires(!std::same_as<T, communicator>)
+  explicit communicator(T transport)
+      : communicator(std::make_shared<detail::line_of<T>>(std::move(transport)), nullptr) {}
 
   [[nodiscard]] int rank() const { return line_->rank(); }
   [[nodiscard]] int size() const { return line_->size(); }
@@ -259,7 +259,8 @@ class wire {
   /// Of floats, or of bf16: throws invalid_input unless the transport is a HalfSummingTransport.
   template <class T>
   void all_reduce_sum(T* data, std::size_t n) {
-    if constexpr (std::same_as<T, bf16>) require_half_sums();  // also of a wire within a transport
+    if constexpr (std::same_as<T, bf16>)
+      require_half_sums();  // also of a communicator within a transport
     const timer time(*ledger_, 2 * others() * n * sizeof(T) / (others() + 1));
     line_->all_reduce_sum(data, n);
   }
@@ -290,10 +291,10 @@ class wire {
     line_->wait();
   }
 
-  /// Collective; not counted. What the new wire carries is counted by both. Throws invalid_input
-  /// where the transport is no SplittingTransport.
-  [[nodiscard]] wire split(int color, int key) const {
-    return wire(line_->split(color, key), ledger_);
+  /// Collective; not counted. What the new communicator carries is counted by both. Throws
+  /// invalid_input where the transport is no SplittingTransport.
+  [[nodiscard]] communicator split(int color, int key) const {
+    return communicator(line_->split(color, key), ledger_);
   }
   /// Collective; not counted. 0: the transport does not know.
   [[nodiscard]] int ranks_per_node() const { return line_->ranks_per_node(); }
@@ -302,8 +303,8 @@ class wire {
   using timer = detail::traffic_timer;
   using call = detail::collective_call;
 
-  [[gnu::cold]] wire(std::shared_ptr<detail::line> line,
-                     std::shared_ptr<detail::traffic_ledger> parent)
+  [[gnu::cold]] communicator(std::shared_ptr<detail::line> line,
+                             std::shared_ptr<detail::traffic_ledger> parent)
       : line_(std::move(line)), ledger_(std::make_shared<detail::traffic_ledger>()) {
     ledger_->parent = std::move(parent);
   }
@@ -319,7 +320,8 @@ class wire {
   std::shared_ptr<detail::traffic_ledger> ledger_;
 };
 
-static_assert(StartingTransport<wire> && SplittingTransport<wire> && NodeAwareTransport<wire>);
+static_assert(StartingTransport<communicator> && SplittingTransport<communicator> &&
+              NodeAwareTransport<communicator>);
 
 /// The collectives of one kind that an exchange has started in this step, in their order.
 class in_flight {
@@ -348,13 +350,13 @@ namespace detail {
 
 /// A transport as collective policy C may use it, without its type.
 template <class C, class T>
-[[nodiscard]] wire wire_of(T transport) {
+[[nodiscard]] communicator communicator_of(T transport) {
   check_transport<T>();
   check_split<C, T>();
-  if constexpr (std::is_same_v<T, wire>) {
+  if constexpr (std::is_same_v<T, communicator>) {
     return transport;
   } else {
-    return wire(std::move(transport));
+    return communicator(std::move(transport));
   }
 }
 

@@ -11,8 +11,8 @@
 #include <functional>
 #include <memory>
 #include <onebit/onebit.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <onebit/transport/staged.hpp>
-#include <onebit/transport/wire.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -35,9 +35,9 @@ namespace {
 // --- user transports: the three collectives, and each of what may be there besides
 // ----------------
 
-class bare {
+class minimal {
  public:
-  explicit bare(onebit::threads inner) : inner_(std::move(inner)) {}
+  explicit minimal(onebit::threads inner) : inner_(std::move(inner)) {}
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int size() const { return inner_.size(); }
   void all_to_all(const void* s, void* r, std::size_t n) { inner_.all_to_all(s, r, n); }
@@ -48,8 +48,8 @@ class bare {
   onebit::threads inner_;
 };
 
-struct splitting : bare {
-  using bare::bare;
+struct splitting : minimal {
+  using minimal::minimal;
   [[nodiscard]] splitting split(int color, int key) const {
     return splitting(inner_.split(color, key));
   }
@@ -70,25 +70,25 @@ struct notes {
   bool start_fails = false;
 };
 
-struct host_gathering : bare {
+struct host_gathering : minimal {
   std::shared_ptr<notes> told;
   host_gathering(onebit::threads inner, std::shared_ptr<notes> n)
-      : bare(std::move(inner)), told(std::move(n)) {}
+      : minimal(std::move(inner)), told(std::move(n)) {}
   void host_all_gather(const void* s, void* r, std::size_t n) {
     ++told->host_gathers;
     inner_.all_gather(s, r, n);
   }
 };
 
-struct waiting : bare {
+struct waiting : minimal {
   std::shared_ptr<notes> told;
   waiting(onebit::threads inner, std::shared_ptr<notes> n)
-      : bare(std::move(inner)), told(std::move(n)) {}
+      : minimal(std::move(inner)), told(std::move(n)) {}
   void wait() const { ++told->waits; }
 };
 
 /// Starts its collectives: they run when they are waited for, or at the second test.
-struct lazy : bare {
+struct lazy : minimal {
   class pending {
    public:
     pending(std::function<void()> run, std::shared_ptr<notes> n)
@@ -118,7 +118,7 @@ struct lazy : bare {
 
   std::shared_ptr<notes> told;
   lazy(onebit::threads inner, std::shared_ptr<notes> n)
-      : bare(std::move(inner)), told(std::move(n)) {}
+      : minimal(std::move(inner)), told(std::move(n)) {}
   pending start_all_to_all(const void* s, void* r, std::size_t n) {
     return start([t = inner_, s, r, n]() mutable { t.all_to_all(s, r, n); });
   }
@@ -138,22 +138,22 @@ static_assert(onebit::SplittingTransport<splitting> && onebit::NodeAwareTranspor
 static_assert(onebit::HostGatheringTransport<host_gathering> && onebit::WaitingTransport<waiting>);
 static_assert(onebit::StartingTransport<lazy> && onebit::SplittingTransport<lazy>);
 
-static_assert(std::is_copy_constructible_v<onebit::wire> &&
-              std::is_move_assignable_v<onebit::wire>);
+static_assert(std::is_copy_constructible_v<onebit::communicator> &&
+              std::is_move_assignable_v<onebit::communicator>);
 static_assert(std::is_nothrow_move_constructible_v<onebit::request> &&
               !std::is_copy_constructible_v<onebit::request>);
-static_assert(!std::is_constructible_v<onebit::wire, int>);
+static_assert(!std::is_constructible_v<onebit::communicator, int>);
 
 /// All that a rank of a transport delivers to `all_gather`, through f(send, receive).
 template <class F>
-std::vector<int> gathered(const onebit::wire& w, const F& f) {
+std::vector<int> gathered(const onebit::communicator& w, const F& f) {
   const int mine = 10 + w.rank();
   std::vector<int> all(static_cast<std::size_t>(w.size()), -1);
   f(&mine, all.data());
   return all;
 }
 
-void check_none(const std::vector<std::vector<std::string>>& failures) {
+void check_nothing(const std::vector<std::vector<std::string>>& failures) {
   for (const auto& of_rank : failures) {
     for (const auto& failure : of_rank) FAIL_CHECK(failure);
   }
@@ -163,7 +163,7 @@ void check_none(const std::vector<std::vector<std::string>>& failures) {
 
 TEST_CASE("a wire conforms, whatever it is made of") {
   for (const int n : {1, 3, 4}) {
-    const auto check = [](onebit::wire w, bool splits) {
+    const auto check = [](onebit::communicator w, bool splits) {
       auto failures = onebit_test::transport_failures(w);
       for (auto& f : onebit_test::request_failures(w)) failures.push_back(std::move(f));
       if (!splits) return failures;
@@ -172,17 +172,19 @@ TEST_CASE("a wire conforms, whatever it is made of") {
       for (auto& f : onebit_test::request_failures(part)) failures.push_back(std::move(f));
       return failures;
     };
-    check_none(on_ranks(n, [&](onebit::threads t) { return check(onebit::wire(bare(t)), false); }));
-    check_none(on_ranks(n, [&](onebit::threads t) { return check(onebit::wire(t), true); }));
-    check_none(on_ranks(n, [&](onebit::threads t) {
-      return check(onebit::wire(lazy(t, std::make_shared<notes>())), true);
+    check_nothing(on_ranks(
+        n, [&](onebit::threads t) { return check(onebit::communicator(minimal(t)), false); }));
+    check_nothing(
+        on_ranks(n, [&](onebit::threads t) { return check(onebit::communicator(t), true); }));
+    check_nothing(on_ranks(n, [&](onebit::threads t) {
+      return check(onebit::communicator(lazy(t, std::make_shared<notes>())), true);
     }));
   }
 }
 
 TEST_CASE("what a transport can not, a wire does the next best way") {
   onebit::run_threads(3, [](onebit::threads t) {
-    onebit::wire w{bare(t)};
+    onebit::communicator w{minimal(t)};
     const std::vector<int> expected = {10, 11, 12};
     // started collectives are over at once
     std::optional<onebit::request> request;
@@ -211,7 +213,7 @@ TEST_CASE("what a transport can, a wire asks it for") {
   onebit::run_threads(4, [](onebit::threads t) {
     const std::vector<int> expected = {10, 11, 12, 13};
     const auto told = std::make_shared<notes>();
-    onebit::wire host{host_gathering(t, told)};
+    onebit::communicator host{host_gathering(t, told)};
     CHECK(gathered(host, [&](const void* s, void* r) {
             host.host_all_gather(s, r, sizeof(int));
           }) == expected);
@@ -219,16 +221,16 @@ TEST_CASE("what a transport can, a wire asks it for") {
     host.all_gather(nullptr, nullptr, 0);
     CHECK(told->host_gathers == 1);
 
-    onebit::wire waits{waiting(t, told)};
+    onebit::communicator waits{waiting(t, told)};
     waits.wait();
     CHECK(told->waits == 1);
     CHECK(waits.sent().collectives == 0);
 
-    const onebit::wire pairs{in_pairs(t)};
+    const onebit::communicator pairs{in_pairs(t)};
     CHECK(pairs.ranks_per_node() == 2);
     CHECK(pairs.split(t.rank() / 2, 0).size() == 2);
 
-    onebit::wire starts{lazy(t, told)};
+    onebit::communicator starts{lazy(t, told)};
     const int mine = 10 + t.rank();
     std::vector<int> all(4, -1);
     auto request = starts.start_all_gather(&mine, all.data(), sizeof mine);
@@ -269,7 +271,7 @@ TEST_CASE("tickets are used again, also those of collectives that could not star
       line.finish(0);
     }
     // a transport that cannot start has no tickets
-    onebit::detail::line_of<bare> plain{bare(t)};
+    onebit::detail::line_of<minimal> plain{minimal(t)};
     CHECK(plain.start(collective_call::all_to_all, a.data(), b.data(), sizeof(int)) ==
           onebit::detail::line::over);
   });
@@ -278,7 +280,7 @@ TEST_CASE("tickets are used again, also those of collectives that could not star
 TEST_CASE("a request that was moved from is over; one that is assigned to ends first") {
   onebit::run_threads(2, [](onebit::threads t) {
     const auto told = std::make_shared<notes>();
-    onebit::wire w{lazy(t, told)};
+    onebit::communicator w{lazy(t, told)};
     const int mine = 10 + t.rank();
     std::vector<int> first(2), second(2);
     const std::vector<int> expected = {10, 11};
@@ -306,7 +308,7 @@ TEST_CASE("a request that was moved from is over; one that is assigned to ends f
     CHECK(told->under_way == 0);
 
     // A request keeps what it needs: the wire may go first.
-    std::optional<onebit::wire> gone(std::in_place, lazy(t, told));
+    std::optional<onebit::communicator> gone(std::in_place, lazy(t, told));
     auto last = gone->start_all_gather(&mine, first.data(), sizeof mine);
     first = {0, 0};
     gone.reset();
@@ -319,7 +321,7 @@ TEST_CASE("a request counts once, when it starts; the time of its calls counts, 
   using namespace std::chrono_literals;
   onebit::run_threads(3, [](onebit::threads t) {
     const auto told = std::make_shared<notes>();
-    onebit::wire w{lazy(t, told)};
+    onebit::communicator w{lazy(t, told)};
     std::vector<char> a(300), b(300);
     auto one = w.start_all_to_all(a.data(), b.data(), 100);
     CHECK(w.sent().bytes_sent == 200);
@@ -340,14 +342,14 @@ TEST_CASE("a request counts once, when it starts; the time of its calls counts, 
 
 TEST_CASE("copies of a wire share the counts, and parts count for the whole, in any order") {
   onebit::run_threads(4, [](onebit::threads t) {
-    onebit::wire whole{lazy(t, std::make_shared<notes>())};
-    onebit::wire copy = whole;
+    onebit::communicator whole{lazy(t, std::make_shared<notes>())};
+    onebit::communicator copy = whole;
     std::vector<char> a(400), b(400);
     copy.all_gather(a.data(), b.data(), 10);
     CHECK(whole.sent().bytes_sent == 30);
     CHECK(whole.sent().collectives == 1);
 
-    onebit::wire pair = whole.split(t.rank() / 2, 0), other = copy.split(t.rank() % 2, 0);
+    onebit::communicator pair = whole.split(t.rank() / 2, 0), other = copy.split(t.rank() % 2, 0);
     CHECK(whole.sent().collectives == 1);  // splitting counts for nothing
     CHECK(pair.sent().collectives == 0);
     auto under_way = pair.start_all_gather(a.data(), b.data(), 100);
@@ -362,7 +364,7 @@ TEST_CASE("copies of a wire share the counts, and parts count for the whole, in 
     CHECK(pair.sent().bytes_sent == 132);
     CHECK(whole.sent().bytes_sent == 169);
 
-    onebit::wire alone = pair.split(t.rank() % 2, 0);
+    onebit::communicator alone = pair.split(t.rank() % 2, 0);
     alone.all_gather(a.data(), b.data(), 100);  // a slot to itself does not leave the rank
     CHECK(alone.sent().collectives == 1);
     CHECK(pair.sent().collectives == 3);
@@ -372,7 +374,7 @@ TEST_CASE("copies of a wire share the counts, and parts count for the whole, in 
     CHECK(since.bytes_sent == 32);
     CHECK(since.collectives == 2);
     // what counts for a whole that is gone is still carried
-    pair = onebit::wire(t).split(t.rank() / 2, 0);
+    pair = onebit::communicator(t).split(t.rank() / 2, 0);
     pair.all_gather(a.data(), b.data(), 5);
     CHECK(pair.sent().bytes_sent == 5);
     CHECK(whole.sent().bytes_sent == 169);
@@ -383,7 +385,7 @@ TEST_CASE("a failure is passed on, and counted") {
   onebit::run_threads(2, [](onebit::threads t) {
     const auto told = std::make_shared<onebit_test::script>();
     told->fail_at = 1;
-    onebit::wire w{onebit_test::scripted(t, told)};
+    onebit::communicator w{onebit_test::scripted(t, told)};
     const int mine = 1;
     int all[2] = {};
     w.all_gather(&mine, all, sizeof mine);
@@ -399,7 +401,7 @@ TEST_CASE("a failure is passed on, and counted") {
 TEST_CASE("in_flight: waits for one, pokes them in their order, ends them all") {
   onebit::run_threads(2, [](onebit::threads t) {
     const auto told = std::make_shared<notes>();
-    onebit::wire w{lazy(t, told)};
+    onebit::communicator w{lazy(t, told)};
     const int mine = t.rank();
     int all[3][2] = {};
     onebit::in_flight under_way;
@@ -452,8 +454,9 @@ TEST_CASE("training is the same over a user's transport, whatever it can do besi
   for (const int n : {1, 2, 4}) {
     const onebit::gather_scatter buckets{onebit::sign<>{}, 1000};
     const auto expected = trained(n, buckets, plain);
-    CHECK(trained(n, buckets, [](onebit::threads t) { return bare(t); }) == expected);
-    CHECK(trained(n, buckets, [](onebit::threads t) { return onebit::wire(bare(t)); }) == expected);
+    CHECK(trained(n, buckets, [](onebit::threads t) { return minimal(t); }) == expected);
+    CHECK(trained(n, buckets, [](onebit::threads t) { return onebit::communicator(minimal(t)); }) ==
+          expected);
     CHECK(trained(n, buckets, [](onebit::threads t) {
             return host_gathering(t, std::make_shared<notes>());
           }) == expected);
@@ -497,7 +500,8 @@ TEST_CASE("a hierarchy asks the transport for its nodes, and splits it") {
   for (const auto& text : on_ranks(4, [&](onebit::threads t) {
          training<> data;
          return thrown<onebit::invalid_input>([&] {
-           const onebit::wire w{bare(t)};  // only a wire can get this far: see compile_fail
+           const onebit::communicator w{
+               minimal(t)};  // only a wire can get this far: see compile_fail
            (void)onebit::one_bit_adam(data.groups(), w, {.freeze = {.after = 3}}, told);
          });
        })) {
@@ -507,7 +511,7 @@ TEST_CASE("a hierarchy asks the transport for its nodes, and splits it") {
 
 TEST_CASE("optimizers may share a wire; each counts its own steps") {
   onebit::run_threads(2, [](onebit::threads t) {
-    const onebit::wire w(t);
+    const onebit::communicator w(t);
     training<> a, b;
     auto one = onebit::one_bit_adam(a.groups(), w, {.freeze = {.after = 2}});
     auto two = onebit::adam(b.groups(), w);
