@@ -135,15 +135,15 @@ class step_meter {
   }
   /// Between `enter` and `leave` it measures: begin, ready and step are calls of their own.
   void enter() { start_ = clock::now(); }
-  void leave() { before_agreed_ += clock::now() - start_; }
+  void leave() { before_communicated_ += clock::now() - start_; }
   /// The exchange is over, the update begins.
-  void previous() { agreed_ = clock::now(); }
+  void communicated() { communicated_ = clock::now(); }
 
   /// The report; `across` is what was sent to other nodes up to now; a negative norm is unknown.
   [[nodiscard]] report finish(outcome o, std::uint64_t across, float gradient_norm) {
     const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
     const auto end = clock::now();
-    if (agreed_ == clock::time_point{}) agreed_ = end;
+    if (communicated_ == clock::time_point{}) communicated_ = end;
     const traffic sent = comm_->sent() - before_;
     report_.skipped = o == outcome::skipped;
     report_.pending = o == outcome::pending;
@@ -152,8 +152,9 @@ class step_meter {
     report_.bytes_between_nodes = across - across_;
     report_.collectives = sent.collectives;
     report_.communicate_seconds = sent.seconds;
-    report_.encode_seconds = seconds(before_agreed_ + (agreed_ - start_)) - sent.seconds;
-    report_.update_seconds = seconds(end - agreed_);
+    report_.encode_seconds =
+        seconds(before_communicated_ + (communicated_ - start_)) - sent.seconds;
+    report_.update_seconds = seconds(end - communicated_);
     return report_;
   }
 
@@ -164,8 +165,8 @@ class step_meter {
   std::uint64_t across_;
   report report_;
   clock::time_point start_ = clock::now();
-  clock::duration before_agreed_{};
-  clock::time_point agreed_{};
+  clock::duration before_communicated_{};
+  clock::time_point communicated_{};
 };
 
 }  // namespace onebit::inline v0_1

@@ -141,7 +141,7 @@ class step_in_progress {
     }
     if (refreshes() && !clips()) average_squares();
     if (plan_.local() && !clips()) require_finite();
-    meter_.previous();
+    meter_.communicated();
     if (plan_.average_gradient) dense_update();
     if (plan_.exchange) compressed_update();
     if (!plan_.exchange) local_step();
