@@ -84,7 +84,7 @@ struct residual_field {
   C codec;
   compensated_words compensated;
   const float* scales = nullptr;  ///< of the last exchange, by group
-  active_mask mask_before{};      ///< what the others carry is no residual
+  active_mask mask_before{};      ///< values outside it stand for no residual
 
   template <class L>
   struct reader {

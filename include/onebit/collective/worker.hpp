@@ -372,7 +372,7 @@ class server {
                  std::size_t{own.end - own.begin}};
   }
 
-  /// A chunk's residual in other units: see sender::settle.
+  /// A chunk's residual in other units: see sender::rescale.
   template <class Undo>
   [[gnu::cold]] void rescale(sender<C, B>& s, const slot_format& format, int chunk,
                              const float* factors, const exchange_args<Undo>& t) {

@@ -204,7 +204,7 @@ struct rule_defaults {
   }
   /// Whether the host must know the outcome of the step that comes.
   [[nodiscard]] bool needs_outcome() const { return false; }
-  /// Of rules with local steps: whether the step that `open` has begun is `dense_step`.
+  /// Of rules with local steps: whether the step that `begin_step` has begun is `dense_step`.
   [[nodiscard]] bool dense() const { return false; }
   /// After each step that was done.
   void done(const step_plan&, float) {}
@@ -224,7 +224,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   r.backend();                // where it runs
   r.prepare(axis);            // its state, for these tensors
   fixed.gradient(at);         // the message that is averaged
-  r.dense_update(field, at);  // THE dense step, from the mean; where messages are exchanged, only v
+  r.dense_update(field, at);  // the dense step, from the mean; where messages are exchanged, only v
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
   { R::has_moments } -> std::convertible_to<bool>;

@@ -19,11 +19,12 @@
 /// field    index -> value: `at<L>(tile, index)` gives a reader, word within the tile -> 32 values
 /// message  a field that starts from a base: its reader takes (word, base)
 ///
-/// The papers' words: worker, server, chunk, residual, scale, momentum, variance, freeze. Of
-/// theirs: compensated  what a worker has encoded, residual included; the next residual is rebuilt
-/// from it active       elements that have variance: the others send and receive 0, and have no
-/// residual previous     the mean message of the last exchange that was kept; latest: that of this
-/// step
+/// compensated  what a worker has encoded, residual included; its next residual is rebuilt from it
+/// active       elements that have variance: the others send and receive 0, without a residual
+/// previous     the mean message of the last exchange that was kept
+/// latest       that of the exchange of this step
+///
+/// Worker, server, residual, scale, momentum, variance and freeze are the papers' words.
 
 /// major * 10000 + minor * 100 + patch
 #define ONEBIT_VERSION 100

@@ -52,7 +52,7 @@ struct step_scalars {
 /// Status words count steps modulo this.
 inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
 
-/// Which slot of which exchange: bits of a word. The bucket's number is below `served`.
+/// Which slot of which exchange: bits of a word. The bucket's number is below `from_server`.
 namespace message_tag {
 inline constexpr std::uint32_t from_server = 1U << 16U;  ///< an average, not a message
 inline constexpr std::uint32_t exact = 1U << 17U;        ///< floats

@@ -329,7 +329,7 @@ class following_rule : public moments_rule<B, Options> {
   /// What a rank keeps of its own.
   struct kept_squares {
     float_buffer squares;  ///< of its gradients since the last refresh, as v takes them; between
-                           ///< `follow` and `restart` see `rescaled`
+                           ///< `refresh_variance` and `restart_squares` see `rescaled`
     float_buffer sums;     ///< work space: what travels beside them, sums of this step's gradient
                            ///< first; by word the part of all squares that is left in the mean
                            ///< gradient; that of all
@@ -410,7 +410,8 @@ class following_rule : public moments_rule<B, Options> {
     at.launch(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(), parts()});
   }
   /// v from the mean squares, on their axis: its inverse; and who is active. What is kept of
-  /// squares becomes the ratios of `rescaled`, until `restart`. One pass, 14 bytes per element.
+  /// squares becomes the ratios of `rescaled`, until `restart_squares`. One pass, 14 bytes per
+  /// element.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>&, std::uint32_t* active) {
@@ -419,7 +420,7 @@ class following_rule : public moments_rule<B, Options> {
                detail::followed_variance_kernel<SquaresView>{
                    mean, its.tiles, active, v_.data(), kept_.squares.data(), parts(), its.scalars});
   }
-  /// After `follow`: the residual in new units.
+  /// After `refresh_variance`: the residual in new units.
   template <class View, class At>
   [[nodiscard]] detail::rescaled_direction<View> rescaled(const View& previous,
                                                           const At& at) const {

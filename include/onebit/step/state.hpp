@@ -128,8 +128,7 @@ struct engine {
     return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale,
                                   comm.where());
   }
-  /// A digest of what the ranks must be local_steps_digest alike for a step, and were in the local
-  /// steps before.
+  /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
   [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,
                                                    const step_plan& plan) const {
     digest d;
@@ -259,7 +258,7 @@ struct engine {
       if (compressed.started()) allocate_undo();
     }
   }
-  /// What an encode pass needs, where it overwrites what is carried.
+  /// What an encode pass needs, where it overwrites compensated values.
   void allocate_undo() {
     if (repeats || !compressed.needs_undo() || undo.size() > 0) return;
     undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);

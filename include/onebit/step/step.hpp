@@ -395,13 +395,13 @@ class step_in_progress {
   }
   [[nodiscard]] auto at() const { return e_->at(active()); }
   [[nodiscard]] auto message() const {
-    // a mask is for who wakes now, and has heard nothing: the message leaves out what sleeps anyway
+    // only elements that wake now need a mask: the previous mean has nothing of them
     return e_->rule.message(e_->compressed.previous(mask_before()), at());
   }
   [[nodiscard]] onebit::exchange_args<typename E::undo_type> args() const {
     return {e_->now(), active(), e_->undo_space(), mask_before(), e_->rule.bound()};
   }
-  /// Of what was carried and agreed.
+  /// The mask of compensated values and of the previous mean; null: the same as now.
   [[nodiscard]] active_mask mask_before() const { return previews() ? e_->mask() : active_mask{}; }
 
   E* e_;
