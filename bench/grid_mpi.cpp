@@ -138,20 +138,20 @@ class hidden_ring {
   hidden_ring(model& m, double bucket_bytes)
       : model_(&m),
         bucket_bytes_(bucket_bytes),
-        wire_(m.x.size()),
+        comm_(m.x.size()),
         m_(m.x.size()),
         v_(m.x.size()) {}
 
   double step(double compute) {
     const auto start = clock::now();
-    const std::size_t part = wire_.size() / n_tensors;
+    const std::size_t part = comm_.size() / n_tensors;
     double cap = std::min(1048576.0, bucket_bytes_);
     for (std::size_t from = n_tensors, to = n_tensors; from-- > 0;) {
       const std::size_t n = (to - from) * part;
       if (static_cast<double>(2 * n) < cap && from > 0) continue;
       const double made = static_cast<double>(n_tensors - from) / n_tensors;
       sleep(compute * (1 - backward_share * (1 - made)) - seconds_since(start));
-      MPI_Allreduce(MPI_IN_PLACE, &wire_[from * part], static_cast<int>(n), MPI_SHORT, MPI_SUM,
+      MPI_Allreduce(MPI_IN_PLACE, &comm_[from * part], static_cast<int>(n), MPI_SHORT, MPI_SUM,
                     MPI_COMM_WORLD);
       to = from;
       cap = bucket_bytes_;
@@ -173,7 +173,7 @@ class hidden_ring {
 
   model* model_;
   double bucket_bytes_;
-  std::vector<std::int16_t> wire_;
+  std::vector<std::int16_t> comm_;
   std::vector<float> m_, v_;
 };
 

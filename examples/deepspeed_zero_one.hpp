@@ -287,9 +287,9 @@ class zero_one_rule : public onebit::rule_defaults {
                       onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});
   }
   template <class View, class P, class G>
-  void compressed_update(const View& heard, const View&, const step_context<B, P, G>& at) {
-    if (!stage_b_) return step(heard, at, nullptr);
-    at.launch(zero_one_sync_kernel<View, P, G>{heard, at.tiles, at.tensors, m_.data(), v_.data(),
+  void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at) {
+    if (!stage_b_) return step(latest, at, nullptr);
+    at.launch(zero_one_sync_kernel<View, P, G>{latest, at.tiles, at.tensors, m_.data(), v_.data(),
                                                sum_.data(), lr_sum_.data(), at.now, c_});
     at.launch(lr_sum_.size(),
               onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});

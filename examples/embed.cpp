@@ -46,7 +46,7 @@ int main() {
     regression model(comm.rank());  // yours: equal parameters on all ranks, each its own data
 
     std::vector<onebit::param_group<>> groups(1);
-    groups[0].tensors.push_back({model.params, model.grads});  // spans: looked at, never copied
+    groups[0].tensors.push_back({model.params, model.grads});  // spans: updated in place
     // ten exact steps, then one bit per parameter and ever rarer refreshes of v
     auto optimizer = onebit::one_bit_adam(groups, comm, {});
 

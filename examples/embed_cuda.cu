@@ -44,11 +44,11 @@ void train(int rank, int size, ncclUniqueId id) {
                                        2.0F * (rank + 1) / (size + 1));
       done = optimizer.step(step < 200 ? 0.1F : 0.01F);  // enqueued: does not wait
     }
-    const bool agreed = optimizer.settle() == onebit::outcome::kept;  // waits
+    const bool kept = optimizer.settle() == onebit::outcome::kept;  // waits
     const float x = params.back();
     std::printf("rank %d of %d: %.4f, should be 1; %llu bytes sent in the last step\n", rank, size,
                 x, static_cast<unsigned long long>(done.bytes_sent));
-    if (!agreed || x < 0.99F || x > 1.01F) throw std::runtime_error("it has not learnt");
+    if (!kept || x < 0.99F || x > 1.01F) throw std::runtime_error("it has not learnt");
   }
   (void)ncclCommDestroy(communicator);  // after the transport and the optimizer
   (void)cudaStreamDestroy(stream);

@@ -44,12 +44,12 @@ class contender {
             std::vector<onebit::tensor_scalars>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
         now_(backend_.make_buffer<onebit::step_scalars>(1)) {
     check_nccl(ncclCommInitRank(&comm_, size, id, rank));
-    wire_ = std::make_unique<onebit::communicator>(onebit::nccl(comm_, watch_.stream()));
+    comm_ = std::make_unique<onebit::communicator>(onebit::nccl(comm_, watch_.stream()));
     const onebit::tensor_entry<float, float> entry{nullptr, grads_.data()};
     backend_.copy_in(tensor_.data(), &entry, 1);
     const onebit::step_scalars start;
     backend_.copy_in(now_.data(), &start, 1);
-    exchange_ = std::make_unique<exchange>(codec{}, *wire_, backend_, std::span(&n_, 1));
+    exchange_ = std::make_unique<exchange>(codec{}, *comm_, backend_, std::span(&n_, 1));
     const std::size_t words = exchange_->axis().n_words();
     live_ = backend_.make_buffer<std::uint32_t>(words);
     check_cuda(cudaMemsetAsync(live_.data(), 0xFF, live_.bytes(), watch_.stream()),
@@ -63,7 +63,7 @@ class contender {
   ~contender() {
     (void)cudaStreamSynchronize(watch_.stream());
     exchange_.reset();
-    wire_.reset();
+    comm_.reset();
     (void)ncclCommDestroy(comm_);
   }
 
@@ -76,13 +76,13 @@ class contender {
                       decode_kernel<exchange::view>{exchange_->heard(active()),
                                                     exchange_->sender().tiles(), grads_.data()});
     exchange_->finish(turn);
-    wire_->wait();
+    comm_->wait();
   }
   /// What compressed() left.
   [[nodiscard]] const onebit::cuda_buffer<float>& decoded() const { return grads_; }
   void allreduce() {
-    wire_->all_reduce_sum(grads_.data(), n_);
-    wire_->wait();
+    comm_->all_reduce_sum(grads_.data(), n_);
+    comm_->wait();
   }
   void refill(int rank) {
     fill(grads_.data(), n_, 0, 1, 1 + static_cast<std::uint64_t>(rank), watch_.stream());
@@ -101,7 +101,7 @@ class contender {
   onebit::cuda_buffer<onebit::step_scalars> now_;
   onebit::cuda_buffer<std::uint32_t> live_;
   ncclComm_t comm_ = nullptr;
-  std::unique_ptr<onebit::communicator> wire_;
+  std::unique_ptr<onebit::communicator> comm_;
   std::unique_ptr<exchange> exchange_;
 };
 

@@ -80,7 +80,7 @@ class any_optimizer {
   }
   template <class T>
   void join_model_parallel(T transport) {
-    at().join_model_parallel(as_wire(std::move(transport)));
+    at().join_model_parallel(as_communicator(std::move(transport)));
   }
   void verify() { at().verify(); }
   void warn_with(void (*f)(const std::string& text)) { at().warn_with(f); }
@@ -228,7 +228,7 @@ class any_optimizer {
   };
 
   template <class T>
-  [[nodiscard]] static communicator as_wire(T transport) {
+  [[nodiscard]] static communicator as_communicator(T transport) {
     if constexpr (std::is_same_v<T, communicator>) {
       return transport;
     } else {

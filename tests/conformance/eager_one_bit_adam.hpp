@@ -201,13 +201,13 @@ class eager_one_bit_adam {
     flat result;
     for (const onebit::tile_range& set : sets) {
       double lanes[32] = {};
-      std::uint64_t n_live = 0;
+      std::uint64_t n_active = 0;
       for (auto t = set.begin; t < set.end; ++t) {
         const onebit::tile& tile = axis_.tiles()[t];
         float in_tile[32] = {};
         for (std::size_t i = 0; i < tile.n; ++i) {
           const std::size_t at = tile.word * 32 + i;
-          n_live += live_[at] ? 1U : 0U;
+          n_active += live_[at] ? 1U : 0U;
           float& lane = in_tile[i % 32];
           lane = how_.l1 ? lane + std::fabs(y[at]) : std::fma(y[at], y[at], lane);
         }
@@ -219,7 +219,7 @@ class eager_one_bit_adam {
       for (std::size_t half : counts{16, 8, 4, 2, 1}) {
         for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
       }
-      const double mean = n_live == 0 ? 0.0 : lanes[0] / static_cast<double>(n_live);
+      const double mean = n_active == 0 ? 0.0 : lanes[0] / static_cast<double>(n_active);
       result.push_back(static_cast<float>(how_.l1 ? mean : std::sqrt(mean)));
     }
     return result;

@@ -14,7 +14,7 @@
 
 #include "../support/training.hpp"
 #include "compositions.hpp"
-#include "owed.hpp"
+#include "residuals.hpp"
 #include "shared.hpp"
 
 using namespace onebit_test;

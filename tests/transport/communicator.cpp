@@ -199,7 +199,8 @@ TEST_CASE("what a transport can not, a wire does the next best way") {
     CHECK(w.ranks_per_node() == 0);  // not known
     CHECK_NOTHROW(w.wait());         // nothing is under way
     const std::string text = thrown<onebit::invalid_input>([&] { (void)w.split(0, 0); });
-    CHECK(text == contains{"wire: this transport cannot be split: it has no split(color, key)"});
+    CHECK(text ==
+          contains{"communicator: this transport cannot be split: it has no split(color, key)"});
     CHECK(text == contains{w.where()});
     // nothing is next best to a sum of bf16; a wire within another transport is told when it is due
     onebit::staged within(w, onebit::host_memory{});

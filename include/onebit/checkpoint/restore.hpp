@@ -369,7 +369,7 @@ class old_job {
         return;
       }
       given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at(old.mask()));
-      space_ = e_->compressed.allocate(E::keeps_agreed, !E::keeps_agreed);
+      space_ = e_->compressed.allocate(E::keeps_previous, !E::keeps_previous);
       e_->allocate_undo();
     }
   }

@@ -25,7 +25,7 @@ namespace onebit::inline v0_1 {
 template <Compressor C, class B>
 class all_gather_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;
-  using base::make, base::sender_, base::wire_;
+  using base::make, base::sender_, base::comm_;
 
  public:
   using base::axis, base::has_residual, base::slot_bytes;
@@ -41,10 +41,10 @@ class all_gather_exchange : public flat_exchange<C, B> {
     byte_buffer own;
     float_buffer compensated;
   };
-  [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
+  [[nodiscard, gnu::cold]] space allocate(bool keeps_previous, bool from_nothing) {
     space s;
-    const std::size_t all = slot_bytes() * static_cast<std::size_t>(wire_.size());
-    s.gathered = {keeps_agreed ? make(all) : byte_buffer{}, make(all)};
+    const std::size_t all = slot_bytes() * static_cast<std::size_t>(comm_.size());
+    s.gathered = {keeps_previous ? make(all) : byte_buffer{}, make(all)};
     s.own = make(slot_bytes());
     s.compensated = sender_.make_compensated_if(from_nothing);
     return s;
@@ -60,7 +60,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
     if constexpr (has_residual) {
       sender_.start_from(std::move(given.momentum));
     } else {  // every rank says the same: the mean is that
-      store_flat(sender_, given.momentum.data(), gathered_.current(), wire_.size());
+      store_flat(sender_, given.momentum.data(), gathered_.current(), comm_.size());
     }
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
@@ -81,8 +81,8 @@ class all_gather_exchange : public flat_exchange<C, B> {
   template <class Produce, class Undo>
   [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.encode(produce, t, own_.data(), 0);
-    wire_.all_gather(own_.data(), gathered_.next(), slot_bytes());
-    const auto w = static_cast<std::uint32_t>(wire_.size());
+    comm_.all_gather(own_.data(), gathered_.next(), slot_bytes());
+    const auto w = static_cast<std::uint32_t>(comm_.size());
     B& backend = sender_.backend();
     sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .n_ranks = w, .part = 0});
     // Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
@@ -102,7 +102,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
   template <class Rescaled, class Undo>
   [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
     sender_.rescale(rescaled, t, axis().all_tiles(), gathered_.current(),
-                    static_cast<std::size_t>(wire_.size()));
+                    static_cast<std::size_t>(comm_.size()));
   }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server&) {
@@ -116,15 +116,15 @@ class all_gather_exchange : public flat_exchange<C, B> {
     return sender_.work_bytes() + gathered_.next_bytes() + own_.bytes();
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
-    archive_start(*this, a, keeps_agreed, gathered_, own_);
+  [[gnu::cold]] void archive(Archive& a, bool keeps_previous) {
+    archive_start(*this, a, keeps_previous, gathered_, own_);
     sender_.archive(a);
     gathered_.archive(a, sender_.backend());
   }
 
  private:
   [[nodiscard]] view view_of(const std::byte* slots, active_mask active, tile_room room) const {
-    const int w = wire_.size();
+    const int w = comm_.size();
     return {
         sender_.codec(), sender_.format(), slots, w, 1.0F / static_cast<float>(w), active, room};
   }

@@ -247,14 +247,14 @@ class dense_average {
   dense_average(dense_sum mode, communicator w, B backend, std::span<const std::size_t> sizes,
                 int n_buckets = 1)
       : mode_(mode),
-        wire_(std::move(w)),
-        exchange_({wire_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, wire_,
+        comm_(std::move(w)),
+        exchange_({comm_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, comm_,
                   std::move(backend), sizes, n_buckets),
         squares_(exchange_.sender().backend().template make_buffer<float>(
             To::in_gradients ? static_cast<std::size_t>(axis().n_slots()) : 0)),
         statuses_(exchange_.sender().backend().template make_buffer<slot_status>(
-            by_rank_order() ? 0 : static_cast<std::size_t>(wire_.size()) + 1)) {
-    if (mode == dense_sum::transport_in_bf16 && wire_.size() > 1) wire_.require_half_sums();
+            by_rank_order() ? 0 : static_cast<std::size_t>(comm_.size()) + 1)) {
+    if (mode == dense_sum::transport_in_bf16 && comm_.size() > 1) comm_.require_half_sums();
   }
 
   using came = gathered_view<detail::mean_codec>;
@@ -280,7 +280,7 @@ class dense_average {
   [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const To& to = {}) {
     prepare(to);
     send(to, now,
-         [&](const auto&... take) { exchange_.send_next(produce, turn_of(now), take...); });
+         [&](const auto&... take) { exchange_.send_next(produce, args_of(now), take...); });
   }
   /// Collective; waits, unless the backend is deferred. Allocates what is not prepared. A mean
   /// whose norm is above `largest_norm` is clipped to it; 0: none is.
@@ -293,13 +293,13 @@ class dense_average {
     const std::size_t words = axis().n_words(), each = axis().chunk_words();
     const auto n_slots = static_cast<std::uint32_t>(words == 0 ? 0 : (words - 1) / each + 1);
     const slot_format& f = s.format();
-    strided_floats squares{exchange_.heard_slots() + f.scales_at, f.slot_bytes, n_slots};
+    strided_floats squares{exchange_.latest_slots() + f.scales_at, f.slot_bytes, n_slots};
     if (!by_rank_order()) {
-      sum_by_transport(produce, turn_of(now));
+      sum_by_transport(produce, args_of(now));
       squares = floats_of(s.sums(), axis().tiles().size());
     } else {
       send(to, now,
-           [&](const auto&... take) { exchange_.all_reduce(produce, turn_of(now), take...); });
+           [&](const auto&... take) { exchange_.all_reduce(produce, args_of(now), take...); });
       if (passes(to)) squares = floats_of(squares_.data(), n_slots);
     }
     s.backend().launch(
@@ -307,14 +307,14 @@ class dense_average {
                             static_cast<float>(largest_norm)});
   }
   /// Ends the step: nothing lasts but the memory.
-  void finish(step_scalars* now) { exchange_.finish(turn_of(now)); }
+  void finish(step_scalars* now) { exchange_.finish(args_of(now)); }
 
   /// Allocates what was released, or was never there, or was for means that go elsewhere; whether
   /// it did.
   [[gnu::cold]] bool prepare(const To& to = {}) {
-    if (exchange_.started() && (passes(to) || exchange_.hears_all())) return false;
+    if (exchange_.started() && (passes(to) || exchange_.has_all_slots())) return false;
     exchange_.release();
-    auto space = !by_rank_order() ? exchange_.allocate_heard(false)
+    auto space = !by_rank_order() ? exchange_.allocate_latest(false)
                  : passes(to)     ? exchange_.allocate_passing()
                                   : exchange_.allocate(false, false);
     exchange_.hold(space);
@@ -329,7 +329,7 @@ class dense_average {
     const bool many = axis().n_buckets() > exchange_.most_under_way;
     return To::in_gradients && to.tensors != nullptr && many && by_rank_order();
   }
-  [[nodiscard]] static exchange_args<undo_in_buffer> turn_of(step_scalars* now) {
+  [[nodiscard]] static exchange_args<undo_in_buffer> args_of(step_scalars* now) {
     return {now, {}, {}};
   }
   /// Calls `go`, with who takes the buckets, if the means go anywhere.
@@ -355,20 +355,20 @@ class dense_average {
                                       const exchange_args<undo_in_buffer>& t) {
     auto& s = exchange_.sender();
     const slot_format& f = s.format();
-    const auto w = static_cast<std::uint32_t>(wire_.size());
+    const auto w = static_cast<std::uint32_t>(comm_.size());
     const auto n_slots = static_cast<std::uint32_t>(axis().n_slots());
-    std::byte* slots = exchange_.heard_slots();
+    std::byte* slots = exchange_.latest_slots();
     for (int b = axis().n_buckets() - 1; b >= 0; --b) s.encode(produce, t, slots, b);
     const std::size_t bytes = n_slots * f.slot_bytes;
     slot_status *const all = statuses_.data(), *const own = all + w;
     s.backend().launch(1, detail::take_status_kernel{slots, f, n_slots, own});
     if (mode_ == dense_sum::transport_in_bf16) {
-      wire_.all_reduce_sum(reinterpret_cast<bf16*>(slots), bytes / sizeof(bf16));
+      comm_.all_reduce_sum(reinterpret_cast<bf16*>(slots), bytes / sizeof(bf16));
     } else {
-      wire_.all_reduce_sum(reinterpret_cast<float*>(slots), bytes / sizeof(float));
+      comm_.all_reduce_sum(reinterpret_cast<float*>(slots), bytes / sizeof(float));
     }
     // a status is no number that can be added up in any type: it travels by itself
-    wire_.all_gather(own, all, sizeof *own);
+    comm_.all_gather(own, all, sizeof *own);
     slot_format of_statuses = f;
     of_statuses.status_at = 0;
     of_statuses.slot_bytes = sizeof *own;
@@ -384,7 +384,7 @@ class dense_average {
   }
 
   dense_sum mode_;
-  communicator wire_;
+  communicator comm_;
   gather_scatter_exchange<detail::mean_codec, B> exchange_;
   buffer_of<B, float> squares_;         ///< by slot, where means go to the gradients
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
@@ -444,10 +444,10 @@ class squares_average {
   /// Collective; waits, unless the backend is deferred.
   template <class Produce>
   [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now) {
-    exchange_.all_reduce(produce, turn_of(now));
+    exchange_.all_reduce(produce, args_of(now));
   }
   /// Ends the step: nothing lasts but the memory.
-  void finish(step_scalars* now) { exchange_.finish(turn_of(now)); }
+  void finish(step_scalars* now) { exchange_.finish(args_of(now)); }
   /// Allocates what was released, or was never there; whether it did.
   [[gnu::cold]] bool prepare() {
     if (exchange_.started()) return false;
@@ -460,7 +460,7 @@ class squares_average {
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
 
  private:
-  [[nodiscard]] static exchange_args<undo_in_buffer> turn_of(step_scalars* now) {
+  [[nodiscard]] static exchange_args<undo_in_buffer> args_of(step_scalars* now) {
     return {now, {}, {}};
   }
   [[nodiscard]] static std::vector<std::size_t> with(std::vector<std::size_t> sizes,

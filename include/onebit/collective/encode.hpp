@@ -38,7 +38,7 @@ struct compensated_words {
   }
 };
 
-/// Carries nothing: identity.
+/// No residual: identity.
 struct no_feedback {
   template <class L>
   struct access {

@@ -32,7 +32,7 @@ namespace onebit::inline v0_1 {
 template <Compressor C, class B>
 class gather_scatter_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;
-  using base::make, base::sender_, base::wire_;
+  using base::make, base::sender_, base::comm_;
 
  public:
   using base::axis, base::has_residual, base::slot_bytes, base::travels;
@@ -56,11 +56,11 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     byte_buffer received, from_server;
     float_buffer residual, compensated;
   };
-  /// Allocates it; `keeps_agreed`: also for what was agreed; `from_nothing`: also compensated
+  /// Allocates it; `keeps_previous`: also for what was agreed; `from_nothing`: also compensated
   /// values.
-  [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
-    space s = allocate_heard(false);
-    if (keeps_agreed) s.gathered.set_current(make(slot_bytes() * buckets() * ranks()));
+  [[nodiscard, gnu::cold]] space allocate(bool keeps_previous, bool from_nothing) {
+    space s = allocate_latest(false);
+    if (keeps_previous) s.gathered.set_current(make(slot_bytes() * buckets() * ranks()));
     // a residual is what was meant minus what was received: its server reads all of it once more
     give_way(s, has_residual ? buckets() : few_buckets());
     if (travels()) s.residual = server<C, B>::make_residual(sender_, served_words());
@@ -69,12 +69,12 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
   /// For steps whose buckets are taken one by one, and which carry nothing.
   [[nodiscard, gnu::cold]] space allocate_passing() {
-    space s = allocate_heard(true);
+    space s = allocate_latest(true);
     give_way(s, few_buckets());
     return s;
   }
   /// Only what `latest` reads, for what adds up by other means.
-  [[nodiscard, gnu::cold]] space allocate_heard(bool passing) {
+  [[nodiscard, gnu::cold]] space allocate_latest(bool passing) {
     space s;
     s.gathered.set_next(make(slot_bytes() * (passing ? few_buckets() : buckets()) * ranks()));
     return s;
@@ -111,20 +111,20 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     served_ = {};
   }
 
-  /// What was agreed in the last exchange that was kept.
+  /// The mean message of the last exchange that was kept.
   [[nodiscard]] view previous(active_mask active) {
     return view_of(gathered_.current(), active, tile_room::previous);
   }
-  /// What was agreed in this step; where buckets are taken one by one nothing.
+  /// That of this step; where buckets are taken one by one nothing.
   [[nodiscard]] view latest(active_mask active) {
     return view_of(gathered_.next(), active, tile_room::latest);
   }
   /// Whether memory is there for all that is received.
-  [[nodiscard]] bool hears_all() const {
+  [[nodiscard]] bool has_all_slots() const {
     return gathered_.next_size() == slot_bytes() * buckets() * ranks();
   }
   /// The slots behind it.
-  [[nodiscard]] std::byte* heard_slots() { return gathered_.next(); }
+  [[nodiscard]] std::byte* latest_slots() { return gathered_.next(); }
 
   /// Buckets of this step that are not sent yet, counted from the first: the last go first, as a
   /// backward pass produces gradients.
@@ -139,13 +139,14 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
                                const Take& take = {}) {
     make_way(t, take);
     const int b = bucket_at(n_sent_++);
-    sender_.encode(produce, t, hearing().counted(b), b);
+    sender_.encode(produce, t, gathered_slots().counted(b), b);
     if constexpr (!B::deferred) scattered_.poke();  // a device needs no host for that, nor may ask
     if (!travels()) return;
     if (buckets() > 1) {
-      scattered_.add(wire_.start_all_to_all(hearing().at(b), received().at(b), slot_bytes()));
+      scattered_.add(
+          comm_.start_all_to_all(gathered_slots().at(b), received().at(b), slot_bytes()));
     } else {
-      wire_.all_to_all(hearing().at(b), received().at(b), slot_bytes());
+      comm_.all_to_all(gathered_slots().at(b), received().at(b), slot_bytes());
     }
   }
 
@@ -163,7 +164,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
       while (n_taken_ < n_sent_) take_next(t, take);
     } else {
       for (int i = 0; i < axis().n_buckets(); ++i) gathering_.wait(i);
-      sender_.check(check(gathered_.next(), buckets(), part_of_heard(), t.now));
+      sender_.check(check(gathered_.next(), buckets(), tag_of_gathered(), t.now));
     }
   }
   /// Ends the step: keeps what was received and both residuals, or takes back what was sent. One
@@ -215,8 +216,9 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     return sender_.work_bytes() + gathered_.next_bytes() + received_.bytes() + served_.bytes();
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
-    archive_start(*this, a, keeps_agreed, gathered_, received_, served_, server_.residual_place());
+  [[gnu::cold]] void archive(Archive& a, bool keeps_previous) {
+    archive_start(*this, a, keeps_previous, gathered_, received_, served_,
+                  server_.residual_place());
     sender_.archive(a);
     server_.archive(a, sender_.backend());
     gathered_.archive(a, sender_.backend());
@@ -229,9 +231,9 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   /// Of the messages for bucket b.
   [[nodiscard]] mean_view<C> mean(int b) {
     return server<C, B>::mean(sender_.codec(), sender_.format(), received().counted(b),
-                              wire_.size());
+                              comm_.size());
   }
-  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(wire_.size()); }
+  [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(comm_.size()); }
   [[nodiscard]] std::size_t buckets() const { return sender_.n_buckets(); }
   [[nodiscard]] std::size_t few_buckets() const {
     return std::min<std::size_t>(buckets(), most_under_way);
@@ -244,7 +246,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
   /// The i-th bucket that a step sends.
   [[nodiscard]] int bucket_at(int i) const { return axis().n_buckets() - 1 - i; }
-  [[nodiscard]] slots_of_buckets hearing() {
+  [[nodiscard]] slots_of_buckets gathered_slots() {
     return {gathered_.next(), gathered_.next_size(), ranks(), slot_bytes()};
   }
   [[nodiscard]] slots_of_buckets received() {
@@ -253,7 +255,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   [[nodiscard]] slots_of_buckets from_server() {
     return {served_.data(), served_.size(), 1, slot_bytes()};
   }
-  [[nodiscard]] std::uint32_t part_of_heard() const {
+  [[nodiscard]] std::uint32_t tag_of_gathered() const {
     return travels() ? message_tag::from_server : 0;
   }
   /// Reads the status of n buckets.
@@ -268,7 +270,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
             .slots_per_bucket = w};
   }
   /// The chunk that this rank serves in bucket b.
-  [[nodiscard]] int own_chunk(int b) const { return b * wire_.size() + wire_.rank(); }
+  [[nodiscard]] int own_chunk(int b) const { return b * comm_.size() + comm_.rank(); }
   /// Words of all chunks that this rank serves; only the last bucket's may be shorter.
   [[nodiscard]] std::size_t served_words() const {
     std::size_t words = 0;
@@ -306,19 +308,19 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
               sender_.write_status(slot, 1, message_tag::from_server + part, t.now));
         });
     if (buckets() > 1) {
-      gathering_.add(wire_.start_all_gather(slot, hearing().at(b), slot_bytes()));
+      gathering_.add(comm_.start_all_gather(slot, gathered_slots().at(b), slot_bytes()));
     } else {
-      wire_.all_gather(slot, hearing().at(b), slot_bytes());
+      comm_.all_gather(slot, gathered_slots().at(b), slot_bytes());
     }
   }
   /// Waits for the next bucket that was served, and gives it away.
   template <class Undo, class Take>
   [[gnu::cold]] void take_next(const exchange_args<Undo>& t, const Take& take) {
     const int b = bucket_at(n_taken_);
-    const std::uint32_t part = part_of_heard() + static_cast<std::uint32_t>(b);
+    const std::uint32_t part = tag_of_gathered() + static_cast<std::uint32_t>(b);
     gathering_.wait(n_taken_++);
-    sender_.check(check(hearing().at(b), 1, part, t.now));
-    take(b, view_of(hearing().counted(b), {}, tile_room::latest));
+    sender_.check(check(gathered_slots().at(b), 1, part, t.now));
+    take(b, view_of(gathered_slots().counted(b), {}, tile_room::latest));
   }
 
   server<C, B> server_;

@@ -65,10 +65,10 @@ class hierarchical_exchange {
     float_buffer undo, residual, compensated,
         sums;  ///< the last three: of server, sender and exact
   };
-  [[nodiscard, gnu::cold]] space allocate(bool keeps_agreed, bool from_nothing) {
+  [[nodiscard, gnu::cold]] space allocate(bool keeps_previous, bool from_nothing) {
     space s;
     const std::size_t bucket = bucket_bytes(sender_.format()), all = bucket * shares();
-    s.gathered = {keeps_agreed ? make(all) : byte_buffer{}, make(all)};
+    s.gathered = {keeps_previous ? make(all) : byte_buffer{}, make(all)};
     s.received = make(bucket);
     s.from_server = make(slot_bytes());
     s.residual = server<C, B>::make_residual(sender_, axis().words_of_chunk(own_chunk()));
@@ -214,9 +214,9 @@ class hierarchical_exchange {
     return n;
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a, bool keeps_agreed) {
+  [[gnu::cold]] void archive(Archive& a, bool keeps_previous) {
     if constexpr (Archive::reading) exact_.back_up(a);
-    archive_start(*this, a, keeps_agreed, held_, server_.residual_place());
+    archive_start(*this, a, keeps_previous, held_, server_.residual_place());
     sender_.archive(a);
     exact_.archive(a);
     server_.archive(a, sender_.backend());

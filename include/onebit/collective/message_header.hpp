@@ -30,14 +30,14 @@ struct slots_of_buckets {
   }
 };
 
-/// A scale and where it goes. `n_live` elements share it.
+/// A scale and where it goes. `n_active` elements share it.
 struct scale_entry {
   tile_range tiles;
   std::uint32_t chunk = 0;
   std::uint32_t place = 0;  ///< among the scales of its slot
   std::uint32_t group = 0;
   std::uint32_t first_tensor = 0, last_tensor = 0;  ///< of its elements
-  std::uint64_t n_live = 0;
+  std::uint64_t n_active = 0;
   tile_range segments{};  ///< of a group: its parts, one a chunk
 };
 
@@ -47,7 +47,7 @@ struct scale_entry {
   const auto entry = [&](tile_range r, std::uint32_t chunk, std::uint32_t place,
                          std::uint32_t group) {
     scale_entry e{r, chunk, place, group};
-    for (auto i = r.begin; i < r.end; ++i) e.n_live += axis.tiles()[i].n;
+    for (auto i = r.begin; i < r.end; ++i) e.n_active += axis.tiles()[i].n;
     if (r.begin < r.end) {
       e.first_tensor = axis.tiles()[r.begin].tensor;
       e.last_tensor = axis.tiles()[r.end - 1].tensor;
@@ -85,7 +85,7 @@ struct scale_kernel {
     const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
     float s;
     if constexpr (WordCompressor<C>) {
-      s = codec.scale(sum, e.n_live);
+      s = codec.scale(sum, e.n_active);
     } else {
       s = static_cast<float>(sum);
     }
@@ -234,7 +234,7 @@ struct total_active_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile_range r = entries[i].tiles;
-    L::store_scalar(&entries[i].n_live, L::sum_counts(counts + r.begin, r.end - r.begin));
+    L::store_scalar(&entries[i].n_active, L::sum_counts(counts + r.begin, r.end - r.begin));
   }
 };
 

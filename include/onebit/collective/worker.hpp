@@ -450,7 +450,7 @@ class flat_exchange {
   static constexpr bool own_messages = true;  ///< what it encodes, all of it, is this rank's own
 
   /// With one rank nothing would travel.
-  [[nodiscard]] bool travels() const { return wire_.size() > 1; }
+  [[nodiscard]] bool travels() const { return comm_.size() > 1; }
   /// Whether its encode pass overwrites what must be saved.
   [[nodiscard]] bool needs_undo() const { return has_residual; }
   [[nodiscard]] const layout& axis() const { return sender_.axis(); }
@@ -458,8 +458,8 @@ class flat_exchange {
   /// The half that encodes: for inspection, and for what adds up by other means.
   [[nodiscard]] sender_type& sender() { return sender_; }
   void count_active(active_mask active) { sender_.count_active(active); }
-  /// Before `finish`, with undo_by_repeating: carries what was sent, if the step is kept, and runs
-  /// `update` of each tile after it.
+  /// Before `finish`, with undo_by_repeating: stores the compensated values, if the step is kept,
+  /// and runs `update` of each tile after it.
   template <class Produce, class Undo, class Update>
   [[gnu::cold]] void repeat(const Produce& produce, const exchange_args<Undo>& t,
                             const Update& update) {
@@ -470,7 +470,7 @@ class flat_exchange {
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.accumulate(produce, t);
   }
-  /// The tiles whose values its sender carries.
+  /// The tiles whose compensated values its sender holds.
   [[nodiscard]] tile_range compensated_tiles() const { return axis().all_tiles(); }
   /// Bytes sent to other nodes so far, where it knows of nodes.
   [[nodiscard]] std::uint64_t sent_across() const { return 0; }
@@ -479,11 +479,11 @@ class flat_exchange {
  protected:
   flat_exchange(C codec, communicator w, B backend, std::span<const std::size_t> sizes,
                 int n_chunks, int n_buckets)
-      : wire_(std::move(w)),
+      : comm_(std::move(w)),
         sender_(std::move(codec), std::move(backend), sizes, n_chunks, n_buckets) {}
   byte_buffer make(std::size_t n) { return sender_.backend().template make_buffer<std::byte>(n); }
 
-  communicator wire_;
+  communicator comm_;
   sender_type sender_;
 };
 
@@ -510,13 +510,13 @@ template <Compressor C, class B>
 /// Writes whether an exchange has started; reading, puts aside what it holds, in `places`, and
 /// gives it memory as if it had just started, or none.
 template <class X, class Archive, class... Places>
-void archive_start(X& x, Archive& a, bool keeps_agreed, Places&... places) {
+void archive_start(X& x, Archive& a, bool keeps_previous, Places&... places) {
   bool started = x.started();
   a.local(started);
   if constexpr (Archive::reading) {
     (a.back_up(places), ...);
     x.sender().back_up(a);
-    x.start(started ? x.allocate(keeps_agreed, true) : typename X::space{}, {});
+    x.start(started ? x.allocate(keeps_previous, true) : typename X::space{}, {});
   }
 }
 

@@ -14,15 +14,15 @@ namespace onebit::inline v0_1 {
 /// No compression: C(y) = y in fp32, no residual. 128 bytes on the wire per word of 32 elements.
 /// Through gather-scatter it is the dense mean, bit for bit.
 ///
-/// With `Carries` it has a compensated buffer all the same, for rules that accumulate between
+/// With `HasResidual` it has a compensated buffer all the same, for rules that accumulate between
 /// exchanges.
-template <bool Carries>
+template <bool HasResidual>
 struct basic_identity {
   /// @{
   /// See WordCompressor.
   static constexpr std::size_t word_bytes = 128;
   static constexpr bool scaled = false;
-  static constexpr bool has_residual = Carries;
+  static constexpr bool has_residual = HasResidual;
 
   [[nodiscard]] static std::string name() { return "identity"; }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::vector(); }
@@ -54,7 +54,8 @@ struct basic_identity {
 /// The compressor that does not compress.
 using identity = basic_identity<false>;
 
-/// The compressor as a rule needs it: rules that accumulate want even `identity` to carry.
+/// The compressor as a rule needs it: rules that accumulate need a compensated buffer even with
+/// `identity`.
 template <bool Accumulates, class C>
 using codec_for = std::conditional_t<std::is_same_v<C, identity>, basic_identity<Accumulates>, C>;
 /// The same, of a compressor that there is.

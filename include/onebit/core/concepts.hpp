@@ -214,7 +214,7 @@ struct rule_defaults {
   [[nodiscard]] scale_bound bound() const { return {}; }
 };
 
-/// What every rule has. `at` is the tiled axis (step_context.hpp): all that a rule sees of the
+/// What every rule has. `at` is a step_context (step_context.hpp): all that a rule sees of the
 /// step.
 template <class R>
 concept Rule = requires(R r, const R fixed, const layout& axis,
@@ -327,7 +327,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   { fixed.needs_undo() } -> std::convertible_to<bool>;
   { fixed.axis() } -> std::convertible_to<const layout&>;
   x.sender();  // an onebit::sender: its axis is the one that rules see
-  // memory; true: also for what was agreed; true: also to carry from nothing
+  // memory; true: also for `previous`; true: also compensated values, of zeros
   { x.allocate(true, true) } -> std::same_as<typename X::space>;
   // from a momentum, or from nothing
   x.start(std::declval<typename X::space>(),
@@ -340,7 +340,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.all_reduce(message, t);
   x.accumulate(message, t);
   x.rescale(message, t);            // other units: see `sender`
-  x.finish(t), x.archive(a, true);  // true: with memory for what was agreed
+  x.finish(t), x.archive(a, true);  // true: with memory for `previous`
   x.compensated_tiles(), x.visit_residuals(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any
   { fixed.ranks_per_node() } -> std::convertible_to<int>;         // that it knows: else 1

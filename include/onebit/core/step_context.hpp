@@ -11,11 +11,11 @@
 #include <onebit/core/step_state.hpp>
 #include <utility>
 
-/// The tiled axis: what a rule sees of a step, and what an exchange is told of it.
+/// The step context: what a rule sees of a step, and what an exchange is told of it.
 namespace onebit::inline v0_1 {
 
 /// One bit per element: clear in padding and in elements that never had variance, which sleep. They
-/// send 0, carry 0, receive 0 and count in no scale. Null pointer: all set.
+/// send and receive 0, have no residual, and count in no scale. Null pointer: all set.
 struct active_mask {
   const std::uint32_t* words = nullptr;
 

@@ -147,11 +147,11 @@ enum class outcome : std::uint8_t {
 namespace detail {
 
 /// A place in words.
-[[nodiscard, gnu::cold]] inline std::string to_string_of_place(std::uint32_t place) {
-  return join(6, {(place & message_tag::from_server) != 0 ? "the average" : "the messages",
-                  (place & message_tag::exact) != 0 ? " of whole elements" : "", " of bucket ",
-                  place % message_tag::from_server, " of optimizer ",
-                  place / message_tag::first_optimizer});
+[[nodiscard, gnu::cold]] inline std::string to_string_of_tag(std::uint32_t tag) {
+  return join(
+      6, {(tag & message_tag::from_server) != 0 ? "the average" : "the messages",
+          (tag & message_tag::exact) != 0 ? " of whole elements" : "", " of bucket ",
+          tag % message_tag::from_server, " of optimizer ", tag / message_tag::first_optimizer});
 }
 
 [[noreturn, gnu::cold]] inline void throw_odd_rank(const step_scalars& s,
@@ -165,9 +165,8 @@ namespace detail {
           "differ, or a part with one rank, which never compresses)", where));
     case mismatch::tag:
       throw rank_mismatch(message(
-          "exchange: in step ", s.number, " rank ", rank, " sent ",
-          to_string_of_place(s.their_value), " where this rank sent ",
-          to_string_of_place(s.own_value),
+          "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_tag(s.their_value),
+          " where this rank sent ", to_string_of_tag(s.own_value),
           "; all ranks must call their optimizers in the same order, and announce the same ",
           "tensors by ready()", where));
     case mismatch::arguments:
@@ -286,7 +285,7 @@ struct tensor_scalars {
 namespace detail {
 
 /// Betas and rests as the host has set them.
-struct set_terms_kernel {
+struct set_options_kernel {
   static constexpr bool serial = true;
   const tensor_options* options;
   tensor_scalars* scalars;

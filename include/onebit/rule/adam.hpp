@@ -65,7 +65,7 @@ struct adam_dense_kernel {
 /// bit; 20 with the squares; 4 more where momenta are sent.
 template <class View, class P, class G>
 struct adam_update_kernel {
-  View previous;
+  View latest;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
@@ -78,13 +78,13 @@ struct adam_update_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto agreed_at = previous.template at<L>(t, i);
+    const auto latest_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
     const auto correction = L::set(scalars[t.tensor].m_correction);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
-      auto u = L::mul(agreed_at(k), correction);
+      auto u = L::mul(latest_at(k), correction);
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
@@ -118,7 +118,7 @@ class adam_rule : public following_rule<B, adam_options> {
   adam_rule(adam_options options, B backend) : base(options, std::move(backend)) {
     validate(options);
   }
-  /// The dense step: x, m and v from the agreed gradient. One pass, 28 bytes per element.
+  /// The dense step: x, m and v from the mean gradient. One pass, 28 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     at.launch(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.scalars,

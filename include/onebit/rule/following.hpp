@@ -49,7 +49,7 @@ inline void validate(const adam_options& o) {
   validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
 }
 
-/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m as last agreed; with
+/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m the previous mean; with
 /// `inverse`, 1 / (sqrt(v) + eps), the next direction: base + beta1 m + (1 - beta1) g inverse. It
 /// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
 template <class View, class P, class G>

@@ -105,7 +105,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
   [[nodiscard]] moments_updated updated(const step_plan&) const {
     return {options_.bias_correction, true, true};
   }
-  /// The dense step, from the agreed gradient. Two passes, 44 bytes per element.
+  /// The dense step, from the mean gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     prepare_sums(at.n_tiles());

@@ -184,9 +184,8 @@ struct lamb_message {
 /// ||u||^2 and the largest d / (sqrt(fresh) + eps), d = sqrt(v) + eps.
 template <class View, class P, class G>
 struct lamb_fresh_kernel {
-  View previous, before;
-  const float*
-      first_momentum;  ///< of the warm-up: instead of `before` in the first compressed step
+  View latest, previous;
+  const float* first_momentum;  ///< of the warm-up: not `previous`, in the first compressed step
   active_mask active;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
@@ -202,8 +201,8 @@ struct lamb_fresh_kernel {
     const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
-    const auto now_at = previous.template at<L>(t, i);
-    const auto before_at = before.template at<L>(t, i);
+    const auto latest_at = latest.template at<L>(t, i);
+    const auto previous_at = previous.template at<L>(t, i);
     const auto inverse_at = inverses.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const tensor_scalars of = scalars[t.tensor];
@@ -212,9 +211,9 @@ struct lamb_fresh_kernel {
     auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto m = L::mul(now_at(k), inverse_k);
+      const auto m = L::mul(latest_at(k), inverse_k);
       const auto m_old = first_momentum != nullptr ? L::load(first_momentum + word * 32)
-                                                   : L::mul(before_at(k), inverse_k);
+                                                   : L::mul(previous_at(k), inverse_k);
       const auto g = L::mul(L::fma(L::set(-of.c.beta1), m_old, m), inverse);
       const auto w = of.c.template next_variance<L>(L::load(fresh + word * 32), g);
       const auto inverse_d = inverse_at(k);
@@ -335,7 +334,7 @@ struct followed_coefficient_kernel {
 /// norm. 12 bytes per element and a bit; 24 where v follows.
 template <class View, class P, class G>
 struct lamb_update_kernel {
-  View previous;
+  View latest;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
@@ -352,7 +351,7 @@ struct lamb_update_kernel {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_scalars of = scalars[t.tensor];
-    const auto agreed_at = previous.template at<L>(t, i);
+    const auto latest_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
@@ -360,7 +359,7 @@ struct lamb_update_kernel {
     auto size = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
-      auto u = L::mul(L::mul(agreed_at(k), inverse_k), correction);
+      auto u = L::mul(L::mul(latest_at(k), inverse_k), correction);
       if (squares == nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       add_squares<L>(size, u);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));

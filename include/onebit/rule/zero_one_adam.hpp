@@ -181,7 +181,7 @@ struct zero_one_step_kernel {
 /// tensor that has rested since then stays, and what was received of it is dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
-  View previous;
+  View latest;
   const tile* tiles;
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
@@ -197,7 +197,7 @@ struct zero_one_sync_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const auto u_at = previous.template at<L>(t, i);
+    const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const tensor_scalars of = scalars[t.tensor];
     if (squares != nullptr) keep_squares<L>(t, tensor, of);

@@ -123,7 +123,7 @@ struct rank_fingerprint {
 }
 
 /// Collective.
-[[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_cards(
+[[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_fingerprints(
     communicator& comm, const rank_fingerprint& mine) {
   std::vector<rank_fingerprint> cards(static_cast<std::size_t>(comm.size()));
   comm.host_all_gather(&mine, cards.data(), sizeof mine);
@@ -152,7 +152,7 @@ template <class T>
 /// the rank that is in the minority. The number that rank 0 gave.
 [[gnu::cold]] inline std::uint32_t compare_fingerprints(communicator& comm,
                                                         const rank_fingerprint& mine) {
-  const std::vector<rank_fingerprint> cards = gather_cards(comm, mine);
+  const std::vector<rank_fingerprint> cards = gather_fingerprints(comm, mine);
   const std::size_t size = cards.size();
   const std::string where = comm.where();
   for (std::size_t r = 0; r < size; ++r) {
@@ -171,10 +171,10 @@ template <class T>
 }
 
 /// Collective: tells the other ranks, which wait in their roll call, that this one takes no part.
-[[gnu::cold]] inline void tell_rejection(communicator& comm) {
+[[gnu::cold]] inline void report_rejection(communicator& comm) {
   rank_fingerprint card;
   card.rejected = 1;
-  (void)gather_cards(comm, card);
+  (void)gather_fingerprints(comm, card);
 }
 /// Runs f, which checks this rank's input. When it throws, tells the other ranks before the
 /// exception goes on.
@@ -183,7 +183,7 @@ template <class F>
   try {
     return f();
   } catch (...) {
-    tell_rejection(comm);
+    report_rejection(comm);
     throw;
   }
 }
@@ -241,7 +241,7 @@ struct common_digests {
     if (all[r] == all[usual]) continue;
     const char* what = all[r].parameters != all[usual].parameters ? "parameters"
                        : all[r].state != all[usual].state         ? "moments"
-                                                                  : "agreed messages";
+                                                                  : "previous means";
     throw rank_mismatch(message(
         "verify: after step ", step, " rank ", r, " has other ", what, " than rank ", usual, " (",
         n_usual, " of ", all.size(), " ranks are alike): memory that failed, or a ",
@@ -265,7 +265,7 @@ template <class E>
   payload_writer writer(&out);
   e.rule.archive(writer);
   mine.state = state.value();
-  if (e.compressed.started() && E::keeps_agreed) {
+  if (e.compressed.started() && E::keeps_previous) {
     const auto flat = e.compressed.sender().flatten(e.compressed.previous(e.mask()));
     digest previous;
     read_on_host(e.backend(), flat.data(), flat.size(),

@@ -84,13 +84,13 @@ class model_parallel_group {
  public:
   model_parallel_group() = default;
   [[gnu::cold]] model_parallel_group(communicator w, B& backend)
-      : wire_(std::move(w)),
+      : comm_(std::move(w)),
         own_(backend.template make_buffer<model_parallel_word>(1)),
         all_(backend.template make_buffer<model_parallel_word>(
-            static_cast<std::size_t>(wire_->size()))),
-        terms_(static_cast<std::size_t>(wire_->size())) {}
+            static_cast<std::size_t>(comm_->size()))),
+        terms_(static_cast<std::size_t>(comm_->size())) {}
 
-  [[nodiscard]] bool empty() const { return !wire_ || wire_->size() < 2; }
+  [[nodiscard]] bool empty() const { return !comm_ || comm_->size() < 2; }
   /// All learn who skips; with `norms`, once in a step, also the norms of the whole. Collective
   /// over the group, if there is one: 1 all_gather of 20 bytes. Parts that have found in this step
   /// that they do different things meet no more in it: one may have less to meet for. (What runs
@@ -99,8 +99,8 @@ class model_parallel_group {
                             double largest_norm) {
     if (empty() || parted_) return;
     backend.launch(1, tell_group_kernel{now, own_.data(), plan});
-    wire_->all_gather(own_.data(), all_.data(), sizeof(model_parallel_word));
-    backend.launch(1, hear_group_kernel{now, all_.data(), static_cast<std::uint32_t>(wire_->size()),
+    comm_->all_gather(own_.data(), all_.data(), sizeof(model_parallel_word));
+    backend.launch(1, hear_group_kernel{now, all_.data(), static_cast<std::uint32_t>(comm_->size()),
                                         plan, norms, static_cast<float>(largest_norm)});
     if (const model_parallel_word* const words = host_view<B>(all_.data())) {
       // all hear the same words: all find it, or none
@@ -116,7 +116,7 @@ class model_parallel_group {
     if (empty()) return mine;
     double total = 0;
     try {
-      wire_->host_all_gather(&mine, terms_.data(), sizeof mine);
+      comm_->host_all_gather(&mine, terms_.data(), sizeof mine);
       for (const double x : terms_) total += x;
     } catch (...) {
       lost_ = std::current_exception();
@@ -132,11 +132,11 @@ class model_parallel_group {
   }
 
   void wait() {
-    if (!empty()) wire_->wait();
+    if (!empty()) comm_->wait();
   }
 
  private:
-  std::optional<communicator> wire_;
+  std::optional<communicator> comm_;
   buffer_of<B, model_parallel_word> own_, all_;
   std::vector<double> terms_;  ///< of `sum`, by rank
   std::exception_ptr lost_;

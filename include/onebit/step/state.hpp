@@ -82,7 +82,7 @@ struct engine {
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
   /// Whether v is refreshed from the ranks' own squares.
   static constexpr bool follows = R::refreshes && S::compresses;
-  static constexpr bool keeps_agreed = !R::local_steps;  ///< for messages
+  static constexpr bool keeps_previous = !R::local_steps;  ///< for messages
   using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
   static constexpr bool has_residual = sender_type::has_residual;
   static constexpr bool repeats = sender_type::by_word && exchange_type::own_messages;
@@ -244,7 +244,7 @@ struct engine {
     rule.archive(a);
     if constexpr (follows) rule.archive_squares(a);
     if constexpr (S::compresses) {
-      compressed.archive(a, keeps_agreed);
+      compressed.archive(a, keeps_previous);
       const bool masked = (LocalRule<R> && WakingRule<R>) ||
                           ((FreezingRule<R> || has_residual) && compressed.started());
       active.archive(a, backend(), masked ? average.axis().n_words() : 0);
@@ -352,7 +352,7 @@ struct engine {
   [[gnu::cold]] void start_compressed() {
     allocate_undo();
     auto elements = has_residual && active.size() == 0 ? make_mask() : decltype(make_mask()){};
-    compressed.start(compressed.allocate(keeps_agreed, true), {});
+    compressed.start(compressed.allocate(keeps_previous, true), {});
     activate_all(std::move(elements));
     ++graph_epoch;
   }
@@ -360,7 +360,7 @@ struct engine {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
     release_averages();
     allocate_undo();
-    auto space = compressed.allocate(keeps_agreed, R::local_steps);
+    auto space = compressed.allocate(keeps_previous, R::local_steps);
     auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches

@@ -244,7 +244,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     if (!changed) return;
     backend.copy_in(table.data(), flat::entries.data(), table.size());
     backend.copy_in(given.data(), host_options.data(), given.size());
-    backend.launch(given.size(), detail::set_terms_kernel{given.data(), scalars.data()});
+    backend.launch(given.size(), detail::set_options_kernel{given.data(), scalars.data()});
     changed = false;
   }
   /// For the kernels that begin and end a step.

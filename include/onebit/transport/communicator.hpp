@@ -134,7 +134,7 @@ class line_of final : public line {
       return std::make_shared<line_of>(inner_.split(color, key));
     } else {
       throw invalid_input(
-          message("wire: this transport cannot be split: it has no split(color, "
+          message("communicator: this transport cannot be split: it has no split(color, "
                   "key)",
                   rank_suffix(rank(), size())));
     }

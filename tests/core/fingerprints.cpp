@@ -452,7 +452,7 @@ TEST_CASE("a name without an end, from another rank: it ends where its field doe
     onebit::communicator w(t);
     auto card = onebit::detail::make_fingerprint("adam", {4, 5}, 77, 12);
     if (t.rank() == 1) std::fill(std::begin(card.name), std::end(card.name), 'x');
-    for (const auto& one : onebit::detail::gather_cards(w, card)) {
+    for (const auto& one : onebit::detail::gather_fingerprints(w, card)) {
       CHECK(one.name[sizeof one.name - 1] == '\0');
     }
     CHECK(thrown<onebit::rank_mismatch>([&] {
