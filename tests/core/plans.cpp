@@ -115,10 +115,12 @@ TEST_CASE("a plan that the rule has no step for is refused in words") {
       check_refused(rule, {dense, both}, "neither averages nor exchanges, or does both");
     }
     check_refused(rule, {dense, exchange, local}, "neither averages nor exchanges, or does both");
-    // what is frozen is what an average would need (without `frozen` it is another warm-up)
+    // what is frozen is what an average would need
     const step_plan contradiction{.average_gradient = true, .frozen = true};
     check_refused(rule, {dense, contradiction}, "averages gradients without an exchange");
-    check_refused(rule, {dense, exchange, contradiction}, "averages gradients without an exchange");
+    for (const step_plan& late : {contradiction, dense}) {
+      check_refused(rule, {dense, exchange, late}, "averages gradients without an exchange");
+    }
   };
   check(adam, true);
   check(lamb, false);
