@@ -15,12 +15,11 @@
 #include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/compressed_allreduce.hpp>
 #include <onebit/compressor/sign.hpp>
-#include <onebit/rule/adam.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <span>
 #include <stdexcept>
-#include <type_traits>
 #include <utility>
 
 #include "support.hpp"
@@ -50,64 +49,28 @@ inline void expect_agreed(rank_memory& memory, onebit::step_scalars& now,
   if (o != onebit::outcome::kept) throw std::runtime_error("bench: an exchange was skipped");
 }
 
-/// 1-bit Adam's exchange: encode, exchange, decode the mean into the gradients, keep it.
-template <class Exchange>
+/// The compressed mean, as an optimizer's step exchanges it: encode, exchange, decode the mean into
+/// the gradients, keep what is owed.
+template <class Collective>
 class compressed_mean {
  public:
-  /// `cut`: buckets, or for the hierarchical exchange ranks per node.
-  template <class T, class... Cut>
-  explicit compressed_mean(rank_memory& memory, T transport, Cut... cut)
-      : memory_(&memory),
-        comm_(std::move(transport)),
-        exchange_({}, comm_, memory.backend, std::span(&memory.n, 1), cut...),
-        live_(exchange_.axis().n_words()),
-        undo_(undo::repeats ? 0 : live_.size() * onebit::word_elements) {
-    for (std::size_t i = 0; i < live_.size(); ++i) live_.data()[i] = ~0U;
-    exchange_.count_active(active());
-    exchange_.start(
-        exchange_.allocate(true, false),
-        {onebit::host_buffer<float>(live_.size() * onebit::word_elements), nullptr, &numbers_});
-  }
+  template <class T>
+  explicit compressed_mean(rank_memory& memory, T transport, const Collective& collective = {})
+      : memory_(&memory), allreduce_(std::move(transport), {memory.n}, collective) {}
   void run() {
-    using view = typename Exchange::view;
-    const onebit::momentum_message<view, float, float> message{exchange_.previous(active()),
-                                                               &memory_->tensor, &numbers_, &now_};
-    const onebit::exchange_args<undo> turn{&now_, active(), undo::from(undo_.data())};
-    exchange_.all_reduce(message, turn);
-    expect_agreed(*memory_, now_, comm_);
-    auto& sender = exchange_.sender();
-    const decode_kernel<view> decode{exchange_.latest(active()), sender.tiles(),
-                                     memory_->grads.data()};
-    if constexpr (undo::repeats) {
-      exchange_.repeat(message, turn, decode);
-    } else {
-      memory_->backend.launch(sender.axis().tiles().size(), decode);
-    }
-    exchange_.finish(turn);
-    ++now_.number;
+    if (allreduce_.mean(std::span(memory_->grads.data(), memory_->n)) != onebit::outcome::kept)
+      throw std::runtime_error("bench: an exchange was skipped");
   }
-  [[nodiscard]] std::uint64_t bytes_sent() const { return comm_.sent().bytes_sent; }
+  [[nodiscard]] std::uint64_t bytes_sent() const { return allreduce_.sent().bytes_sent; }
 
  private:
-  /// As an optimizer chooses it.
-  using undo =
-      std::conditional_t<Exchange::own_messages, onebit::undo_by_repeating, onebit::undo_in_buffer>;
-  [[nodiscard]] onebit::active_mask active() const { return {live_.data()}; }
-
   rank_memory* memory_;
-  onebit::communicator comm_;
-  Exchange exchange_;
-  onebit::host_buffer<std::uint32_t> live_;
-  onebit::host_buffer<float> undo_;
-  onebit::tensor_scalars numbers_{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
-  onebit::step_scalars now_;
+  onebit::compressed_allreduce<Collective> allreduce_;
 };
 
-using gather_scatter_mean =
-    compressed_mean<onebit::gather_scatter_exchange<sign_codec, onebit::host>>;
-using all_gather_mean = compressed_mean<onebit::all_gather_exchange<sign_codec, onebit::host>>;
-using hierarchical_mean =
-    compressed_mean<onebit::hierarchical_exchange<sign_codec, false, onebit::host>>;
+using gather_scatter_mean = compressed_mean<onebit::gather_scatter<sign_codec>>;
+using all_gather_mean = compressed_mean<onebit::all_gather<sign_codec>>;
+using hierarchical_mean = compressed_mean<onebit::hierarchical<sign_codec>>;
 
 /// The library's exact mean. It is read where it arrives, so nothing is copied afterwards.
 template <onebit::dense_sum Mode>

@@ -247,15 +247,16 @@ std::vector<contender> contenders(rank_memory& memory, const links& l, int ranks
       contend<all_gather_mean>("all_gather", memory, l.by_ring),
   };
   for (const unsigned exponent : buckets) {
-    const std::size_t n_buckets = memory.n >> exponent;
-    if (n_buckets < 2) continue;
-    all.push_back(contend<gather_scatter_mean>(
-        "bucketed_" + std::to_string(exponent), memory, l.by_ring,
-        "buckets of 2^" + std::to_string(exponent), static_cast<int>(n_buckets)));
+    const std::size_t elements = std::size_t{1} << exponent;
+    if (memory.n < 2 * elements) continue;
+    all.push_back(contend<gather_scatter_mean>("bucketed_" + std::to_string(exponent), memory,
+                                               l.by_ring,
+                                               "buckets of 2^" + std::to_string(exponent),
+                                               onebit::gather_scatter{sign_codec{}, elements}));
   }
   if (ranks_per_node > 1 && l.by_ring.size() > ranks_per_node) {
-    all.push_back(
-        contend<hierarchical_mean>("hierarchical", memory, l.by_ring, "", ranks_per_node));
+    all.push_back(contend<hierarchical_mean>("hierarchical", memory, l.by_ring, "",
+                                             onebit::hierarchical{sign_codec{}, ranks_per_node}));
   }
   return all;
 }

@@ -11,6 +11,7 @@
 #include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/compressed_allreduce.hpp>
 #include <onebit/compressor/identity.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/concepts.hpp>

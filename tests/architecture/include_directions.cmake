@@ -27,11 +27,12 @@ set(may_include_collective core communicator compressor)
 set(may_include_step core communicator collective)
 set(may_include_checkpoint core communicator collective step)
 set(may_include_optimizer core communicator collective step checkpoint)
+set(may_include_compressed_allreduce core communicator backend compressor collective step checkpoint)
 set(may_include_algorithms core communicator backend compressor rule schedule collective optimizer)
 set(may_include_any_optimizer core communicator step checkpoint optimizer)
-set(may_include_onebit algorithms transport step ${may_include_algorithms})
+set(may_include_onebit algorithms compressed_allreduce transport step ${may_include_algorithms})
 set(core_units core communicator transport backend compressor rule schedule collective step checkpoint optimizer
-    algorithms any_optimizer onebit)
+    compressed_allreduce algorithms any_optimizer onebit)
 
 # The extras: they include the core, and nothing of the core includes them.
 set(may_include_by_name ${core_units})

@@ -311,7 +311,7 @@ void check_out_of_step(int n, int steps, const char* who, const Make& make) {
     const auto& text = told[static_cast<std::size_t>(r)];
     CHECK(text == contains{who});
     CHECK(text == contains{r == 1 ? "rank 0 is at step " : "rank 1 is at step "});
-    CHECK(text == contains{"all ranks must call step() equally often"});
+    CHECK(text == contains{"all ranks must call step() or mean() equally often"});
   }
 }
 

@@ -43,3 +43,58 @@ TEST_CASE("cuda trainings: other scales, and none") {
   check_same_bits<cuda_device>("identity", 2,
                                one_bit_adam_with(onebit::gather_scatter<onebit::identity>{}));
 }
+
+namespace {
+
+/// What each rank has after each call of a compressed mean by itself; call 3 is skipped.
+template <class Device, class C>
+auto means_on(int n, const C& collective) {
+  return on<Device>(n, [&](auto transport, Device& device) {
+    std::size_t total = 0;
+    for (const std::size_t size : odd_sizes) total += size;
+    area<float, Device> data(total);
+    auto memory = device.memory();
+    auto backend = device.backend();
+    onebit::compressed_allreduce<C, float, decltype(backend)> allreduce(transport, odd_sizes,
+                                                                        collective, backend);
+    std::vector<std::span<float>> spans;
+    std::size_t first = 0;
+    for (const std::size_t size : odd_sizes) {
+      spans.emplace_back(data.data() + first, size);
+      first += size;
+    }
+    std::vector<float> here(total), all;
+    for (std::uint64_t call = 0; call < 8; ++call) {
+      const auto rank = static_cast<std::uint64_t>(transport.rank());
+      for (std::size_t i = 0; i < total; ++i) here[i] = noise((call * 16 + rank) * 1000003 + i);
+      if (call == 3 && rank == 1) here[77] = std::numeric_limits<float>::infinity();
+      memory.copy(data.data(), here.data(), data.bytes());
+      if (call % 2 == 0) {
+        allreduce.mean(spans);
+      } else {
+        allreduce.start(spans);
+        allreduce.wait();
+      }
+      CHECK((allreduce.settle() == onebit::outcome::skipped) == (call == 3));
+      memory.copy(here.data(), data.data(), data.bytes());
+      memory.wait();
+      all.insert(all.end(), here.begin(), here.end());
+    }
+    return all;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("cuda: compressed_allreduce has the bits of the host") {
+  const auto check = [](const char* name, int n, const auto& collective) {
+    CAPTURE(name);
+    const auto host = means_on<host_device>(n, collective);
+    const auto device = means_on<cuda_device>(n, collective);
+    const bool same = host == device;
+    CHECK(same);
+  };
+  check("gather_scatter", 3, onebit::gather_scatter<onebit::sign<>>{});
+  check("buckets", 2, onebit::gather_scatter{onebit::sign<>{}, 2048});
+  check("two levels", 4, onebit::hierarchical{onebit::sign<>{}, 2});
+}

@@ -362,7 +362,7 @@ class old_job {
     const bool travels = e_->compressed.travels();
     if constexpr (R::local_steps) {
       if (travels) space_ = e_->compressed.allocate(false, true);
-      if (travels) e_->allocate_undo();
+      if (travels) e_->compressed.allocate_undo();
     } else if (old.compressed.started()) {
       if (!travels) {  // one rank alone never compresses
         old.thaw();
@@ -370,7 +370,7 @@ class old_job {
       }
       given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at(old.mask()));
       space_ = e_->compressed.allocate(E::keeps_previous, !E::keeps_previous);
-      e_->allocate_undo();
+      e_->compressed.allocate_undo();
     }
   }
   [[nodiscard]] std::uint64_t step() const { return step_; }
@@ -387,7 +387,8 @@ class old_job {
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
     if constexpr (E::follows) e.rule.take_kept(std::move(kept_));
-    if (old.active.size() > 0 || !starts) e.active = std::move(old.active);  // else all elements
+    auto& active = old.compressed.active();
+    if (active.size() > 0 || !starts) e.compressed.active() = std::move(active);  // else all
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);

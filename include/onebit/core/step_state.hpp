@@ -180,7 +180,8 @@ namespace detail {
   throw rank_mismatch(message(
       "exchange: rank ", rank, " is at step ", s.their_value, " while this rank is at step ",
       s.own_value,
-      "; all ranks must call step() equally often and load checkpoints of the same step", where));
+      "; all ranks must call step() or mean() equally often and load checkpoints of the same step",
+      where));
 }
 
 }  // namespace detail

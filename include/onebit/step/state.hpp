@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/dense_average.hpp>
+#include <onebit/collective/stateful_exchange.hpp>
 #include <onebit/core/clipping.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
@@ -77,16 +78,13 @@ struct engine {
       !R::refreshes || RefreshingRule<R>,
       "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "
       "as in onebit/rule/adam.hpp");
-  using exchange_type = typename C::template exchange<B, R::accumulates>;
+  using exchange_type = stateful_exchange<typename C::template exchange<B, R::accumulates>>;
+  using mask_buffer = typename exchange_type::mask_buffer;
   using own_squares = own_squares_kernel<P, G>;
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
   /// Whether v is refreshed from the ranks' own squares.
   static constexpr bool follows = R::refreshes && S::compresses;
   static constexpr bool keeps_previous = !R::local_steps;  ///< for messages
-  using sender_type = std::remove_reference_t<decltype(std::declval<exchange_type&>().sender())>;
-  static constexpr bool has_residual = sender_type::has_residual;
-  static constexpr bool repeats = sender_type::by_word && exchange_type::own_messages;
-  using undo_type = std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>;
 
   /// Collective: all ranks throw when one rejects its input.
   [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, communicator w, R own_rule,
@@ -117,11 +115,10 @@ struct engine {
   }
 
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
-    return rule.state_bytes() + undo.bytes() + active.bytes() + compressed.state_bytes();
+    return rule.state_bytes() + compressed.state_bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return tensors.bytes() + active.next_bytes() + average.work_bytes() + squares.work_bytes() +
-           compressed.work_bytes();
+    return tensors.bytes() + average.work_bytes() + squares.work_bytes() + compressed.work_bytes();
   }
   /// Why a step with these numbers cannot be; empty: it can.
   [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
@@ -149,14 +146,14 @@ struct engine {
     rule.prepare(average.axis());
     if constexpr (follows) rule.prepare_squares(compressed.axis(), R::n_beside(compressed.axis()));
     if constexpr (LocalRule<R>) {
-      if (WakingRule<R>) active = {make_mask(), make_mask()};
+      if (WakingRule<R>) compressed.active() = {compressed.make_mask(), compressed.make_mask()};
       if (compressed.travels()) start_compressed();
     }
   }
 
   [[nodiscard]] B& backend() { return rule.backend(); }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
-  [[nodiscard]] active_mask mask() const { return {active.current()}; }
+  [[nodiscard]] active_mask mask() const { return compressed.mask(); }
   /// What a rule sees, on the axis of either exchange.
   [[nodiscard]] step_context<B, P, G> at_average(active_mask elements = {}) {
     return average.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
@@ -167,7 +164,6 @@ struct engine {
   [[nodiscard]] step_context<B, P, G> at_squares(active_mask elements = {}) {
     return squares.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
-  [[nodiscard]] undo_type undo_space() { return undo_type::from(undo.data()); }
   /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
@@ -206,10 +202,10 @@ struct engine {
   /// From the compressed phase back to dense steps, of one rank alone.
   [[gnu::cold]] void thaw() {
     // after a refresh what was agreed is in units of the old v: none of it is taken
-    const auto none = refreshed ? make_mask() : decltype(make_mask()){};
+    const auto none = refreshed ? compressed.make_mask() : mask_buffer{};
     rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at(mask()));
     compressed.start({}, {});  // gives its memory back
-    active.set_current({});
+    compressed.active().set_current({});
   }
   void count_step(const step_plan& plan, float lr) {
     local_steps_digest =
@@ -244,10 +240,10 @@ struct engine {
     rule.archive(a);
     if constexpr (follows) rule.archive_squares(a);
     if constexpr (S::compresses) {
-      compressed.archive(a, keeps_previous);
-      const bool masked = (LocalRule<R> && WakingRule<R>) ||
-                          ((FreezingRule<R> || has_residual) && compressed.started());
-      active.archive(a, backend(), masked ? average.axis().n_words() : 0);
+      compressed.archive(a, keeps_previous, [&] {
+        return (LocalRule<R> && WakingRule<R>) ||
+               ((FreezingRule<R> || exchange_type::has_residual) && compressed.started());
+      });
     }
     if constexpr (Archive::reading) {
       const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
@@ -255,23 +251,11 @@ struct engine {
                                           : true;
       constexpr const char* what = "checkpoint: its rule and its exchange are in different phases";
       if (S::compresses && !fits) throw checkpoint_error(detail::message(what));
-      if (compressed.started()) allocate_undo();
+      if (compressed.started()) compressed.allocate_undo();
     }
   }
-  /// What an encode pass needs, where it overwrites compensated values.
-  void allocate_undo() {
-    if (repeats || !compressed.needs_undo() || undo.size() > 0) return;
-    undo = backend().template make_buffer<float>(average.axis().n_words() * word_elements);
-  }
-  /// All elements, from here on: padding must not enter residuals. Fills the mask; only launches.
-  [[gnu::cold]] void activate_all(buffer_of<B, std::uint32_t>&& elements) {
-    const auto axis = at_average();
-    backend().launch(elements.size() > 0 ? axis.n_tiles() : 0,
-                     all_active_kernel{axis.tiles, elements.data()});
-    set_active(std::move(elements));
-  }
   [[gnu::cold]] void adopt() {
-    if (active.size() > 0) compressed.count_active(mask());
+    if (compressed.active().size() > 0) compressed.count_active(mask());
     release_averages();
     local_steps_digest = 0;
     alike = !R::local_steps;
@@ -287,8 +271,6 @@ struct engine {
   exchange_type compressed;
   std::conditional_t<follows, squares_average<B>, no_squares> squares;
   buffer_of<B, step_scalars> scalars;   ///< one: the step in progress
-  two_sided<B, std::uint32_t> active;   ///< which elements have variance, one bit each
-  buffer_of<B, float> undo;             ///< what an encode pass overwrites, where it does
   std::vector<char> announced;          ///< by tensor, in this step: its gradients are final
   model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
@@ -319,9 +301,9 @@ struct engine {
     if (std::string text = collective.agreement(); !text.empty()) {
       (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0));
     }
-    return detail::collective_try(comm, [&] {
+    return exchange_type(detail::collective_try(comm, [&] {
       return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);
-    });
+    }));
   }
   void release_averages() noexcept {
     average.release();
@@ -337,35 +319,24 @@ struct engine {
       return no_squares{};
     }
   }
-  [[nodiscard]] buffer_of<B, std::uint32_t> make_mask() {
-    return backend().template make_buffer<std::uint32_t>(average.axis().n_words());
-  }
   [[noreturn, gnu::cold]] void refuse(const char* why) const {
     throw invalid_input(
         detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
   }
-  void set_active(buffer_of<B, std::uint32_t>&& elements) {
-    if (elements.size() == 0) return;
-    active.set_current(std::move(elements));
-    compressed.count_active(mask());
-  }
   [[gnu::cold]] void start_compressed() {
-    allocate_undo();
-    auto elements = has_residual && active.size() == 0 ? make_mask() : decltype(make_mask()){};
-    compressed.start(compressed.allocate(keeps_previous, true), {});
-    activate_all(std::move(elements));
+    compressed.start_from_nothing(keeps_previous);
     ++graph_epoch;
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
     release_averages();
-    allocate_undo();
+    compressed.allocate_undo();
     auto space = compressed.allocate(keeps_previous, R::local_steps);
-    auto elements = R::local_steps ? decltype(make_mask()){} : make_mask();
+    auto elements = R::local_steps ? mask_buffer{} : compressed.make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches
     backend().launch(tensors.size(), detail::begin_since_kernel{tensors.scalars.data()});
-    set_active(std::move(elements));
+    compressed.set_active(std::move(elements));
     ++graph_epoch;
   }
 };

@@ -22,24 +22,6 @@
 /// One step: a straight line that is kept, or taken back.
 namespace onebit::inline v0_1 {
 
-namespace detail {
-
-/// Runs the last kernel of an update over all tiles, and before it, tile by tile, what the encode
-/// pass has left undone.
-template <class X, class Message, class Args>
-struct repeat_first {
-  X& exchange;
-  Message message;
-  Args args;
-
-  template <class At, class Kernel>
-  void operator()(const At&, const Kernel& update) const {
-    exchange.repeat(message, args, update);
-  }
-};
-
-}  // namespace detail
-
 /// What lives from the beginning of a step to its end. It is opened with the step's numbers; what
 /// is known early may be sent early; `run` does the rest. Nothing on the way asks how it went: a
 /// bad value, a rank out of step, an exception, the destructor each set one word, `now->skip`, and
@@ -168,7 +150,7 @@ class step_in_progress {
     }
     if (plan_.exchange) end_exchange();
     if (previews()) {
-      e.active.keep(e.backend(), e.now());
+      e.compressed.active().keep(e.backend(), e.now());
       if (e.compressed.travels()) e.compressed.count_active(e.mask());
     }
   }
@@ -284,7 +266,8 @@ class step_in_progress {
   void refresh_variance() {
     if constexpr (E::follows) {
       E& e = *e_;
-      e.rule.refresh_variance(e.squares.latest(), e.at_squares(), at(), e.active.current());
+      e.rule.refresh_variance(e.squares.latest(), e.at_squares(), at(),
+                              e.compressed.active().current());
       e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at()), args());
       e.rule.restart_squares(at());
       begin_since();
@@ -297,15 +280,11 @@ class step_in_progress {
       E& e = *e_;
       const auto latest = e.compressed.latest(active());
       const auto previous = e.compressed.previous(e.mask());
-      if constexpr (E::repeats) {
-        const auto said = message();
-        const detail::repeat_first<typename E::exchange_type, decltype(said), decltype(args())>
-            with_repeat{e.compressed, said, args()};
-        if constexpr (TilewiseRule<R>) {
-          return e.rule.compressed_update(latest, previous, at(), with_repeat);
-        } else {
-          with_repeat(at(), nothing_kernel{});
-        }
+      const auto last = e.compressed.updates_after(message(), args());
+      if constexpr (TilewiseRule<R>) {
+        return e.rule.compressed_update(latest, previous, at(), last);
+      } else {
+        last.run();
       }
       e.rule.compressed_update(latest, previous, at());
     }
@@ -313,7 +292,7 @@ class step_in_progress {
   void preview_active() {
     if constexpr (WakingRule<R>) {
       E& e = *e_;
-      e.rule.preview_active(e.mean(plan_), e.at_average(e.mask()), e.active.next());
+      e.rule.preview_active(e.mean(plan_), e.at_average(e.mask()), e.compressed.active().next());
       if (e_->compressed.travels()) e_->compressed.count_active(active());
     }
   }
@@ -391,15 +370,15 @@ class step_in_progress {
     return WakingRule<R> && LocalRule<R> && plan_.average_gradient;
   }
   [[nodiscard]] active_mask active() const {
-    return previews() ? active_mask{e_->active.next()} : e_->mask();
+    return previews() ? active_mask{e_->compressed.active().next()} : e_->mask();
   }
   [[nodiscard]] auto at() const { return e_->at(active()); }
   [[nodiscard]] auto message() const {
     // only elements that wake now need a mask: the previous mean has nothing of them
     return e_->rule.message(e_->compressed.previous(mask_before()), at());
   }
-  [[nodiscard]] onebit::exchange_args<typename E::undo_type> args() const {
-    return {e_->now(), active(), e_->undo_space(), mask_before(), e_->rule.bound()};
+  [[nodiscard]] auto args() const {
+    return e_->compressed.args(e_->now(), active(), mask_before(), e_->rule.bound());
   }
   /// The mask of compensated values and of the previous mean; null: the same as now.
   [[nodiscard]] active_mask mask_before() const { return previews() ? e_->mask() : active_mask{}; }

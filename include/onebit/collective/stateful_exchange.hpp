@@ -1,0 +1,119 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <type_traits>
+#include <utility>
+
+/// An exchange with the memory that its steps need: what optimizers and compressed_allreduce hold.
+namespace onebit::inline v0_1 {
+
+/// An exchange X; which elements take part in it, one bit each; and what its encode pass
+/// overwrites. Its own memory is what `state_bytes` adds: 1 bit per element, if the compressor has
+/// a residual, and 4 bytes where a message cannot be made twice (see undo_by_repeating).
+template <class X>
+class stateful_exchange : public X {
+  using B = typename X::backend_type;
+
+ public:
+  using mask_buffer = buffer_of<B, std::uint32_t>;
+  using sender_type = std::remove_reference_t<decltype(std::declval<X&>().sender())>;
+  static constexpr bool has_residual = sender_type::has_residual;
+  /// Whether the end of a step makes the message once more: then nothing must be saved.
+  static constexpr bool repeats = sender_type::by_word && X::own_messages;
+  using undo_type = std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>;
+  using args_type = exchange_args<undo_type>;
+
+  explicit stateful_exchange(X&& exchange) : X(std::move(exchange)) {}
+
+  [[nodiscard]] active_mask mask() const { return {active_.current()}; }  ///< who takes part
+  [[nodiscard]] two_sided<B, std::uint32_t>& active() { return active_; }
+  [[nodiscard]] mask_buffer make_mask() {
+    return backend().template make_buffer<std::uint32_t>(X::axis().n_words());
+  }
+  /// From here on only these take part; an empty buffer changes nothing.
+  [[gnu::cold]] void set_active(mask_buffer&& elements) {
+    if (elements.size() == 0) return;
+    active_.set_current(std::move(elements));
+    X::count_active(mask());
+  }
+  /// All elements take part: padding must not enter residuals. Fills the mask; only launches.
+  [[gnu::cold]] void activate_all(mask_buffer&& elements) {
+    auto& s = X::sender();
+    backend().launch(elements.size() > 0 ? s.axis().tiles().size() : 0,
+                     all_active_kernel{s.tiles(), elements.data()});
+    set_active(std::move(elements));
+  }
+  void allocate_undo() {
+    if (repeats || !X::needs_undo() || undo_.size() > 0) return;
+    undo_ = backend().template make_buffer<float>(X::axis().n_words() * word_elements);
+  }
+  /// Starts without a momentum. Allocates before it changes anything.
+  [[gnu::cold]] void start_from_nothing(bool keeps_previous) {
+    allocate_undo();
+    auto elements = has_residual && active_.size() == 0 ? make_mask() : mask_buffer{};
+    X::start(X::allocate(keeps_previous, true), {});
+    activate_all(std::move(elements));
+  }
+
+  /// What its calls are told of a step.
+  [[nodiscard]] args_type args(step_scalars* now, active_mask takes_part,
+                               active_mask mask_before = {}, scale_bound bound = {}) {
+    return {now, takes_part, undo_type::from(undo_.data()), mask_before, bound};
+  }
+  /// The last pass of a step that is kept: a kernel over all tiles; before it, tile by tile, what
+  /// the encode pass has left undone.
+  template <class Message>
+  struct update_pass {
+    stateful_exchange& exchange;
+    Message message;
+    args_type args;
+
+    template <class At, class Kernel>
+    void operator()(const At&, const Kernel& update) const {
+      run(update);
+    }
+    template <class Kernel>
+    void run(const Kernel& update) const {
+      if constexpr (repeats) {
+        exchange.repeat(message, args, update);
+      } else {
+        launch_unless_skipped(exchange.backend(), args.now, exchange.axis().tiles().size(), update);
+      }
+    }
+    /// Only what was left undone.
+    void run() const {
+      if constexpr (repeats) run(nothing_kernel{});
+    }
+  };
+  template <class Message>
+  [[nodiscard]] update_pass<Message> updates_after(const Message& message, const args_type& args) {
+    return {*this, message, args};
+  }
+
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
+    return X::state_bytes() + undo_.bytes() + active_.bytes();
+  }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return X::work_bytes() + active_.next_bytes();
+  }
+  /// `masked` is asked when the exchange is read: whether there is a mask.
+  template <class Archive, class Masked>
+  [[gnu::cold]] void archive(Archive& a, bool keeps_previous, const Masked& masked) {
+    X::archive(a, keeps_previous);
+    active_.archive(a, backend(), masked() ? X::axis().n_words() : 0);
+  }
+
+ private:
+  [[nodiscard]] B& backend() { return X::sender().backend(); }
+
+  two_sided<B, std::uint32_t> active_;
+  buffer_of<B, float> undo_;
+};
+
+}  // namespace onebit::inline v0_1

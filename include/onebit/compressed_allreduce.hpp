@@ -1,0 +1,349 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <istream>
+#include <memory>
+#include <numeric>
+#include <onebit/backend/host.hpp>
+#include <onebit/checkpoint/restore.hpp>
+#include <onebit/collective/gather_scatter.hpp>
+#include <onebit/collective/stateful_exchange.hpp>
+#include <onebit/compressor/sign.hpp>
+#include <onebit/core/archive.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/element_types.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/step/agreement.hpp>
+#include <onebit/transport/communicator.hpp>
+#include <ostream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// The compressed mean by itself, for trainers that keep their own optimizer.
+namespace onebit::inline v0_1 {
+
+namespace detail {
+
+/// Writes a mean where the data of each tensor lie.
+template <class View, class T>
+struct store_mean_kernel {
+  View mean;
+  const tile* tiles;
+  const tensor_entry<T, T>* tensors;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tiles[i];
+    const auto value = mean.template at<L>(t, i);
+    const parameters_of<L, T> data(tensors[t.tensor], t);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) data.store(k, value(k));
+  }
+};
+
+/// What lasts of a compressed_allreduce from call to call.
+template <class C, class T, class B>
+struct allreduce_state {
+  using exchange_type = stateful_exchange<typename C::template exchange<B, false>>;
+
+  [[gnu::cold]] allreduce_state(communicator w, std::vector<std::size_t> of, const C& collective,
+                                B own_backend)
+      : comm(std::move(w)),
+        sizes(std::move(of)),
+        name("compressed_allreduce by " + policy_name(collective) + collective.agreement()),
+        backend(std::move(own_backend)),
+        exchange(collective_try(comm,
+                                [&] {
+                                  return collective.template bind<B, false>(
+                                      comm, backend, std::span<const std::size_t>(sizes));
+                                })),
+        now(to_buffer(backend, std::vector<step_scalars>(1))),
+        entries(sizes.size()),
+        table(to_buffer(backend, entries)),
+        announced(sizes.size(), 0) {
+    rank_fingerprint own = fingerprint();
+    own.number = next_number();
+    step_scalars s;
+    s.optimizer = compare_fingerprints(comm, own) % message_tag::n_optimizers;
+    s.rank = static_cast<std::uint32_t>(comm.rank());
+    backend.copy_in(now.data(), &s, 1);
+    if (exchange.travels()) exchange.start_from_nothing(false);
+  }
+  [[nodiscard]] rank_fingerprint fingerprint() const {
+    return make_fingerprint(name, sizes, 0, exchange.slot_bytes());
+  }
+  [[nodiscard]] checkpoint_header header() const {
+    return {fingerprint(),
+            static_cast<std::uint32_t>(comm.rank()),
+            static_cast<std::uint32_t>(comm.size()),
+            static_cast<std::uint32_t>(exchange.ranks_per_node()),
+            0,
+            step};
+  }
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a) {
+    a.scalar(step);
+    exchange.archive(a, false, [&] { return exchange.has_residual && exchange.started(); });
+    if constexpr (Archive::reading) {
+      if (exchange.started()) exchange.allocate_undo();
+    }
+  }
+  [[gnu::cold]] void adopt() {
+    if (exchange.active().size() > 0) exchange.count_active(exchange.mask());
+  }
+
+  communicator comm;
+  std::vector<std::size_t> sizes;
+  std::string name;
+  B backend;
+  exchange_type exchange;
+  buffer_of<B, step_scalars> now;  ///< one: the call in progress
+  std::vector<tensor_entry<T, T>> entries;
+  buffer_of<B, tensor_entry<T, T>> table;  ///< those, in the backend's memory
+  std::vector<char> announced;             ///< by tensor: its data are final
+  std::uint64_t step = 0;                  ///< calls that ended
+  bool begun = false;
+};
+
+}  // namespace detail
+
+/// The compressed mean over all ranks, with error feedback: what 1-bit optimizers exchange by, for
+/// data of any meaning. What compression loses of a call is added to the data of the next, so that
+/// the sum of all means is that of all data but for one call's loss.
+///
+/// Built collectively by all ranks over tensors of the same sizes. Movable.
+///
+/// C  a Collective: gather_scatter, all_gather, hierarchical, of a compressor
+/// T  float, bf16 or fp16: means are rounded to it
+/// B  a Backend: data lie in its memory
+///
+/// Memory, of gather_scatter of `sign`: 4 + 4/W bytes and 1 bit per element that last, and the
+/// messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, of data in place of a momentum.
+template <class C = gather_scatter<sign<>>, class T = float, class B = host>
+class compressed_allreduce {
+  static_assert(Collective<C>,
+                "onebit: this type is no Collective: derive from collective_defaults and write "
+                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
+  static_assert(Element<T>, "onebit: data must be float, bf16 or fp16");
+  using state = detail::allreduce_state<C, T, B>;
+
+ public:
+  using tensors = std::span<const std::span<T>>;  ///< data of each, in the order of the sizes
+
+  /// Collective: the ranks compare sizes, collective and compressor, and all throw when one
+  /// differs. Throws invalid_input, rank_mismatch.
+  template <class Transport>
+  [[gnu::cold]] compressed_allreduce(Transport transport, std::vector<std::size_t> sizes,
+                                     const C& collective = {}, B backend = B())
+      : state_(std::make_unique<state>(detail::communicator_of<C>(std::move(transport)),
+                                       std::move(sizes), collective, std::move(backend))) {}
+
+  /// Replaces the data of each rank by the compressed mean of what is owed and the data of all: the
+  /// same bits on all ranks. One rank's data stay as they are.
+  ///
+  /// Collective; waits, unless the backend is deferred. Cost by gather_scatter: 2 collectives and
+  /// 2 (W-1)/W n/8 bytes sent for `sign`, plus scales and status words; 3 passes over the data.
+  /// When a rank's data are not finite (or beyond gradient_limit) no rank changes anything:
+  /// `skipped`. On a deferred backend the outcome is `pending`, and `settle` tells. Throws
+  /// rank_mismatch when the ranks do not make the same calls, invalid_input for other sizes, what
+  /// the transport throws: then nothing has changed here.
+  outcome mean(tensors data) {
+    begin(data);
+    return wait();
+  }
+  outcome mean(std::span<T> data) { return mean(tensors(&data, 1)); }  ///< of one tensor
+
+  /// The same in parts. Between begin() and wait() the data belong to this object. Not collective.
+  void begin(tensors data);
+  void begin(std::span<T> data) { begin(tensors(&data, 1)); }  ///< of one tensor
+  /// Data of one tensor are final: buckets whose data are all known start to travel, the last one
+  /// first. Collective in its effect: all ranks announce the same in the same order.
+  void ready(std::size_t tensor);
+  /// The data are final: what can travel, travels while the caller does something else.
+  void start(tensors data) {
+    begin(data);
+    for (std::size_t t = 0; t < data.size(); ++t) ready(t);
+  }
+  void start(std::span<T> data) { start(tensors(&data, 1)); }  ///< of one tensor
+  outcome wait();  ///< the rest of the call: means are there when it returns
+
+  /// What became of the last call, on a deferred backend too: waits. Throws as mean.
+  outcome settle() {
+    s().comm.wait();
+    return outcome_of(fetch_scalars(s().backend, s().now.data(), rank(), size()));
+  }
+  /// Nothing is owed any more. All ranks should do the same. Throws invalid_input in a call.
+  [[gnu::cold]] void reset() {
+    state& own = between_calls("reset");
+    if (own.exchange.travels()) own.exchange.start_from_nothing(false);
+  }
+  /// Writes what this rank owes. Not collective. Throws checkpoint_error.
+  [[gnu::cold]] void save(std::ostream& out) {
+    state& own = between_calls("save");
+    detail::write_checkpoint(out, [&](detail::payload_writer& a) {
+      a.local(own.header());
+      own.archive(a);
+    });
+  }
+  /// Reads what `save` wrote on this rank, of a job with as many ranks. (With other ranks begin
+  /// anew: what one call has lost is lost.) Collective: when one rank fails, all throw
+  /// checkpoint_error, and nothing has changed.
+  [[gnu::cold]] void load(std::istream& in) {
+    const detail::standard_arithmetic arithmetic;
+    load_checkpoint(
+        s(), in, [&] { return s().header(); }, resume_with::same_options,
+        s().begun ? "compressed_allreduce: load between begin() and wait()" : "");
+  }
+
+  [[nodiscard]] int rank() const { return state_->comm.rank(); }      ///< of this one
+  [[nodiscard]] int size() const { return state_->comm.size(); }      ///< ranks
+  [[nodiscard]] std::uint64_t steps() const { return state_->step; }  ///< calls, skipped ones too
+  [[nodiscard]] const traffic& sent() const { return state_->comm.sent(); }  ///< by this rank
+  /// Bytes that live from call to call.
+  [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
+    return state_->exchange.state_bytes();
+  }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {  ///< in one
+    return state_->exchange.work_bytes();
+  }
+  [[nodiscard]] auto& exchange() { return state_->exchange; }  ///< what sends
+
+ private:
+  [[nodiscard]] state& s() { return *state_; }
+  [[nodiscard]] state& between_calls(const char* what) {
+    if (!s().begun) return s();
+    throw invalid_input(detail::message("compressed_allreduce: ", what,
+                                        " between begin() and wait()", s().comm.where()));
+  }
+  [[nodiscard]] auto args() { return s().exchange.args(s().now.data(), s().exchange.mask()); }
+  [[nodiscard]] auto message() { return gradient_message<T, T>{s().table.data(), s().now.data()}; }
+  /// Where the data lie in this call.
+  [[gnu::cold]] void take(tensors data);
+  void end() {
+    state& own = s();
+    own.exchange.finish(args());
+    own.begun = false;
+  }
+  [[gnu::cold]] void take_back() noexcept {
+    try {
+      s().backend.launch(1, detail::call_off_kernel{s().now.data()});
+      end();
+    } catch (...) {
+    }
+    s().begun = false;
+  }
+
+  std::unique_ptr<state> state_;  ///< on the heap, where it stays when this moves
+};
+
+template <class Transport>
+compressed_allreduce(Transport, std::vector<std::size_t>)
+    -> compressed_allreduce<gather_scatter<sign<>>, float, host>;
+template <class Transport, class C>
+compressed_allreduce(Transport, std::vector<std::size_t>, C)
+    -> compressed_allreduce<C, float, host>;
+template <class Transport, class C, class B>
+compressed_allreduce(Transport, std::vector<std::size_t>, C, B)
+    -> compressed_allreduce<C, float, B>;
+
+template <class C, class T, class B>
+void compressed_allreduce<C, T, B>::take(tensors data) {
+  state& own = between_calls("begin");
+  if (data.size() != own.sizes.size()) {
+    throw invalid_input(detail::message("compressed_allreduce: data of ", data.size(),
+                                        " tensors, built for ", own.sizes.size(),
+                                        own.comm.where()));
+  }
+  for (std::size_t t = 0; t < data.size(); ++t) {
+    if (data[t].size() != own.sizes[t]) {
+      throw invalid_input(detail::message("compressed_allreduce: tensor ", t, " has ",
+                                          data[t].size(), " elements, built for ", own.sizes[t],
+                                          own.comm.where()));
+    }
+  }
+  bool moved = false;
+  for (std::size_t t = 0; t < data.size(); ++t) {
+    moved = moved || own.entries[t].params != data[t].data();
+    own.entries[t].params = own.entries[t].grads = data[t].data();
+  }
+  if (moved) own.backend.copy_in(own.table.data(), own.entries.data(), own.entries.size());
+}
+
+template <class C, class T, class B>
+void compressed_allreduce<C, T, B>::begin(tensors data) {
+  const detail::standard_arithmetic arithmetic;
+  take(data);
+  state& own = s();
+  own.announced.assign(own.sizes.size(), 0);
+  own.backend.launch(1,
+                     detail::begin_step_kernel{own.now.data(),
+                                               {},
+                                               0.0F,
+                                               1.0F,
+                                               static_cast<std::uint32_t>(own.step % status_steps),
+                                               0,
+                                               false});
+  own.begun = true;
+}
+
+template <class C, class T, class B>
+void compressed_allreduce<C, T, B>::ready(std::size_t tensor) {
+  const detail::standard_arithmetic arithmetic;
+  state& own = s();
+  if (!own.begun || tensor >= own.sizes.size() || own.announced[tensor] != 0) {
+    throw invalid_input(detail::message(
+        "compressed_allreduce: ready(", tensor, ") of ", own.sizes.size(), " tensors ",
+        own.begun ? "(once each)" : "without begin()", own.comm.where()));
+  }
+  own.announced[tensor] = 1;
+  if (!own.exchange.travels()) return;
+  try {
+    for (int b = own.exchange.n_unsent() - 1;
+         b >= 0 && own.exchange.axis().bucket_is_known(b, own.announced);
+         b = own.exchange.n_unsent() - 1) {
+      own.exchange.send_next(message(), args());
+    }
+  } catch (...) {
+    take_back();
+    throw;
+  }
+}
+
+template <class C, class T, class B>
+outcome compressed_allreduce<C, T, B>::wait() {
+  const detail::standard_arithmetic arithmetic;
+  state& own = s();
+  if (!own.begun) {
+    throw invalid_input(
+        detail::message("compressed_allreduce: wait() without begin()", own.comm.where()));
+  }
+  try {
+    if (own.exchange.travels()) {
+      own.exchange.all_reduce(message(), args());
+      const auto latest = own.exchange.latest(own.exchange.mask());
+      own.exchange.updates_after(message(), args())
+          .run(detail::store_mean_kernel<decltype(latest), T>{latest, own.exchange.sender().tiles(),
+                                                              own.table.data()});
+      end();
+    }
+  } catch (...) {
+    take_back();
+    throw;
+  }
+  own.begun = false;
+  outcome became = outcome::pending;
+  if constexpr (!B::deferred) became = settle();
+  ++own.step;
+  return became;
+}
+
+}  // namespace onebit::inline v0_1
