@@ -16,13 +16,30 @@
 /// Every rank sends its compressed vector to all, and averages what it got.
 namespace onebit::inline v0_1 {
 
+/// How slots travel, unless another way is given: the transport's own all_gather.
+class transport_gather {
+ public:
+  explicit transport_gather(const communicator& comm) : comm_(comm) {}
+  /// Collective: `all` gets one slot from each rank, in rank order.
+  void operator()(const std::byte* own, std::byte* all, std::size_t slot_bytes) {
+    comm_.all_gather(own, all, slot_bytes);
+  }
+
+ private:
+  communicator comm_;
+};
+
 /// One exchange in one phase. What is agreed is a mean of W messages, not one message, so there is
 /// no server residual and no second rounding; but the wire and the memory grow with W.
 ///
 /// Cost: 1 collective, (W-1) slots of the whole vector on the wire per rank: n/8 (W-1) bytes for
 /// `sign`, W/2 times the gather-scatter's. Memory: sender, W messages agreed, W of work space.
 /// Prefer it for 2 or 3 ranks, or vectors so small that a second round trip costs more than bytes.
-template <Compressor C, class B>
+///
+/// `Gather` says how the slots travel: built from a communicator, called as transport_gather is. A
+/// collective of one's own that only needs another way for them is this exchange with its Gather
+/// (examples/recursive_doubling.hpp).
+template <Compressor C, class B, class Gather = transport_gather>
 class all_gather_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;
   using base::make, base::sender_, base::comm_;
@@ -32,8 +49,8 @@ class all_gather_exchange : public flat_exchange<C, B> {
   using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using view = mean_view<C>;
 
-  all_gather_exchange(C codec, communicator w, B backend, std::span<const std::size_t> sizes)
-      : base(std::move(codec), std::move(w), std::move(backend), sizes, 1, 1) {}
+  all_gather_exchange(C codec, const communicator& w, B backend, std::span<const std::size_t> sizes)
+      : base(std::move(codec), w, std::move(backend), sizes, 1, 1), gather_(w) {}
 
   /// As gather_scatter_exchange, here and below.
   struct space {
@@ -81,7 +98,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
   template <class Produce, class Undo>
   [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.encode(produce, t, own_.data(), 0);
-    comm_.all_gather(own_.data(), gathered_.next(), slot_bytes());
+    gather_(own_.data(), gathered_.next(), slot_bytes());
     const auto w = static_cast<std::uint32_t>(comm_.size());
     B& backend = sender_.backend();
     sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .n_ranks = w, .part = 0});
@@ -129,6 +146,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
         sender_.codec(), sender_.format(), slots, w, 1.0F / static_cast<float>(w), active, room};
   }
 
+  Gather gather_;
   two_sided<B, std::byte> gathered_;  ///< W slots
   byte_buffer own_;                   ///< one
 };

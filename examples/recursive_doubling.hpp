@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <onebit/onebit.hpp>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+/// A collective of one's own: the ranks gather messages in log2(W) rounds. In round k each rank and
+/// the one whose number differs in bit k give each other all that they have. For networks on which
+/// the transport's all_gather of many ranks is slow; on the host; a power of two of ranks.
+class doubling_gather {
+ public:
+  explicit doubling_gather(const onebit::communicator& w) : rank_(w.rank()) {
+    for (int d = 1; d < w.size(); d *= 2) {
+      pairs_.push_back(w.split(rank_ - (rank_ & d), rank_));  // the lower rank of both names them
+    }
+  }
+  void operator()(const std::byte* own, std::byte* all, std::size_t slot_bytes) {
+    const auto at = [&](int r) { return all + static_cast<std::size_t>(r) * slot_bytes; };
+    std::memcpy(at(rank_), own, slot_bytes);
+    int d = 1;  // slots that this rank has: [first, first + d)
+    for (onebit::communicator& pair : pairs_) {
+      const int first = rank_ & ~(d - 1), both = first & ~d;
+      const std::size_t n = static_cast<std::size_t>(d) * slot_bytes;
+      had_.assign(at(first), at(first) + n);
+      pair.all_gather(had_.data(), at(both), n);
+      d *= 2;
+    }
+  }
+
+ private:
+  int rank_;
+  std::vector<onebit::communicator> pairs_;
+  std::vector<std::byte> had_;
+};
+
+template <class C>
+struct recursive_doubling : onebit::collective_defaults {
+  static constexpr bool splits = true;  // the transport
+  C codec{};
+
+  recursive_doubling() = default;
+  explicit recursive_doubling(C c) : codec(std::move(c)) {}
+
+  std::string name() const { return "recursive doubling of " + onebit::policy_name(codec); }
+
+  template <class B, bool Accumulates>
+  using exchange =
+      onebit::all_gather_exchange<onebit::codec_for<Accumulates, C>, B, doubling_gather>;
+  template <class B, bool Accumulates>
+  exchange<B, Accumulates> bind(const onebit::communicator& w, const B& backend,
+                                std::span<const std::size_t> sizes) const {
+    if ((w.size() & (w.size() - 1)) != 0) {
+      throw onebit::invalid_input("recursive_doubling: " + std::to_string(w.size()) +
+                                  " ranks; it takes a power of two");
+    }
+    return {onebit::for_rule<Accumulates>(codec), w, backend, sizes};
+  }
+};
+
+static_assert(onebit::Collective<recursive_doubling<onebit::sign<>>>);
