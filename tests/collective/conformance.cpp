@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include "../../examples/recursive_doubling.hpp"
 #include "../conformance/collective.hpp"
 
 using namespace onebit_test;
@@ -33,8 +34,20 @@ using one_int8 = all_gather_of<int8_tile>;
 using dense_in_rank_order = dense_model<onebit::dense_sum::rank_order>;
 using dense_by_transport = dense_model<onebit::dense_sum::transport>;
 
+/// A user's.
+struct doubling {
+  static constexpr bool exact = false;
+  static onebit::sign<> codec() { return {}; }
+  static auto make(const onebit::communicator& w, onebit::host backend,
+                   const std::vector<std::size_t>& sizes) {
+    return recursive_doubling{codec()}.bind<onebit::host, false>(w, backend, sizes);
+  }
+  static exchange_limits limits() { return {{1, 2, 4, 8}, 3}; }
+};
+
 }  // namespace
 
+TEST_CASE_TEMPLATE_INVOKE(collective_conformance, doubling);
 TEST_CASE_TEMPLATE_INVOKE(collective_conformance, two_l2_vector, two_l2_layer, two_l2_chunk,
                           two_l2_block, two_l1_vector, two_l1_layer, two_l1_chunk, two_l1_block,
                           two_identity, two_identity_carrying, two_ternary, two_int8);

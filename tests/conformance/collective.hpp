@@ -6,6 +6,7 @@
 //   codec()                      its compressor
 //   make(wire, backend, sizes)
 //   exact                        the agreed value is the mean, up to rounding
+//   limits()                     if there are any: see exchange_limits
 // and, where the exchange is dense, agrees without undo.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
@@ -221,15 +222,22 @@ struct sign_per : onebit::sign<Scale> {
   constexpr sign_per() : onebit::sign<Scale>{{Unit, Block}} {}
 };
 
+/// What a model may say of itself, as `limits()`.
+struct exchange_limits {
+  std::vector<int> ranks = {1, 2, 3, 5, 8};  ///< numbers of ranks that it is for
+  std::uint64_t collectives = 2;             ///< at most so many in an exchange
+};
+
 /// The suite, for exchange<Model>.
 inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
                                                       const std::vector<std::size_t>&, std::size_t,
-                                                      const messages&)) {
+                                                      const messages&),
+                           const exchange_limits& limits) {
   constexpr std::size_t steps = 6;
   const std::vector<std::vector<std::size_t>> all_sizes = {{},        {0, 0},   {1},        {33},
                                                            {0, 5, 0}, {64, 64}, odd_sizes()};
   for (const auto& sizes : all_sizes) {
-    for (const int w : {1, 2, 3, 5, 8}) {
+    for (const int w : limits.ranks) {
       CAPTURE(sizes);
       CAPTURE(w);
       const auto n_ranks = static_cast<std::size_t>(w);
@@ -245,7 +253,7 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
         for (std::size_t step = 0; step < steps; ++step) {
           n_skipped += r.skipped[step] ? 1U : 0U;
           n_different += first_difference(r.agreed[step], first.agreed[step]) != none ? 1U : 0U;
-          CHECK(r.sent[step].collectives <= 2);
+          CHECK(r.sent[step].collectives <= limits.collectives);
           CHECK(r.sent[step].bytes_sent == first.sent[step].bytes_sent);
         }
       }
@@ -336,7 +344,9 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
 }  // namespace onebit_test
 
 TEST_CASE_TEMPLATE_DEFINE("exchange", Model, collective_conformance) {
-  onebit_test::check_exchange(&onebit_test::exchange<Model>);
+  onebit_test::exchange_limits limits;
+  if constexpr (requires { Model::limits(); }) limits = Model::limits();
+  onebit_test::check_exchange(&onebit_test::exchange<Model>, limits);
 }
 
 #endif  // ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP

@@ -57,8 +57,8 @@ struct own_gradient {
   }
 };
 
-/// The base of rules that keep m and v on the flat axis: 8 bytes per element. Options have beta1,
-/// beta2, eps and max_grad_norm.
+/// The base of rules that keep m, and v if told so, on the flat axis: 4 bytes per element each.
+/// Options have beta1, beta2, eps and max_grad_norm.
 template <Backend B, class Options>
 class moments_rule : public rule_defaults {
  public:
@@ -75,7 +75,7 @@ class moments_rule : public rule_defaults {
   void prepare(const layout& axis) {
     n_words_ = axis.n_words();
     m_ = make_floats();
-    v_ = make_floats();
+    if (keeps_v_) v_ = make_floats();
   }
   /// Moments from elsewhere, on the flat axis.
   void take(const float* m, const float* v) {
@@ -87,13 +87,20 @@ class moments_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
+  [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
+  template <class Archive>
+  void archive(Archive& a) {
+    a.buffer(m_, backend_);
+    a.buffer(v_, backend_);
+  }
   /// Empty after the freeze, where a rule freezes.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   /// 1 / (sqrt(v) + eps) after the freeze, where a rule freezes.
   [[nodiscard]] const float* variance() const { return v_.data(); }
 
  protected:
-  moments_rule(Options options, B backend) : options_(options), backend_(std::move(backend)) {}
+  moments_rule(Options options, B backend, bool keeps_v = true)
+      : options_(options), backend_(std::move(backend)), keeps_v_(keeps_v) {}
   [[nodiscard]] std::size_t n_floats() const { return n_words_ * word_elements; }
   [[nodiscard]] float_buffer make_floats() {
     return backend_.template make_buffer<float>(n_floats());
@@ -105,6 +112,7 @@ class moments_rule : public rule_defaults {
 
  private:
   std::size_t n_words_ = 0;
+  bool keeps_v_;
 };
 
 /// v from the mean gradient. An element's first gradient g, where `wakes`, makes v what it is after

@@ -19,6 +19,14 @@ struct always_dense : schedule_defaults {
   [[nodiscard]] step_plan plan(std::uint64_t, float) const { return {}; }
 };
 
+/// Compresses every step, without dense ones: for rules whose steps need no v.
+struct always_compressed : schedule_defaults {
+  /// See Schedule.
+  [[nodiscard]] step_plan plan(std::uint64_t, float) const {
+    return {.average_gradient = false, .exchange = true};
+  }
+};
+
 /// A user's own schedule: a function (step, lr) -> step_plan that is the same on every rank.
 template <class F>
 class custom_schedule : public schedule_defaults {
@@ -32,6 +40,6 @@ class custom_schedule : public schedule_defaults {
   F plan_;
 };
 
-static_assert(Schedule<always_dense>);
+static_assert(Schedule<always_dense> && Schedule<always_compressed>);
 
 }  // namespace onebit::inline v0_1

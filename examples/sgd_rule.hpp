@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <onebit/onebit.hpp>
+#include <utility>
+
+/// A rule of one's own: SGD with momentum, m = beta m + (1 - beta) g; x -= lr m. It says what is
+/// sent and what is done with what was agreed. Optimizer, schedule, collective, checkpoints and the
+/// skipping of bad steps are there.
+struct sgd_options {
+  double beta1 = 0.9, beta2 = 0, eps = 1;  // a moments_rule has them all; SGD has no v
+  double max_grad_norm = 0;
+};
+
+class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
+  using at_step = onebit::step_context<onebit::host, float, float>;  // all that it sees of a step
+
+  // A kernel does tile i, at most 4096 elements of one tensor, by words of 32: L is the processor's
+  // arithmetic on one.
+  template <class Field>
+  struct update_kernel {
+    Field field;  // gradients, of which m is the average; or, where m is null, momenta
+    at_step at;
+    float* m;
+
+    template <class L>
+    ONEBIT_HD void operator()(L, std::size_t i) const {
+      const onebit::tile& t = at.tiles[i];
+      const auto value = field.template at<L>(t, i);
+      const onebit::parameters_of<L, float> x(at.tensors[t.tensor], t);
+      const auto step = L::set(-at.tensors[t.tensor].rate(at.now));
+      for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+        auto momentum = value(k);
+        if (m != nullptr) {
+          float* const word = m + (t.word + k) * 32;
+          momentum = at.scalars[t.tensor].c.next_momentum<L>(L::load(word), momentum);
+          L::store(word, momentum);
+        }
+        x.store(k, L::fma(step, momentum, x.load(k)));
+      }
+    }
+  };
+
+ public:
+  explicit sgd_rule(double beta, onebit::host backend = onebit::host())
+      : moments_rule({.beta1 = beta}, std::move(backend), false) {}
+
+  template <class Field>  // a step from the mean gradient
+  void dense_update(const Field& mean, const at_step& at) {
+    at.launch(update_kernel<Field>{mean, at, m_.data()});
+  }
+  template <class Field>  // what is sent: what is owed + beta previous + (1 - beta) g
+  auto message(const Field& previous, const at_step& at) const {
+    return onebit::momentum_message<Field, float, float>{previous, at.tensors, at.scalars, at.now};
+  }
+  template <class Field>  // a step from what came back
+  void compressed_update(const Field& latest, const Field&, const at_step& at) {
+    at.launch(update_kernel<Field>{latest, at, nullptr});
+  }
+};
