@@ -130,11 +130,8 @@ struct allreduce_state {
 /// messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, of data in place of a momentum.
 template <class C = gather_scatter<sign<>>, class T = float, class B = host>
 class compressed_allreduce {
-  static_assert(Collective<C>,
-                "onebit: this type is no Collective: derive from collective_defaults and write "
-                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
   static_assert(Element<T>, "onebit: data must be float, bf16 or fp16");
-  using state = detail::allreduce_state<C, T, B>;
+  using state = detail::allreduce_state<detail::collective_for<C>, T, B>;
 
  public:
   using tensors = std::span<const std::span<T>>;  ///< data of each, in the order of the sizes
@@ -145,7 +142,8 @@ class compressed_allreduce {
   [[gnu::cold]] compressed_allreduce(Transport transport, std::vector<std::size_t> sizes,
                                      const C& collective = {}, B backend = B())
       : state_(std::make_unique<state>(detail::communicator_of<C>(std::move(transport)),
-                                       std::move(sizes), collective, std::move(backend))) {}
+                                       std::move(sizes), detail::checked_collective(collective),
+                                       std::move(backend))) {}
 
   /// Replaces the data of each rank by the compressed mean of what is owed and the data of all: the
   /// same bits on all ranks. One rank's data stay as they are.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <onebit/checkpoint/restore.hpp>
 #include <onebit/collective/dense_average.hpp>
+#include <onebit/collective/gather_scatter.hpp>
 #include <onebit/core/archive.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
@@ -116,7 +117,7 @@ template <class R, class S, class C, class P, class G>
 class optimizer {
   static_assert(detail::can_be_trained<P, std::remove_const_t<G>>,
                 "onebit: parameters must be float, bf16 or fp16, gradients the same or const");
-  using engine_type = engine<R, S, C, P, G>;
+  using engine_type = engine<R, S, detail::collective_for<C>, P, G>;
   using B = typename R::backend_type;
   using parts = running<engine_type>;
 
@@ -314,7 +315,8 @@ optimizer<R, S, C, P, G>::optimizer(communicator transport, std::string name,
                                     const std::vector<param_group<P, G>>& groups, R rule,
                                     S schedule, const C& collective, dense_sum sum)
     : parts_(std::make_unique<parts>(groups, std::move(transport), std::move(rule),
-                                     std::move(schedule), collective, sum)),
+                                     std::move(schedule), detail::checked_collective(collective),
+                                     sum)),
       name_(std::move(name) + to_string(resolved<G>(sum))) {
   engine_type& e = parts_->engine;
   detail::rank_fingerprint card = detail::own_header(name_, e).ranks;

@@ -4,6 +4,7 @@
 # Compiles one file and judges the outcome by what the file says it expects:
 #
 #   // expect: <text or regular expression>   compilation fails and says this (every such line)
+#   // errors: <number>                       and in at most so many errors
 #   // expect-ok                              compilation succeeds
 #
 #   cmake -DSOURCE=<file> -P check.cmake -- <compiler> [<option>...]
@@ -47,3 +48,14 @@ foreach(expected IN LISTS expectations)
     message(FATAL_ERROR "${SOURCE} does not compile, but for another reason than: ${expected}")
   endif()
 endforeach()
+
+# A message that a hundred others bury says nothing.
+file(STRINGS "${SOURCE}" most REGEX "^// errors: [0-9]+$")
+if(most)
+  string(REGEX MATCH "[0-9]+$" most "${most}")
+  string(REGEX MATCHALL "[^a-z]error: " errors "${out}")
+  list(LENGTH errors n)
+  if(n GREATER most)
+    message(FATAL_ERROR "${SOURCE}: ${n} errors, where ${most} should say it")
+  endif()
+endif()

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: this type is no Compressor: write either the three members of a TileCompressor
+// expect: onebit: this type is no Compressor
+// expect: void encode
+// errors: 2
 
 #include <cstddef>
 #include <onebit/onebit.hpp>

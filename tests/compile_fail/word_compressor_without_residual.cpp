@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: this type is no Compressor: write either the three members of a TileCompressor
-// expect: or the members of a WordCompressor as in onebit/compressor/sign.hpp
+// expect: onebit: this type is no Compressor
+// expect: residual<L>
+// errors: 2
 
 #include <cstddef>
 #include <cstdint>

@@ -370,4 +370,20 @@ struct gather_scatter : collective_defaults {
 
 static_assert(Collective<gather_scatter<identity>>);
 
+namespace detail {
+
+/// C, or one that always works where C is no Collective: that is said elsewhere, once.
+template <class C>
+using collective_for = std::conditional_t<Collective<C>, C, gather_scatter<identity>>;
+template <class C>
+[[nodiscard]] collective_for<C> checked_collective(const C& collective) {
+  if constexpr (Collective<C>) {
+    return collective;
+  } else {
+    return {};
+  }
+}
+
+}  // namespace detail
+
 }  // namespace onebit::inline v0_1

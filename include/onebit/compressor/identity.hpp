@@ -55,16 +55,17 @@ struct basic_identity {
 using identity = basic_identity<false>;
 
 /// The compressor as a rule needs it: rules that accumulate need a compensated buffer even with
-/// `identity`.
+/// `identity`. It stands for what is no Compressor, too: that was said, once.
 template <bool Accumulates, class C>
-using codec_for = std::conditional_t<std::is_same_v<C, identity>, basic_identity<Accumulates>, C>;
+using codec_for = std::conditional_t<std::is_same_v<C, identity> || !Compressor<C>,
+                                     basic_identity<Accumulates>, C>;
 /// The same, of a compressor that there is.
 template <bool Accumulates, class C>
 [[nodiscard]] codec_for<Accumulates, C> for_rule(const C& codec) {
-  if constexpr (std::is_same_v<C, identity>) {
-    return {};
-  } else {
+  if constexpr (std::is_same_v<C, codec_for<Accumulates, C>>) {
     return codec;
+  } else {
+    return {};
   }
 }
 

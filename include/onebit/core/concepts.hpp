@@ -388,11 +388,57 @@ template <class Policy>
 /// compressor, a transport, a collective over a transport, and a backend.
 template <class C>
 consteval void check_compressor() {
-  static_assert(Compressor<C>,
-                "onebit: this type is no Compressor: write either the three members of a "
-                "TileCompressor: tile_bytes(n), encode(values, n, out), decode(in, n, values) "
-                "noexcept, all const, or the members of a WordCompressor as in "
-                "onebit/compressor/sign.hpp");
+  using lanes = detail::any_lanes;
+  using value = lanes::value;
+  constexpr bool by_word = requires(const C c) { c.word_bytes; };
+  static_assert(
+      by_word ||
+          requires(const C c, std::size_t n) {
+            { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;
+          },
+      "onebit: this type is no Compressor: std::size_t tile_bytes(std::size_t n) const is missing "
+      "(by tile), or word_bytes (by word, as in onebit/compressor/sign.hpp)");
+  static_assert(
+      by_word || requires(const C c, const float* v, std::size_t n,
+                          std::byte* out) { c.encode(v, n, out); },
+      "onebit: this type is no Compressor: void encode(const float* values, std::size_t n, "
+      "std::byte* out) const is missing");
+  static_assert(
+      by_word ||
+          requires(const C c, const std::byte* in, std::size_t n, float* v) {
+            { c.decode(in, n, v) }
+            noexcept;
+          },
+      "onebit: this type is no Compressor: void decode(const std::byte* in, std::size_t n, float* "
+      "values) const noexcept is missing");
+  static_assert(
+      !by_word ||
+          requires(const C c, double sum, std::uint64_t n) {
+            { C::scaled } -> std::convertible_to<bool>;
+            { C::has_residual } -> std::convertible_to<bool>;
+            c.scale_granularity();
+            { c.scale(sum, n) } -> std::convertible_to<float>;
+          },
+      "onebit: this type is no Compressor: scaled, has_residual, scale_granularity() const or "
+      "float "
+      "scale(double sum, std::uint64_t n) const is missing (onebit/compressor/sign.hpp)");
+  static_assert(
+      !by_word ||
+          requires(const C c, std::byte* out, const value& v) {
+            c.template encode<lanes>(out, v);
+            { c.template accumulate<lanes>(v, v) } -> std::same_as<value>;
+          },
+      "onebit: this type is no Compressor: encode<L>(out, value) const or accumulate<L>(sum, "
+      "value) "
+      "const is missing (onebit/compressor/sign.hpp)");
+  static_assert(
+      !by_word ||
+          requires(const C c, const std::byte* in, const value& v) {
+            { c.template decode<lanes>(in, 1.0F) } -> std::same_as<value>;
+            { c.template residual<lanes>(v, 1.0F) } -> std::same_as<value>;
+          },
+      "onebit: this type is no Compressor: decode<L>(in, scale) const or residual<L>(value, scale) "
+      "const is missing (onebit/compressor/sign.hpp)");
 }
 
 template <class T>
@@ -423,7 +469,10 @@ consteval void check_transport() {
 
 template <class C, class T>
 consteval void check_split() {
-  static_assert(Collective<C>,
+  static_assert(!Compressor<C>,
+                "onebit: a compressor stands where a collective should: wrap it, as in "
+                "onebit::gather_scatter{compressor}");
+  static_assert(Compressor<C> || Collective<C>,
                 "onebit: this type is no Collective: derive from collective_defaults and write "
                 "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
   if constexpr (Collective<C>) {

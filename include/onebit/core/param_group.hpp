@@ -51,6 +51,16 @@ struct memory_view : std::span<T> {
              !detail::lends_wrapped_pointer<const C, T> && detail::lends_pointer<const C, T> &&
              std::is_trivially_copyable_v<C>)
   constexpr memory_view(const C& view) : std::span<T>(view.data(), view.size()) {}
+  /// Of what it cannot be of: says so.
+  template <class C>
+    requires(!std::is_constructible_v<std::span<T>, C> && !detail::lends_pointer<C, T> &&
+             !detail::lends_wrapped_pointer<C, T> && requires(C & c) { c.data(), c.size(); })
+  constexpr memory_view(C&&) {
+    static_assert(detail::lends_pointer<C, T>,
+                  "onebit: a tensor's memory has other elements than the group says: "
+                  "param_group<P, G> takes contiguous float, bf16 or fp16 that may be written "
+                  "(gradients also const); copy double to float");
+  }
 };
 
 namespace detail {

@@ -68,9 +68,6 @@ struct engine {
   static_assert(Schedule<S>,
                 "onebit: this type is no Schedule: derive from schedule_defaults and write "
                 "step_plan plan(step, lr) const");
-  static_assert(Collective<C>,
-                "onebit: this type is no Collective: derive from collective_defaults and write "
-                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
   static_assert(!S::compresses || ExchangeRule<R>,
                 "onebit: this schedule exchanges, but the rule has no message(previous, at) and "
                 "compressed_update(latest, previous, at)");
