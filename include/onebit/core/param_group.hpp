@@ -51,10 +51,11 @@ struct memory_view : std::span<T> {
              !detail::lends_wrapped_pointer<const C, T> && detail::lends_pointer<const C, T> &&
              std::is_trivially_copyable_v<C>)
   constexpr memory_view(const C& view) : std::span<T>(view.data(), view.size()) {}
-  /// Of what it cannot be of: says so.
+  /// Of what owns other elements, as double: says so.
   template <class C>
-    requires(!std::is_constructible_v<std::span<T>, C> && !detail::lends_pointer<C, T> &&
-             !detail::lends_wrapped_pointer<C, T> && requires(C & c) { c.data(), c.size(); })
+    requires(std::is_lvalue_reference_v<C>&&
+                 std::is_arithmetic_v<std::remove_pointer_t<decltype(std::declval<C>().data())>> &&
+             !detail::lends_pointer<C, const T>)
   constexpr memory_view(C&&) {
     static_assert(detail::lends_pointer<C, T>,
                   "onebit: a tensor's memory has other elements than the group says: "
