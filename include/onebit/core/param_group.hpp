@@ -53,10 +53,9 @@ struct memory_view : std::span<T> {
   constexpr memory_view(const C& view) : std::span<T>(view.data(), view.size()) {}
   /// Of what owns other elements, as double: says so.
   template <class C>
-    requires(std::is_lvalue_reference_v<C>&&
-                 std::is_arithmetic_v<std::remove_pointer_t<decltype(std::declval<C>().data())>> &&
+    requires(std::is_arithmetic_v<std::remove_pointer_t<decltype(std::declval<C&>().data())>> &&
              !detail::lends_pointer<C, const T>)
-  constexpr memory_view(C&&) {
+  constexpr memory_view(C&) {
     static_assert(detail::lends_pointer<C, T>,
                   "onebit: a tensor's memory has other elements than the group says: "
                   "param_group<P, G> takes contiguous float, bf16 or fp16 that may be written "
