@@ -243,6 +243,8 @@ class compressed_allreduce {
   std::unique_ptr<state> state_;  ///< on the heap, where it stays when this moves
 };
 
+/// @{
+/// Of floats, where nothing else is said; by gather_scatter of `sign`, on the host.
 template <class Transport>
 compressed_allreduce(Transport, std::vector<std::size_t>)
     -> compressed_allreduce<gather_scatter<sign<>>, float, host>;
@@ -252,6 +254,7 @@ compressed_allreduce(Transport, std::vector<std::size_t>, C)
 template <class Transport, class C, class B>
 compressed_allreduce(Transport, std::vector<std::size_t>, C, B)
     -> compressed_allreduce<C, float, B>;
+/// @}
 
 template <class C, class T, class B>
 void compressed_allreduce<C, T, B>::take(tensors data) {

@@ -19,7 +19,7 @@ namespace onebit::inline v0_1 {
 /// How slots travel, unless another way is given: the transport's own all_gather.
 class transport_gather {
  public:
-  explicit transport_gather(const communicator& comm) : comm_(comm) {}
+  explicit transport_gather(const communicator& comm) : comm_(comm) {}  ///< over its ranks
   /// Collective: `all` gets one slot from each rank, in rank order.
   void operator()(const std::byte* own, std::byte* all, std::size_t slot_bytes) {
     comm_.all_gather(own, all, slot_bytes);
@@ -38,7 +38,7 @@ class transport_gather {
 ///
 /// `Gather` says how the slots travel: built from a communicator, called as transport_gather is. A
 /// collective of one's own that only needs another way for them is this exchange with its Gather
-/// (examples/recursive_doubling.hpp).
+/// (the example recursive_doubling).
 template <Compressor C, class B, class Gather = transport_gather>
 class all_gather_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;
