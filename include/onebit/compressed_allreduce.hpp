@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <istream>
 #include <memory>
-#include <numeric>
 #include <onebit/backend/host.hpp>
 #include <onebit/checkpoint/restore.hpp>
 #include <onebit/collective/gather_scatter.hpp>
@@ -21,10 +20,12 @@
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
 #include <onebit/step/agreement.hpp>
+#include <onebit/step/tensors.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <ostream>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,7 +34,7 @@ namespace onebit::inline v0_1 {
 
 namespace detail {
 
-/// Writes a mean where the data of each tensor lie.
+/// Writes a mean where the data of each tensor lie; what fp16 cannot hold becomes its largest.
 template <class View, class T>
 struct store_mean_kernel {
   View mean;
@@ -46,7 +47,13 @@ struct store_mean_kernel {
     const tile t = tiles[i];
     const auto value = mean.template at<L>(t, i);
     const parameters_of<L, T> data(tensors[t.tensor], t);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) data.store(k, value(k));
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      if constexpr (std::is_same_v<T, fp16>) {
+        data.store(k, L::bound(value(k), 65504));
+      } else {
+        data.store(k, value(k));
+      }
+    }
   }
 };
 
@@ -59,13 +66,11 @@ struct allreduce_state {
                                 B own_backend)
       : comm(std::move(w)),
         sizes(std::move(of)),
-        name("compressed_allreduce by " + policy_name(collective) + collective.agreement()),
+        name("compressed_allreduce of " + element_name() + " by " + policy_name(collective) + " " +
+             collective.agreement()),
         backend(std::move(own_backend)),
-        exchange(collective_try(comm,
-                                [&] {
-                                  return collective.template bind<B, false>(
-                                      comm, backend, std::span<const std::size_t>(sizes));
-                                })),
+        exchange(collective_try(
+            comm, [&] { return collective.template bind<B, false>(comm, backend, checked()); })),
         now(to_buffer(backend, std::vector<step_scalars>(1))),
         entries(sizes.size()),
         table(to_buffer(backend, entries)),
@@ -77,6 +82,48 @@ struct allreduce_state {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend.copy_in(now.data(), &s, 1);
     if (exchange.travels()) exchange.start_from_nothing(false);
+  }
+  [[nodiscard]] static std::string element_name() {
+    return std::is_same_v<T, float> ? "float" : std::is_same_v<T, bf16> ? "bf16" : "fp16";
+  }
+  /// The sizes, where so much can lie in memory.
+  [[nodiscard]] std::span<const std::size_t> checked() const {
+    std::size_t left = PTRDIFF_MAX / sizeof(float);
+    for (std::size_t t = 0; t < sizes.size(); ++t) {
+      if (sizes[t] > left) {
+        throw invalid_input(message("compressed_allreduce: tensor ", t, " has ", sizes[t],
+                                    " elements, more than memory can hold", comm.where()));
+      }
+      left -= sizes[t];
+    }
+    return sizes;
+  }
+  /// Whether data lie elsewhere than in the last call. Throws invalid_input where they have other
+  /// sizes, or overlap.
+  [[nodiscard]] bool check(std::span<const std::span<T>> data) const {
+    if (data.size() != sizes.size()) {
+      throw invalid_input(message("compressed_allreduce: data of ", data.size(),
+                                  " tensors, built for ", sizes.size(), comm.where()));
+    }
+    bool moved = false;
+    for (std::size_t t = 0; t < data.size(); ++t) {
+      if (data[t].size() != sizes[t]) {
+        throw invalid_input(message("compressed_allreduce: tensor ", t, " has ", data[t].size(),
+                                    " elements, built for ", sizes[t], comm.where()));
+      }
+      moved = moved || data[t].data() == nullptr || entries[t].params != data[t].data();
+    }
+    if (!moved) return false;
+    std::vector<memory_range> ranges;
+    for (std::size_t t = 0; t < data.size(); ++t) {
+      if (sizes[t] == 0) continue;
+      const char* const first = reinterpret_cast<const char*>(data[t].data());
+      ranges.push_back({first, first, t, sizes[t], "data", true});
+      check_address(ranges.back(), sizeof(T), comm.where());
+      ranges.back().end += sizes[t] * sizeof(T);
+    }
+    check_overlap(std::move(ranges), comm.where());
+    return true;
   }
   [[nodiscard]] rank_fingerprint fingerprint() const {
     return make_fingerprint(name, sizes, 0, exchange.slot_bytes());
@@ -259,24 +306,10 @@ compressed_allreduce(Transport, std::vector<std::size_t>, C, B)
 template <class C, class T, class B>
 void compressed_allreduce<C, T, B>::take(tensors data) {
   state& own = between_calls("begin");
-  if (data.size() != own.sizes.size()) {
-    throw invalid_input(detail::message("compressed_allreduce: data of ", data.size(),
-                                        " tensors, built for ", own.sizes.size(),
-                                        own.comm.where()));
-  }
-  for (std::size_t t = 0; t < data.size(); ++t) {
-    if (data[t].size() != own.sizes[t]) {
-      throw invalid_input(detail::message("compressed_allreduce: tensor ", t, " has ",
-                                          data[t].size(), " elements, built for ", own.sizes[t],
-                                          own.comm.where()));
-    }
-  }
-  bool moved = false;
-  for (std::size_t t = 0; t < data.size(); ++t) {
-    moved = moved || own.entries[t].params != data[t].data();
+  if (!own.check(data)) return;
+  for (std::size_t t = 0; t < data.size(); ++t)
     own.entries[t].params = own.entries[t].grads = data[t].data();
-  }
-  if (moved) own.backend.copy_in(own.table.data(), own.entries.data(), own.entries.size());
+  own.backend.copy_in(own.table.data(), own.entries.data(), own.entries.size());
 }
 
 template <class C, class T, class B>

@@ -307,8 +307,64 @@ TEST_CASE("compressed_allreduce: what does not fit is said, with its numbers") {
     for (const float x : data) CHECK(x == data[0]);
     CHECK(a.mean(data) == onebit::outcome::kept);
   });
+  // memory that cannot be, here on both ranks alike
+  onebit::run_threads(2, [&](onebit::threads t) {
+    onebit::compressed_allreduce two(t, {10, 10});
+    std::vector<float> data(15);
+    const std::vector<std::span<float>> overlap = {std::span(data).first(10),
+                                                   std::span(data).last(10)};
+    says(message_of([&] { two.mean(overlap); }), "overlap");
+    float* const nowhere = nullptr;
+    says(message_of([&] {
+           two.mean(std::vector<std::span<float>>{{nowhere, 10}, {nowhere, 10}});
+         }),
+         "tensor 0 has 10 data at address 0, which is null");
+    says(message_of([&] {
+           onebit::compressed_allreduce x(t, {5, static_cast<std::size_t>(-10)});
+         }),
+         "tensor 1 has 18446744073709551606 elements, more than memory can hold");
+    onebit::compressed_allreduce of_floats(t, {10});
+    std::stringstream file;
+    of_floats.save(file);
+    onebit::compressed_allreduce<onebit::gather_scatter<onebit::sign<>>, onebit::bf16> other(t,
+                                                                                             {10});
+    says(message_of([&] { other.load(file); }), "float");
+  });
   onebit::compressed_allreduce alone(onebit::alone(), {3});
   std::vector<float> data = {1, 2, 3};
   CHECK(alone.mean(data) == onebit::outcome::kept);
   CHECK(data == std::vector<float>{1, 2, 3});
+}
+
+TEST_CASE("compressed_allreduce: two at a time, and moved while they are in a call") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    const std::size_t n = 5000;
+    const onebit::gather_scatter buckets{onebit::identity{}, 4096};
+    onebit::compressed_allreduce a(t, {n, n}, buckets), b(t, {n, n}, buckets);
+    std::vector<std::vector<float>> data(
+        4, std::vector<float>(n, 1.0F + static_cast<float>(t.rank())));
+    const std::vector<std::span<float>> first = {data[0], data[1]}, second = {data[2], data[3]};
+    a.start(first);
+    b.start(second);
+    CHECK(b.wait() == onebit::outcome::kept);
+    auto moved = std::move(a);
+    CHECK(moved.wait() == onebit::outcome::kept);
+    for (const auto& tensor : data) {
+      for (const float x : tensor) REQUIRE(x == 1.5F);
+    }
+  });
+}
+
+TEST_CASE("compressed_allreduce: a mean that fp16 cannot hold is its largest, on all ranks") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    onebit::compressed_allreduce<onebit::gather_scatter<onebit::sign<>>, onebit::fp16> mean(t,
+                                                                                            {4096});
+    std::vector<onebit::fp16> data(4096);
+    for (int call = 0; call < 4; ++call) {
+      for (std::size_t i = 0; i < data.size(); ++i)
+        data[i] = onebit::to_fp16(i % 2 == 1 ? 65504.0F : call == 0 ? 0.0F : -65504.0F);
+      CHECK(mean.mean(data) == onebit::outcome::kept);
+      for (const auto x : data) REQUIRE(std::abs(onebit::to_float(x)) <= 65504.0F);
+    }
+  });
 }

@@ -3,6 +3,7 @@
 
 // A user's rule passes the suite of rules.
 
+#include "../../examples/recursive_doubling.hpp"
 #include "../../examples/sgd_rule.hpp"
 #include "../conformance/rule.hpp"
 
@@ -28,3 +29,31 @@ TEST_CASE_TEMPLATE_INVOKE(rule_skips, sgd_maker);
 TEST_CASE_TEMPLATE_INVOKE(rule_interrupted, sgd_maker);
 TEST_CASE_TEMPLATE_INVOKE(rule_elsewhere, sgd_maker);
 TEST_CASE_TEMPLATE_INVOKE(rule_trains, sgd_maker);
+
+TEST_CASE("a user's collective that splits goes on with other ranks") {
+  const auto make = [](training<>& data, onebit::threads t) {
+    return onebit::one_bit_adam(data.groups(), t, {}, recursive_doubling<onebit::sign<>>{});
+  };
+  struct old_rank {
+    std::vector<std::vector<float>> params;
+    std::string checkpoint;
+  };
+  const auto old = on_ranks(4, [&](onebit::threads t) {
+    training data;
+    auto o = make(data, t);
+    while (o.steps() < 14) train(o, data);
+    return old_rank{data.params, saved(o)};
+  });
+  onebit::run_threads(2, [&](onebit::threads t) {
+    training data;
+    auto o = make(data, t);
+    for (std::size_t k = 0; k < data.params.size(); ++k)
+      std::copy(old[0].params[k].begin(), old[0].params[k].end(), data.params[k].begin());
+    o.load_old_job(old.size(), [&](std::size_t r) {
+      return std::make_unique<std::istringstream>(old[r].checkpoint);
+    });
+    CHECK(o.steps() == 14);
+    for (int step = 0; step < 4; ++step) CHECK_FALSE(train(o, data).skipped);
+    o.verify();
+  });
+}

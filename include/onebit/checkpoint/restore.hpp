@@ -192,10 +192,11 @@ class rank_of_old {
   std::shared_ptr<int> n_splits_;
 };
 
-/// The policy, where nodes have so many ranks: one that splits has a member `ranks_per_node`.
+/// The policy, where nodes have so many ranks, if it has a member `ranks_per_node`.
 template <class C>
 [[nodiscard]] C on_nodes(C policy, std::size_t ranks_per_node) {
-  if constexpr (C::splits) policy.ranks_per_node = static_cast<int>(ranks_per_node);
+  if constexpr (requires { policy.ranks_per_node; })
+    policy.ranks_per_node = static_cast<int>(ranks_per_node);
   return policy;
 }
 
