@@ -36,7 +36,7 @@ struct settings {
   std::vector<std::string> optimizers{"adamw", "adam", "one_bit_adam", "zero_one_adam"};
   int ranks = 2, steps = 200, batch = 16, context = 64, layers = 2;
   std::int64_t channels = 64;
-  std::uint64_t seed = 1, freeze = 0, warm_up = 40;
+  std::uint64_t seed = 1, freeze = 10, warm_up = 40;
   std::size_t bucket = 0, block = onebit::tile_elements;
   double lr = 3e-3, gamma = 1, max_grad_norm = 0, max_step = 4;
   bool overlap = false;
@@ -240,7 +240,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", s.seed, "Seed");
   app.add_option("--lr", s.lr, "Learning rate");
   app.add_option("--gamma", s.gamma, "What it is multiplied by after each quarter of the steps");
-  app.add_option("--freeze", s.freeze, "Warm-up of one_bit_adam; 0: by itself");
+  app.add_option("--freeze", s.freeze, "Dense steps of one_bit_adam (10); 0: by itself");
   app.add_option("--warm-up", s.warm_up, "Warm-up of zero_one_adam");
   app.add_option("--max-grad-norm", s.max_grad_norm, "Clip to this; 0: no clipping");
   app.add_option("--max-step", s.max_step,
