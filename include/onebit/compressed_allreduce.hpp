@@ -193,7 +193,8 @@ class compressed_allreduce {
                                        std::move(backend))) {}
 
   /// Replaces the data of each rank by the compressed mean of what is owed and the data of all: the
-  /// same bits on all ranks. One rank's data stay as they are.
+  /// same bits on all ranks. One rank alone: its data stay as they are, whatever they
+  /// are.
   ///
   /// Collective; waits, unless the backend is deferred. Cost by gather_scatter: 2 collectives and
   /// 2 (W-1)/W n/8 bytes sent for `sign`, plus scales and status words; 3 passes over the data.
@@ -226,7 +227,9 @@ class compressed_allreduce {
     s().comm.wait();
     return outcome_of(fetch_scalars(s().backend, s().now.data(), rank(), size()));
   }
-  /// Nothing is owed any more. All ranks should do the same. Throws invalid_input in a call.
+  /// Nothing is owed any more. All ranks should do the same. It does not bring ranks together that
+  /// are out of step, after a failure on some of them: build anew, or load. Throws invalid_input in
+  /// a call.
   [[gnu::cold]] void reset() {
     state& own = between_calls("reset");
     if (own.exchange.travels()) own.exchange.start_from_nothing(false);
