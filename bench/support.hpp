@@ -80,21 +80,6 @@ inline void axpy(const onebit::host& backend, const float* x, float* y, std::siz
   backend.launch(whole_tiles(n), axpy_kernel{zero, x, y});
 }
 
-/// Reads a field into memory that has its layout.
-template <class Field>
-struct decode_kernel {
-  Field field;
-  const onebit::tile* tiles;
-  float* to;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const onebit::tile& t = tiles[i];
-    const auto value = field.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) L::store(to + (t.word + k) * 32, value(k));
-  }
-};
-
 /// Ranks as threads that live as long as this object, so that nothing timed starts a thread.
 class rank_team {
  public:

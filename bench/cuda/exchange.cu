@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// 1-bit Adam's exchange over NCCL beside ncclAllReduce of the same floats, on all devices of this
+// The compressed mean over NCCL beside ncclAllReduce of the same floats, on all devices of this
 // machine, a thread for each. With one device there is nothing to exchange: it says so, and exits
 // with 77.
 //
@@ -12,20 +12,21 @@
 
 #include <memory>
 #include <onebit/collective/gather_scatter.hpp>
+#include <onebit/compressed_allreduce.hpp>
 #include <onebit/compressor/sign.hpp>
-#include <onebit/rule/adam.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <span>
 #include <stdexcept>
+#include <vector>
 
 #include "support.cuh"
 
 namespace {
 
 using namespace onebit_bench;
-using codec = onebit::sign<>;
-using exchange = onebit::gather_scatter_exchange<codec, onebit::cuda>;
+using onebit::gather_scatter, onebit::sign;
+using exchange = onebit::compressed_allreduce<gather_scatter<sign<>>, float, onebit::cuda>;
 
 void check_nccl(ncclResult_t code) {
   if (code != ncclSuccess) throw std::runtime_error(ncclGetLastError(nullptr));
@@ -37,26 +38,11 @@ class contender {
   contender(int rank, int size, const ncclUniqueId& id, std::size_t n)
       : backend_(watch_.stream()),
         n_(n),
-        grads_(random_buffer(backend_, n, 1 + static_cast<std::uint64_t>(rank))),
-        tensor_(backend_.make_buffer<onebit::tensor_entry<float, float>>(1)),
-        numbers_(onebit::to_buffer(
-            backend_,
-            std::vector<onebit::tensor_scalars>{{.c = onebit::make_moments({0.9, 0.999, 1e-8})}})),
-        now_(backend_.make_buffer<onebit::step_scalars>(1)) {
-    check_nccl(ncclCommInitRank(&comm_, size, id, rank));
-    comm_ = std::make_unique<onebit::communicator>(onebit::nccl(comm_, watch_.stream()));
-    const onebit::tensor_entry<float, float> entry{nullptr, grads_.data()};
-    backend_.copy_in(tensor_.data(), &entry, 1);
-    const onebit::step_scalars start;
-    backend_.copy_in(now_.data(), &start, 1);
-    exchange_ = std::make_unique<exchange>(codec{}, *comm_, backend_, std::span(&n_, 1));
-    const std::size_t words = exchange_->axis().n_words();
-    live_ = backend_.make_buffer<std::uint32_t>(words);
-    check_cuda(cudaMemsetAsync(live_.data(), 0xFF, live_.bytes(), watch_.stream()),
-               "cudaMemsetAsync");
-    exchange_->count_active(active());
-    exchange_->start(exchange_->allocate(true, false),
-                     {backend_.make_buffer<float>(words * 32), nullptr, numbers_.data()});
+        grads_(random_buffer(backend_, n, 1 + static_cast<std::uint64_t>(rank))) {
+    check_nccl(ncclCommInitRank(&nccl_, size, id, rank));
+    comm_ = std::make_unique<onebit::communicator>(onebit::nccl(nccl_, watch_.stream()));
+    exchange_ = std::make_unique<exchange>(*comm_, std::vector<std::size_t>{n},
+                                           gather_scatter<sign<>>{}, backend_);
   }
   contender(const contender&) = delete;
   contender& operator=(const contender&) = delete;
@@ -64,22 +50,19 @@ class contender {
     (void)cudaStreamSynchronize(watch_.stream());
     exchange_.reset();
     comm_.reset();
-    (void)ncclCommDestroy(comm_);
+    (void)ncclCommDestroy(nccl_);
   }
 
   void compressed() {
-    const onebit::momentum_message<exchange::view, float, float> message{
-        exchange_->agreed(active()), tensor_.data(), numbers_.data(), now_.data()};
-    const onebit::exchange_args<onebit::undo_by_repeating> turn{now_.data(), active(), {}};
-    exchange_->agree(message, turn);
-    exchange_->repeat(message, turn,
-                      decode_kernel<exchange::view>{exchange_->heard(active()),
-                                                    exchange_->sender().tiles(), grads_.data()});
-    exchange_->finish(turn);
+    exchange_->mean(std::span(grads_.data(), n_));
     comm_->wait();
   }
-  /// What compressed() left.
-  [[nodiscard]] const onebit::cuda_buffer<float>& decoded() const { return grads_; }
+  /// What compressed() left; throws where the last one was skipped.
+  [[nodiscard]] const onebit::cuda_buffer<float>& decoded() const {
+    if (exchange_->settle() != onebit::outcome::kept)
+      throw std::runtime_error("bench: an exchange was skipped");
+    return grads_;
+  }
   void allreduce() {
     comm_->all_reduce_sum(grads_.data(), n_);
     comm_->wait();
@@ -90,17 +73,11 @@ class contender {
   }
 
  private:
-  [[nodiscard]] onebit::active_mask active() const { return {live_.data()}; }
-
   stopwatch watch_;
   onebit::cuda backend_;
   std::size_t n_;
   onebit::cuda_buffer<float> grads_;
-  onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
-  onebit::cuda_buffer<onebit::tensor_scalars> numbers_;
-  onebit::cuda_buffer<onebit::step_scalars> now_;
-  onebit::cuda_buffer<std::uint32_t> live_;
-  ncclComm_t comm_ = nullptr;
+  ncclComm_t nccl_ = nullptr;
   std::unique_ptr<onebit::communicator> comm_;
   std::unique_ptr<exchange> exchange_;
 };

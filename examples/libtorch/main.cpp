@@ -38,7 +38,7 @@ struct settings {
   std::int64_t channels = 64;
   std::uint64_t seed = 1, freeze = 10, warm_up = 40;
   std::size_t bucket = 0, block = onebit::tile_elements;
-  double lr = 3e-3, gamma = 1, max_grad_norm = 0, max_step = 4;
+  double lr = 3e-3, gamma = 1, max_grad_norm = 0, max_step = 2;
   bool overlap = false;
 };
 

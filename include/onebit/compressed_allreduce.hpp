@@ -164,10 +164,11 @@ struct allreduce_state {
 }  // namespace detail
 
 /// The compressed mean over all ranks, with error feedback: what 1-bit optimizers exchange by, for
-/// data of any meaning. What compression loses of a call is added to the data of the next, so that
-/// the sum of all means is that of all data but for one call's loss.
+/// data of any meaning. What compression loses of a call is owed, and added to the data of the
+/// next. So the sum of all means is the sum of the exact means, less what is owed at the end.
 ///
-/// Built collectively by all ranks over tensors of the same sizes. Movable.
+/// Built once, collectively by all ranks over tensors of the same sizes, and called in each step.
+/// Movable; one that was moved from may only be assigned to, or end.
 ///
 /// C  a Collective: gather_scatter, all_gather, hierarchical, of a compressor
 /// T  float, bf16 or fp16: means are rounded to it
@@ -192,16 +193,17 @@ class compressed_allreduce {
                                        std::move(sizes), detail::checked_collective(collective),
                                        std::move(backend))) {}
 
-  /// Replaces the data of each rank by the compressed mean of what is owed and the data of all: the
-  /// same bits on all ranks. One rank alone: its data stay as they are, whatever they
-  /// are.
+  /// Replaces the data of each rank by a compressed mean over the ranks of their data, with what
+  /// they owe: the same bits on all ranks. With one rank data stay, also where they are not finite.
   ///
-  /// Collective; waits, unless the backend is deferred. Cost by gather_scatter: 2 collectives and
-  /// 2 (W-1)/W n/8 bytes sent for `sign`, plus scales and status words; 3 passes over the data.
+  /// Collective; waits, unless the backend is deferred. Cost by gather_scatter: 2 collectives a
+  /// bucket, 2 (W-1)/W n/8 bytes sent for `sign`, plus scales and status words; 2 passes over the
+  /// data and what is owed, and those of the server over its chunk.
   /// When a rank's data are not finite (or beyond gradient_limit) no rank changes anything:
   /// `skipped`. On a deferred backend the outcome is `pending`, and `settle` tells. Throws
-  /// rank_mismatch when the ranks do not make the same calls, invalid_input for other sizes, what
-  /// the transport throws: then nothing has changed here.
+  /// rank_mismatch where it meets a rank in another call, and what the transport throws; on this
+  /// rank alone invalid_input for data of other sizes, that overlap, or are null: the others wait
+  /// for it. Then nothing has changed here.
   outcome mean(tensors data) {
     begin(data);
     return wait();
@@ -212,7 +214,7 @@ class compressed_allreduce {
   void begin(tensors data);
   void begin(std::span<T> data) { begin(tensors(&data, 1)); }  ///< of one tensor
   /// Data of one tensor are final: buckets whose data are all known start to travel, the last one
-  /// first. Collective in its effect: all ranks announce the same in the same order.
+  /// first. All ranks must announce the same, in the same order; it may wait for them.
   void ready(std::size_t tensor);
   /// The data are final: what can travel, travels while the caller does something else.
   void start(tensors data) {
@@ -222,10 +224,15 @@ class compressed_allreduce {
   void start(std::span<T> data) { start(tensors(&data, 1)); }  ///< of one tensor
   outcome wait();  ///< the rest of the call: means are there when it returns
 
-  /// What became of the last call, on a deferred backend too: waits. Throws as mean.
+  /// What became of the last call that ended, on a deferred backend too; waits for the device. Not
+  /// collective. Throws rank_mismatch as mean, invalid_input in a call and before the first.
   outcome settle() {
-    s().comm.wait();
-    return outcome_of(fetch_scalars(s().backend, s().now.data(), rank(), size()));
+    state& own = between_calls("settle");
+    if (own.step == 0) {
+      throw invalid_input(
+          detail::message("compressed_allreduce: settle before any call", own.comm.where()));
+    }
+    return became();
   }
   /// Nothing is owed any more. All ranks should do the same. It does not bring ranks together that
   /// are out of step, after a failure on some of them: build anew, or load. Throws invalid_input in
@@ -272,6 +279,10 @@ class compressed_allreduce {
     throw invalid_input(detail::message("compressed_allreduce: ", what,
                                         " between begin() and wait()", s().comm.where()));
   }
+  [[nodiscard]] outcome became() {
+    s().comm.wait();
+    return outcome_of(fetch_scalars(s().backend, s().now.data(), rank(), size()));
+  }
   [[nodiscard]] auto args() { return s().exchange.args(s().now.data(), s().exchange.mask()); }
   [[nodiscard]] auto message() { return gradient_message<T, T>{s().table.data(), s().now.data()}; }
   /// Where the data lie in this call.
@@ -310,9 +321,11 @@ template <class C, class T, class B>
 void compressed_allreduce<C, T, B>::take(tensors data) {
   state& own = between_calls("begin");
   if (!own.check(data)) return;
+  auto entries = own.entries;
   for (std::size_t t = 0; t < data.size(); ++t)
-    own.entries[t].params = own.entries[t].grads = data[t].data();
-  own.backend.copy_in(own.table.data(), own.entries.data(), own.entries.size());
+    entries[t].params = entries[t].grads = data[t].data();
+  own.backend.copy_in(own.table.data(), entries.data(), entries.size());
+  own.entries = std::move(entries);
 }
 
 template <class C, class T, class B>
@@ -377,10 +390,10 @@ outcome compressed_allreduce<C, T, B>::wait() {
     throw;
   }
   own.begun = false;
-  outcome became = outcome::pending;
-  if constexpr (!B::deferred) became = settle();
+  outcome result = outcome::pending;
+  if constexpr (!B::deferred) result = became();
   ++own.step;
-  return became;
+  return result;
 }
 
 }  // namespace onebit::inline v0_1

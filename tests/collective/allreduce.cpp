@@ -295,7 +295,9 @@ TEST_CASE("compressed_allreduce: what does not fit is said, with its numbers") {
     says(message_of([&] { a.mean(few); }), "tensor 0 has 9 elements, built for 10");
     says(message_of([&] { a.ready(0); }), "ready(0) of 1 tensors without begin()");
     says(message_of([&] { a.wait(); }), "wait() without begin()");
+    says(message_of([&] { a.settle(); }), "settle before any call");
     a.begin(data);
+    says(message_of([&] { a.settle(); }), "settle between begin() and wait()");
     says(message_of([&] { a.begin(data); }), "begin between begin() and wait()");
     says(message_of([&] { a.ready(1); }), "ready(1) of 1 tensors");
     says(message_of([&] { a.reset(); }), "reset between begin() and wait()");

@@ -23,8 +23,14 @@ using namespace onebit_test;
 
 namespace {
 
+/// LAMB's and 0/1 Adam's steps have one size, whatever the gradient's: at a rate that is not tuned
+/// they end at 10 to 40 times SGD's distance, less than 0.6% of the way. What does not train ends
+/// at thousands.
+constexpr double of_one_size = 60;
+
 struct lamb_maker {
   static constexpr float rate = 0.02F;
+  static constexpr double times_sgd = of_one_size;
   static constexpr std::uint64_t freezes_before = never_freezes;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
@@ -34,6 +40,7 @@ struct lamb_maker {
 
 struct one_bit_lamb_maker {
   static constexpr float rate = 0.02F;
+  static constexpr double times_sgd = of_one_size;
   static constexpr std::uint64_t freezes_before = 6;
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
@@ -47,6 +54,7 @@ struct one_bit_lamb_maker {
 
 struct zero_one_maker {
   static constexpr float rate = 0.02F;
+  static constexpr double times_sgd = of_one_size;
   static constexpr std::uint64_t freezes_before = 3;  // the first step that does not average
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {

@@ -14,6 +14,7 @@ namespace {
 struct sgd_maker {
   static constexpr std::uint64_t freezes_before = 0;
   static constexpr float rate = 0.5F;
+  static constexpr double times_sgd = 2;  // 1.4; without error feedback it diverges
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
     return onebit::optimizer("sgd", groups, transport, sgd_rule(0.9, backend),
