@@ -3,11 +3,15 @@
 
 // Whole steps of every algorithm on one CUDA device.
 //
-//   plain    one rank, kernels launched one by one; time by events, from the first to the last
+//   plain    one rank of eight, kernels launched one by one; time by events, from the first to the
+//            last. The other ranks' messages are copies of its own, on the device, in the time:
+//            eight of a collective's slots, which for averages are 4 bytes per parameter
 //   graphs   the same, replayed from CUDA graphs
 //   ranks:2  two ranks on the device at the same time, whose transport waits for the device twice
-//   in
-//            a collective; time of the slower rank by the host's clock, until its stream is done
+//            in a collective; time of the slower rank by the host's clock, until its stream is done
+//
+// The steps are those that a run consists of: Adam and LAMB average gradients, the others send
+// compressed messages. A benchmark whose last step was of another kind fails.
 //
 // Gradients are filled anew before each step, outside of what is timed. ns_per_parameter is by
 // rank; adam_ns is Adam written by hand as one kernel on as many elements (with two ranks: one
@@ -17,6 +21,7 @@
 #include <onebit/onebit.hpp>
 #include <stdexcept>
 
+#include "../../tests/support/echo.hpp"
 #include "support.cuh"
 
 namespace {
@@ -24,26 +29,9 @@ namespace {
 using namespace onebit_bench;
 using groups = std::vector<onebit::param_group<>>;
 
-/// One rank that only ever enqueues: what a transport of device memory is with one rank.
-class alone {
- public:
-  explicit alone(cudaStream_t stream) : memory_(stream) {}
-  [[nodiscard]] int rank() const { return 0; }
-  [[nodiscard]] int size() const { return 1; }
-  void all_to_all(const void* send, void* receive, std::size_t n) {
-    memory_.copy(receive, send, n);
-  }
-  void all_gather(const void* send, void* receive, std::size_t n) {
-    memory_.copy(receive, send, n);
-  }
-  void all_reduce_sum(float*, std::size_t) {}
-  void host_all_gather(const void* send, void* receive, std::size_t n) {
-    std::memcpy(receive, send, n);
-  }
-
- private:
-  onebit::cuda_memory memory_;
-};
+/// One rank of eight that only ever enqueues; the others say what it says, by copies on the device.
+using one_of_eight = onebit_test::echo<onebit::cuda_memory>;
+constexpr int n_played = 8;
 
 std::vector<std::size_t> sizes_of(bool mixed, std::size_t n) {
   return mixed ? mixed_tensors(n) : std::vector<std::size_t>{n};
@@ -97,23 +85,30 @@ void expect_agreed(Optimizer& o) {
   if (o.settle() != onebit::outcome::kept) throw std::runtime_error("bench: a step was skipped");
 }
 
+/// The last step sent what its name says.
+void expect_sent(const onebit::report& last, bool compressed) {
+  if ((last.phase == onebit::phase::compressed) != compressed) {
+    throw std::runtime_error(compressed ? "bench: the step averaged gradients"
+                                        : "bench: the step was compressed");
+  }
+}
+
 template <class Make>
-void run_alone(benchmark::State& state, Make make, bool replay, bool mixed, std::size_t n) {
+void run_alone(benchmark::State& state, Make make, bool compressed, bool replay, bool mixed,
+               std::size_t n) {
   where_it_fits(state, [&] {
     rank_model model(sizes_of(mixed, n), 0);
     plain_adam adam(model.backend, n);
-    auto optimizer = make(model.tensors, alone(model.watch.stream()), model.backend);
+    auto optimizer =
+        make(model.tensors, one_of_eight(onebit::cuda_memory(model.watch.stream()), n_played),
+             model.backend);
     onebit::cuda_graphs graphs(model.watch.stream());
+    onebit::report last;
     const auto step = [&] {
       model.refill();
       model.backend.wait();
-      return model.watch.time([&] {
-        if (replay) {
-          (void)optimizer.step_with(graphs, 1e-4F);
-        } else {
-          (void)optimizer.step(1e-4F);
-        }
-      });
+      return model.watch.time(
+          [&] { last = replay ? optimizer.step_with(graphs, 1e-4F) : optimizer.step(1e-4F); });
     };
     for (int i = 0; i < step_warm_up + 4; ++i) (void)step();
     std::vector<double> steps, adams;
@@ -123,12 +118,13 @@ void run_alone(benchmark::State& state, Make make, bool replay, bool mixed, std:
       adams.push_back(model.watch.time([&] { adam.run(); }));
     }
     expect_agreed(optimizer);
+    expect_sent(last, compressed);
     tell(state, n, steps, adams);
   });
 }
 
 template <class Make>
-void run_ranks(benchmark::State& state, Make make, bool mixed, std::size_t n) {
+void run_ranks(benchmark::State& state, Make make, bool compressed, bool mixed, std::size_t n) {
   constexpr int size = 2;
   using memory = onebit::cuda_memory;
   using optimizer = decltype(make(groups{}, std::declval<onebit::basic_threads<memory>>(),
@@ -148,13 +144,14 @@ void run_ranks(benchmark::State& state, Make make, bool mixed, std::size_t n) {
       optimizers[at(r)] = std::make_unique<optimizer>(
           make(m.tensors, team.transport(r, memory(m.watch.stream())), m.backend));
     });
+    std::vector<onebit::report> last(size);
     const auto step = [&] {
       team.time([&](int r) {
         models[at(r)]->refill();
         models[at(r)]->backend.wait();
       });
       return team.time([&](int r) {
-        (void)optimizers[at(r)]->step(1e-4F);
+        last[at(r)] = optimizers[at(r)]->step(1e-4F);
         models[at(r)]->backend.wait();
       });
     };
@@ -168,13 +165,14 @@ void run_ranks(benchmark::State& state, Make make, bool mixed, std::size_t n) {
       }));
     }
     for (auto& o : optimizers) expect_agreed(*o);
+    expect_sent(last[0], compressed);
     expect_same({&models[0]->params, &models[1]->params});
     tell(state, n, steps, adams);
   });
 }
 
 template <class Make>
-void add(const std::string& what, Make make) {
+void add(const std::string& what, bool compressed, Make make) {
   struct shape {
     unsigned log2_size;
     bool mixed;
@@ -190,12 +188,12 @@ void add(const std::string& what, Make make) {
              "/n:" + std::to_string(n);
     };
     const auto measured = [](auto* b) { b->UseManualTime()->Unit(benchmark::kMicrosecond); };
-    measured(benchmark::RegisterBenchmark(name("plain").c_str(), run_alone<Make>, make, false,
-                                          s.mixed, n));
-    measured(benchmark::RegisterBenchmark(name("graphs").c_str(), run_alone<Make>, make, true,
-                                          s.mixed, n));
-    measured(
-        benchmark::RegisterBenchmark(name("ranks:2").c_str(), run_ranks<Make>, make, s.mixed, n));
+    measured(benchmark::RegisterBenchmark(name("plain").c_str(), run_alone<Make>, make, compressed,
+                                          false, s.mixed, n));
+    measured(benchmark::RegisterBenchmark(name("graphs").c_str(), run_alone<Make>, make, compressed,
+                                          true, s.mixed, n));
+    measured(benchmark::RegisterBenchmark(name("ranks:2").c_str(), run_ranks<Make>, make,
+                                          compressed, s.mixed, n));
   }
 }
 
@@ -204,18 +202,18 @@ void add(const std::string& what, Make make) {
 int main(int argc, char** argv) {
   return cuda_main(argc, argv, [] {
     const onebit::gather_scatter<onebit::sign<>> exchange;
-    add("adam", [](const groups& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
-    add("one_bit_adam", [exchange](const groups& g, auto t, auto b) {
+    add("adam", false, [](const groups& g, auto t, auto b) { return onebit::adam(g, t, {}, b); });
+    add("one_bit_adam", true, [exchange](const groups& g, auto t, auto b) {
       return onebit::one_bit_adam(
           g, t, onebit::one_bit_adam_options{.freeze = {.after = 2}, .refreshes = 1}, exchange, b);
     });
-    add("lamb", [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
-    add("one_bit_lamb", [exchange](const groups& g, auto t, auto b) {
+    add("lamb", false, [](const groups& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
+    add("one_bit_lamb", true, [exchange](const groups& g, auto t, auto b) {
       return onebit::one_bit_lamb(
           g, t, onebit::one_bit_lamb_options{.freeze = {.after = 2}, .refreshes = 1}, exchange, b);
     });
     // an exchange in every step: the dearest kind
-    add("zero_one_adam", [exchange](const groups& g, auto t, auto b) {
+    add("zero_one_adam", true, [exchange](const groups& g, auto t, auto b) {
       return onebit::zero_one_adam(
           g, t,
           onebit::zero_one_adam_options{.schedule = {.kappa = 1,

@@ -42,7 +42,7 @@ END {
   }
   if (n_steps) {
     print "\nWhole steps: microseconds, and times those of Adam by hand on as many parameters: one"
-    print "rank with plain launches, with graphs, and two ranks on the device at once"
+    print "rank of eight with plain launches, with graphs, and two ranks on the device at once"
     printf "%-37s %10s %6s %10s %6s %10s %6s\n", "", "plain", "", "graphs", "", "2 ranks", ""
     for (i = 1; i <= n_steps; ++i) {
       k = step_keys[i]

@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 
-# Builds TARGET in BUILD_DIR and runs the command, if PROBE finds a CUDA device.
+# Builds TARGET in BUILD_DIR and runs the command, if PROBE finds a CUDA device. Where the environment
+# has ONEBIT_BUILT, it is built already.
 #
 #   cmake -DPROBE=... -DBUILD_DIR=... -DTARGET=... -P run_on_device.cmake -- <command...>
 
@@ -13,8 +14,10 @@ if(no_device)
   message("skipped: there is no CUDA device")
   return()
 endif()
-execute_process(COMMAND "${CMAKE_COMMAND}" --build "${BUILD_DIR}" --parallel 2 --target "${TARGET}"
-                        COMMAND_ERROR_IS_FATAL ANY)
+if("$ENV{ONEBIT_BUILT}" STREQUAL "")
+  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${BUILD_DIR}" --parallel 2 --target "${TARGET}"
+                          COMMAND_ERROR_IS_FATAL ANY)
+endif()
 
 set(command "")
 set(after_dashes FALSE)

@@ -140,3 +140,103 @@ TEST_CASE("late elements: a bad gradient of one that sleeps is seen, in any step
     });
   }
 }
+
+namespace {
+
+/// How far element 0 goes, in learning rates, in the 40 steps from its first large gradient on,
+/// which comes after 60 steps of gradients a thousand times smaller, of changing signs.
+template <class Make>
+double way_after_a_spike(const Make& make) {
+  constexpr std::uint64_t spike = 60, steps = 100;
+  const auto ways = on_ranks(2, [&](onebit::threads transport) {
+    training<> data({32});
+    data.params[0].assign(32, 0.0F);
+    auto groups = data.groups();
+    for (auto& g : groups) g.weight_decay = 0, g.lr_factor = 1;
+    auto o = make(groups, transport);
+    float before = 0;
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      for (std::size_t i = 0; i < 32; ++i) {
+        data.grads[0][i] = (step + i) % 2 == 0 ? 1e-3F : -1e-3F;
+      }
+      if (step == spike) {
+        before = data.params[0][0];
+        data.grads[0][0] = 1;
+      }
+      REQUIRE_FALSE(o.step(lr).skipped);
+    }
+    return std::fabs(static_cast<double>(data.params[0][0] - before)) / static_cast<double>(lr);
+  });
+  CHECK(ways[0] == ways[1]);
+  return ways[0];
+}
+
+}  // namespace
+
+TEST_CASE("late elements: the first large gradient of one moves it no further than Adam does") {
+  const double adam = way_after_a_spike(
+      [](const auto& groups, auto transport) { return onebit::adam(groups, transport, {}); });
+  CHECK(adam > 4);  // sqrt(61) of one gradient in 61, less what v forgets of the others
+  // A v that has not seen the gradient makes a thousand of it.
+  const auto check = [&](const char* name, const auto& make) {
+    INFO(std::string(name));
+    const double way = way_after_a_spike(make);
+    CHECK(way < 1.5 * adam);
+    // not as far: the next refresh makes the residual, which has most of it, smaller by the root
+    CHECK(way > 0.05 * adam);
+  };
+  check("1-bit Adam, exact messages", [](const auto& groups, auto transport) {
+    return onebit::one_bit_adam(groups, transport, {}, onebit::gather_scatter<onebit::identity>{});
+  });
+  check("1-bit Adam", [](const auto& groups, auto transport) {
+    return onebit::one_bit_adam(groups, transport, {});
+  });
+  check("0/1 Adam", [](const auto& groups, auto transport) {
+    return onebit::zero_one_adam(groups, transport,
+                                 {.schedule = {.warmup_steps = 20, .max_interval = 1}});
+  });
+}
+
+namespace {
+
+/// How far elements go on average, in learning rates, where each has gradients on one rank of 8.
+template <class Make>
+double way_of_one_rank_each(const Make& make) {
+  constexpr int n_ranks = 8;
+  const auto ways = on_ranks(n_ranks, [&](onebit::threads transport) {
+    training<> data({256});
+    data.params[0].assign(256, 0.0F);
+    auto groups = data.groups();
+    for (auto& g : groups) g.weight_decay = 0, g.lr_factor = 1;
+    auto o = make(groups, transport);
+    for (std::uint64_t step = 0; step < 200; ++step) {
+      for (std::size_t i = 0; i < 256; ++i) {
+        const bool has = i % n_ranks == static_cast<std::size_t>(transport.rank());
+        data.grads[0][i] = has ? -1.0F : 0.0F;
+      }
+      REQUIRE_FALSE(o.step(lr).skipped);
+    }
+    double sum = 0;
+    for (const float x : data.params[0]) sum += static_cast<double>(x);
+    return sum / 256 / static_cast<double>(lr);
+  });
+  return ways[0];
+}
+
+}  // namespace
+
+TEST_CASE("late elements: those that have gradients on one rank alone go as far as with Adam") {
+  // beta2 0.8: a mean is at most 2.2 times the root of v, a rank's gradient 8 times
+  const double adam = way_of_one_rank_each([](const auto& groups, auto transport) {
+    return onebit::adam(groups, transport, {.beta2 = 0.8});
+  });
+  CHECK(adam == doctest::Approx(200).epsilon(0.01));
+  CHECK(way_of_one_rank_each([](const auto& groups, auto transport) {
+          return onebit::one_bit_adam(groups, transport, {.adam = {.beta2 = 0.8}});
+        }) == doctest::Approx(adam).epsilon(0.05));
+  CHECK(way_of_one_rank_each([](const auto& groups, auto transport) {
+          return onebit::zero_one_adam(
+              groups, transport,
+              {.adam = {.beta2 = 0.8}, .schedule = {.warmup_steps = 20, .max_interval = 1}});
+        }) == doctest::Approx(adam).epsilon(0.05));
+}

@@ -4,16 +4,28 @@
 // Whole trainings over NCCL, one thread for each device of this machine, up to four: every
 // algorithm and exchange has the bits of the host over threads, step by step, from graphs, and with
 // gradients announced one by one; bad gradients change nothing; so does a transport that fails.
+//
+// NCCL takes a device once for each host. Two processes that pass for two hosts share one device
+// (the folder is new and empty: old ids are refused):
+//
+//   for rank in 0 1; do
+//     NCCL_HOSTID=$rank NCCL_SOCKET_IFNAME=lo ONEBIT_NCCL_RANK=$rank ONEBIT_NCCL_IDS=FOLDER/id \
+//       test_nccl_trainings &
+//   done
 
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "../../examples/common/id_file.hpp"
 #include "cuda/device.cuh"
 #include "cuda/trainings.hpp"
 
@@ -24,22 +36,63 @@ namespace {
 enum class way { plain, graphs, announced };
 constexpr way ways[] = {way::plain, way::graphs, way::announced};
 
-/// What f(transport, device) returns on n ranks, each with a device of its own.
+/// One of two processes that share device 0: its rank and where the communicators' ids are left.
+struct process {
+  int rank;
+  std::string ids;
+  int n_communicators = 0;
+
+  /// nullptr where this process has every rank.
+  static process* here() {
+    static const char* const rank = std::getenv("ONEBIT_NCCL_RANK");
+    if (rank == nullptr) return nullptr;
+    const char* const ids = std::getenv("ONEBIT_NCCL_IDS");
+    if (ids == nullptr) throw std::runtime_error("ONEBIT_NCCL_RANK without ONEBIT_NCCL_IDS");
+    static process one{std::atoi(rank), ids};
+    return &one;
+  }
+  /// The id of the next communicator, which rank 0 makes.
+  ncclUniqueId next() {
+    const std::string file = ids + "." + std::to_string(n_communicators++);
+    ncclUniqueId id;
+    if (rank == 0) {
+      REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+      common::publish(file, &id, sizeof id);
+    } else {
+      common::await(file, &id, sizeof id, std::chrono::seconds(60));
+    }
+    return id;
+  }
+};
+
+template <class F>
+auto on_device(int index, int rank, int n, const ncclUniqueId& id, const F& f) {
+  onebit::detail::check_cuda(cudaSetDevice(index), "cudaSetDevice");
+  cuda_device device;
+  ncclComm_t comm = nullptr;
+  if (ncclCommInitRank(&comm, n, id, rank) != ncclSuccess) {
+    throw std::runtime_error(ncclGetLastError(nullptr));
+  }
+  auto result = f(onebit::nccl(comm, device.handle()), device);
+  (void)ncclCommDestroy(comm);
+  return result;
+}
+
+/// What f(transport, device) returns on n ranks, each with a device of its own; as one of two
+/// processes, what it returns here, twice.
 template <class F>
 auto on_devices(int n, const F& f) {
-  ncclUniqueId id;
-  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
   using result = decltype(f(std::declval<onebit::nccl>(), std::declval<cuda_device&>()));
+  process* const here = process::here();
+  ncclUniqueId id;
+  if (here != nullptr && n > 1) {
+    id = here->next();
+    return std::vector<result>(static_cast<std::size_t>(n), on_device(0, here->rank, n, id, f));
+  }
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
   std::vector<result> results(static_cast<std::size_t>(n));
   onebit::run_threads(n, [&](onebit::threads t) {
-    onebit::detail::check_cuda(cudaSetDevice(t.rank()), "cudaSetDevice");
-    cuda_device device;
-    ncclComm_t comm = nullptr;
-    if (ncclCommInitRank(&comm, n, id, t.rank()) != ncclSuccess) {
-      throw std::runtime_error(ncclGetLastError(nullptr));
-    }
-    results[static_cast<std::size_t>(t.rank())] = f(onebit::nccl(comm, device.handle()), device);
-    (void)ncclCommDestroy(comm);
+    results[static_cast<std::size_t>(t.rank())] = on_device(t.rank(), t.rank(), n, id, f);
   });
   return results;
 }
@@ -85,7 +138,7 @@ void check_ways(const char* name, int n, const Make& make, const script& s = {},
   }
   for (const way w : ways) {
     CAPTURE(static_cast<int>(w));
-    const auto got = on_devices(n, [&](onebit::nccl transport, cuda_device& device) {
+    auto got = on_devices(n, [&](onebit::nccl transport, cuda_device& device) {
       model<cuda_device> data(device, transport.rank(), transport.size(), s);
       auto o = make(data.groups(), transport, device.backend());
       const trajectory t = steps_by(w, o, data, device.handle());
@@ -93,6 +146,11 @@ void check_ways(const char* name, int n, const Make& make, const script& s = {},
       return t;
     });
     if (expected.empty()) expected = got;
+    const process* const here = process::here();
+    if (here != nullptr && n > 1) {  // the other process compares what it has
+      got[static_cast<std::size_t>(1 - here->rank)] =
+          expected[static_cast<std::size_t>(1 - here->rank)];
+    }
     CHECK(difference(got, expected) == "none");
     for (const std::uint64_t call : s.bad) {
       if (call > 0) CHECK(got[0][call] == got[0][call - 1]);
@@ -113,7 +171,9 @@ void each_dense(const F& f) {
   f("lamb", [](const auto& g, auto t, auto b) { return onebit::lamb(g, t, {}, b); });
 }
 
-int n_devices() { return std::min(onebit::cuda_device_count(), 4); }
+int n_devices() {
+  return process::here() != nullptr ? 2 : std::min(onebit::cuda_device_count(), 4);
+}
 std::vector<int> numbers_of_devices() {
   return n_devices() > 2 ? std::vector<int>{2, n_devices()} : std::vector<int>{n_devices()};
 }

@@ -220,7 +220,8 @@ struct parameters_of {
 /// Gradients of this size and above count as not finite: up to it their squares, and those of
 /// momenta and residuals (a thousand times as large, summed over a tile), are finite, and a step
 /// that was kept leaves no state that makes later ones overflow. A gradient over 1e18 times its
-/// denominator has no finite direction, and is skipped likewise. 2.8e14.
+/// denominator has no finite direction, and is skipped likewise, unless directions are bounded
+/// (direction_units). 2.8e14.
 inline constexpr float gradient_limit = 0x1p48F;
 
 /// The gradients of a tile, without the loss scale; NaN where they reach gradient_limit; 0, and not

@@ -103,14 +103,15 @@ void launch_unless_skipped(B& backend, const step_scalars* now, std::size_t n,
   backend.launch(n, detail::unless_skipped<Kernel>{kernel, now});
 }
 
-/// Copies n 4-byte words, or zeroes them: index i does 4096 of them.
+/// Copies n 4-byte words, or zeroes them: index i does 1024 of them, not more, or a warp that
+/// copies few words waits for memory over and over.
 struct copy_kernel {
   static constexpr bool one_isa = true;
   const void* from;  ///< null: zeros
   void* to;
   std::size_t n;
 
-  static constexpr std::size_t piece = 4096;
+  static constexpr std::size_t piece = 1024;
   [[nodiscard]] std::size_t launches() const { return (n + piece - 1) / piece; }
 
   template <class L>

@@ -33,10 +33,10 @@ struct adam_options {
   /// size of steps. No scale is larger than this. An element moves by at most so many learning
   /// rates in a step, times m's correction and decay aside; at an exchange of 0/1 Adam, of those
   /// since the last. The residual keeps what is cut. Adam's own steps are seldom above 1, and at
-  /// most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no bound; if v does not follow either, momenta are
-  /// sent, as in the papers. Momenta fit badly where gradients differ in size: a small one is sent
-  /// the common scale, and its small v makes thousands of learning rates of it. Compressors without
-  /// scales have no bound.
+  /// most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no bound of scales; if v does not follow either,
+  /// momenta are sent, as in the papers. Momenta fit badly where gradients differ in size: a small
+  /// one is sent the common scale, and its small v makes thousands of learning rates of it.
+  /// Compressors without scales have no bound.
   double max_step = 2;
   /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
   /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
@@ -49,9 +49,45 @@ inline void validate(const adam_options& o) {
   validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
 }
 
-/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m the previous mean; with
-/// `inverse`, 1 / (sqrt(v) + eps), the next direction: base + beta1 m + (1 - beta1) g inverse. It
-/// starts from the base, so that a momentum held as beta1 m in the base gives the same bits.
+/// What makes directions of gradients.
+struct direction_units {
+  const float* inverse =
+      nullptr;  ///< 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent
+  /// By tensor: the part of squares that is left in the mean gradient; null or 0: no bound.
+  const float* mean_parts = nullptr;
+
+  template <class L>
+  struct reader {
+    const float* inverse;  ///< of the tile, or null
+    float longest;
+    /// g / (sqrt(v) + eps), at most `longest`, or g. NaN stays.
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
+      if (inverse == nullptr) return g;
+      const auto x = L::mul(g, L::load(inverse + 32 * k));
+      return L::fma(g, L::set(0.0F), L::bound(x, longest));
+    }
+  };
+  /// Adam's v has seen the gradient that it divides: a mean gradient over the root of v, corrected
+  /// by c, is at most 1 / sqrt((1 - beta2) c). Here v is of the last refresh; without that bound
+  /// the first large gradient of an element whose gradients were small makes hundreds of steps. One
+  /// rank's gradient may be larger by 1 / part: where only one of W ranks has any, its mean is g /
+  /// W.
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
+    if (inverse == nullptr) return {nullptr, 0};
+    float longest = std::numeric_limits<float>::max();
+    if (mean_parts != nullptr && mean_parts[t.tensor] > 0) {
+      const double root = sqrt(detail::product(of.c.one_minus_beta2, of.v_correction));
+      const double most = 1 / detail::product(root, mean_parts[t.tensor]);
+      if (most < static_cast<double>(longest)) longest = static_cast<float>(most);
+    }
+    return {inverse + t.word * 32, longest};
+  }
+};
+
+/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m the previous mean and g
+/// in `units`. It starts from the base, so that a momentum held as beta1 m in the base gives the
+/// same bits.
 template <class View, class P, class G>
 struct momentum_message {
   static constexpr bool single_word = ManySlotView<View> || SingleWordField<View>;
@@ -59,24 +95,24 @@ struct momentum_message {
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
   const step_scalars* now;
-  const float* inverse = nullptr;  ///< on the flat axis, or null: momenta are sent
+  direction_units units{};
 
   template <class L>
   struct reader {
     typename View::template reader<L> momentum;
     gradients_of<L, G> gradient;
     moments_constants c;
-    const float* inverse;
+    direction_units::reader<L> in_units;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      auto g = gradient.load(k);
-      if (inverse != nullptr) g = L::mul(g, L::load(inverse + 32 * k));
+      const auto g = in_units(k, gradient.load(k));
       return L::fma(g, L::set(c.one_minus_beta1), L::fma(momentum(k), L::set(c.beta1), base));
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
-            scalars[t.tensor].c, inverse == nullptr ? nullptr : inverse + t.word * 32};
+    const tensor_scalars& of = scalars[t.tensor];
+    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now), of.c,
+            units.at<L>(t, of)};
   }
 };
 
@@ -244,6 +280,24 @@ struct part_by_word_kernel {
   }
 };
 
+/// The same part by tensor; where a tensor has no gradients it stays.
+struct part_by_tensor_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const float *each, *left;
+  float* parts;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    const double all = L::sum(each + r.begin, r.end - r.begin),
+                 mean = L::sum(left + r.begin, r.end - r.begin);
+    if (!(all > 0)) return;
+    const double part = mean / all;
+    L::store_scalar(parts + i, static_cast<float>(part < 1 ? part : 1));
+  }
+};
+
 /// v, by its inverse, goes on by all steps since the last refresh at once: by the mean of the
 /// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
 /// of this step. Elements that have variance now, or own squares on some rank, are active: none
@@ -338,7 +392,9 @@ class following_rule : public moments_rule<B, Options> {
 
   void prepare(const layout& axis) {
     base::prepare(axis);
+    n_tensors_ = axis.tensor_tiles().size();
     variance_norm_ = backend_.template make_buffer<double>(1);
+    mean_parts_ = make_parts(keeps_squares());
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
@@ -414,8 +470,14 @@ class following_rule : public moments_rule<B, Options> {
   /// element.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
-                        const step_context<B, P, G>&, std::uint32_t* active) {
+                        const step_context<B, P, G>& at, std::uint32_t* active) {
     const std::size_t end = its.axis.tensor_tiles().back().begin;
+    const float *const sketch = kept_.sums.data(), *const each = sketch + detail::sketch_floats *
+                                                                              at.n_tiles();
+    at.launch(
+        detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
+    at.launch(n_tensors_,
+              detail::part_by_tensor_kernel{at.tensor_tiles, each, at.sums, mean_parts_.data()});
     its.launch(end,
                detail::followed_variance_kernel<SquaresView>{
                    mean, its.tiles, active, v_.data(), kept_.squares.data(), parts(), its.scalars});
@@ -436,15 +498,16 @@ class following_rule : public moments_rule<B, Options> {
   template <class View, class P, class G>
   [[nodiscard]] momentum_message<View, P, G> message(const View& previous,
                                                      const step_context<B, P, G>& at) const {
-    return {previous, at.tensors, at.scalars, at.now, inverse()};
+    return {previous, at.tensors, at.scalars, at.now, units()};
   }
-  /// After `frozen_`: refuses messages of other units, and, where its state `differs` with that, of
-  /// a v that follows or does not.
+  /// After `frozen_`, with what is known of every tensor: refuses messages of other units, and,
+  /// where its state `differs` with that, of a v that follows or does not.
   template <class Archive>
   void archive_form(Archive& a, bool differs) {
     bool keeps = keeps_squares(), sends_directions = directions();
     a.local(keeps);  // what is read does not outlive this
     a.local(sends_directions);
+    a.buffer(mean_parts_, backend_, keeps ? n_tensors_ : 0);
     if constexpr (Archive::reading) {
       if (differs && keeps != keeps_squares()) {
         throw checkpoint_error(detail::message(
@@ -457,6 +520,7 @@ class following_rule : public moments_rule<B, Options> {
             ", and here they would be ", directions() ? "directions" : "momenta",
             ": load it with max_step and refreshes as it was saved with"));
       }
+      if (keeps != keeps_squares()) mean_parts_ = make_parts(keeps_squares());
     }
   }
   /// What is not the same on all ranks.
@@ -488,11 +552,13 @@ class following_rule : public moments_rule<B, Options> {
   /// The part of all squares that was left in the mean gradient of the last refresh; one number.
   [[nodiscard]] float* ratio() { return kept_.sums.data() + kept_.sums.size() - 1; }
   [[nodiscard]] float* parts() { return kept_.sums.data() + kept_.n_beside; }
-  /// What makes directions of momenta; null: they are sent.
-  [[nodiscard]] const float* inverse() const { return directions() ? v_.data() : nullptr; }
+  [[nodiscard]] direction_units units() const {
+    if (!directions()) return {};
+    return {v_.data(), mean_parts_.data()};
+  }
   void forget_kept() { kept_ = {{}, {}, kept_.n_beside, kept_.n_tiles}; }
   [[nodiscard]] std::size_t kept_bytes() const {
-    return kept_.squares.bytes() + kept_.sums.bytes();
+    return kept_.squares.bytes() + kept_.sums.bytes() + mean_parts_.bytes();
   }
 
   kept_squares kept_;
@@ -502,6 +568,12 @@ class following_rule : public moments_rule<B, Options> {
   [[nodiscard]] float_buffer make_sums() {
     return backend_.template make_buffer<float>(kept_.n_beside + n_words() + 1);
   }
+  [[nodiscard]] float_buffer make_parts(bool kept) {
+    return backend_.template make_buffer<float>(kept ? n_tensors_ : 0);
+  }
+
+  std::size_t n_tensors_ = 0;
+  float_buffer mean_parts_;  ///< by tensor, of the last refresh; 0: there was none
   buffer_of<B, double> variance_norm_;
 };
 

@@ -237,7 +237,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
   template <class View, class P, class G>
   [[nodiscard]] detail::lamb_message<View, P, G> message(const View& previous,
                                                          const step_context<B, P, G>& at) const {
-    return {previous, at.tensors, at.scalars, layers_.data(), at.now, base::inverse()};
+    return {previous, at.tensors, at.scalars, layers_.data(), at.now, base::units()};
   }
   /// The update: two passes, 28 bytes per element; in the paper's form over the agreed message, 28.
   template <class View, class P, class G, class Last = launch_tiles>

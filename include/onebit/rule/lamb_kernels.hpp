@@ -142,8 +142,7 @@ struct lamb_dense_update_kernel {
   }
 };
 
-/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g); with `inverse`,
-/// 1 / (sqrt(v) + eps), the next direction, of g inverse.
+/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g), g in `units`.
 template <class View, class P, class G>
 struct lamb_message {
   View previous;
@@ -151,7 +150,7 @@ struct lamb_message {
   const tensor_scalars* scalars;
   const lamb_layer* layers;
   const step_scalars* now;
-  const float* inverse;  ///< on the flat axis, or null: momenta are sent
+  direction_units units;
 
   template <class L>
   struct reader {
@@ -159,24 +158,23 @@ struct lamb_message {
     gradients_of<L, G> gradient;
     float k, inverse_k;
     moments_constants c;
-    const float* inverse;
+    direction_units::reader<L> in_units;
     ONEBIT_HD typename L::value operator()(std::uint32_t w, const typename L::value& base) const {
       const auto m = L::mul(previous(w), L::set(inverse_k));
-      auto g = gradient.load(w);
-      if (inverse != nullptr) g = L::mul(g, L::load(inverse + 32 * w));
-      const auto next = c.template next_momentum<L>(m, g);
+      const auto next = c.template next_momentum<L>(m, in_units(w, gradient.load(w)));
       return L::fma(next, L::set(k), base);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     const lamb_layer& layer = layers[t.tensor];
+    const tensor_scalars& of = scalars[t.tensor];
     return {previous.template at<L>(t, index),
             gradients_of<L, G>(tensors[t.tensor], t, now),
             layer.k,
             layer.inverse_k,
-            scalars[t.tensor].c,
-            inverse == nullptr ? nullptr : inverse + t.word * 32};
+            of.c,
+            units.at<L>(t, of)};
   }
 };
 

@@ -51,15 +51,23 @@ struct reach_kernel {
 
 namespace detail {
 
+/// A gradient that is as long as its direction may be: see direction_units.
+template <class L>
+ONEBIT_HD typename L::value bounded_gradient(const direction_units::reader<L>& in_units,
+                                             std::uint32_t k, const typename L::value& g) {
+  if (in_units.inverse == nullptr) return g;
+  return L::div(in_units(k, g), L::load(in_units.inverse + 32 * k));
+}
+
 /// base + lr c (beta1 m + (1 - beta1) g), c the correction of m: what a step adds to the sum that
-/// is exchanged. With `inverse`, 1 / (sqrt(v) + eps), that of directions: times the inverse.
+/// is exchanged; where directions are sent, times 1 / (sqrt(v) + eps), of a bounded g.
 template <class P, class G>
 struct zero_one_message {
   const float* momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
   const step_scalars* now;
-  const float* inverse;  ///< on the flat axis, or null: momenta are summed
+  direction_units units;
 
   template <class L>
   struct reader {
@@ -67,11 +75,11 @@ struct zero_one_message {
     gradients_of<L, G> gradient;
     moments_constants c;
     float rate;
-    const float* inverse;
+    direction_units::reader<L> in_units;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto g = gradient.load(k);
+      const auto g = bounded_gradient<L>(in_units, k, gradient.load(k));
       auto m = c.template next_momentum<L>(L::load(momentum + 32 * k), g);
-      if (inverse != nullptr) m = L::mul(m, L::load(inverse + 32 * k));
+      if (in_units.inverse != nullptr) m = L::mul(m, L::load(in_units.inverse + 32 * k));
       return L::fma(L::set(rate), m, base);
     }
   };
@@ -80,8 +88,7 @@ struct zero_one_message {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_scalars& of = scalars[t.tensor];
     return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
-            tensor.rests ? 0.0F : now->lr * of.m_correction,
-            inverse == nullptr ? nullptr : inverse + t.word * 32};
+            tensor.rests ? 0.0F : now->lr * of.m_correction, units.at<L>(t, of)};
   }
 };
 
@@ -140,8 +147,8 @@ struct zero_one_step_kernel {
   const tensor_scalars* scalars;
   active_mask active;
   float* m;
-  const float* variance;
-  bool frozen;     ///< 1 / (sqrt(v) + eps) in place of v
+  const float* variance;  ///< or its inverse root, where units have it
+  direction_units units;
   float* squares;  ///< or null
   const step_scalars* now;
   float most;  ///< see adam_options::max_step
@@ -155,11 +162,14 @@ struct zero_one_step_kernel {
     const auto gradient_at = gradient.template at<L>(t, i);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
     const tensor_scalars of = scalars[t.tensor];
+    const auto in_units = units.at<L>(t, of);
+    const bool frozen = in_units.inverse != nullptr;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
-      const auto m_new = active.template keep<L>(word, of.c.template next_momentum<L>(m_old, g));
+      const auto m_new = active.template keep<L>(
+          word, of.c.template next_momentum<L>(m_old, bounded_gradient<L>(in_units, k, g)));
       const auto m_corrected = L::mul(m_new, L::set(of.m_correction)),
                  v = L::load(variance + word * 32);
       const auto direction =
@@ -368,7 +378,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
                                                        const step_context<B, P, G>& at) const {
-    return {m_.data(), at.tensors, at.scalars, at.now, base::inverse()};
+    return {m_.data(), at.tensors, at.scalars, at.now, base::units()};
   }
   /// x and m from the local gradient. One pass, 24 bytes per element, 32 with squares. The learning
   /// rate counts on every rank, also on one that leaves its gradient out in a step of which no
@@ -428,9 +438,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
   template <class Field, class P, class G>
   void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
-    at.launch(detail::zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, at.scalars,
-                                                        at.active, m_.data(), v_.data(), frozen_,
-                                                        kept_.squares.data(), at.now, most});
+    at.launch(detail::zero_one_step_kernel<Field, P, G>{
+        gradient, at.tiles, at.tensors, at.scalars, at.active, m_.data(), v_.data(), base::units(),
+        kept_.squares.data(), at.now, most});
   }
   buffer_of<B, float> anchor_;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
