@@ -75,7 +75,7 @@ struct direction_units {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
     if (inverse == nullptr) return {nullptr, 0};
-    float longest = std::numeric_limits<float>::max();
+    float longest = 3.402823466e38F;
     if (mean_parts != nullptr && mean_parts[t.tensor] > 0) {
       const double root = sqrt(detail::product(of.c.one_minus_beta2, of.v_correction));
       const double most = 1 / detail::product(root, mean_parts[t.tensor]);
