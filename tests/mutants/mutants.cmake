@@ -163,3 +163,12 @@ mutant("threads: split ignores the key" onebit/transport/threads.hpp
 mutant("MPI: a sum of bf16 leaves out the last element" onebit/transport/mpi.hpp
   [==[for (int i = 0; i < *n; ++i) b[i] =]==]
   [==[for (int i = 0; i < *n - (PLANTED ? 1 : 0); ++i) b[i] =]==])
+
+# -- how v follows: 45 and 46 --------------------------------------------------------------------
+
+mutant("a large gradient is not bounded" onebit/rule/following.hpp
+  [==[return L::fma(g, L::set(0.0F), L::bound(x, longest));]==]
+  [==[return PLANTED ? x : L::fma(g, L::set(0.0F), L::bound(x, longest));]==])
+mutant("its bound is that of the mean gradient" onebit/rule/following.hpp
+  [==[const double most = 1 / detail::product(root, mean_parts[t.tensor]);]==]
+  [==[const double most = 1 / detail::product(root, PLANTED ? 1 : mean_parts[t.tensor]);]==])
