@@ -56,10 +56,11 @@ struct direction_units {
   /// By tensor: the part of squares that is left in the mean gradient; null or 0: no bound.
   const float* mean_parts = nullptr;
 
+  /// Of a tile.
   template <class L>
   struct reader {
     const float* inverse;  ///< of the tile, or null
-    float longest;
+    float longest;         ///< the most that a direction may be
     /// g / (sqrt(v) + eps), at most `longest`, or g. NaN stays.
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
       if (inverse == nullptr) return g;
