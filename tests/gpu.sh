@@ -13,14 +13,14 @@
 #   tests/gpu.sh --on-cpu DEVICE [--out DIR]
 #
 # STAGE        build, tests, processes, memcheck, racecheck, training, benchmarks, torch, profile:
-#              these only, in this order, of what is built. Without a STAGE all of them. On 16 cores
-#              build takes 4 minutes, the tests 2, the rest 4
+#              these only, in this order, of what is built. Without a STAGE all of them. After the
+#              build they take five minutes on an H200
 # --on-cpu DEVICE   on a CUDA device made of the CPU, to try build, tests and benchmarks: DEVICE has
 #              its libcudart.so and libnccl.so. Benchmarks run once, with small sizes: no figure
 #              means anything. Results go to the build directory
 # --quick      benchmarks without the large sizes
-# --out DIR    where DATE-cuda.txt (all that was printed, by all calls of the day) and DATE-cuda.json (the benchmarks) go,
-#              instead of bench/results
+# --out DIR    where DATE-cuda.txt (all that was printed, by all calls of the day) and DATE-cuda.json
+#              (the benchmarks) go, instead of bench/results
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces: -DCMAKE_PREFIX_PATH=DIR, say, where
 #                     doctest and the other packages lie in DIR

@@ -51,8 +51,8 @@ inline void validate(const adam_options& o) {
 
 /// What makes directions of gradients.
 struct direction_units {
-  const float* inverse =
-      nullptr;  ///< 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent
+  /// 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent.
+  const float* inverse = nullptr;
   /// By tensor: the part of squares that is left in the mean gradient; null or 0: no bound.
   const float* mean_parts = nullptr;
 
@@ -475,6 +475,7 @@ class following_rule : public moments_rule<B, Options> {
     const std::size_t end = its.axis.tensor_tiles().back().begin;
     const float *const sketch = kept_.sums.data(), *const each = sketch + detail::sketch_floats *
                                                                               at.n_tiles();
+    // those of `take_mean_squares` are overwritten by now, and that step could still be skipped
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(n_tensors_,

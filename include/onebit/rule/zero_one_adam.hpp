@@ -51,7 +51,7 @@ struct reach_kernel {
 
 namespace detail {
 
-/// A gradient that is as long as its direction may be: see direction_units.
+/// g, made smaller where its direction would be longer than direction_units allows.
 template <class L>
 ONEBIT_HD typename L::value bounded_gradient(const direction_units::reader<L>& in_units,
                                              std::uint32_t k, const typename L::value& g) {
