@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <istream>
 #include <memory>
 #include <onebit/core/concepts.hpp>
@@ -83,6 +84,13 @@ class any_optimizer {
     at().join_model_parallel(as_communicator(std::move(transport)));
   }
   void verify() { at().verify(); }
+  void veto_with(std::function<bool(float norm)> f) { at().veto_with(std::move(f)); }
+  template <class Groups>  ///< gives a std::vector<param_group<P, G>>
+  void rebind_with(Groups groups) {
+    using list = std::invoke_result_t<Groups&>;
+    const std::function<list()> f = std::move(groups);
+    at().rebind_with(&f, elements_in(static_cast<list*>(nullptr)));
+  }
   void warn_with(void (*f)(const std::string& text)) { at().warn_with(f); }
 
   void save(std::ostream& out) { at().save(out); }
@@ -146,6 +154,8 @@ class any_optimizer {
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
     virtual void join_model_parallel(communicator transport) = 0;
     virtual void verify() = 0;
+    virtual void veto_with(std::function<bool(float norm)> f) = 0;
+    virtual void rebind_with(const void* groups, int elements) = 0;
     virtual void warn_with(void (*f)(const std::string& text)) = 0;
     virtual void save(std::ostream& out) = 0;
     virtual void load(std::istream& in, resume_with with) = 0;
@@ -199,6 +209,11 @@ class any_optimizer {
       o.join_model_parallel(std::move(transport));
     }
     void verify() override { o.verify(); }
+    void veto_with(std::function<bool(float norm)> f) override { o.veto_with(std::move(f)); }
+    void rebind_with(const void* groups, int elements) override {
+      if (elements != own_elements) refuse("rebind_with", "of other element types");
+      o.rebind_with(*static_cast<const std::function<groups_type()>*>(groups));
+    }
     void warn_with(void (*f)(const std::string& text)) override { o.warn_with(f); }
     void save(std::ostream& out) override { o.save(out); }
     void load(std::istream& in, resume_with with) override { o.load(in, with); }

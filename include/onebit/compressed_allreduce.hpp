@@ -119,7 +119,7 @@ struct allreduce_state {
       if (sizes[t] == 0) continue;
       const char* const first = reinterpret_cast<const char*>(data[t].data());
       ranges.push_back({first, first, t, sizes[t], "data", true});
-      check_address(ranges.back(), sizeof(T), comm.where());
+      check_range(ranges.back(), sizeof(T), comm.where());
       ranges.back().end += sizes[t] * sizeof(T);
     }
     check_overlap(std::move(ranges), comm.where());
@@ -144,6 +144,8 @@ struct allreduce_state {
       if (exchange.started()) exchange.allocate_undo();
     }
   }
+  void check_read(resume_with) const {}
+  void restore_options(resume_with) const {}
   [[gnu::cold]] void adopt() {
     if (exchange.active().size() > 0) exchange.count_active(exchange.mask());
   }

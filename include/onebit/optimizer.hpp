@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <istream>
 #include <memory>
 #include <onebit/checkpoint/restore.hpp>
@@ -187,8 +188,9 @@ class optimizer {
   // What follows throws invalid_input between begin() and step(); load and load_old_job throw
   // checkpoint_error there.
   /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
-  /// discriminative rates, frozen layers. All ranks must do the same, and again after a load.
-  /// Throws invalid_input as the constructor, and for another eps.
+  /// discriminative rates, frozen layers. All ranks must do the same. Checkpoints hold it: a load
+  /// with the same options brings it back. Throws invalid_input as the constructor, and for another
+  /// eps.
   void set_group(std::size_t group, const group_options& options);
   void set_group(std::size_t group, float lr_factor, float weight_decay);  ///< the same, of these
   /// A tensor, in the order of the groups, has no gradient in the next step (torch's None), or in
@@ -225,6 +227,23 @@ class optimizer {
     join_model(detail::communicator_of<C>(std::move(transport)));
   }
 
+  /// From the next step on, before anything has changed in a step, `f` is asked with the norm of
+  /// the gradient, as report::gradient_norm has it, on every rank; where one says true, all ranks
+  /// skip the step (in a local step this rank leaves its gradient out): thresholds, z-scores (as in
+  /// llm.c). Of the mean gradient in steps that average, of this rank's, divided by how much larger
+  /// than the mean it used to be, in others. It is not asked where the step is skipped anyway, and
+  /// must not throw, or the others wait. Empty: nobody is asked.
+  ///
+  /// Collective: throws rank_mismatch on all ranks when one gives none and another does. Costs in
+  /// each step what clipping costs; in steps that average one more collective of 4 bytes; on a
+  /// deferred backend it waits for the norm, and no step is captured.
+  void veto_with(std::function<bool(float norm)> f);
+  /// Asks `groups()` before each step where the tensors lie, as rebind does: for trainers whose
+  /// memory moves (x = ..., a vector that grows). Empty: nobody is asked. On this rank.
+  void rebind_with(std::function<groups_type()> groups) {
+    (void)between_steps();
+    groups_ = std::move(groups);
+  }
   /// Compares parameters, moments and what the ranks agreed on, bit for bit. Finds memory that
   /// fails, and trainers that write to parameters on one rank. Collective: throws rank_mismatch on
   /// all ranks, naming the one that differs from most; invalid_input after a local step, when ranks
@@ -232,7 +251,8 @@ class optimizer {
   /// collective of 24 bytes.
   [[gnu::cold]] void verify();
 
-  /// Where warnings go (null: nowhere); at first to stderr on rank 0.
+  /// Where warnings go (null: nowhere); at first to stderr. Rank 0 warns, and after 10 skipped
+  /// steps in a row (20, 40, ...) the ranks whose gradients are not finite.
   void warn_with(void (*f)(const std::string& text)) { parts_->engine.warn = f; }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
@@ -275,10 +295,23 @@ class optimizer {
   [[nodiscard]] const S& schedule() const { return parts_->engine.schedule; }  ///< a part
   [[nodiscard]] auto& exchange() { return parts_->engine.compressed; }         ///< what sends
   [[nodiscard]] active_mask active() const { return parts_->engine.mask(); }  ///< what is exchanged
-  /// One tensor of a field of all elements, such as rule().variance(). Waits.
+  /// One tensor of a field of all elements, such as exchange().sender().residual(active()). Waits.
+  /// Throws invalid_input for a tensor that is not there, and for a residual before the first
+  /// compressed step, when there is none.
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
     auto& e = parts_->engine;
+    if (tensor >= e.tensors.size()) {
+      throw invalid_input(
+          detail::message("optimizer: copy of tensor ", tensor, " of ", e.tensors.size(), where()));
+    }
+    if constexpr (requires { field.compensated.values; }) {
+      if (field.compensated.values == nullptr) {
+        throw invalid_input(detail::message(
+            "optimizer: copy of a residual: step ", e.step,
+            " comes before the first compressed step, when there is none", where()));
+      }
+    }
     const auto flat = e.compressed.sender().flatten(field);
     std::size_t words = 0;  // before it
     for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
@@ -306,6 +339,7 @@ class optimizer {
 
   std::unique_ptr<parts> parts_;  ///< on the heap, where they stay when the optimizer moves
   std::string name_;
+  std::function<groups_type()> groups_;  ///< or none: see rebind_with
 };
 
 // What the calls do.
@@ -347,6 +381,7 @@ void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
   if (parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
   }
+  if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), where());
   parts_->in_progress.emplace(parts_->engine, lr, inverse_loss_scale);
 }
 template <class R, class S, class C, class P, class G>
@@ -363,7 +398,9 @@ outcome optimizer<R, S, C, P, G>::settle() {
   engine_type& e = parts_->engine;
   e.comm.wait();
   e.model_parts.wait();
-  return outcome_of(onebit::fetch_scalars(e.backend(), e.now(), rank(), size()));
+  const step_scalars now = onebit::fetch_scalars(e.backend(), e.now(), rank(), size());
+  e.watch(now);
+  return outcome_of(now);
 }
 
 template <class R, class S, class C, class P, class G>
@@ -382,6 +419,13 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::join_model(communicator transport) {
   engine_type& e = between_steps();
   e.model_parts = model_parallel_group<B>(std::move(transport), e.backend());
+  ++e.graph_epoch;
+}
+template <class R, class S, class C, class P, class G>
+void optimizer<R, S, C, P, G>::veto_with(std::function<bool(float norm)> f) {
+  engine_type& e = between_steps();
+  detail::compare_vetoes(e.comm, static_cast<bool>(f));
+  e.veto = std::move(f);
   ++e.graph_epoch;
 }
 template <class R, class S, class C, class P, class G>

@@ -611,3 +611,53 @@ TEST_CASE("deferred: a step that one rank refuses is counted by all or by none")
                                 onebit::gather_scatter<onebit::sign<>>{}, b);
   });
 }
+
+TEST_CASE("deferred: a veto skips the steps that it skips on the host, on all ranks") {
+  for (const std::string& algorithm : algorithms) {
+    CAPTURE(algorithm);
+    const auto train = [&](auto t, auto b) {
+      tensors<> data;
+      auto o = make(algorithm, data, t, in_two_phases{}, b);
+      std::uint64_t call = 0;
+      const auto vetoes = [&] { return call % 4 == 2; };
+      o.veto_with([&](float norm) { return norm > 0 && vetoes() && t.rank() == 1; });
+      for (; call < 14; ++call) {
+        data.fill(t.rank(), call);
+        const auto before = data.digest();
+        const auto report = o.step(0.01F);
+        const bool skipped = o.settle() == onebit::outcome::skipped;
+        // in a local step the rank that vetoes leaves its gradient out, and decays all the same
+        const bool local = report.phase == onebit::phase::local;
+        CHECK(skipped == (vetoes() && (!local || t.rank() == 1)));
+        if (skipped && !local) CHECK(data.digest() == before);
+      }
+      return data.digest();
+    };
+    CHECK(on_device(2, train) == on_host(2, train));
+  }
+}
+
+TEST_CASE(
+    "deferred: a run that skips on and on is told, where the host asks and where it does not") {
+  static std::vector<std::string> said;
+  for (const bool asks : {true, false}) {
+    said.clear();
+    (void)on_device(2, [&](auto t, auto b) {
+      tensors<> data;
+      auto o = make("adam", data, t, in_two_phases{}, b);
+      o.warn_with(nullptr);
+      if (t.rank() == 0) o.warn_with([](const std::string& text) { said.push_back(text); });
+      for (std::uint64_t call = 0; call < 130; ++call) {
+        data.fill(t.rank(), call);
+        data.grads[4][40] = std::numeric_limits<float>::infinity();
+        (void)o.step(0.01F);
+        if (asks) CHECK(o.settle() == onebit::outcome::skipped);
+      }
+      return data.digest();
+    });
+    REQUIRE(said.size() == (asks ? 4 : 1));  // after 10, 20, 40, 80; after 128
+    CHECK(said.back() == contains(asks ? "80 steps in a row were skipped, 80 in all"
+                                       : "128 steps in a row were skipped, 128 in all"));
+    CHECK(said.back() == contains("tensor 4 element 40 has "));
+  }
+}

@@ -338,7 +338,9 @@ TEST_CASE("ranks of which one lets a tensor rest part, and are told") {
       CHECK_FALSE(train(o, data).skipped);
       return text;
     });
-    for (const auto& text : told) CHECK(text == contains{"option of a group"});
+    for (const auto& text : told) {
+      CHECK(text == contains{"whether tensor 1 rests: yes on rank 1, no on rank 0 (2 of 3 ranks)"});
+    }
   }
 }
 

@@ -163,7 +163,10 @@ class option_reader {
     return text;
   }
   [[nodiscard, gnu::cold]] double number(std::string_view text) const {
-    const std::string_view t = trimmed(text);
+    std::string_view t = trimmed(text);
+    if (t.size() > 1 && t[0] == '+' && (t[1] == '.' || (t[1] >= '0' && t[1] <= '9'))) {
+      t.remove_prefix(1);
+    }
     double x = 0;
     const auto end = t.data() + t.size();
     const auto parsed = std::from_chars(t.data(), end, x);
@@ -173,7 +176,7 @@ class option_reader {
     return x;
   }
   [[nodiscard]] static std::string_view trimmed(std::string_view t) {
-    while (!t.empty() && (t.front() == ' ' || t.front() == '+')) t.remove_prefix(1);
+    while (!t.empty() && t.front() == ' ') t.remove_prefix(1);
     while (!t.empty() && t.back() == ' ') t.remove_suffix(1);
     return t;
   }

@@ -142,6 +142,7 @@ template <class E, class Card>
     if (failure.empty()) {
       e.archive(*payload);
       payload->finish();
+      e.check_read(with);
       if (e.step != found.step) failure = detail::message("checkpoint: of two steps");
     }
   } catch (const std::exception& error) {  // a stream may throw too; the other ranks wait
@@ -150,6 +151,7 @@ template <class E, class Card>
   detail::agree_on_checkpoint(e.comm, failure, found.step, payload ? payload->scalars() : 0);
   payload->keep();
   e.adopt();
+  e.restore_options(with);
 }
 
 // -- with other ranks -----------------------------------------------------------------------------
@@ -316,6 +318,7 @@ class old_job {
   /// checkpoint_error.
   [[gnu::cold]] void read(std::istream& in, detail::checkpoint_header wanted, resume_with with) {
     const std::size_t r = n_read_++;
+    with_ = with;
     std::unique_ptr<E> old;  // outlives the reader, which takes back what it read
     detail::payload_reader payload(in);
     detail::checkpoint_header card;
@@ -348,8 +351,10 @@ class old_job {
     old->prepare(0);
     old->archive(payload);
     payload.finish();
+    old->check_read(with);
     payload.keep();
     old->adopt();
+    old->restore_options(with);
     old->tensors.take_options(old->backend());
     detail::add_residuals(*old, n_, node_, residuals_.data());
     if constexpr (E::follows) detail::add_kept_squares(*old, n_, kept_.squares.data());
@@ -398,7 +403,9 @@ class old_job {
     was.n_skipped = now.n_skipped;
     e.backend().copy_in(e.now(), &was, 1);
     e.tensors.scalars = std::move(old.tensors.scalars);
-    e.tensors.changed = true;  // the options are this one's
+    e.tensors.changed = true;
+    e.tensors.saved = std::move(old.tensors.saved);
+    e.restore_options(with_);
     e.tensors.take_options(e.backend());
     if (starts) {
       e.compressed.start(std::move(space_), std::move(given_));
@@ -433,6 +440,7 @@ class old_job {
   decltype(detail::make_kept(std::declval<E&>())) kept_;  ///< the mean of what the ranks have kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
+  resume_with with_ = resume_with::same_options;
   typename E::exchange_type::space space_{};
   initial_momentum<buffer_of<B, float>> given_{};
 };

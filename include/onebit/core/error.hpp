@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
+#include <onebit/core/config.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>

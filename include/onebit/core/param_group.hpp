@@ -241,8 +241,8 @@ struct gradients_of {
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
     if (first == nullptr) return L::set(0.0F);
     const auto g = L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
-    return L::fma(L::mul(g, L::set(static_cast<float>(0x1p128 / gradient_limit))), L::set(0.0F),
-                  g);  // inf 0 is NaN
+    return L::fma(L::mul(g, L::set(0x1p80F)), L::set(0.0F),
+                  g);  // at gradient_limit 2^128, inf; inf 0 is NaN
   }
 };
 

@@ -47,6 +47,7 @@ struct step_scalars {
   std::uint32_t their_value = 0;            ///< the step or the tag that it sent
   std::uint32_t own_value = 0;              ///< and the one that this rank would have sent
   std::uint32_t n_skipped = 0;              ///< steps, since the optimizer was built
+  std::uint32_t n_skipped_in_row = 0;       ///< the last ones
 };
 
 /// Status words count steps modulo this.
@@ -75,6 +76,17 @@ struct call_off_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     L::store_scalar(&now->skip, std::uint32_t{1});
+  }
+};
+
+/// What a veto does: on this rank alone, before its messages tell the others, or on all alike.
+struct veto_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  bool is_told;  ///< by messages
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    L::store_scalar(is_told ? &now->nonfinite : &now->skip, std::uint32_t{1});
   }
 };
 
@@ -230,8 +242,9 @@ template <class B>
     throw invalid_input(detail::message(options, ": beta1 is ", of.beta1, ", beta2 ", of.beta2,
                                         "; both must be in [0, 1)", where));
   }
-  constexpr float least = std::numeric_limits<float>::min();
-  if (!(of.eps <= std::numeric_limits<float>::max()) || !(of.eps >= least)) {
+  constexpr double least = std::numeric_limits<float>::min();
+  constexpr double most = std::numeric_limits<float>::max();
+  if (!(of.eps <= most && of.eps >= least)) {
     throw invalid_input(detail::message(options, ": eps is ", of.eps, ", must be at least ", least,
                                         " and finite as a float", where));
   }
@@ -390,6 +403,7 @@ struct end_step_kernel {
     }
     if (i > 0) return;
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
+    L::store_scalar(&now->n_skipped_in_row, now->skip != 0 ? now->n_skipped_in_row + 1 : 0U);
     if (!is_done) return;
     L::store_scalar(&now->bias, tensors.next(now->bias, tensors.of, false));
     if (now->mean_norm > 0 && now->own_norm >= 0) L::store_scalar(&now->noise, next_noise());

@@ -49,9 +49,11 @@ struct lamb_options {
 inline void validate(const lamb_options& o) {
   validate_moments("lamb_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
   const auto ordered = [](const char* of, double low, const char* and_of, double high) {
-    if (low > 0 && low <= high && std::isfinite(high)) return;
+    constexpr double least = std::numeric_limits<float>::min();
+    constexpr double most = std::numeric_limits<float>::max();
+    if (low >= least && low <= high && high <= most) return;
     throw invalid_input(detail::message("lamb_options: ", of, " is ", low, " and ", and_of, " ",
-                                        high, "; needs 0 < min <= max < inf"));
+                                        high, "; needs ", least, " <= min <= max <= ", most));
   };
   ordered("min_coeff", o.min_coeff, "max_coeff", o.max_coeff);
   ordered("factor_min", o.factor_min, "factor_max", o.factor_max);

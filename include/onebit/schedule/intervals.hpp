@@ -39,10 +39,15 @@ class intervals : public schedule_defaults {
   /// `lacking`: beta2 of a v whose bias nobody corrects, of which the end of the warm-up warns; 0:
   /// it is corrected. Throws invalid_input when warmup_steps, kappa or max_interval is 0.
   explicit intervals(intervals_options o, double lacking = 0) : options_(o), lacking_(lacking) {
-    if (o.kappa == 0 || o.max_interval == 0 || o.warmup_steps == 0) {
+    if (o.warmup_steps == 0) {
+      throw invalid_input(detail::message(
+          "intervals_options: warmup_steps must be given, at least 1: for so many steps every step "
+          "exchanges; the papers take the steps of the learning rate's warm-up"));
+    }
+    if (o.kappa == 0 || o.max_interval == 0) {
       throw invalid_input(detail::message("intervals_options: kappa is ", o.kappa,
-                                          ", warmup_steps ", o.warmup_steps, ", max_interval ",
-                                          o.max_interval, "; all must be at least 1"));
+                                          ", max_interval ", o.max_interval,
+                                          "; both must be at least 1"));
     }
   }
 

@@ -4,17 +4,20 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <onebit/core/archive.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/function_ref.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <ostream>
 #include <streambuf>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -186,6 +189,61 @@ template <class F>
     report_rejection(comm);
     throw;
   }
+}
+
+/// Collective, after a step that all have found to be out of step: of the numbers that this rank
+/// was told, `mine`, the first that other ranks were told differently, with both values, first that
+/// of the minority: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks)". Empty where all are alike,
+/// where a rank has other things to tell, and where one does not come.
+[[nodiscard, gnu::cold]] inline std::string odd_number(
+    communicator& comm, const std::vector<double>& mine,
+    function_ref<std::string(std::size_t)> name) {
+  const auto size = static_cast<std::size_t>(comm.size());
+  const std::uint64_t n = mine.size();
+  std::vector<std::uint64_t> lengths(size), all(size * mine.size()), said(size);
+  try {
+    comm.host_all_gather(&n, lengths.data(), sizeof n);
+    if (n == 0 || majority_of(lengths).size != comm.size()) return {};
+    comm.host_all_gather(mine.data(), all.data(), n * sizeof(double));
+  } catch (const error&) {
+    return {};  // a rank left: what is known is told without it
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t r = 0; r < size; ++r) said[r] = all[r * n + i];
+    const auto [usual, n_usual] = majority_of(said);
+    if (n_usual == comm.size()) continue;
+    std::size_t odd = 0;
+    while (said[odd] == said[usual]) ++odd;
+    std::string ranks;
+    for (std::size_t r = odd; r < size; ++r) {
+      if (said[r] == said[odd]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    }
+    const std::string what = name(i);
+    const auto values = [&](int digits) {
+      const auto value = [&](std::uint64_t bits) {
+        const auto x = std::bit_cast<double>(bits);
+        return what.starts_with("whether") ? x != 0 ? "yes" : "no" : join(digits, {x});
+      };
+      return std::pair(value(said[odd]), value(said[usual]));
+    };
+    auto [one, most] = values(6);
+    if (one == most) std::tie(one, most) = values(17);
+    return join(6, {what, ": ", one, " on rank ", ranks, ", ", most, " on rank ", usual, " (",
+                    n_usual, " of ", size, " ranks)"});
+  }
+  return {};
+}
+
+/// Collective: all throw rank_mismatch when some have a veto and others have not.
+[[gnu::cold]] inline void compare_vetoes(communicator& comm, bool given) {
+  std::vector<std::uint32_t> all(static_cast<std::size_t>(comm.size()));
+  const std::uint32_t mine = given ? 1 : 0;
+  comm.host_all_gather(&mine, all.data(), sizeof mine);
+  const auto with = std::find(all.begin(), all.end(), 1U) - all.begin();
+  const auto without = std::find(all.begin(), all.end(), 0U) - all.begin();
+  if (with == comm.size() || without == comm.size()) return;
+  throw rank_mismatch(message("veto_with: rank ", with, " gives a veto, rank ", without,
+                              " none; all must give one, or none may", comm.where()));
 }
 
 // Whether the ranks still have what they should all have.

@@ -48,6 +48,12 @@ struct report {
   /// In warm-up steps that looked (all of an automatic freeze, the last of another): how still v
   /// is, from 0 to 1, as freeze_options::ratio is compared with.
   std::optional<float> variance_ratio{};
+  /// Of all steps since the optimizer was built, from 0 to 1; empty while it is not known
+  /// (pending).
+  std::optional<float> skipped_share{};
+  /// Bytes sent in all steps since then, over those of averages of floats by a ring, 2 (W-1)/W 4n
+  /// a step; empty with one rank, and on a deferred backend, where replayed graphs count none.
+  std::optional<float> sent_of_dense{};
   std::uint64_t bytes_sent = 0;           ///< by this rank, in all collectives of the step
   std::uint64_t bytes_between_nodes = 0;  ///< of these, by a hierarchical exchange
   std::uint32_t collectives = 0;          ///< those, counted
@@ -100,6 +106,11 @@ template <class T>
     text += ", gradient norm " + two_decimals(static_cast<double>(*r.gradient_norm));
   if (r.variance_ratio)
     text += ", variance ratio " + two_decimals(static_cast<double>(*r.variance_ratio));
+  const auto percent = [](float share) { return two_decimals(100 * static_cast<double>(share)); };
+  if (r.skipped_share && *r.skipped_share > 0)
+    text += ", " + percent(*r.skipped_share) + "% of all steps skipped";
+  if (r.sent_of_dense)
+    text += ", " + percent(*r.sent_of_dense) + "% of the bytes of dense steps so far";
   return text;
 }
 
@@ -116,6 +127,8 @@ template <class T>
   add("pending", r.pending ? "true" : "false");
   add("gradient_norm", json_number(r.gradient_norm));
   add("variance_ratio", json_number(r.variance_ratio));
+  add("skipped_share", json_number(r.skipped_share));
+  add("sent_of_dense", json_number(r.sent_of_dense));
   add("bytes_sent", r.bytes_sent);
   add("bytes_between_nodes", r.bytes_between_nodes);
   add("collectives", r.collectives);

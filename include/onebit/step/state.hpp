@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/stateful_exchange.hpp>
 #include <onebit/core/clipping.hpp>
@@ -18,6 +20,7 @@
 #include <onebit/step/model_parallel.hpp>
 #include <onebit/step/tensors.hpp>
 #include <onebit/transport/communicator.hpp>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -126,13 +129,53 @@ struct engine {
   [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,
                                                    const step_plan& plan) const {
     digest d;
-    d.add(local_steps_digest);
-    d.add(lr);
-    d.add(inverse_loss_scale);
-    for (const bool b : {plan.average_gradient, plan.average_squares, plan.exchange, plan.frozen})
-      d.add(b);
-    tensors.add_to(d);
+    visit_told(lr, inverse_loss_scale, plan, [&](auto x) { d.add(x); });
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
+  }
+  /// add(x) for each number of these. The names are those of name_of_told.
+  template <class F>
+  [[gnu::cold]] void visit_told(float lr, float inverse_loss_scale, const step_plan& plan,
+                                const F& add) const {
+    add(lr);
+    add(inverse_loss_scale);
+    for (const bool b : {plan.average_gradient, plan.average_squares, plan.exchange, plan.frozen})
+      add(b ? 1 : 0);
+    tensors.visit_told(add);
+    add(local_steps_digest);
+  }
+  [[nodiscard, gnu::cold]] std::string name_of_told(std::size_t i) const {
+    constexpr const char* names[] = {"lr",
+                                     "the inverse loss scale",
+                                     "whether gradients are averaged",
+                                     "whether v is refreshed",
+                                     "whether there is an exchange",
+                                     "whether v is frozen"};
+    constexpr std::size_t n = std::size(names);
+    return i < n ? names[i] : tensors.name_of_told(i - n);
+  }
+  /// See report.
+  [[nodiscard]] std::optional<float> sent_of_dense() const {
+    const auto size = static_cast<double>(comm.size());
+    const double dense =
+        2 * (size - 1) / size * 4 * static_cast<double>(average.axis().n_elements());
+    if (!(dense > 0)) return std::nullopt;
+    return static_cast<float>(static_cast<double>(bytes_sent) /
+                              (dense * static_cast<double>(n_attempts)));
+  }
+  /// After a step of which the host knows what became: warns of runs that skip on and on, first
+  /// after 10 steps, then each time there are twice as many. Rank 0 does, and whose gradient it is.
+  [[gnu::cold]] void watch(const step_scalars& now) {
+    if (now.n_skipped_in_row == 0) next_warning = 10;
+    if (now.n_skipped_in_row < next_warning || warn == nullptr) return;
+    next_warning = 2 * now.n_skipped_in_row;
+    const std::string bad = detail::first_bad_gradient(tensors, backend(), now.inverse_loss_scale);
+    if (bad.empty() && comm.rank() != 0) return;
+    warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
+                         now.n_skipped, " in all, the last at step ", step, ": ",
+                         !bad.empty() ? bad
+                         : veto       ? "by a veto, or a gradient of another rank"
+                                      : "a gradient of another rank is not finite",
+                         comm.where()));
   }
   /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
   [[gnu::cold]] void prepare(std::uint32_t number) {
@@ -251,6 +294,14 @@ struct engine {
       if (compressed.started()) compressed.allocate_undo();
     }
   }
+  /// Throws invalid_input where what was read of groups cannot be used.
+  [[gnu::cold]] void check_read(resume_with with) const {
+    if (with == resume_with::same_options) tensors.check_saved(rule, comm.where());
+  }
+  /// With the same options groups are as they were.
+  [[gnu::cold]] void restore_options(resume_with with) {
+    if (with == resume_with::same_options) tensors.restore_saved(rule);
+  }
   [[gnu::cold]] void adopt() {
     if (compressed.active().size() > 0) compressed.count_active(mask());
     release_averages();
@@ -267,10 +318,14 @@ struct engine {
   dense_average<B, mean_destination<P, G>> average;
   exchange_type compressed;
   std::conditional_t<follows, squares_average<B>, no_squares> squares;
-  buffer_of<B, step_scalars> scalars;   ///< one: the step in progress
-  std::vector<char> announced;          ///< by tensor, in this step: its gradients are final
+  buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
+  static constexpr char is_final = 1, rests = 2;
+  std::vector<char> announced;          ///< by tensor, in this step: one of these, or 0
   model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
+  std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped ones too
+  std::uint32_t next_warning = 10;               ///< of steps skipped in a row
+  std::function<bool(float norm)> veto;          ///< or none: see optimizer::veto_with
   std::uint64_t step = 0;
   bool alike = true;  ///< the ranks' parameters: not between two exchanges with local steps
   std::uint32_t local_steps_digest = 0;  ///< digest of the local steps since the ranks last spoke

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cfloat>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +14,13 @@
 #include <onebit/core/function_ref.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
+#include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
 #include <onebit/step/report.hpp>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 /// One step: a straight line that is kept, or taken back.
 namespace onebit::inline v0_1 {
@@ -31,6 +34,8 @@ class step_in_progress {
   using B = typename E::backend_type;
   using R = decltype(E::rule);
   static constexpr bool compresses = decltype(E::schedule)::compresses;
+  /// Where the host need not know what became of a step, it looks once in so many.
+  static constexpr std::uint64_t steps_unwatched = 128;
 
  public:
   /// Not collective. Throws what allocations and the schedule throw; then no step has begun (but
@@ -49,7 +54,9 @@ class step_in_progress {
                                                  usable_lr(), nonfinite ? 1.0F : scale_,
                                                  static_cast<std::uint32_t>(e.step % status_steps),
                                                  digest(), nonfinite});
-    for (std::size_t t = 0; t < e.tensors.size(); ++t) e.announced[t] = e.tensors.entries[t].rests;
+    for (std::size_t t = 0; t < e.tensors.size(); ++t) {
+      e.announced[t] = e.tensors.entries[t].rests ? e.rests : 0;
+    }
   }
   step_in_progress(const step_in_progress&) = delete;
   step_in_progress& operator=(const step_in_progress&) = delete;
@@ -75,7 +82,13 @@ class step_in_progress {
       throw invalid_input(detail::message("optimizer: ready(", tensor, ") of ",
                                           e_->announced.size(), " tensors", e_->comm.where()));
     }
-    e_->announced[tensor] = 1;
+    if (e_->announced[tensor] == e_->is_final) {
+      throw invalid_input(detail::message(
+          "optimizer: ready(", tensor, ") twice in step ", e_->step,
+          ": its gradient may have been ",
+          "sent already; announce a tensor once, after the last micro-batch", e_->comm.where()));
+    }
+    e_->announced[tensor] = e_->is_final;
     meter_.enter();
     try {
       send_known();
@@ -92,7 +105,7 @@ class step_in_progress {
   [[nodiscard, gnu::cold]] report run(step_runner run) {
     meter_.enter();
     try {
-      if (sent_early_ || e_->rule.needs_outcome()) {
+      if (sent_early_ || e_->rule.needs_outcome() || e_->veto) {
         run_phases();
       } else {
         run(key(), [this] { run_phases(); });
@@ -110,13 +123,13 @@ class step_in_progress {
   [[gnu::cold]] void run_phases() {
     E& e = *e_;
     if (plan_.average_gradient) {
-      e.average.all_reduce(e.mean_message(), e.now(), e.rule.max_grad_norm(),
-                           e.mean_destination_in(plan_));
+      e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
       reduce_over_model(true);
     }
     if (refreshes() && clips()) average_squares();  // of gradients before they are clipped
     if (previews()) preview_active();
     if (clips() && uses_own_gradient()) clip_own();
+    if (e.veto) ask_veto();
     if (plan_.exchange) {
       if (!diverged()) exchange();
       reduce_over_model(false);
@@ -173,12 +186,22 @@ class step_in_progress {
     const bool is_known = !B::deferred || needs_outcome || plan_.may_end_warm_up;
     outcome o = refused && is_known ? outcome::skipped : outcome::pending;
     float norm = -1;
+    std::optional<float> skipped_share;
+    ++e.n_attempts;
     if (refused) {
-      (void)take_mismatch(e.backend(), e.now());  // what the others were told is no matter here
+      (void)difference_of(take_mismatch(e.backend(), e.now()));  // the others ask
     } else if (is_known) {
-      const step_scalars now = fetch_scalars(e.backend(), e.now(), e.comm.rank(), e.comm.size());
+      const step_scalars now = take_mismatch(e.backend(), e.now());
+      if (now.mismatched_rank != 0) throw_mismatch(now);
+      e.watch(now);
       o = outcome_of(now);
       norm = gradient_norm_of(now);
+      skipped_share = static_cast<float>(static_cast<double>(now.n_skipped) /
+                                         static_cast<double>(e.n_attempts));
+    } else if (e.n_attempts % steps_unwatched == 0) {
+      step_scalars now;
+      e.backend().copy_out(&now, e.now(), 1);
+      e.watch(now);
     }
     if (o != outcome::skipped || plan_.local()) {
       const double size = plan_.needs_variance_norm ? variance_norm_of_all(e) : 0;
@@ -193,12 +216,37 @@ class step_in_progress {
     }
     if (refused) throw invalid_input(refusal_);
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
+    r.skipped_share = skipped_share;
+    e.bytes_sent += r.bytes_sent;
+    if (!B::deferred) r.sent_of_dense = e.sent_of_dense();
     const double ratio = e.schedule.variance_ratio();
     if (plan_.needs_variance_norm && ratio > 0 && !r.skipped)
       r.variance_ratio = static_cast<float>(ratio);
     return r;
   }
 
+  /// Which number the ranks were told differently, in words; empty, where that is not what is
+  /// wrong. Collective over all that have found this; what runs behind the host has found it
+  /// nobody knows when.
+  [[nodiscard, gnu::cold]] std::string difference_of(const step_scalars& found) {
+    if (B::deferred || found.mismatched_rank == 0 || found.mismatched_in == mismatch::part) {
+      return {};
+    }
+    std::vector<double> told;
+    if (found.mismatched_in == mismatch::arguments) {
+      e_->visit_told(lr_, scale_, plan_, [&](auto x) { told.push_back(static_cast<double>(x)); });
+    }
+    return detail::odd_number(e_->comm, told, [&](std::size_t i) { return e_->name_of_told(i); });
+  }
+  [[noreturn, gnu::cold]] void throw_mismatch(const step_scalars& found) {
+    const std::string where = e_->comm.where();
+    if (const std::string text = difference_of(found); !text.empty()) {
+      throw rank_mismatch(
+          detail::message("exchange: the ranks were told different numbers for step ", e_->step,
+                          ": ", text, where));
+    }
+    detail::throw_odd_rank(found, where);
+  }
   /// What the schedule has to say, once.
   [[gnu::cold]] void warn() const {
     if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
@@ -210,7 +258,30 @@ class step_in_progress {
   }
   /// Of rules with local steps: the mean gradient is all that this step takes.
   [[nodiscard]] bool is_dense() const { return !e_->compressed.travels() || e_->rule.dense(); }
-  [[nodiscard]] bool clips() const { return e_->rule.max_grad_norm() > 0; }
+  /// 0: norms are not found. A veto asks for them.
+  [[nodiscard]] double largest_norm() const {
+    const double largest = e_->rule.max_grad_norm();
+    return largest > 0 || !e_->veto ? largest : static_cast<double>(FLT_MAX);
+  }
+  [[nodiscard]] bool clips() const { return largest_norm() > 0; }
+  /// The trainer's word on the gradient's norm, before anything has changed. Where no message
+  /// follows, which tells the others, the ranks tell each other.
+  [[gnu::cold]] void ask_veto() {
+    E& e = *e_;
+    step_scalars now;
+    e.backend().copy_out(&now, e.now(), 1);
+    if (now.mismatched_rank != 0) return;
+    const float norm = gradient_norm_of(now);
+    std::uint32_t vetoed = norm >= 0 && e.veto(norm) ? 1 : 0;
+    const bool tell = plan_.average_gradient && !plan_.exchange;
+    if (tell) {
+      std::vector<std::uint32_t> all(static_cast<std::size_t>(e.comm.size()));
+      e.comm.host_all_gather(&vetoed, all.data(), sizeof vetoed);
+      for (const std::uint32_t one : all) vetoed |= one;
+    }
+    if (vetoed != 0) e.backend().launch(1, detail::veto_kernel{e.now(), plan_.exchange});
+    if (tell) reduce_over_model(false);
+  }
   void clip_own() {
     if constexpr (compresses) {
       using squares = typename E::own_squares;
@@ -221,7 +292,7 @@ class step_in_progress {
         e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
         if (!plan_.local()) reduce_over_model(true);
       }
-      const auto largest = static_cast<float>(e.rule.max_grad_norm());
+      const auto largest = static_cast<float>(largest_norm());
       e.backend().launch(1, clip_own_kernel{e.now(), largest});
     }
   }
@@ -231,7 +302,7 @@ class step_in_progress {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
                                (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U) |
                                (refreshes() ? 16U : 0U);
-    e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, e_->rule.max_grad_norm());
+    e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, largest_norm());
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
   [[nodiscard]] bool diverged() {

@@ -5,12 +5,16 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <limits>
+#include <onebit/core/archive.hpp>
 #include <onebit/core/concepts.hpp>
-#include <onebit/core/digest.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/param_group.hpp>
 #include <onebit/core/step_state.hpp>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -82,15 +86,21 @@ struct tensor_sizes {
   }
 }
 
-/// Throws invalid_input for memory that is not there, or that no element can start at.
-[[gnu::cold]] inline void check_address(const memory_range& r, std::size_t bytes_each,
-                                        const std::string& where) {
+/// Throws invalid_input for memory that is not there, that no element can start at, or of more
+/// elements than memory has room for: a negative number that became a size.
+[[gnu::cold]] inline void check_range(const memory_range& r, std::size_t bytes_each,
+                                      const std::string& where) {
   const auto address = reinterpret_cast<std::uintptr_t>(r.first);
-  if (address != 0 && address % bytes_each == 0) return;
-  throw invalid_input(message("optimizer: tensor ", r.tensor, " has ", r.n, " ", r.what,
-                              " at address ", address, ", which is ",
-                              address == 0 ? "null" : "no multiple of ",
-                              address == 0 ? "" : std::to_string(bytes_each), where));
+  const auto refuse = [&](text_part why, text_part what) {
+    throw invalid_input(message("optimizer: tensor ", r.tensor, " has ", r.n, " ", r.what,
+                                " at address ", address, ", ", why, what, where));
+  };
+  if (address == 0) refuse("which is null", "");
+  if (address % bytes_each != 0) refuse("which is no multiple of ", bytes_each);
+  const std::uintptr_t most = PTRDIFF_MAX, left = UINTPTR_MAX - address;
+  if (r.n > (most < left ? most : left) / bytes_each) {
+    refuse("more than there can be; is the size a negative number?", "");
+  }
 }
 
 /// The tensors of all groups in order, checked.
@@ -110,8 +120,8 @@ struct flat_tensors {
       with_type(values.data(), [&](const auto* p) {
         const auto* const first = reinterpret_cast<const char*>(p);
         memory_range range{first, first, sizes.size(), values.size(), what, written};
-        check_address(range, sizeof *p, where);
-        range.end += values.size() * sizeof *p;  // not of a null pointer
+        check_range(range, sizeof *p, where);
+        range.end += values.size() * sizeof *p;
         ranges.push_back(range);
       });
     };
@@ -162,6 +172,27 @@ template <class P, class G>
 /// The trainer's tensors, and what it says of them between steps.
 namespace onebit::inline v0_1 {
 
+/// What a checkpoint holds of a group. Without padding: part of the format.
+struct saved_options {
+  double beta1, beta2, eps;  ///< NaN: the rule's
+  float lr_factor, weight_decay;
+  std::uint64_t rests;
+
+  [[nodiscard, gnu::cold]] static saved_options of(const group_options& o) {
+    const double none = std::numeric_limits<double>::quiet_NaN();
+    return {o.own.beta1.value_or(none),
+            o.own.beta2.value_or(none),
+            o.own.eps.value_or(none),
+            o.lr_factor,
+            o.weight_decay,
+            o.rests ? 1U : 0U};
+  }
+  [[nodiscard, gnu::cold]] group_options options() const {
+    const auto own = [](double x) { return std::isnan(x) ? std::nullopt : std::optional(x); };
+    return {lr_factor, weight_decay, {own(beta1), own(beta2), own(eps)}, rests != 0};
+  }
+};
+
 /// All tensors with the options of their groups, on the host, and what kernels see of them. What is
 /// said of a tensor is brought to the backend before the next step, if it has changed.
 template <class B, class P, class G>
@@ -185,27 +216,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
   template <class R>
   [[gnu::cold]] void set_group(std::size_t g, const group_options& o, const R& rule,
                                const std::string& where) {
-    if (g >= flat::group_ends.size()) {
-      throw invalid_input(
-          detail::message("optimizer: group ", g, " of ", flat::group_ends.size(), where));
-    }
-    detail::check_group(g, o, where);
-    moments of = rule.own_moments();
-    const std::string name = detail::message("optimizer: group ", g);
-    if (o.own.any() && !R::has_moments) {
-      throw invalid_input(name + " has betas or eps of its own, which this rule does not know" +
-                          where);
-    }
-    of = {o.own.beta1.value_or(of.beta1), o.own.beta2.value_or(of.beta2),
-          o.own.eps.value_or(of.eps)};
-    if (o.own.any()) validate(name.c_str(), of, where);
-    const std::size_t first = first_of(g), end = flat::group_ends[g];
-    if (built && first < end && of.eps != host_options[first].of.eps) {
-      throw invalid_input(name +
-                          " gets another eps; a frozen v holds it, and checkpoints compare " +
-                          "it: give it where the optimizer is built" + where);
-    }
-    for (std::size_t t = first; t < end; ++t) {
+    const moments of = checked_options(g, o, rule, where);
+    for (std::size_t t = first_of(g); t < flat::group_ends[g]; ++t) {
       flat::entries[t].lr_factor = o.lr_factor;
       flat::entries[t].weight_decay = o.weight_decay;
       host_options[t].of = of;
@@ -258,28 +270,43 @@ struct tensor_table : detail::flat_tensors<P, G> {
     for (const auto& t : flat::entries) most = t.lr_factor > most ? t.lr_factor : most;
     return most;
   }
-  /// What ranks must be told alike for a step.
-  [[gnu::cold]] void add_to(digest& d) const {
+  /// add(x) for each number that ranks must be told alike for a step.
+  template <class F>
+  [[gnu::cold]] void visit_told(const F& add) const {
     for (std::size_t g = 0; g < flat::options.size(); ++g) {
-      if (first_of(g) == flat::group_ends[g]) continue;
-      d.add(flat::options[g].lr_factor);
-      d.add(flat::options[g].weight_decay);
-      const moments& of = host_options[first_of(g)].of;
-      d.add(of.beta1);
-      d.add(of.beta2);
-      d.add(of.eps);
+      const bool empty = first_of(g) == flat::group_ends[g];
+      const moments of = empty ? moments{} : host_options[first_of(g)].of;
+      add(empty ? 0.0F : flat::options[g].lr_factor);
+      add(empty ? 0.0F : flat::options[g].weight_decay);
+      add(of.beta1);
+      add(of.beta2);
+      add(of.eps);
     }
-    for (std::size_t t = 0; t < size(); ++t) {
-      if (host_options[t].rests != 0) d.add(t);
-    }
+    for (const tensor_options& t : host_options) add(t.rests);
+  }
+  /// Of the i-th of these.
+  [[nodiscard, gnu::cold]] std::string name_of_told(std::size_t i) const {
+    constexpr const char* names[] = {"lr_factor", "weight_decay", "beta1", "beta2", "eps"};
+    constexpr std::size_t n = std::size(names);
+    const std::size_t groups = flat::options.size();
+    if (i < n * groups) return detail::join(6, {names[i % n], " of group ", i / n});
+    i -= n * groups;
+    if (i < size()) return detail::join(6, {"whether tensor ", i, " rests"});
+    return "a digest of what earlier local steps were told";
   }
   [[nodiscard]] std::size_t bytes() const {
     return table.bytes() + given.bytes() + scalars.bytes();
   }
 
-  /// Numbers that last.
+  /// Numbers that last. What a checkpoint says of groups is read into `saved`, of which nothing is
+  /// believed, and which counts when `restore_saved` is called.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
+    if constexpr (!Archive::reading) {
+      saved.clear();
+      for (const group_options& o : flat::options) saved.push_back(saved_options::of(o));
+    }
+    a.vector(saved, flat::options.size());
     std::vector<tensor_scalars> n(size());
     backend.copy_out(n.data(), scalars.data(), n.size());
     for (tensor_scalars& of : n) {
@@ -297,6 +324,18 @@ struct tensor_table : detail::flat_tensors<P, G> {
       scalars = std::move(read);
     }
   }
+  /// Throws invalid_input where what was read of groups cannot be used.
+  template <class R>
+  [[gnu::cold]] void check_saved(const R& rule, const std::string& where) const {
+    for (std::size_t g = 0; g < saved.size(); ++g) {
+      (void)checked_options(g, saved[g].options(), rule, where);
+    }
+  }
+  /// Groups are as they were when the checkpoint was written.
+  template <class R>
+  [[gnu::cold]] void restore_saved(const R& rule) {
+    for (std::size_t g = 0; g < saved.size(); ++g) set_group(g, saved[g].options(), rule, {});
+  }
   /// As after so many steps, in none of which a tensor rested.
   [[gnu::cold]] void count_steps(B& backend, std::uint64_t steps) {
     std::vector<tensor_scalars> n(size());
@@ -310,11 +349,38 @@ struct tensor_table : detail::flat_tensors<P, G> {
   std::vector<tensor_options> host_options;  ///< by tensor: what the host says of it
   buffer_of<B, tensor_options> given;        ///< the same, where kernels see it
   buffer_of<B, tensor_scalars> scalars;
-  std::vector<char> resting;  ///< by tensor: in the next step
-  bool changed = true;        ///< since the backend saw it
-  bool built = false;         ///< from then on eps stays as it is
+  std::vector<char> resting;         ///< by tensor: in the next step
+  std::vector<saved_options> saved;  ///< by group: of the checkpoint that was read last
+  bool changed = true;               ///< since the backend saw it
+  bool built = false;                ///< from then on eps stays as it is
 
  private:
+  /// The moments of a group with these options. Throws invalid_input.
+  template <class R>
+  [[nodiscard, gnu::cold]] moments checked_options(std::size_t g, const group_options& o,
+                                                   const R& rule, const std::string& where) const {
+    if (g >= flat::group_ends.size()) {
+      throw invalid_input(
+          detail::message("optimizer: group ", g, " of ", flat::group_ends.size(), where));
+    }
+    detail::check_group(g, o, where);
+    moments of = rule.own_moments();
+    const std::string name = detail::message("optimizer: group ", g);
+    if (o.own.any() && !R::has_moments) {
+      throw invalid_input(name + " has betas or eps of its own, which this rule does not know" +
+                          where);
+    }
+    of = {o.own.beta1.value_or(of.beta1), o.own.beta2.value_or(of.beta2),
+          o.own.eps.value_or(of.eps)};
+    if (o.own.any()) validate(name.c_str(), of, where);
+    const std::size_t first = first_of(g), end = flat::group_ends[g];
+    if (built && first < end && of.eps != host_options[first].of.eps) {
+      throw invalid_input(name +
+                          " gets another eps; a frozen v holds it, and checkpoints compare " +
+                          "it: give it where the optimizer is built" + where);
+    }
+    return of;
+  }
   [[nodiscard]] std::size_t first_of(std::size_t group) const {
     return group > 0 ? flat::group_ends[group - 1] : 0;
   }
@@ -323,6 +389,30 @@ struct tensor_table : detail::flat_tensors<P, G> {
 }  // namespace onebit::inline v0_1
 
 namespace onebit::inline v0_1::detail {
+
+/// In words, the first element that lies where gradients do (or, after a step that averages, means)
+/// and that no step can use; empty: none. Reads all of them, on the host.
+template <class Table, class B>
+[[nodiscard, gnu::cold]] std::string first_bad_gradient(Table& tensors, B& backend,
+                                                        float inverse_loss_scale) {
+  std::string found;
+  for (std::size_t t = 0; t < tensors.size() && found.empty(); ++t) {
+    if (tensors.host_options[t].rests != 0) continue;
+    std::size_t first = 0;
+    const auto look = [&](const auto* here, std::size_t n) {
+      for (std::size_t i = 0; i < n && found.empty(); ++i) {
+        const float g = to_float(here[i]);
+        if (std::fabs(g * inverse_loss_scale) < gradient_limit) continue;
+        found = join(6, {"tensor ", t, " element ", first + i, " has ", g,
+                         " where its gradient lies, times ", inverse_loss_scale});
+      }
+      first += n;
+    };
+    with_type(tensors.entries[t].grads,
+              [&](const auto* p) { read_on_host(backend, p, tensors.sizes[t], look); });
+  }
+  return found;
+}
 
 /// Where elements lie, and of which type they are.
 template <class Pointer>
