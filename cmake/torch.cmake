@@ -46,6 +46,6 @@ foreach(place IN LISTS places)
     break()
   endif()
 endforeach()
-if(NOT TARGET onebit::libtorch)
+if(NOT TARGET onebit::libtorch AND PROJECT_IS_TOP_LEVEL) # not into a consumer's log
   message(STATUS "onebit: libtorch not found, so nothing that needs onebit::torch is built")
 endif()

@@ -6,6 +6,7 @@
 #   // expect: <text or regular expression>   compilation fails and says this (every such line)
 #   // errors: <number>                       and in at most so many errors
 #   // expect-ok                              compilation succeeds
+#   // flags: <option>...                      it is compiled with these, too
 #
 #   cmake -DSOURCE=<file> -P check.cmake -- <compiler> [<option>...]
 
@@ -28,7 +29,10 @@ if((expect_ok AND expectations) OR (NOT expect_ok AND NOT expectations))
   message(FATAL_ERROR "${SOURCE} needs either lines '// expect: <text>' or a line '// expect-ok'")
 endif()
 
-execute_process(COMMAND ${compiler} "${SOURCE}" RESULT_VARIABLE rc OUTPUT_VARIABLE out
+file(STRINGS "${SOURCE}" flags REGEX "^// flags: ")
+string(REGEX REPLACE "^// flags: *" "" flags "${flags}")
+separate_arguments(flags)
+execute_process(COMMAND ${compiler} ${flags} "${SOURCE}" RESULT_VARIABLE rc OUTPUT_VARIABLE out
                 ERROR_VARIABLE out)
 message("${out}")
 

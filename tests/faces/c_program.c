@@ -43,6 +43,8 @@ static const onebit_group two_groups[2] = {{1, 0.1F}, {0.5F, 0}};
 
 /* -- one rank ---------------------------------------------------------------------------------- */
 
+static int larger(void* limit, float norm) { return norm > *(float*)limit; }
+
 static int alone(void) {
   model m;
   onebit_tensor t[2];
@@ -121,6 +123,19 @@ static int alone(void) {
     const float before = m.x[0];
     differentiate(&m, 2, 0);
     EXPECT(onebit_step(o, 0.1F, 1, NULL) == ONEBIT_OK && m.x[0] == before);
+  }
+  {
+    const float before = m.x[200];
+    float limit = 0;
+    EXPECT(onebit_veto(o, larger, &limit) == ONEBIT_OK);
+    differentiate(&m, 2, 0);
+    EXPECT(onebit_step(o, 0.1F, 1, &r) == ONEBIT_OK && r.skipped == 1 && m.x[200] == before);
+    EXPECT(r.skipped_share > 0 && isnan(r.sent_of_dense)); /* one rank sends nothing */
+    limit = 1e30F;
+    differentiate(&m, 2, 0);
+    EXPECT(onebit_step(o, 0, 1, &r) == ONEBIT_OK && r.skipped == 0);
+    EXPECT(onebit_veto(o, NULL, NULL) == ONEBIT_OK);
+    FAILS(onebit_veto(NULL, larger, &limit), ONEBIT_INVALID_INPUT, "optimizer is NULL");
   }
   {
     float x0[100], g0[100], x1[n - 100], g1[n - 100];

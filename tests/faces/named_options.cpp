@@ -309,6 +309,10 @@ TEST_CASE("what cannot be read, and what is near") {
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "-4"}}), "must be a count"));
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "4.5"}}), "must be a count"));
   CHECK(says(refusal("OneBitAdam", {{"freeze_step", "1e300"}}), "must be a count"));
+  for (const char* text : {"++1", "+ 1", "+-1", "+", "+nan", "1 2"}) {
+    CHECK(says(refusal("adam", {{"eps", text}}), "must be a number"));
+  }
+  for (const char* text : {"+1", " +1e-3 ", "+.5"}) CHECK(refusal("adam", {{"eps", text}}).empty());
   CHECK(says(refusal("OneBitAdam", {{"eps", "1e-8x"}}), "eps is '1e-8x', must be a number"));
   CHECK(says(refusal("OneBitAdam", {{"eps", ""}}), "must be a number"));
   CHECK(says(refusal("OneBitAdam", {{"eps", "nan"}}), "must be a number"));

@@ -225,6 +225,9 @@ TEST_CASE("lamb: options out of range") {
   const auto make = [](onebit::lamb_options o) { onebit::lamb_rule(o, onebit::host()); };
   CHECK_THROWS_AS(make({.min_coeff = 0}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.min_coeff = 2, .max_coeff = 1}), onebit::invalid_input);
+  CHECK_THROWS_AS(make({.max_coeff = 1e300}), onebit::invalid_input);  // infinite as a float
+  CHECK_THROWS_AS(make({.factor_max = 3.5e38}), onebit::invalid_input);
+  CHECK_THROWS_AS(make({.min_coeff = 1e-40}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.coeff_beta = 1}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.factor_min = 5}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.factor_threshold = 0}), onebit::invalid_input);

@@ -179,6 +179,11 @@ onebit_status onebit_rest(onebit_optimizer* optimizer, size_t tensor);
  * be called before each step. On failure nothing has changed. */
 onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* params, float* const* grads,
                             size_t n_tensors);
+/** From the next step on, before anything has changed in it, f(context, norm) is asked with the
+ * gradient's norm on every rank; where one returns anything but 0, all ranks skip the step. NULL:
+ * nobody is asked. Collective: all ranks give one, or none. Costs what clipping costs. */
+onebit_status onebit_veto(onebit_optimizer* optimizer, int (*f)(void* context, float norm),
+                          void* context);
 /** Compares parameters and moments of all ranks, bit for bit. Collective; not after a local step,
  * when they differ. */
 onebit_status onebit_verify(onebit_optimizer* optimizer);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <istream>
 #include <limits>
 #include <memory>
@@ -409,6 +410,14 @@ ONEBIT_C onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* 
     for (std::size_t t = 0; t < n_tensors; ++t) {
       optimizer->params[t] = {params[t], optimizer->params[t].size()};
     }
+  });
+}
+ONEBIT_C onebit_status onebit_veto(onebit_optimizer* optimizer,
+                                   int (*f)(void* context, float norm), void* context) {
+  return onebit::detail::c_call([&] {
+    std::function<bool(float)> veto;
+    if (f != nullptr) veto = [=](float norm) { return f(context, norm) != 0; };
+    onebit::detail::of(optimizer, "onebit_veto").veto_with(std::move(veto));
   });
 }
 ONEBIT_C onebit_status onebit_verify(onebit_optimizer* optimizer) {

@@ -5,10 +5,10 @@
 // The second include is of nothing: it ends the compilation here, not after a thousand errors more.
 #if __cplusplus < 202002L
 #error "onebit needs -std=c++20, in one file if the others call it through onebit/c/onebit.h"
-#include <onebit/needs_cpp20>
+#include <onebit needs -std=c++20>
 #elif !defined(__cpp_exceptions)
 #error "onebit needs exceptions, in one file if the others call it through onebit/c/onebit.h"
-#include <onebit/needs_exceptions>
+#include <onebit needs exceptions>
 #endif
 
 #include <cfenv>

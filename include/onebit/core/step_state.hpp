@@ -234,6 +234,11 @@ template <class B>
 // A step's numbers: those of all tensors, and those of each, which may have betas of its own and
 // may have rested.
 
+namespace detail {
+/// What is normal and finite as a float, too.
+inline constexpr double least_float = 0x1p-126, most_float = 0x1.fffffep127;
+}  // namespace detail
+
 /// Throws invalid_input when a beta is outside [0, 1), or eps not positive, as a float.
 [[gnu::cold]] inline void validate(const char* options, const moments& of,
                                    const std::string& where = {}) {
@@ -242,11 +247,9 @@ template <class B>
     throw invalid_input(detail::message(options, ": beta1 is ", of.beta1, ", beta2 ", of.beta2,
                                         "; both must be in [0, 1)", where));
   }
-  constexpr double least = std::numeric_limits<float>::min();
-  constexpr double most = std::numeric_limits<float>::max();
-  if (!(of.eps <= most && of.eps >= least)) {
-    throw invalid_input(detail::message(options, ": eps is ", of.eps, ", must be at least ", least,
-                                        " and finite as a float", where));
+  if (!(of.eps <= detail::most_float && of.eps >= detail::least_float)) {
+    throw invalid_input(detail::message(options, ": eps is ", of.eps, ", must be at least ",
+                                        detail::least_float, " and finite as a float", where));
   }
 }
 

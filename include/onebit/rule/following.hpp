@@ -78,8 +78,9 @@ struct direction_units {
     if (inverse == nullptr) return {nullptr, 0};
     float longest = 3.402823466e38F;
     if (mean_parts != nullptr && mean_parts[t.tensor] > 0) {
-      const double root = sqrt(detail::product(of.c.one_minus_beta2, of.v_correction));
-      const double most = 1 / detail::product(root, mean_parts[t.tensor]);
+      const double root = sqrt(detail::product(static_cast<double>(of.c.one_minus_beta2),
+                                               static_cast<double>(of.v_correction)));
+      const double most = 1 / detail::product(root, static_cast<double>(mean_parts[t.tensor]));
       if (most < static_cast<double>(longest)) longest = static_cast<float>(most);
     }
     return {inverse + t.word * 32, longest};
@@ -317,7 +318,8 @@ struct followed_variance_kernel {
     const tile& t = tiles[i];
     const auto s_at = squares.template at<L>(t, i);
     const tensor_scalars& of = scalars[t.tensor];
-    const double then = correction(of.bias.v / of.since);  // of v as it stands there
+    // of v as it stands there
+    const auto then = static_cast<double>(correction(of.bias.v / of.since));
     const auto old_weight = L::set(static_cast<float>(of.since / then));
     const auto one = L::set(1.0F), zero = L::set(0.0F);
     const float corrected = correction(of.bias.v);

@@ -49,11 +49,10 @@ struct lamb_options {
 inline void validate(const lamb_options& o) {
   validate_moments("lamb_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
   const auto ordered = [](const char* of, double low, const char* and_of, double high) {
-    constexpr double least = std::numeric_limits<float>::min();
-    constexpr double most = std::numeric_limits<float>::max();
-    if (low >= least && low <= high && high <= most) return;
+    if (low >= detail::least_float && low <= high && high <= detail::most_float) return;
     throw invalid_input(detail::message("lamb_options: ", of, " is ", low, " and ", and_of, " ",
-                                        high, "; needs ", least, " <= min <= max <= ", most));
+                                        high, "; needs ", detail::least_float,
+                                        " <= min <= max <= ", detail::most_float));
   };
   ordered("min_coeff", o.min_coeff, "max_coeff", o.max_coeff);
   ordered("factor_min", o.factor_min, "factor_max", o.factor_max);

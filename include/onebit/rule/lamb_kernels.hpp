@@ -365,7 +365,8 @@ struct lamb_update_kernel {
     if (squares == nullptr) return;
     L::store_scalar(sums + i, one::fold(size));
     const gradients_of<L, G> gradient(tensor, t, now);
-    const double then = detail::correction(of.bias.v / of.since);  // of v as it stands there
+    // of v as it stands there
+    const auto then = static_cast<double>(detail::correction(of.bias.v / of.since));
     const double since = of.since * static_cast<double>(of.c.beta2);
     const auto old_weight = L::set(static_cast<float>(since / then)),
                weight = L::set(layers[t.tensor].ratio);

@@ -22,9 +22,7 @@ inline void validate_moments(const char* options, const moments& of, double max_
                              double max_step = 0) {
   validate(options, of);
   const auto is_bound = [](double x) {
-    constexpr double least = std::numeric_limits<float>::min();
-    constexpr double most = std::numeric_limits<float>::max();
-    return x == 0 || (x >= least && x <= most);
+    return x == 0 || (x >= detail::least_float && x <= detail::most_float);
   };
   if (!is_bound(max_grad_norm)) {
     throw invalid_input(detail::message(options, ": max_grad_norm is ", max_grad_norm,

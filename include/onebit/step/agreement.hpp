@@ -17,7 +17,6 @@
 #include <streambuf>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -210,26 +209,23 @@ template <class F>
   }
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t r = 0; r < size; ++r) said[r] = all[r * n + i];
-    const auto [usual, n_usual] = majority_of(said);
-    if (n_usual == comm.size()) continue;
+    const majority most = majority_of(said);
+    if (most.size == comm.size()) continue;
     std::size_t odd = 0;
-    while (said[odd] == said[usual]) ++odd;
+    while (said[odd] == said[most.first]) ++odd;
     std::string ranks;
     for (std::size_t r = odd; r < size; ++r) {
       if (said[r] == said[odd]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
     }
     const std::string what = name(i);
-    const auto values = [&](int digits) {
-      const auto value = [&](std::uint64_t bits) {
-        const auto x = std::bit_cast<double>(bits);
-        return what.starts_with("whether") ? x != 0 ? "yes" : "no" : join(digits, {x});
-      };
-      return std::pair(value(said[odd]), value(said[usual]));
+    const auto value = [&](std::size_t rank, int digits) {
+      const auto x = std::bit_cast<double>(said[rank]);
+      return what.starts_with("whether") ? x != 0 ? "yes" : "no" : join(digits, {x});
     };
-    auto [one, most] = values(6);
-    if (one == most) std::tie(one, most) = values(17);
-    return join(6, {what, ": ", one, " on rank ", ranks, ", ", most, " on rank ", usual, " (",
-                    n_usual, " of ", size, " ranks)"});
+    const int digits = value(odd, 6) == value(most.first, 6) ? 17 : 6;
+    return join(
+        6, {what, ": ", value(odd, digits), " on rank ", ranks, ", ", value(most.first, digits),
+            " on rank ", most.first, " (", most.size, " of ", size, " ranks)"});
   }
   return {};
 }
