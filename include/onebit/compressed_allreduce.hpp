@@ -69,8 +69,12 @@ struct allreduce_state {
         name("compressed_allreduce of " + element_name() + " by " + policy_name(collective) + " " +
              collective.agreement()),
         backend(std::move(own_backend)),
-        exchange(collective_try(
-            comm, [&] { return collective.template bind<B, false>(comm, backend, checked()); })),
+        exchange(collective_try(comm,
+                                [&] {
+                                  check_streams(comm, backend);
+                                  return collective.template bind<B, false>(comm, backend,
+                                                                            checked());
+                                })),
         now(to_buffer(backend, std::vector<step_scalars>(1))),
         entries(sizes.size()),
         table(to_buffer(backend, entries)),

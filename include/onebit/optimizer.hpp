@@ -98,8 +98,7 @@ template <class E>
   detail::flatten(moments, e.tensors.sizes, flat, e.comm.where());
   e.rule.take(flat[0].data(), flat[1].data());
   if (!e.rule.updated(step_plan{}).corrected) return;
-  step_scalars s;
-  e.backend().copy_out(&s, e.now(), 1);
+  step_scalars s = e.fetch();
   s.bias = detail::bias_after(e.rule.own_moments(), steps);
   e.backend().copy_in(e.now(), &s, 1);
   e.tensors.count_steps(e.backend(), steps);
@@ -329,11 +328,7 @@ class optimizer {
   // elsewhere (clang 14); these may, and are empty where they are never called.
   [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
   [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
-  [[nodiscard]] step_scalars now() {
-    step_scalars s;
-    parts_->engine.backend().copy_out(&s, parts_->engine.now(), 1);
-    return s;
-  }
+  [[nodiscard]] step_scalars now() { return parts_->engine.fetch(); }
   [[nodiscard]] std::string where() const { return parts_->engine.comm.where(); }
   [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
 
@@ -396,8 +391,7 @@ void optimizer<R, S, C, P, G>::ready(std::size_t tensor) {
 template <class R, class S, class C, class P, class G>
 outcome optimizer<R, S, C, P, G>::settle() {
   engine_type& e = parts_->engine;
-  e.comm.wait();
-  e.model_parts.wait();
+  e.wait();
   const step_scalars now = onebit::fetch_scalars(e.backend(), e.now(), rank(), size());
   e.watch(now);
   return outcome_of(now);
@@ -418,6 +412,7 @@ std::size_t optimizer<R, S, C, P, G>::rebind(const std::vector<param_group<P, G>
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::join_model(communicator transport) {
   engine_type& e = between_steps();
+  detail::check_streams(transport, e.backend());
   e.model_parts = model_parallel_group<B>(std::move(transport), e.backend());
   ++e.graph_epoch;
 }
@@ -436,6 +431,7 @@ void optimizer<R, S, C, P, G>::verify() {
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   engine_type& e = between_steps();
+  e.wait();
   const detail::checkpoint_header card = detail::own_header(name_, e);
   detail::write_checkpoint(out, [&](detail::payload_writer& a) {
     a.local(card);

@@ -223,3 +223,51 @@ TEST_CASE("cuda stream: ranks that share a device do not allocate in late steps"
     });
   });
 }
+
+TEST_CASE("cuda stream: a veto skips the same steps on the device and on the host, with one bits") {
+  const auto make = [](const auto& g, auto t, auto b) {
+    auto o = onebit::adam(g, t, onebit::adam_options{.max_grad_norm = 1}, b);
+    o.veto_with([call = 0](float norm) mutable { return ++call % 5 == 0 && norm > 0; });
+    return o;
+  };
+  for (const int n : {1, 3}) check_same_bits<cuda_device>("adam, vetoed", n, make);
+}
+
+TEST_CASE("cuda stream: a transport on another stream than the backend is refused") {
+  on<cuda_device>(2, [](auto t, cuda_device& device) {
+    model<cuda_device> data(device, t.rank(), 2, {});
+    cuda_device other;
+    for (const bool odd : {true, false}) {
+      const auto make = [&] {
+        (void)onebit::adam(data.groups(), t, {}, odd ? other.backend() : device.backend());
+      };
+      if (odd) {
+        CHECK(thrown<onebit::invalid_input>(make) == contains{"nothing orders them; give both"});
+      } else {
+        make();
+      }
+      const auto mean = [&] {
+        onebit::compressed_allreduce<onebit::gather_scatter<onebit::sign<>>, float, onebit::cuda>
+            allreduce(t, {100}, {}, odd ? other.backend() : device.backend());
+      };
+      if (odd) CHECK(thrown<onebit::invalid_input>(mean) == contains{"nothing orders them"});
+      if (!odd) mean();
+    }
+    return 0;
+  });
+}
+
+TEST_CASE("cuda stream: a run that skips on and on is told, which element it is") {
+  static std::vector<std::string> said;
+  said.clear();
+  script s{.calls = 12, .bad = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
+  (void)with_echo<cuda_device>(
+      [](const auto& g, auto t, auto b) { return onebit::adam(g, t, {}, b); }, s,
+      [](auto& o, auto& data, auto&) {
+        o.warn_with([](const std::string& text) { said.push_back(text); });
+        return steps(o, data, true);
+      });
+  REQUIRE(said.size() == 1);
+  CHECK(said[0] == contains{"10 steps in a row were skipped, 10 in all"});
+  CHECK(said[0] == contains{" where its gradient lies"});
+}

@@ -116,6 +116,7 @@ class cuda_memory {
 
   /// In the order of that stream.
   explicit cuda_memory(cudaStream_t stream = nullptr) : stream_(stream) {}
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }  ///< that one
 
   /// Enqueues a copy between any two places. Does not wait: neither place may change before `wait`.
   void copy(void* to, const void* from, std::size_t bytes) const {

@@ -412,8 +412,8 @@ ONEBIT_C onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* 
     }
   });
 }
-ONEBIT_C onebit_status onebit_veto(onebit_optimizer* optimizer,
-                                   int (*f)(void* context, float norm), void* context) {
+ONEBIT_C onebit_status onebit_veto(onebit_optimizer* optimizer, int (*f)(void* context, float norm),
+                                   void* context) {
   return onebit::detail::c_call([&] {
     std::function<bool(float)> veto;
     if (f != nullptr) veto = [=](float norm) { return f(context, norm) != 0; };

@@ -190,6 +190,21 @@ template <class F>
   }
 }
 
+/// Throws invalid_input where transport and backend work on two streams, so that nothing orders a
+/// collective behind the pass that writes what it sends.
+template <class B>
+[[gnu::cold]] void check_streams([[maybe_unused]] const communicator& comm,
+                                 [[maybe_unused]] const B& backend) {
+  if constexpr (requires { backend.stream(); }) {
+    const auto own = reinterpret_cast<std::uintptr_t>(backend.stream());
+    const auto its = comm.stream();
+    if (!its || *its == own) return;
+    throw invalid_input(message("optimizer: the backend works on stream ", own,
+                                ", the transport on stream ", *its,
+                                ": nothing orders them; give both the same stream", comm.where()));
+  }
+}
+
 /// Collective, after a step that all have found to be out of step: of the numbers that this rank
 /// was told, `mine`, the first that other ranks were told differently, with both values, first that
 /// of the minority: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks)". Empty where all are alike,
@@ -312,6 +327,7 @@ template <class E>
                                 "exchange; call it after a step that exchanged",
                                 e.comm.where()));
   }
+  e.wait();
   common_digests mine;
   mine.parameters = parameter_digest(e);
   digesting_buffer state;

@@ -146,8 +146,7 @@ class model_parallel_group {
 /// ||v||_1 of the whole model, corrected as v is, after a step. Collective over the group.
 template <class E>
 [[nodiscard]] double variance_norm_of_all(E& e) {
-  step_scalars now;
-  e.backend().copy_out(&now, e.now(), 1);
+  const step_scalars now = e.fetch();
   return e.model_parts.sum(e.rule.variance_norm(e.at_average()) *
                            static_cast<double>(detail::correction(now.bias.v)));
 }

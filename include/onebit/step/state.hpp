@@ -91,8 +91,11 @@ struct engine {
                        S own_schedule, const C& collective, dense_sum sum)
       : comm(std::move(w)),
         rule(std::move(own_rule)),
-        tensors(detail::collective_try(
-                    comm, [&] { return detail::flat_tensors<P, G>(groups, comm.where()); }),
+        tensors(detail::collective_try(comm,
+                                       [&] {
+                                         detail::check_streams(comm, rule.backend());
+                                         return detail::flat_tensors<P, G>(groups, comm.where());
+                                       }),
                 rule.backend()),
         schedule(std::move(own_schedule)),
         policy(collective),
@@ -192,6 +195,21 @@ struct engine {
   }
 
   [[nodiscard]] B& backend() { return rule.backend(); }
+  /// Before the host reads what was launched: waits for ranks that are gone as long as the
+  /// transport does, and not for ever.
+  void wait() {
+    if constexpr (B::deferred) {
+      comm.wait();
+      model_parts.wait();
+    }
+  }
+  /// The step's numbers, read by the host.
+  [[nodiscard]] step_scalars fetch() {
+    wait();
+    step_scalars s;
+    backend().copy_out(&s, now(), 1);
+    return s;
+  }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
   [[nodiscard]] active_mask mask() const { return compressed.mask(); }
   /// What a rule sees, on the axis of either exchange.

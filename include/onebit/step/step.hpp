@@ -188,6 +188,7 @@ class step_in_progress {
     float norm = -1;
     std::optional<float> skipped_share;
     ++e.n_attempts;
+    if (refused || is_known) e.wait();
     if (refused) {
       (void)difference_of(take_mismatch(e.backend(), e.now()));  // the others ask
     } else if (is_known) {
@@ -199,9 +200,7 @@ class step_in_progress {
       skipped_share = static_cast<float>(static_cast<double>(now.n_skipped) /
                                          static_cast<double>(e.n_attempts));
     } else if (e.n_attempts % steps_unwatched == 0) {
-      step_scalars now;
-      e.backend().copy_out(&now, e.now(), 1);
-      e.watch(now);
+      e.watch(e.fetch());
     }
     if (o != outcome::skipped || plan_.local()) {
       const double size = plan_.needs_variance_norm ? variance_norm_of_all(e) : 0;
@@ -268,8 +267,7 @@ class step_in_progress {
   /// follows, which tells the others, the ranks tell each other.
   [[gnu::cold]] void ask_veto() {
     E& e = *e_;
-    step_scalars now;
-    e.backend().copy_out(&now, e.now(), 1);
+    const step_scalars now = e.fetch();
     if (now.mismatched_rank != 0) return;
     const float norm = gradient_norm_of(now);
     std::uint32_t vetoed = norm >= 0 && e.veto(norm) ? 1 : 0;

@@ -57,6 +57,7 @@ class line {
   virtual void wait() = 0;
   [[nodiscard]] virtual std::shared_ptr<line> split(int color, int key) const = 0;
   [[nodiscard]] virtual int ranks_per_node() const = 0;
+  [[nodiscard]] virtual std::optional<std::uintptr_t> stream() const = 0;
 };
 
 struct no_request {};
@@ -127,6 +128,13 @@ class line_of final : public line {
   }
   void wait() override {
     if constexpr (WaitingTransport<T>) inner_.wait();
+  }
+  [[nodiscard]] std::optional<std::uintptr_t> stream() const override {
+    if constexpr (requires { inner_.stream(); }) {
+      return reinterpret_cast<std::uintptr_t>(inner_.stream());
+    } else {
+      return std::nullopt;
+    }
   }
   [[nodiscard]] std::shared_ptr<line> split([[maybe_unused]] int color,
                                             [[maybe_unused]] int key) const override {
@@ -298,6 +306,8 @@ class communicator {
   }
   /// Collective; not counted. 0: the transport does not know.
   [[nodiscard]] int ranks_per_node() const { return line_->ranks_per_node(); }
+  /// The stream of a device in whose order it works, if it has one.
+  [[nodiscard]] std::optional<std::uintptr_t> stream() const { return line_->stream(); }
 
  private:
   using timer = detail::traffic_timer;

@@ -334,6 +334,8 @@ class nccl {
   /// See Transport.
   [[nodiscard]] int rank() const { return member_->rank; }
   [[nodiscard]] int size() const { return member_->size; }
+  /// The one it was given.
+  [[nodiscard]] cudaStream_t stream() const { return member_->family->stream(); }
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     family().check_alive(member_->suffix());

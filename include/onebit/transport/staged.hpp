@@ -32,6 +32,9 @@ class staged {
   /// See Transport.
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int size() const { return inner_.size(); }
+  /// Of the memory, where that has one.
+  [[nodiscard]] auto stream() const requires requires(const M& m) { m.stream(); }
+  { return memory_.stream(); }
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     carry(send, n_ranks() * slot_bytes, receive, n_ranks() * slot_bytes,

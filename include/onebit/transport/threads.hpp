@@ -240,6 +240,9 @@ class basic_threads {
   /// See Transport.
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return hub_->size(); }
+  /// Of the memory, where that has one.
+  [[nodiscard]] auto stream() const requires requires(const M& m) { m.stream(); }
+  { return memory_.stream(); }
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     exchange({"all_to_all", send, receive, slot_bytes}, [&](int r) {
