@@ -184,6 +184,12 @@ processes() {
   local logs rc=0
   logs="$(mktemp -d)"
   in_two_processes 120 "$logs" "$build/tests/test_nccl_trainings" --duration=true || rc=$?
+  local way
+  for way in "step by step" "from graphs" "in a step that waits"; do
+    rm -rf "$logs" && mkdir "$logs"
+    in_two_processes 40 "$logs" "$build/tests/test_nccl_trainings" --no-skip \
+      "--test-case=nccl lost rank: $way" || rc=$?
+  done
   rm -rf "$logs"
   return "$rc"
 }

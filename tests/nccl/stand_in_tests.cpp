@@ -189,7 +189,7 @@ TEST_CASE("an error on the way, or a wait too long: all of the family is aborted
       CHECK(record.aborted.front() == comm);
       const ncclComm_t its_own = record.aborted.back();
 
-      const std::string gone = "onebit::nccl: the communicators were aborted: " + expected;
+      const std::string gone = "onebit::nccl: the communicators have failed: " + expected;
       const auto told = [&](const auto& f) {
         CHECK(thrown<onebit::transport_error>(f) == gone + " [rank 0/1]");
       };
@@ -220,6 +220,32 @@ TEST_CASE("a part that is left while work is stuck does not hold its rank up") {
     CHECK(record.destroyed == 0);
     CHECK_THROWS_AS(transport.wait(), onebit::transport_error);
     delete record.aborted.back();
+  });
+}
+
+TEST_CASE("communicators that captured graphs hold are aborted when the graphs are gone") {
+  on_stand_ins(1, [](ncclComm_t comm, stand_in& record) {
+    onebit::nccl transport(comm, user_stream(), {.timeout = 20ms});
+    std::optional<onebit::nccl> part = transport.split(0, 0);
+    float x = 1, y = 1;
+    record.capturing = true;
+    part->all_gather(&x, &y, 4);
+    record.capturing = false;
+    record.stuck = true;
+    CHECK(thrown<onebit::transport_error>([&] { transport.wait(); }) ==
+          "onebit::nccl: waited 20 ms for the stream; the communicators were not aborted, since "
+          "captured graphs hold them: destroy these, then call abort() [rank 0/1]");
+    CHECK(record.aborted.empty());
+    CHECK(thrown<onebit::transport_error>([&] { part->all_gather(&x, &y, 4); }) ==
+          contains{"the communicators have failed: waited 20 ms"});
+    transport.abort();
+    CHECK(record.aborted.size() == 2);
+    transport.abort();
+    CHECK(record.aborted.size() == 2);
+    const ncclComm_t its_own = record.aborted.back();
+    part.reset();
+    CHECK(record.destroyed == 0);
+    delete its_own;  // NCCL would have
   });
 }
 

@@ -213,7 +213,57 @@ class breaking : public onebit::nccl {
   std::shared_ptr<int> left_;
 };
 
+/// Two processes train; rank 1 ends in the middle. Rank 0 hears of it from the step, or, where the
+/// host need not know what became of one, from settle(), soon after the time-out; and can then let
+/// everything go.
+void lose_a_rank(way w, std::uint64_t freeze_after) {
+  process* const here = process::here();
+  REQUIRE(here != nullptr);
+  constexpr auto timeout = std::chrono::seconds(3);
+  onebit::detail::check_cuda(cudaSetDevice(0), "cudaSetDevice");
+  cuda_device device;
+  ncclComm_t comm = nullptr;
+  REQUIRE(ncclCommInitRank(&comm, 2, here->next(), here->rank) == ncclSuccess);
+  onebit::nccl transport(comm, device.handle(), {.timeout = timeout});
+  model<cuda_device> data(device, here->rank, 2, brief);
+  auto o = onebit::one_bit_adam(
+      data.groups(), transport,
+      onebit::one_bit_adam_options{.freeze = {.after = freeze_after}, .refreshes = 0},
+      onebit::gather_scatter<onebit::sign<>>{}, device.backend());
+  std::string told;
+  const auto start = std::chrono::steady_clock::now();
+  {
+    onebit::cuda_graphs graphs(device.handle());
+    for (std::uint64_t call = 0; call < brief.calls && told.empty(); ++call) {
+      if (here->rank == 1 && call == brief.calls / 2) std::_Exit(0);
+      data.load(call);
+      try {
+        const float lr = script::lr(call);
+        const auto r = w == way::graphs ? o.step_with(graphs, lr) : o.step(lr);
+        if (r.pending) (void)o.settle();
+      } catch (const onebit::transport_error& e) {
+        told = e.what();
+      }
+    }
+    if (w == way::graphs) CHECK(graphs.size() > 0);
+  }
+  CHECK(told == contains{w == way::graphs ? "not aborted, since captured graphs hold them"
+                                          : "the communicators were aborted"});
+  CHECK(thrown<onebit::transport_error>([&] { (void)o.settle(); }) ==
+        contains{"the communicators have failed: "});
+  if (w == way::graphs) transport.abort();
+  CHECK(cudaStreamSynchronize(device.handle()) == cudaSuccess);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  MESSAGE(told << "; all over after " << seconds.count() << " s");
+  CHECK(seconds.count() < 4.0 * static_cast<double>(timeout.count()));
+}
+
 }  // namespace
+
+// Each in two processes of its own (tests/gpu.sh): one of them ends.
+TEST_CASE("nccl lost rank: step by step" * doctest::skip()) { lose_a_rank(way::plain, 4); }
+TEST_CASE("nccl lost rank: from graphs" * doctest::skip()) { lose_a_rank(way::graphs, 4); }
+TEST_CASE("nccl lost rank: in a step that waits" * doctest::skip()) { lose_a_rank(way::plain, 0); }
 
 TEST_CASE("nccl trainings: averages") {
   for (const int n : numbers_of_devices()) {

@@ -99,7 +99,7 @@ class nccl_family {
   /// Throws when the communicators are gone.
   void check_alive(const std::string& suffix) const {
     if (!failed_) return;
-    throw transport_error(message("nccl: the communicators were aborted: ", why_, suffix));
+    throw transport_error(message("nccl: the communicators have failed: ", why_, suffix));
   }
 
   /// Waits, as wait_until does, for the stream.
@@ -145,11 +145,21 @@ class nccl_family {
     }
   }
 
+  /// A collective is enqueued. Graphs that captured one hold the communicators: NCCL would wait for
+  /// them in an abort, for ever.
+  void enqueues() { captured_ = captured_ || is_capturing(); }
+
   /// In one group, so that all kernels are told to end before one is waited for.
   void end() noexcept {
     ncclGroupStart();
     for (const ncclComm_t comm : std::exchange(comms_, {})) ncclCommAbort(comm);
     ncclGroupEnd();
+  }
+
+  void give_up() noexcept {
+    if (!failed_) why_ = "abort() was called";
+    failed_ = true;
+    end();
   }
 
   /// What a call that failed is told by.
@@ -180,8 +190,12 @@ class nccl_family {
   [[noreturn]] void abort(const std::string& why, const std::string& suffix) {
     why_ = why;
     failed_ = true;
-    end();
-    throw transport_error(message("nccl: ", why, "; the communicators were aborted", suffix));
+    if (!captured_) end();
+    throw transport_error(message(
+        "nccl: ", why, "; the communicators were ",
+        captured_ ? "not aborted, since captured graphs hold them: destroy these, then call abort()"
+                  : "aborted",
+        suffix));
   }
 
   [[nodiscard]] cudaEvent_t new_event() const {
@@ -198,7 +212,7 @@ class nccl_family {
   nccl_options options_;
   std::vector<cudaEvent_t> spare_;
   std::vector<ncclComm_t> comms_;
-  bool failed_ = false;
+  bool failed_ = false, captured_ = false;
   std::string why_;
 };
 
@@ -323,7 +337,10 @@ class nccl_request {
 /// ncclAllGather and ncclAllReduce. Throws transport_error, with NCCL's own text, for every code
 /// but ncclSuccess. An error that a communicator meets on its way, or a wait beyond the time-out,
 /// calls ncclCommAbort on it and on all split from it or with it, once: the caller's communicator
-/// is then gone (do not destroy it), and every later call throws.
+/// is then gone (do not destroy it), and every later call throws. Where a CUDA graph has captured a
+/// collective NCCL would wait for that graph, for ever: then the communicators are left, and
+/// `abort`, called when the graphs are gone, ends them. For the same reason graphs go before
+/// transports that were split off.
 class nccl {
  public:
   /// Allocates a second stream and some events. `stream` is of the communicator's device.
@@ -366,6 +383,10 @@ class nccl {
   /// Makes the host wait until all that the stream has is done. Throws transport_error, after an
   /// abort, for an error met on the way or a wait beyond the time-out.
   void wait() { family().wait(member_->suffix()); }
+
+  /// Aborts the communicators of this and all split from it or with it: after a failure that a
+  /// captured graph kept from doing so, when the graphs are gone. Not collective.
+  void abort() noexcept { family().give_up(); }
 
   /// Collective, waits: all_gather on host memory, for small messages between the ranks' hosts.
   /// Allocates when a message is larger than all before. Not while a graph is captured.
@@ -428,6 +449,7 @@ class nccl {
   void reduce(void* data, std::size_t n, ncclDataType_t of) {
     family().check_alive(member_->suffix());
     if (n == 0) return;
+    family().enqueues();
     member_->check(ncclAllReduce(data, data, n, of, ncclSum, member_->comm, family().stream()),
                    "ncclAllReduce");
   }
@@ -438,6 +460,7 @@ class nccl {
   void enqueue_all_to_all(const void* send, void* receive, std::size_t slot_bytes,
                           cudaStream_t stream) {
     if (slot_bytes == 0) return;
+    family().enqueues();
 #if NCCL_VERSION_CODE >= 22800
     member_->check(
         ncclAlltoAll(send, receive, count(slot_bytes), type(slot_bytes), member_->comm, stream),
@@ -462,6 +485,7 @@ class nccl {
   void enqueue_all_gather(const void* send, void* receive, std::size_t slot_bytes,
                           cudaStream_t stream) {
     if (slot_bytes == 0) return;
+    family().enqueues();
     member_->check(
         ncclAllGather(send, receive, count(slot_bytes), type(slot_bytes), member_->comm, stream),
         "ncclAllGather");
