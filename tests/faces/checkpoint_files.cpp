@@ -327,6 +327,11 @@ TEST_CASE("a file that cannot grow, as on a full disk: the reason is told, nothi
   });
   std::signal(SIGXFSZ, handler);
   CHECK(names_in(root.path) == strings{"step-1", "step-2"});
+  if (!fs::exists("/dev/full")) return;
+  const auto small = [](std::ostream& out) { out << "written when the file is closed"; };
+  CHECK(thrown<onebit::checkpoint_error>([&] {
+          onebit::detail::files::write_file("/dev/full", small);
+        }) == contains{"checkpoint: writing /dev/full failed: No space left on device"});
 }
 
 TEST_CASE("what saves that were killed have left goes before the next save; nothing else") {
@@ -432,6 +437,11 @@ TEST_CASE("another job, or whatever removes the directory during a save: it is t
     CHECK(save_beside([&] { fs::remove_all(root.path); }) == why);
     CHECK_FALSE(fs::exists(root.path));
     fs::create_directory(root.path);
+    CHECK(thrown<onebit::checkpoint_error>([&] {
+            onebit::detail::files::together(own.o, "save_all", root.path, [&](auto&, auto&) {
+              fs::rename(root.path / "step-1.part", root.path / "step-1");
+            });
+          }) == contains{"step-1]; it changed during the save"});
     return 0;
   });
 }

@@ -39,16 +39,21 @@ namespace fs = std::filesystem;
 inline constexpr const char* part_suffix = ".part";      ///< of a save that is not complete
 inline constexpr const char* former_suffix = ".former";  ///< of what a save of one step replaces
 
+/// What an error on a path of an unfinished save tells of its directory.
+[[nodiscard, gnu::cold]] inline const char* hint_of(const fs::path& path, int error) {
+  const std::string name = (path / "").string();
+  const bool is_unfinished = name.find(std::string(part_suffix) + "/") != name.npos ||
+                             name.find(std::string(former_suffix) + "/") != name.npos;
+  return is_unfinished && (error == ENOENT || error == EEXIST || error == ENOTEMPTY)
+             ? "; it changed during the save: does another job save under this root?"
+             : "";
+}
 /// What failed on a path, with errno's text where it is not 0.
 [[nodiscard, gnu::cold]] inline checkpoint_error path_error(const char* what, const fs::path& path,
                                                             int error = errno) {
   std::string text = message("checkpoint: ", what, " ", path.string(), " failed");
   if (error != 0) text += ": " + std::generic_category().message(error);
-  const bool is_of_part = (path / "").string().find(std::string(part_suffix) + "/") != text.npos;
-  if (is_of_part && (error == ENOENT || error == EEXIST)) {
-    text += "; it changed during the save: does another job save under this root?";
-  }
-  return checkpoint_error(text);
+  return checkpoint_error(text + hint_of(path, error));
 }
 
 /// Throws checkpoint_error unless what was written to the file or directory is on the device.
@@ -255,12 +260,14 @@ template <class Optimizer, class F>
 std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* what,
                                                    const fs::path& root, const F& f) {
   std::string failure;
-  std::array<std::uint64_t, 3> mine{1, 0, 0};  // that it went well, and what f has to tell
+  std::array<std::uint64_t, 3> mine{0, 0, 0};  // that it went well, and what f has to tell
   try {
     f(mine[1], mine[2]);
+    mine[0] = 1;
+  } catch (const fs::filesystem_error& e) {
+    failure = message("checkpoint: ", e.what(), hint_of(e.path1(), e.code().value()));
   } catch (const std::exception& e) {
     failure = e.what();
-    mine[0] = 0;
   }
   auto all = tell_all(o, mine);
   if (!failure.empty()) throw checkpoint_error(failure);
