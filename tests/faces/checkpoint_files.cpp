@@ -244,6 +244,27 @@ TEST_CASE("a root that cannot be read is an error, not a job that starts anew") 
   CHECK(told[1] == contains{"load_latest: failed on rank 0"});
 }
 
+TEST_CASE("a file that is there and cannot be opened is an error: no older checkpoint is loaded") {
+  for (const char* file : {"rank-1", "manifest"}) {
+    const scratch root;
+    const auto told = on_ranks(2, [&](onebit::threads t) {
+      trainer own(t);
+      for (int i = 0; i < 2; ++i) {
+        own.run(1);
+        own.save(root.path);
+      }
+      const fs::path newest = root.path / "step-2" / file;
+      if (t.rank() == 0) {
+        fs::remove(newest);
+        fs::create_symlink(newest, newest);
+      }
+      (void)onebit::detail::files::tell_all(own.o, {});  // all ranks see it
+      return thrown<onebit::checkpoint_error>([&] { (void)own.load(root.path); });
+    });
+    CHECK(told[1] == contains{std::string("step-2/") + file + " failed: Too many levels"});
+  }
+}
+
 TEST_CASE("an allocation that fails says nothing of the files: no older checkpoint is loaded") {
   const scratch root;
   on_ranks(3, [&](onebit::threads t) {

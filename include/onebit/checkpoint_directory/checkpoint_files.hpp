@@ -90,9 +90,16 @@ struct file_sum {
   friend bool operator==(const file_sum&, const file_sum&) = default;
 };
 
-[[nodiscard, gnu::cold]] inline std::optional<file_sum> sum_of(const fs::path& path) {
+/// A file to read; not open, where there is none. Any other error says nothing of the file: that
+/// one is passed over, and soon removed, would lose it.
+[[nodiscard, gnu::cold]] inline std::ifstream open_file(const fs::path& path) {
   errno = 0;
   std::ifstream in(path, std::ios::binary);
+  if (!in && errno != ENOENT) throw path_error("opening", path);
+  return in;
+}
+[[nodiscard, gnu::cold]] inline std::optional<file_sum> sum_of(const fs::path& path) {
+  std::ifstream in = open_file(path);
   if (!in) return std::nullopt;
   std::vector<char> piece(std::size_t{1} << 20U);
   digest contents;
@@ -177,7 +184,7 @@ inline constexpr std::uint64_t manifest_format = 2;
 }
 [[nodiscard, gnu::cold]] inline std::optional<std::vector<file_sum>> manifest_at(
     const fs::path& root, std::uint64_t step) {
-  std::ifstream in(place_of(root, step) / "manifest", std::ios::binary);
+  std::ifstream in = open_file(place_of(root, step) / "manifest");
   return in ? read_manifest(in, step) : std::nullopt;
 }
 
@@ -324,9 +331,9 @@ namespace onebit::inline v0_1 {
 inline constexpr int default_kept_checkpoints = 2;
 
 /// Saves all ranks under `root`. `write_own(out)` writes what the trainer needs on this rank: its
-/// parameters, at least. Of the checkpoints of earlier steps the newest are left, `keep` with this
-/// one; those of later steps go: they are of a run that was taken back, or damaged. What saves that
-/// were killed have left under `root` goes before.
+/// parameters, at least; `out` throws where writing fails. Of the checkpoints of earlier steps the
+/// newest are left, `keep` with this one; those of later steps go: they are of a run that was taken
+/// back, or damaged. What saves that were killed have left under `root` goes before.
 ///
 /// Cost: each rank writes its file, flushes it and reads it back. Collective. Throws
 /// checkpoint_error on all ranks when one fails, with the path and the system's reason on that
@@ -406,8 +413,8 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
 /// Cost: the ranks read all files of the checkpoint once, and each rank then its own.
 /// Collective. Throws checkpoint_error on all ranks when there are checkpoints, and none is whole:
 /// a job that started anew would soon remove them. And when a whole one does not fit
-/// (optimizer::load says why), or memory fails; `read_own` may have changed its part then, the
-/// optimizer has not.
+/// (optimizer::load says why), a file cannot be opened, or memory fails; `read_own` may have
+/// changed its part then, the optimizer has not.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
                                          const ReadOwn& read_own,
