@@ -286,7 +286,18 @@ static int save_and_go_on(onebit_comm* comm, void* context) {
     }
     EXPECT(memcmp(again.x, m.x, sizeof m.x) == 0);
     if (!from_all)
-      FAILS(onebit_save(o, "/no/such/directory/file"), ONEBIT_CHECKPOINT_ERROR, "file");
+      FAILS(onebit_save(o, "/no/such/directory/file"), ONEBIT_CHECKPOINT_ERROR,
+            "/no/such/directory/file.partial failed: No such file or directory");
+    if (!from_all && rank == 0) {
+      char left[4200];
+      (void)snprintf(left, sizeof left, "%s.partial", root);
+      FAILS(onebit_save(o, root), ONEBIT_CHECKPOINT_ERROR, "/all failed: Is a directory");
+      EXPECT(fopen(left, "r") == NULL);
+    }
+    if (from_all) { /* a root that is a file */
+      (void)snprintf(path, sizeof path, "%s/rank-0", directory);
+      EXPECT(onebit_load_latest(o, path, &step) == ONEBIT_CHECKPOINT_ERROR && step == -1);
+    }
     onebit_destroy(o);
   }
   return 0;

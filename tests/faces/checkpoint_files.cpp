@@ -4,8 +4,10 @@
 // Checkpoints of all ranks in a directory: complete or absent, the newest that is whole is loaded.
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -135,7 +137,7 @@ TEST_CASE("whatever is damaged or missing of the newest: the one before is loade
     f.seekp(place);
     f.put('~');
   };
-  for (int damage = 0; damage < 8; ++damage) {
+  for (int damage = 0; damage < 11; ++damage) {
     CAPTURE(damage);
     const scratch root;
     const auto older = on_ranks(3, [&](onebit::threads t) {
@@ -156,6 +158,14 @@ TEST_CASE("whatever is damaged or missing of the newest: the one before is loade
     if (damage == 5) fs::remove(newest / "manifest");
     if (damage == 6) fs::rename(newest, root.path / "step-6.part");
     if (damage == 7) std::ofstream(newest / "rank-0", std::ios::app) << "more";
+    if (damage == 8) {
+      fs::rename(newest / "rank-0", root.path / "other");
+      fs::rename(newest / "rank-1", newest / "rank-0");
+      fs::rename(root.path / "other", newest / "rank-1");
+    }
+    const auto over = fs::copy_options::overwrite_existing;
+    if (damage == 9) fs::copy_file(newest / "rank-0", newest / "rank-2", over);
+    if (damage == 10) fs::copy_file(root.path / "step-4" / "rank-1", newest / "rank-1", over);
     CHECK(resumed(root.path, 0, 4) == older);
     if (damage < 3) {  // and then there is none
       fs::remove_all(root.path / "step-4");
@@ -234,6 +244,27 @@ TEST_CASE("a root that cannot be read is an error, not a job that starts anew") 
   CHECK(told[1] == contains{"load_latest: failed on rank 0"});
 }
 
+TEST_CASE("a file that is there and cannot be opened is an error: no older checkpoint is loaded") {
+  for (const char* file : {"rank-1", "manifest"}) {
+    const scratch root;
+    const auto told = on_ranks(2, [&](onebit::threads t) {
+      trainer own(t);
+      for (int i = 0; i < 2; ++i) {
+        own.run(1);
+        own.save(root.path);
+      }
+      const fs::path newest = root.path / "step-2" / file;
+      if (t.rank() == 0) {
+        fs::remove(newest);
+        fs::create_symlink(newest, newest);
+      }
+      (void)onebit::detail::files::tell_all(own.o, {});  // all ranks see it
+      return thrown<onebit::checkpoint_error>([&] { (void)own.load(root.path); });
+    });
+    CHECK(told[1] == contains{std::string("step-2/") + file + " failed: Too many levels"});
+  }
+}
+
 TEST_CASE("an allocation that fails says nothing of the files: no older checkpoint is loaded") {
   const scratch root;
   on_ranks(3, [&](onebit::threads t) {
@@ -285,16 +316,168 @@ TEST_CASE("a rank that cannot write: all are told, older checkpoints are as they
     return text;
   });
   CHECK(told[0] == contains{"save_all: failed on rank 1"});
-  CHECK(told[1] == contains{"bytes failed; is the disk full"});
-  CHECK(names_in(root.path) == strings{"step-2", "step-4.part"});
-  (void)on_ranks(3, [&](onebit::threads t) {  // what was left over is in nobody's way
+  CHECK(told[0] == contains{root.path.string()});
+  CHECK(told[1] == contains{"writing " + (root.path / "step-4.part/rank-1").string() + " failed"});
+  CHECK(names_in(root.path) == strings{"step-2"});
+}
+
+TEST_CASE("a file that cannot grow, as on a full disk: the reason is told, nothing is left") {
+  const scratch root;
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  on_ranks(1, [&](onebit::threads t) {
     trainer own(t);
-    CHECK(own.load(root.path) == 2);
-    own.run(2);
+    own.run(1);
+    own.save(root.path);
+    own.run(1);
+    for (const rlim_t bytes : {10U, 30000U}) {  // in the trainer's part, in the optimizer's
+      const rlimit small{bytes, before.rlim_max};
+      const auto text = thrown<onebit::checkpoint_error>([&] {
+        onebit::save_all(own.o, root.path, [&](std::ostream& out) {
+          setrlimit(RLIMIT_FSIZE, &small);
+          out << std::string(20, 'x') << std::flush;
+        });
+      });
+      setrlimit(RLIMIT_FSIZE, &before);
+      CHECK(text == contains{"step-2.part/rank-0 failed: File too large"});
+      CHECK(names_in(root.path) == strings{"step-1"});
+    }
     own.save(root.path);
     return 0;
   });
-  CHECK(names_in(root.path) == strings{"step-2", "step-4"});
+  std::signal(SIGXFSZ, handler);
+  CHECK(names_in(root.path) == strings{"step-1", "step-2"});
+  if (!fs::exists("/dev/full")) return;
+  const auto small = [](std::ostream& out) { out << "written when the file is closed"; };
+  CHECK(thrown<onebit::checkpoint_error>([&] {
+          onebit::detail::files::write_file("/dev/full", small);
+        }) == contains{"checkpoint: writing /dev/full failed: No space left on device"});
+}
+
+TEST_CASE("what saves that were killed have left goes before the next save; nothing else") {
+  const scratch root;
+  fs::create_directories(root.path / "step-1.part" / "deeper");
+  fs::create_directory(root.path / "step-70.part");
+  fs::create_directory(root.path / "step-2.partial");
+  fs::create_directory(root.path / "step-02.part");
+  std::ofstream(root.path / "step-3.part") << "a note";
+  on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    own.run(1);
+    own.save(root.path);
+    if (t.rank() == 0) fs::copy(root.path / "step-1", root.path / "step-1.former");
+    own.run(1);
+    own.save(root.path);
+    return 0;
+  });
+  CHECK(names_in(root.path) ==
+        strings{"step-02.part", "step-1", "step-2", "step-2.partial", "step-3.part"});
+}
+
+TEST_CASE("a kill between the two renames of a repeated save: the former checkpoint is loaded") {
+  for (const bool next_fails : {false, true}) {
+    const scratch root;
+    const auto states = on_ranks(3, [&](onebit::threads t) {
+      trainer own(t);
+      own.run(4);
+      own.save(root.path, 1);
+      return own.state();
+    });
+    fs::copy(root.path / "step-4", root.path / "step-4.part");
+    fs::rename(root.path / "step-4", root.path / "step-4.former");
+    CHECK(resumed(root.path, 0, 4) == states);
+    CHECK(names_in(root.path) == strings{"step-4.former", "step-4.part"});  // may be read-only
+    on_ranks(3, [&](onebit::threads t) {
+      trainer own(t);
+      CHECK(own.load(root.path) == 4);
+      own.run(1);
+      const auto text = thrown<onebit::checkpoint_error>([&] {
+        onebit::save_all(own.o, root.path, [&](std::ostream& out) {
+          if (next_fails) out.setstate(std::ios::badbit);
+        });
+      });
+      CHECK((text == "thrown: nothing") == !next_fails);
+      return 0;
+    });
+    CHECK(names_in(root.path) == (next_fails ? strings{"step-4"} : strings{"step-4", "step-5"}));
+    fs::remove_all(root.path / "step-5");
+    CHECK(resumed(root.path, 0, 4) == states);
+  }
+}
+
+TEST_CASE("a directory that is half removed is not one of those that are kept") {
+  const scratch root;
+  on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    for (int i = 0; i < 3; ++i) {
+      own.run(1);
+      own.save(root.path);
+      if (t.rank() == 0 && i == 1) fs::remove(root.path / "step-2" / "manifest");
+    }
+    return 0;
+  });
+  CHECK(names_in(root.path) == strings{"step-1", "step-3"});
+}
+
+TEST_CASE("a file of the user in the place of a step: an error with both paths, and it is left") {
+  const scratch root;
+  std::ofstream(root.path / "step-1") << "a note";
+  on_ranks(1, [&](onebit::threads t) {
+    trainer own(t);
+    own.run(1);
+    const auto text = thrown<onebit::checkpoint_error>([&] { own.save(root.path); });
+    CHECK(text == contains{"Not a directory"});
+    CHECK(text == contains{(root.path / "step-1").string() + "]"});
+    CHECK(thrown<onebit::checkpoint_error>([&] { own.save(root.path / "step-1" / "root"); }) ==
+          contains{"Not a directory [" + (root.path / "step-1" / "root").string()});
+    return 0;
+  });
+  CHECK(names_in(root.path) == strings{"step-1"});
+  CHECK(fs::is_regular_file(root.path / "step-1"));
+}
+
+TEST_CASE("another job, or whatever removes the directory during a save: it is told which one") {
+  const scratch root;
+  on_ranks(1, [&](onebit::threads t) {
+    trainer own(t), other(t);
+    own.run(1);
+    other.run(1);
+    const auto save_beside = [&](const auto& f) {
+      return thrown<onebit::checkpoint_error>(
+          [&] { onebit::save_all(own.o, root.path, [&](std::ostream&) { f(); }); });
+    };
+    const contains why{
+        "step-1.part/rank-0 failed: No such file or directory; it changed during"
+        " the save: does another job save under this root?"};
+    CHECK(save_beside([&] { other.save(root.path); }) == why);
+    CHECK(names_in(root.path) == strings{"step-1"});
+    CHECK(other.load(root.path) == 1);
+    CHECK(save_beside([&] { fs::remove_all(root.path / "step-1.part"); }) == why);
+    CHECK(names_in(root.path) == strings{"step-1"});
+    CHECK(save_beside([&] { fs::remove_all(root.path); }) == why);
+    CHECK_FALSE(fs::exists(root.path));
+    fs::create_directory(root.path);
+    CHECK(thrown<onebit::checkpoint_error>([&] {
+            onebit::detail::files::together(own.o, "save_all", root.path, [&](auto&, auto&) {
+              fs::rename(root.path / "step-1.part", root.path / "step-1");
+            });
+          }) == contains{"step-1]; it changed during the save"});
+    return 0;
+  });
+}
+
+TEST_CASE("a checkpoint of another format is told to be one, not damaged") {
+  const scratch root;
+  fs::create_directory(root.path / "step-3");
+  std::ofstream(root.path / "step-3" / "manifest")
+      << "onebit checkpoint 1\nstep 3\nranks 0\nend 0\n";
+  on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    CHECK(thrown<onebit::checkpoint_error>([&] { (void)own.load(root.path); }) ==
+          contains{" is whole, not step-3 (of another format); repair one"});
+    return 0;
+  });
 }
 
 TEST_CASE("a directory of another number of ranks: the job goes on; keep 0, other options") {

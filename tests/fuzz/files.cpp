@@ -62,7 +62,7 @@ void write_all(const fs::path& root, const input& in, std::uint64_t step) {
     std::memcpy(own.data() + 16, &length, sizeof length);
     std::string state = in.state;
     if (in.damage == 5) own[24 + offsetof(onebit::detail::checkpoint_header, ranks_per_node)] = 2;
-    if (in.damage >= 6 && r + 1 == in.n_ranks && !state.empty()) {
+    if (in.damage == 6 && r + 1 == in.n_ranks && !state.empty()) {
       state[in.odd_byte % state.size()] ^= 1;  // of the last rank
     }
     out << own << state;
@@ -72,6 +72,12 @@ void write_all(const fs::path& root, const input& in, std::uint64_t step) {
   if (in.damage == 1) fs::remove(directory / files::rank_name(0));
   if (in.damage == 2) fs::resize_file(directory / files::rank_name(0), 4);
   if (in.damage == 3) sums.clear();
+  if (in.damage == 7) {  // two ranks' files have changed places
+    const fs::path last = directory / files::rank_name(sums.size() - 1);
+    fs::rename(last, root / "last");
+    if (sums.size() > 1) fs::rename(directory / files::rank_name(0), last);
+    fs::rename(root / "last", directory / files::rank_name(0));
+  }
   if (in.damage != 4) std::ofstream(directory / "manifest") << files::manifest_of(step, sums);
 }
 
@@ -96,7 +102,8 @@ void run(const input& in) {
       if (saved(o) != before) std::abort();
       return 0;
     }
-    if (*step != 3 || in.damage == 1 || in.damage == 2) std::abort();
+    const bool is_swapped = in.damage == 7 && in.n_ranks > 1;
+    if (*step != 3 || in.damage == 1 || in.damage == 2 || is_swapped) std::abort();
     try {
       for (int i = 0; i < 2; ++i) (void)train(o, data);
     } catch (const onebit::error&) {

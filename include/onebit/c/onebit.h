@@ -195,15 +195,18 @@ onebit_status onebit_start_from(onebit_optimizer* optimizer, const float* const*
                                 const float* const* v, uint64_t steps);
 
 /** All that this rank needs to go on, but for the parameters, which are yours to save, in one file:
- * a path for each rank. */
+ * a path for each rank. It is written as <path>.partial, flushed to the device, and renamed. On
+ * failure the file that was there is as it was, and nothing else is left. */
 onebit_status onebit_save(onebit_optimizer* optimizer, const char* path);
 /** Reads it. Collective, after this rank's parameters were restored. */
 onebit_status onebit_load(onebit_optimizer* optimizer, const char* path);
 /** All ranks' checkpoints, parameters included, complete or absent: a directory for each step under
- * `root`, one for all ranks, of which the newest `keep` are left. Collective. */
+ * `root`, one for all ranks and of one job, of which the newest `keep` are left. Collective; on
+ * failure older checkpoints are as they were, and nothing else is left. */
 onebit_status onebit_save_all(onebit_optimizer* optimizer, const char* root, int keep);
 /** Loads the newest that is whole, also with another number of ranks; *step is its number, or -1:
- * none was there. Collective; when loading fails parameters may have been read. */
+ * none was there, or the call failed. Collective; when loading fails parameters may have been
+ * read. */
 onebit_status onebit_load_latest(onebit_optimizer* optimizer, const char* root, int64_t* step);
 
 /** The option of this name, or 1e-3; only what onebit_step is told counts. 0 for NULL, as below. */

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <onebit/c/onebit.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -27,7 +28,6 @@
 #include <optional>
 #include <ostream>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -453,15 +453,15 @@ ONEBIT_C onebit_status onebit_save(onebit_optimizer* optimizer, const char* path
   return onebit::detail::c_call([&] {
     onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_save");
     onebit::detail::require(path, "onebit_save", "path");
-    std::ostringstream state;
-    o.save(state);  // before the old file is touched
     const std::string fresh = std::string(path) + ".partial";
-    std::ofstream out(fresh, std::ios::binary);
-    out << std::move(state).str();
-    out.close();
-    if (!out || std::rename(fresh.c_str(), path) != 0) {
-      throw onebit::checkpoint_error(
-          onebit::detail::message("onebit_save: ", path, " cannot be written"));
+    try {
+      onebit::detail::files::write_file(fresh, [&](std::ostream& out) { o.save(out); });
+      if (std::rename(fresh.c_str(), path) != 0) {
+        throw onebit::detail::files::path_error("writing", path);
+      }
+    } catch (...) {
+      (void)::unlink(fresh.c_str());
+      throw;
     }
   });
 }
@@ -498,6 +498,7 @@ ONEBIT_C onebit_status onebit_save_all(onebit_optimizer* optimizer, const char* 
 }
 ONEBIT_C onebit_status onebit_load_latest(onebit_optimizer* optimizer, const char* root,
                                           std::int64_t* step) {
+  if (step != nullptr) *step = -1;
   return onebit::detail::c_call([&] {
     onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_load_latest");
     onebit::detail::require(root, "onebit_load_latest", "root");
@@ -506,7 +507,7 @@ ONEBIT_C onebit_status onebit_load_latest(onebit_optimizer* optimizer, const cha
         in.read(reinterpret_cast<char*>(p.data()), static_cast<std::streamsize>(p.size_bytes()));
       }
     });
-    if (step != nullptr) *step = found ? static_cast<std::int64_t>(*found) : -1;
+    if (step != nullptr && found) *step = static_cast<std::int64_t>(*found);
   });
 }
 

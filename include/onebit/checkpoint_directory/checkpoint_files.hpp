@@ -3,10 +3,12 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +27,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -33,33 +36,80 @@ namespace onebit::inline v0_1::detail::files {
 
 namespace fs = std::filesystem;
 
+inline constexpr const char* part_suffix = ".part";      ///< of a save that is not complete
+inline constexpr const char* former_suffix = ".former";  ///< of what a save of one step replaces
+
+/// What an error on a path of an unfinished save tells of its directory.
+[[nodiscard, gnu::cold]] inline const char* hint_of(const fs::path& path, int error) {
+  const std::string name = (path / "").string();
+  const bool is_unfinished = name.find(std::string(part_suffix) + "/") != name.npos ||
+                             name.find(std::string(former_suffix) + "/") != name.npos;
+  return is_unfinished && (error == ENOENT || error == EEXIST || error == ENOTEMPTY)
+             ? "; it changed during the save: does another job save under this root?"
+             : "";
+}
+/// What failed on a path, with errno's text where it is not 0.
+[[nodiscard, gnu::cold]] inline checkpoint_error path_error(const char* what, const fs::path& path,
+                                                            int error = errno) {
+  std::string text = message("checkpoint: ", what, " ", path.string(), " failed");
+  if (error != 0) text += ": " + std::generic_category().message(error);
+  return checkpoint_error(text + hint_of(path, error));
+}
+
 /// Throws checkpoint_error unless what was written to the file or directory is on the device.
 [[gnu::cold]] inline void flush_to_device(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool done = fd >= 0 && ::fsync(fd) == 0;
+  const int error = fd >= 0 && ::fsync(fd) == 0 ? 0 : errno;
   if (fd >= 0) ::close(fd);
-  if (!done) throw checkpoint_error(message("checkpoint: flushing ", path.string(), " failed"));
+  if (error != 0) throw path_error("flushing", path, error);
 }
 
-/// What the manifest says of a file.
+/// Writes a file as f(stream) does, and flushes it to the device. Throws checkpoint_error, and what
+/// f throws.
+template <class F>
+void write_file(const fs::path& path, const F& f) {
+  std::ofstream out;
+  errno = 0;
+  try {
+    out.exceptions(std::ios::badbit | std::ios::failbit);  // thrown while errno says why
+    out.open(path, std::ios::binary);
+    f(static_cast<std::ostream&>(out));
+    out.close();
+  } catch (const std::exception&) {
+    if (out) throw;
+    throw path_error("writing", path);
+  }
+  flush_to_device(path);
+}
+
+/// What the manifest says of a file. The digest is no CRC-32C: a file is made of sections that end
+/// in their own, after which a CRC-32C is the same whatever is in them.
 struct file_sum {
   std::uint64_t bytes = 0;
-  std::uint32_t crc = 0;
+  std::uint64_t digest = 0;
   friend bool operator==(const file_sum&, const file_sum&) = default;
 };
 
-[[nodiscard, gnu::cold]] inline std::optional<file_sum> sum_of(const fs::path& path) {
+/// A file to read; not open, where there is none. Any other error says nothing of the file: that
+/// one is passed over, and soon removed, would lose it.
+[[nodiscard, gnu::cold]] inline std::ifstream open_file(const fs::path& path) {
+  errno = 0;
   std::ifstream in(path, std::ios::binary);
+  if (!in && errno != ENOENT) throw path_error("opening", path);
+  return in;
+}
+[[nodiscard, gnu::cold]] inline std::optional<file_sum> sum_of(const fs::path& path) {
+  std::ifstream in = open_file(path);
   if (!in) return std::nullopt;
   std::vector<char> piece(std::size_t{1} << 20U);
-  file_sum sum;
+  digest contents;
+  std::uint64_t bytes = 0;
   while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
-    const auto n = static_cast<std::size_t>(in.gcount());
-    sum.crc = crc32c(piece.data(), n, sum.crc);
-    sum.bytes += n;
+    contents.add(piece.data(), static_cast<std::size_t>(in.gcount()));
+    bytes += static_cast<std::uint64_t>(in.gcount());
   }
   if (in.bad()) return std::nullopt;
-  return sum;
+  return file_sum{bytes, contents.value()};
 }
 
 [[nodiscard]] inline std::string step_name(std::uint64_t step) {
@@ -69,12 +119,15 @@ struct file_sum {
   return "rank-" + std::to_string(rank);
 }
 
+inline constexpr std::uint64_t manifest_format = 2;
+
 [[nodiscard, gnu::cold]] inline std::string manifest_of(std::uint64_t step,
                                                         const std::vector<file_sum>& ranks) {
   std::ostringstream text;
-  text << "onebit checkpoint 1\nstep " << step << "\nranks " << ranks.size() << "\n";
+  text << "onebit checkpoint " << manifest_format << "\nstep " << step << "\nranks " << ranks.size()
+       << "\n";
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    text << "rank " << r << " bytes " << ranks[r].bytes << " crc32c " << ranks[r].crc << "\n";
+    text << "rank " << r << " bytes " << ranks[r].bytes << " digest " << ranks[r].digest << "\n";
   }
   const std::string lines = std::move(text).str();
   return lines + "end " + std::to_string(crc32c(lines.data(), lines.size())) + "\n";
@@ -102,15 +155,16 @@ struct file_sum {
     rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
     return true;
   };
-  std::uint64_t its_step = 0, n = 0;
-  if (!skip("onebit checkpoint 1\nstep ") || !number(its_step) || its_step != step) return {};
+  std::uint64_t format = 0, its_step = 0, n = 0;
+  if (!skip("onebit checkpoint ") || !number(format) || format != manifest_format) return {};
+  if (!skip("\nstep ") || !number(its_step) || its_step != step) return {};
   if (!skip("\nranks ") || !number(n) || n > text.size() || !skip("\n")) return {};
   std::vector<file_sum> ranks;
   for (std::uint64_t r = 0; r < n; ++r) {
     std::uint64_t its_rank = 0;
     file_sum sum;
     if (!skip("rank ") || !number(its_rank) || its_rank != r || !skip(" bytes ") ||
-        !number(sum.bytes) || !skip(" crc32c ") || !number(sum.crc) || !skip("\n")) {
+        !number(sum.bytes) || !skip(" digest ") || !number(sum.digest) || !skip("\n")) {
       return {};
     }
     ranks.push_back(sum);
@@ -120,46 +174,84 @@ struct file_sum {
   if (!skip("end ") || !number(written) || written != lines || rest != "\n") return {};
   return ranks;
 }
+
+/// Where a step's checkpoint is: after a kill between two renames, only the former one is there.
+[[nodiscard, gnu::cold]] inline fs::path place_of(const fs::path& root, std::uint64_t step) {
+  const fs::path whole = root / step_name(step);
+  std::error_code failed;
+  const fs::path former = whole.string() + former_suffix;
+  return !fs::is_directory(whole, failed) && fs::is_directory(former, failed) ? former : whole;
+}
 [[nodiscard, gnu::cold]] inline std::optional<std::vector<file_sum>> manifest_at(
     const fs::path& root, std::uint64_t step) {
-  std::ifstream in(root / step_name(step) / "manifest", std::ios::binary);
+  std::ifstream in = open_file(place_of(root, step) / "manifest");
   return in ? read_manifest(in, step) : std::nullopt;
 }
 
-/// Whether there is a manifest, whole or not: the last to be written, the first to be removed.
-[[nodiscard, gnu::cold]] inline bool has_manifest(const fs::path& root, std::uint64_t step) {
+/// A manifest, whole or not, is the last to be written and the first to be removed.
+enum manifest_state : std::uint64_t { is_absent, is_there, is_of_another_format };
+
+[[nodiscard, gnu::cold]] inline manifest_state state_of_manifest(const fs::path& directory) {
   std::error_code failed;
-  return fs::exists(root / step_name(step) / "manifest", failed) || failed;
+  if (!fs::exists(directory / "manifest", failed) && !failed) return is_absent;
+  std::ifstream in(directory / "manifest", std::ios::binary);
+  std::uint64_t format = 0;
+  in.ignore(sizeof "onebit checkpoint " - 1) >> format;
+  return in && format != manifest_format ? is_of_another_format : is_there;
 }
-[[gnu::cold]] inline void tell_passed_over(const fs::path& directory) {
-  std::fprintf(stderr, "onebit: load_latest: %s is not whole, and is passed over\n",
-               directory.string().c_str());
+[[gnu::cold]] inline void tell_passed_over(const fs::path& directory, const char* why) {
+  std::fprintf(stderr, "onebit: load_latest: %s is %s, and is passed over\n",
+               directory.string().c_str(), why);
 }
 
-/// All directories that are there of steps, newest first: whole or not. What else has such a name
-/// (step-7.tar, a file step-7, step-007) is the user's. Throws where the root cannot be read.
-[[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> all_steps(const fs::path& root) {
-  std::vector<std::uint64_t> steps;
-  if (!fs::exists(root)) return steps;
+/// All directories that are there of steps, newest first, as step and suffix: whole or not. What
+/// else has such a name (step-7.tar, a file step-7, step-007) is the user's. Throws where the root
+/// cannot be read.
+[[nodiscard, gnu::cold]] inline std::vector<std::pair<std::uint64_t, std::string>> all_directories(
+    const fs::path& root) {
+  std::vector<std::pair<std::uint64_t, std::string>> all;
+  if (!fs::exists(root)) return all;
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename().string();
     std::uint64_t step = 0;
     if (name.rfind("step-", 0) != 0) continue;
-    const auto parsed = std::from_chars(name.data() + 5, name.data() + name.size(), step);
+    const char* const end = name.data() + name.size();
+    const auto parsed = std::from_chars(name.data() + 5, end, step);
+    const std::string suffix(parsed.ptr, end);
     std::error_code failed;
-    if (parsed.ec != std::errc() || step_name(step) != name) continue;
-    if (entry.is_directory(failed)) steps.push_back(step);
+    if (parsed.ec != std::errc() || step_name(step) + suffix != name) continue;
+    if (!suffix.empty() && suffix != part_suffix && suffix != former_suffix) continue;
+    if (entry.is_directory(failed)) all.emplace_back(step, suffix);
   }
-  std::sort(steps.begin(), steps.end(), std::greater<>());
+  std::sort(all.begin(), all.end(), std::greater<>());
+  return all;
+}
+/// The steps of which there is a checkpoint, whole or not, newest first.
+[[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> all_steps(const fs::path& root) {
+  std::vector<std::uint64_t> steps;
+  for (const auto& [step, suffix] : all_directories(root)) {
+    if (suffix != part_suffix && (steps.empty() || steps.back() != step)) steps.push_back(step);
+  }
   return steps;
 }
 
-[[gnu::cold]] inline void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw checkpoint_error(message("checkpoint: writing ", path.string(), " failed"));
-  flush_to_device(path);
+/// The manifest goes first: what is half removed is no checkpoint.
+[[gnu::cold]] inline void remove_checkpoint(const fs::path& directory) {
+  fs::remove(directory / "manifest");
+  fs::remove_all(directory);
+}
+/// Ends what saves that failed or were killed have begun: what they wrote goes, and a former
+/// checkpoint that nothing has replaced gets its name back.
+[[gnu::cold]] inline void clear_unfinished(const fs::path& root) {
+  for (const auto& [step, suffix] : all_directories(root)) {
+    if (suffix.empty()) continue;
+    const fs::path whole = root / step_name(step), other = whole.string() + suffix;
+    if (suffix == former_suffix && !fs::is_directory(whole)) {
+      fs::rename(other, whole);
+    } else {
+      remove_checkpoint(other);
+    }
+  }
 }
 
 /// What every rank says. Collective.
@@ -172,19 +264,25 @@ std::vector<std::array<std::uint64_t, 3>> tell_all(Optimizer& o,
 }
 /// Runs f on this rank; collective: throws on all when it threw on one.
 template <class Optimizer, class F>
-std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* what, const F& f) {
+std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* what,
+                                                   const fs::path& root, const F& f) {
   std::string failure;
-  std::array<std::uint64_t, 3> mine{1, 0, 0};  // that it went well, and what f has to tell
+  std::array<std::uint64_t, 3> mine{0, 0, 0};  // that it went well, and what f has to tell
   try {
     f(mine[1], mine[2]);
+    mine[0] = 1;
+  } catch (const fs::filesystem_error& e) {
+    failure = message("checkpoint: ", e.what(), hint_of(e.path1(), e.code().value()));
   } catch (const std::exception& e) {
     failure = e.what();
-    mine[0] = 0;
   }
   auto all = tell_all(o, mine);
   if (!failure.empty()) throw checkpoint_error(failure);
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r][0] == 0) throw checkpoint_error(message(what, ": failed on rank ", r));
+    if (all[r][0] == 0) {
+      throw checkpoint_error(
+          message(what, ": failed on rank ", r, ", which says why, under ", root.string()));
+    }
   }
   return all;
 }
@@ -220,23 +318,26 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
 /// @verbatim
 ///   <root>/step-<n>/rank-<r>     one file per rank: 8 bytes, the length of the trainer's part; the
 ///                                trainer's part; the optimizer's
-///   <root>/step-<n>/manifest     text: for each rank's file its bytes and their CRC-32C; written
-///                                last, and sealed by a CRC-32C of its own lines
+///   <root>/step-<n>/manifest     text: for each rank's file its bytes and their 64-bit digest;
+///                                written last, and sealed by a CRC-32C of its own lines
 /// @endverbatim
 ///
-/// A directory is written as step-<n>.part, every file of it flushed to the device, and renamed.
-/// The root must be one directory for all ranks. POSIX.
+/// A directory is written as step-<n>.part, every file of it flushed to the device, and renamed. A
+/// checkpoint of the same step that is there is renamed to step-<n>.former before, and removed
+/// after. The root must be one directory for all ranks, and of one job. POSIX.
 namespace onebit::inline v0_1 {
 
 /// How many checkpoints `save_all` leaves.
 inline constexpr int default_kept_checkpoints = 2;
 
 /// Saves all ranks under `root`. `write_own(out)` writes what the trainer needs on this rank: its
-/// parameters, at least. Of the checkpoints of earlier steps the newest are left, `keep` with this
-/// one; those of later steps go: they are of a run that was taken back, or damaged.
+/// parameters, at least; `out` throws where writing fails. Of the checkpoints of earlier steps the
+/// newest are left, `keep` with this one; those of later steps go: they are of a run that was taken
+/// back, or damaged. What saves that were killed have left under `root` goes before.
 ///
-/// Collective. Throws checkpoint_error on all ranks when one fails; older checkpoints are then as
-/// they were.
+/// Cost: each rank writes its file, flushes it and reads it back. Collective. Throws
+/// checkpoint_error on all ranks when one fails, with the path and the system's reason on that
+/// rank; what this save wrote is then removed, and older checkpoints are as they were.
 template <class Optimizer, class WriteOwn>
 void save_all(Optimizer& optimizer, const std::filesystem::path& root, const WriteOwn& write_own,
               int keep = default_kept_checkpoints) {
@@ -246,76 +347,74 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
     throw invalid_input(detail::message("save_all: keep is ", keep, "; must be at least 1"));
   }
   const std::uint64_t step = optimizer.steps();
-  const fs::path whole = root / files::step_name(step), part = whole.string() + ".part";
+  const fs::path whole = root / files::step_name(step), part = whole.string() + files::part_suffix;
   const auto rank = static_cast<std::size_t>(optimizer.rank());
-  (void)files::together(optimizer, "save_all", [&](auto&, auto&) {
-    if (rank != 0) return;
-    fs::create_directories(root);
-    fs::remove_all(part);
-    fs::create_directory(part);
-  });
-  const auto written = files::together(optimizer, "save_all", [&](auto& bytes, auto& crc) {
-    const fs::path file = part / files::rank_name(rank);
-    {
-      std::ofstream out(file, std::ios::binary);
-      std::uint64_t length = 0;
-      out.write(reinterpret_cast<const char*>(&length), sizeof length);
-      write_own(static_cast<std::ostream&>(out));
-      length = static_cast<std::uint64_t>(out.tellp()) - sizeof length;
-      optimizer.save(out);
-      out.seekp(0);
-      out.write(reinterpret_cast<const char*>(&length), sizeof length);
-      out.close();
-      if (!out) {
-        throw checkpoint_error(detail::message("checkpoint: writing ", file.string(), " failed"));
+  try {
+    (void)files::together(optimizer, "save_all", root, [&](auto&, auto&) {
+      if (rank != 0) return;
+      fs::create_directories(root);
+      files::clear_unfinished(root);
+      if (::mkdir(part.c_str(), 0777) != 0) throw files::path_error("creating", part);
+    });
+    const auto written = files::together(optimizer, "save_all", root, [&](auto& bytes, auto& sum) {
+      const fs::path file = part / files::rank_name(rank);
+      files::write_file(file, [&](std::ostream& out) {
+        std::uint64_t length = 0;
+        out.write(reinterpret_cast<const char*>(&length), sizeof length);
+        write_own(out);
+        length = static_cast<std::uint64_t>(out.tellp()) - sizeof length;
+        optimizer.save(out);
+        out.seekp(0);
+        out.write(reinterpret_cast<const char*>(&length), sizeof length);
+      });
+      const auto found = files::sum_of(file);
+      if (!found) throw files::path_error("reading back", file);
+      bytes = found->bytes;
+      sum = found->digest;
+    });
+    (void)files::together(optimizer, "save_all", root, [&](auto&, auto&) {
+      if (rank != 0) return;
+      std::vector<files::file_sum> sums;
+      for (const auto& told : written) sums.push_back({told[1], told[2]});
+      files::write_file(part / "manifest",
+                        [&](std::ostream& out) { out << files::manifest_of(step, sums); });
+      files::flush_to_device(part);
+      if (fs::is_directory(whole)) fs::rename(whole, whole.string() + files::former_suffix);
+      fs::rename(part, whole);
+      files::flush_to_device(root);
+      files::clear_unfinished(root);
+      int n_kept = 0;
+      for (const std::uint64_t other : files::all_steps(root)) {
+        const fs::path directory = root / files::step_name(other);
+        const bool has_manifest = files::state_of_manifest(directory) != files::is_absent;
+        if (other <= step && n_kept < keep && has_manifest) {
+          ++n_kept;
+        } else {
+          files::remove_checkpoint(directory);
+        }
       }
+    });
+  } catch (...) {
+    try {
+      if (rank == 0) files::clear_unfinished(root);
+    } catch (const std::exception&) {  // the next save tries again, and tells
     }
-    files::flush_to_device(file);
-    const auto sum = files::sum_of(file);
-    if (!sum) {
-      throw checkpoint_error(
-          detail::message("checkpoint: ", file.string(), " cannot be read back"));
-    }
-    bytes = sum->bytes;
-    crc = sum->crc;
-  });
-  (void)files::together(optimizer, "save_all", [&](auto&, auto&) {
-    if (rank != 0) return;
-    std::vector<files::file_sum> sums;
-    for (const auto& told : written) {
-      sums.push_back({told[1], static_cast<std::uint32_t>(told[2])});
-    }
-    files::write_text(part / "manifest", files::manifest_of(step, sums));
-    files::flush_to_device(part);
-    const fs::path former = whole.string() + ".former";
-    fs::remove_all(former);
-    if (fs::exists(whole)) fs::rename(whole, former);
-    fs::rename(part, whole);
-    files::flush_to_device(root);
-    fs::remove_all(former);
-    int n_kept = 0;
-    for (const std::uint64_t other : files::all_steps(root)) {
-      if (other <= step && n_kept < keep) {
-        ++n_kept;
-        continue;
-      }
-      // its manifest goes first: what is half removed is no checkpoint
-      fs::remove(root / files::step_name(other) / "manifest");
-      fs::remove_all(root / files::step_name(other));
-    }
-  });
+    throw;
+  }
 }
 
 /// Loads the newest checkpoint under `root` of which all files are whole: `read_own(in)` reads what
 /// `write_own` wrote, then the optimizer is loaded. The step that it is of; nothing, where there is
 /// no checkpoint: then nothing has changed. Rank 0 tells on stderr of those that it passed over. A
 /// job of another number of ranks goes on (optimizer::load_old_job), where
-/// its rule can: rank r's trainer reads what rank r mod the old number wrote.
+/// its rule can: rank r's trainer reads what rank r mod the old number wrote. Under `root` nothing
+/// is written: it may be read-only.
 ///
+/// Cost: the ranks read all files of the checkpoint once, and each rank then its own.
 /// Collective. Throws checkpoint_error on all ranks when there are checkpoints, and none is whole:
 /// a job that started anew would soon remove them. And when a whole one does not fit
-/// (optimizer::load says why), or memory fails; `read_own` may have changed its part then, the
-/// optimizer has not.
+/// (optimizer::load says why), a file cannot be opened, or memory fails; `read_own` may have
+/// changed its part then, the optimizer has not.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
                                          const ReadOwn& read_own,
@@ -326,7 +425,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   const auto n_ranks = static_cast<std::size_t>(optimizer.size());
   std::vector<std::uint64_t> steps;
   std::string passed_over;
-  (void)files::together(optimizer, "load_latest", [&](auto&, auto&) {
+  (void)files::together(optimizer, "load_latest", root, [&](auto&, auto&) {
     if (rank == 0) steps = files::all_steps(root);
   });
   for (std::size_t i = 0;; ++i) {
@@ -340,24 +439,29 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
                           passed_over, "; repair one, or move them away to start from nothing"));
     }
     const std::uint64_t step = told[0][1];
-    const auto directory = root / files::step_name(step);
+    const auto directory = files::place_of(root, step);
     std::size_t n_files = 0;
-    const auto looked = files::together(optimizer, "load_latest", [&](auto& whole, auto& there) {
-      // what is not whole throws nothing; a failed allocation does, and says nothing of the files
-      const auto manifest = files::manifest_at(root, step);
-      n_files = manifest ? manifest->size() : 0;
-      there = files::has_manifest(root, step) ? 1 : 0;
-      whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks) ? 1 : 0;
-    });
+    const auto looked =
+        files::together(optimizer, "load_latest", root, [&](auto& whole, auto& there) {
+          // what is not whole throws nothing; a failed allocation does, and says nothing of the
+          // files
+          const auto manifest = files::manifest_at(root, step);
+          n_files = manifest ? manifest->size() : 0;
+          there = files::state_of_manifest(directory);
+          whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks) ? 1 : 0;
+        });
     const auto is_whole = [](const news& one) { return one[1] != 0; };
     if (!std::all_of(looked.begin(), looked.end(), is_whole)) {
-      if (looked[0][2] == 0) continue;  // half removed: it is no checkpoint
-      passed_over += (passed_over.empty() ? "" : ", ") + files::step_name(step);
-      if (rank == 0) files::tell_passed_over(directory);
+      if (looked[0][2] == files::is_absent) continue;  // half removed: it is no checkpoint
+      const bool is_foreign = looked[0][2] == files::is_of_another_format;
+      passed_over += (passed_over.empty() ? "" : ", ") + files::step_name(step) +
+                     (is_foreign ? " (of another format)" : "");
+      if (rank == 0)
+        files::tell_passed_over(directory, is_foreign ? "of another format" : "not whole");
       continue;
     }
     std::unique_ptr<std::ifstream> in;
-    (void)files::together(optimizer, "load_latest", [&](auto&, auto&) {
+    (void)files::together(optimizer, "load_latest", root, [&](auto&, auto&) {
       in = files::open_rank(directory, rank % n_files, false);
       read_own(static_cast<std::istream&>(*in));
       in = files::open_rank(directory, rank % n_files, true);
