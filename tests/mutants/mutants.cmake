@@ -101,8 +101,8 @@ mutant("rest() is ignored" onebit/step/tensors.hpp
   [==[const bool rests = flat::options[g].rests || resting[t] != 0;]==]
   [==[const bool rests = flat::options[g].rests || (!PLANTED && resting[t] != 0);]==])
 mutant("what was announced in the step before still counts" onebit/step/step.hpp
-  [==[e.announced[t] = e.tensors.entries[t].rests;]==]
-  [==[e.announced[t] = e.tensors.entries[t].rests || (PLANTED && e.announced[t] != 0);]==])
+  [==[e.announced[t] = e.tensors.entries[t].rests ? e.rests : 0;]==]
+  [==[e.announced[t] = e.tensors.entries[t].rests || (PLANTED && e.announced[t] != 0) ? e.rests : 0;]==])
 mutant("a skipped step counts for the bias of the moments" onebit/core/step_state.hpp
   [==[const bool is_done = now->skip == 0 || local;]==]
   [==[const bool is_done = now->skip == 0 || local || PLANTED;]==])
@@ -170,5 +170,20 @@ mutant("a large gradient is not bounded" onebit/rule/following.hpp
   [==[return L::fma(g, L::set(0.0F), L::bound(x, longest));]==]
   [==[return PLANTED ? x : L::fma(g, L::set(0.0F), L::bound(x, longest));]==])
 mutant("its bound is that of the mean gradient" onebit/rule/following.hpp
-  [==[const double most = 1 / detail::product(root, mean_parts[t.tensor]);]==]
-  [==[const double most = 1 / detail::product(root, PLANTED ? 1 : mean_parts[t.tensor]);]==])
+  [==[const double most = 1 / detail::product(root, static_cast<double>(mean_parts[t.tensor]));]==]
+  [==[const double most = 1 / detail::product(root, static_cast<double>(PLANTED ? 1 : mean_parts[t.tensor]));]==])
+
+# -- what trainers do wrong: 47 to 50 ------------------------------------------------------------
+
+mutant("a veto of another rank does not count where gradients are averaged" onebit/step/step.hpp
+  [==[for (const std::uint32_t one : all) vetoed |= one;]==]
+  [==[for (const std::uint32_t one : all) vetoed |= PLANTED ? 0U : one;]==])
+mutant("options of groups are not restored" onebit/step/tensors.hpp
+  [==[for (std::size_t g = 0; g < saved.size(); ++g) set_group(g, saved[g].options(), rule, {});]==]
+  [==[for (std::size_t g = PLANTED ? saved.size() : 0; g < saved.size(); ++g) set_group(g, saved[g].options(), rule, {});]==])
+mutant("a number that one rank was told differently is said of the others" onebit/step/agreement.hpp
+  [==[while (said[odd] == said[most.first]) ++odd;]==]
+  [==[while ((said[odd] == said[most.first]) != PLANTED) ++odd;]==])
+mutant("a run that skips on and on is not told" onebit/step/state.hpp
+  [==[if (now.n_skipped_in_row < next_warning || warn == nullptr) return;]==]
+  [==[if (now.n_skipped_in_row < next_warning || warn == nullptr || PLANTED) return;]==])
