@@ -73,7 +73,8 @@ struct script {
   std::vector<std::uint64_t> bad{};
   float loss_scale = 1;
   std::vector<std::size_t> sizes = odd_sizes;
-  bool zeros = true;  ///< every 17th gradient is 0: elements that sleep
+  bool zeros = true;         ///< every 17th gradient is 0: elements that sleep
+  bool sets_masters = true;  ///< false: they start at 0, which no parameter is
 
   [[nodiscard]] std::size_t total() const {
     return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
@@ -123,6 +124,7 @@ class model {
     auto memory = device.memory();
     memory.copy(params_.data(), rounded.data(), params_.bytes());
     memory.copy(source_.data(), all.data(), source_.bytes());
+    if (!s.sets_masters) std::fill(x.begin(), x.end(), 0.0F);
     memory.copy(master_.data(), x.data(), master_.bytes());
     memory.wait();
   }

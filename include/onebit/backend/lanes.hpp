@@ -163,6 +163,13 @@ struct portable_lanes : host_lanes {
   ONEBIT_PORTABLE static void store_as(T* p, const value& v, std::uint32_t n) {
     narrow(p, v.lane, n);
   }
+  /// a where it rounds to b, a value of T; b where not. Of NaN b.
+  template <Storable T>
+  ONEBIT_PORTABLE static value unrounded(const value& a, const value& b) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = onebit::unrounded<T>(a.lane[l], b.lane[l]);
+    return r;
+  }
   ONEBIT_PORTABLE static value add(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] + b.lane[l];

@@ -126,6 +126,12 @@ ONEBIT_HD constexpr T from_float(float x) {
   }
 }
 
+/// x where it rounds to y, a value of T; y where not. Of NaN y.
+template <Storable T>
+ONEBIT_HD constexpr float unrounded(float x, float y) {
+  return to_float(from_float<T>(x)) == y ? x : y;
+}
+
 // -- memory whose type is known at run time ------------------------------------------------------
 
 /// Stands for any element type, where each tensor says which: tensors of several types in one

@@ -86,12 +86,15 @@ struct view_of_elements<T> {
 ///
 /// `P` and `G` are float, bf16 or fp16 (element_types.hpp), or both any_element: any of them, in
 /// each tensor another. With 2-byte parameters `master` may hold them in float: steps then act on
-/// it, and `params` receives its rounding. Without it, each step rounds.
+/// it, and `params` receives its rounding. Without it, each step rounds. A master counts while it
+/// rounds to its parameter: where it does not, because nobody has set it, or other weights were
+/// loaded, the next step takes the parameter, and the master becomes what it makes of that.
+/// (Exchanges of 0/1 Adam start from its anchor: they read neither.)
 template <class P = float, class G = P>
 struct tensor {
   typename detail::view_of_elements<P>::type params;  ///< changed by each step
   typename detail::view_of_elements<G>::type grads;   ///< of this rank, read by each step
-  memory_view<float> master{};                        ///< empty, or params in float
+  memory_view<float> master{};                        ///< empty, or params in float; see above
 };
 
 /// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is
@@ -186,9 +189,22 @@ ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::ui
   store_elements<L>(static_cast<fp16*>(first.p), k, n, v);
 }
 
+/// A master, where it rounds to its parameter; else that.
+template <class L, class T>
+ONEBIT_HD typename L::value exact_of(const T*, const typename L::value& master,
+                                      const typename L::value& param) {
+  return L::template unrounded<std::remove_const_t<T>>(master, param);
+}
+template <class L>
+ONEBIT_HD typename L::value exact_of(const any_pointer& of, const typename L::value& master,
+                                      const typename L::value& param) {
+  if (of.type == element_type::of_bf16) return L::template unrounded<bf16>(master, param);
+  return L::template unrounded<fp16>(master, param);
+}
+
 }  // namespace detail
 
-/// The parameters of a tile: the master copy where there is one, and its rounding.
+/// The parameters of a tile, or their masters, where these round to them.
 template <class L, class P>
 struct parameters_of {
   pointer_to<P> first;
@@ -202,12 +218,14 @@ struct parameters_of {
         n(t.n) {}
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
+    const auto x = detail::load_elements<L>(pointer_to<const P>(first), k, n);
     if constexpr (!std::is_same_v<P, float>) {
       if (master != nullptr) {
-        return detail::load_elements<L>(static_cast<const float*>(master), k, n);
+        const float* const exact = master;
+        return detail::exact_of<L>(first, detail::load_elements<L>(exact, k, n), x);
       }
     }
-    return detail::load_elements<L>(pointer_to<const P>(first), k, n);
+    return x;
   }
   ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
     if constexpr (!std::is_same_v<P, float>) {

@@ -60,6 +60,12 @@ struct wide_lanes {
   ONEBIT_HD static void store_as(T* p, const value& v, std::uint32_t) {
     for (unsigned j = 0; j < N; ++j) L::store_as(p + 32 * j, v.word[j], 32);
   }
+  template <Storable T>
+  ONEBIT_HD static value unrounded(const value& a, const value& b) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::template unrounded<T>(a.word[j], b.word[j]);
+    return r;
+  }
 
   ONEBIT_HD static value set(float x) {
     value r;
