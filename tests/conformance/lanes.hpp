@@ -86,13 +86,29 @@ enum operation : std::size_t {
   op_add_mul,  // the same with the product last
   op_mul_sub,  // a b - c
   op_sub_mul,  // c - a b
-  op_dot,      // a loop of add(sum, mul(a, b)) over three products
+  op_stochastic,
+  op_dot,  // a loop of add(sum, mul(a, b)) over three products
   n_operations
 };
-inline constexpr const char* names[n_operations] = {
-    "set",  "load",        "add",         "sub",         "mul",         "div",
-    "max",  "sqrt",        "abs",         "fma",         "select",      "with_sign",
-    "keep", "add(mul, c)", "add(c, mul)", "sub(mul, c)", "sub(c, mul)", "sum of products"};
+inline constexpr const char* names[n_operations] = {"set",
+                                                    "load",
+                                                    "add",
+                                                    "sub",
+                                                    "mul",
+                                                    "div",
+                                                    "max",
+                                                    "sqrt",
+                                                    "abs",
+                                                    "fma",
+                                                    "select",
+                                                    "with_sign",
+                                                    "keep",
+                                                    "add(mul, c)",
+                                                    "add(c, mul)",
+                                                    "sub(mul, c)",
+                                                    "sub(c, mul)",
+                                                    "stochastic_bf16",
+                                                    "sum of products"};
 
 struct every_operation {
   const float *a, *b, *c;
@@ -123,6 +139,7 @@ struct every_operation {
     put<L>(op_select, w, L::select(mask, x, y));
     put<L>(op_with_sign, w, L::with_sign(mask, x));
     put<L>(op_keep, w, L::keep(mask, x));
+    put<L>(op_stochastic, w, L::stochastic_bf16(x, static_cast<std::uint32_t>(32 * w)));
     put<L>(op_mul_add, w, L::add(L::mul(x, y), z));
     put<L>(op_add_mul, w, L::add(z, L::mul(x, y)));
     put<L>(op_mul_sub, w, L::sub(L::mul(x, y), z));

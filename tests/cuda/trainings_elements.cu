@@ -24,6 +24,10 @@ TEST_CASE("cuda elements: bf16") {
   const script unset{.loss_scale = 1024, .sets_masters = false};
   check_same_bits<cuda_device, bf16>("masters at 0", 2, one_bit_adam, unset, true);
   check_same_bits<cuda_device, bf16>("no master", 2, one_bit_adam, s, false);
+  const script stochastic{.loss_scale = 1024, .stochastic_rounding = true};
+  check_same_bits<cuda_device, bf16>("stochastic rounding", 2, one_bit_adam, stochastic);
+  check_same_bits<cuda_device, bf16>("stochastic rounding, zero_one_adam", 2,
+                                     zero_one_adam_with(exchange), stochastic);
   check_same_bits<cuda_device, bf16>("one rank", 1, one_bit_adam, s, true);
   check_same_bits<cuda_device, float, bf16>("gradients alone", 2, one_bit_adam, s);
   check_same_bits<cuda_device, bf16>("zero_one_adam", 2, zero_one_adam_with(exchange), s, true);

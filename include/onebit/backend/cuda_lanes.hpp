@@ -188,6 +188,9 @@ struct warp_lanes {
   ONEBIT_HD static value unrounded(value a, value b) {
     return onebit::unrounded<T>(a, b);
   }
+  ONEBIT_HD static value stochastic_bf16(value a, std::uint32_t key) {
+    return onebit::stochastic_bf16(a, key + Warp::lane());
+  }
 
   ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }
   ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }

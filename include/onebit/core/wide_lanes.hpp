@@ -66,6 +66,11 @@ struct wide_lanes {
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::template unrounded<T>(a.word[j], b.word[j]);
     return r;
   }
+  ONEBIT_HD static value stochastic_bf16(const value& a, std::uint32_t key) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::stochastic_bf16(a.word[j], key + 32 * j);
+    return r;
+  }
 
   ONEBIT_HD static value set(float x) {
     value r;

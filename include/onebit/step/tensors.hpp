@@ -82,6 +82,26 @@ struct tensor_sizes {
   }
 }
 
+/// Where elements lie, and of which type they are.
+template <class Pointer>
+[[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
+  return with_type(pointer, [](const auto* p) {
+    return std::pair<const void*, element_type>(p, type_of<std::remove_cvref_t<decltype(*p)>>);
+  });
+}
+
+/// Throws invalid_input unless a tensor of a group that rounds stochastically can.
+[[gnu::cold]] inline void check_rounding(std::size_t g, std::size_t t, element_type type,
+                                         bool has_master, const std::string& where) {
+  if (type == element_type::of_bf16 && !has_master) return;
+  throw invalid_input(message(
+      "optimizer: group ", g, " has stochastic_rounding, but its tensor ", t, " is ",
+      type == element_type::of_bf16   ? "bf16 with masters, which lose nothing; give no masters"
+      : type == element_type::of_fp16 ? "fp16; give masters"
+                                      : "float, which needs none",
+      ", or put it into a group without", where));
+}
+
 /// Throws invalid_input for memory that is not there, or that no element can start at.
 [[gnu::cold]] inline void check_address(const memory_range& r, std::size_t bytes_each,
                                         const std::string& where) {
@@ -145,7 +165,7 @@ template <class P, class G>
   std::size_t t = 0;
   for (std::size_t g = 0; g < flat.group_ends.size(); ++g) {
     const group_options& o = flat.options[g];
-    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests, o.stochastic_rounding};
     for (; t < flat.group_ends[g]; ++t) {
       const tensor_entry<P, G>& x = flat.entries[t];
       const std::size_t n = flat.sizes[t];
@@ -200,6 +220,11 @@ struct tensor_table : detail::flat_tensors<P, G> {
           o.own.eps.value_or(of.eps)};
     if (o.own.any()) validate(name.c_str(), of, where);
     const std::size_t first = first_of(g), end = flat::group_ends[g];
+    for (std::size_t t = first; t < end && o.stochastic_rounding; ++t) {
+      const auto& x = flat::entries[t];
+      detail::check_rounding(g, t - first, detail::place_of(x.params).second, x.master != nullptr,
+                             where);
+    }
     if (built && first < end && of.eps != host_options[first].of.eps) {
       throw invalid_input(name +
                           " gets another eps; a frozen v holds it, and checkpoints compare " +
@@ -208,6 +233,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     for (std::size_t t = first; t < end; ++t) {
       flat::entries[t].lr_factor = o.lr_factor;
       flat::entries[t].weight_decay = o.weight_decay;
+      flat::entries[t].stochastic_rounding = o.stochastic_rounding;
       host_options[t].of = of;
     }
     flat::options[g] = o;
@@ -264,6 +290,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
       if (first_of(g) == flat::group_ends[g]) continue;
       d.add(flat::options[g].lr_factor);
       d.add(flat::options[g].weight_decay);
+      d.add(flat::options[g].stochastic_rounding);
       const moments& of = host_options[first_of(g)].of;
       d.add(of.beta1);
       d.add(of.beta2);
@@ -323,14 +350,6 @@ struct tensor_table : detail::flat_tensors<P, G> {
 }  // namespace onebit::inline v0_1
 
 namespace onebit::inline v0_1::detail {
-
-/// Where elements lie, and of which type they are.
-template <class Pointer>
-[[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
-  return with_type(pointer, [](const auto* p) {
-    return std::pair<const void*, element_type>(p, type_of<std::remove_cvref_t<decltype(*p)>>);
-  });
-}
 
 /// The trainer's memory is where `groups` says now: `tensors`, a tensor_table, looks there from the
 /// next step on. Numbers of groups, of tensors and of their elements must be what they were;
