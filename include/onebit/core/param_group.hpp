@@ -237,14 +237,14 @@ struct parameters_of {
         key(stochastic ? mixed(now->number + 1) + static_cast<std::uint32_t>(t.word * 32) : 0) {}
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    const auto x = detail::load_elements<L>(pointer_to<const P>(first), k, n);
+    const pointer_to<const P> at(first);
     if constexpr (!std::is_same_v<P, float>) {
       if (master != nullptr) {
-        const float* const exact = master;
-        return detail::exact_of<L>(first, detail::load_elements<L>(exact, k, n), x);
+        const auto exact = detail::load_elements<L>(static_cast<const float*>(master), k, n);
+        return detail::exact_of<L>(first, exact, detail::load_elements<L>(at, k, n));
       }
     }
-    return x;
+    return detail::load_elements<L>(at, k, n);
   }
   ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
     if constexpr (!std::is_same_v<P, float>) {
