@@ -53,6 +53,7 @@ template <class P, class G>
     add("beta1", g.own.beta1);
     add("beta2", g.own.beta2);
     add("eps", g.own.eps);
+    if (g.stochastic_rounding) text += ", stochastic_rounding";
     text += g.rests ? ", rests]" : "]";
   }
   return text;

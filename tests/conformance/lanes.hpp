@@ -86,13 +86,29 @@ enum operation : std::size_t {
   op_add_mul,  // the same with the product last
   op_mul_sub,  // a b - c
   op_sub_mul,  // c - a b
-  op_dot,      // a loop of add(sum, mul(a, b)) over three products
+  op_stochastic,
+  op_dot,  // a loop of add(sum, mul(a, b)) over three products
   n_operations
 };
-inline constexpr const char* names[n_operations] = {
-    "set",  "load",        "add",         "sub",         "mul",         "div",
-    "max",  "sqrt",        "abs",         "fma",         "select",      "with_sign",
-    "keep", "add(mul, c)", "add(c, mul)", "sub(mul, c)", "sub(c, mul)", "sum of products"};
+inline constexpr const char* names[n_operations] = {"set",
+                                                    "load",
+                                                    "add",
+                                                    "sub",
+                                                    "mul",
+                                                    "div",
+                                                    "max",
+                                                    "sqrt",
+                                                    "abs",
+                                                    "fma",
+                                                    "select",
+                                                    "with_sign",
+                                                    "keep",
+                                                    "add(mul, c)",
+                                                    "add(c, mul)",
+                                                    "sub(mul, c)",
+                                                    "sub(c, mul)",
+                                                    "stochastic_bf16",
+                                                    "sum of products"};
 
 struct every_operation {
   const float *a, *b, *c;
@@ -123,6 +139,7 @@ struct every_operation {
     put<L>(op_select, w, L::select(mask, x, y));
     put<L>(op_with_sign, w, L::with_sign(mask, x));
     put<L>(op_keep, w, L::keep(mask, x));
+    put<L>(op_stochastic, w, L::stochastic_bf16(x, static_cast<std::uint32_t>(32 * w)));
     put<L>(op_mul_add, w, L::add(L::mul(x, y), z));
     put<L>(op_add_mul, w, L::add(z, L::mul(x, y)));
     put<L>(op_mul_sub, w, L::sub(L::mul(x, y), z));
@@ -216,19 +233,22 @@ std::tuple<std::vector<double>, std::vector<std::uint64_t>, flat> run_sums(
   return {downloaded(backend, out), downloaded(backend, totals), downloaded(backend, tops)};
 }
 
-/// Word i / 33 of both arrays, its first i % 33 elements, converted there and back.
+/// Word i / 33 of both arrays, its first i % 33 elements, converted there and back; and of the
+/// whole word what belongs to its rounding.
 template <class T>
 struct elements {
   const T* narrow_in;
-  const float* wide_in;
-  float* wide_out;
+  const float *wide_in, *near_in;
+  float *wide_out, *unrounded_out;
   T* narrow_out;
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const std::size_t word = i / 33;
     const auto n = static_cast<std::uint32_t>(i % 33);
     L::store(wide_out + 32 * i, L::load_as(narrow_in + 32 * word, n));
-    L::store_as(narrow_out + 32 * i, L::load(wide_in + 32 * word), n);
+    const auto x = L::load(wide_in + 32 * word), near = L::load(near_in + 32 * word);
+    L::store_as(narrow_out + 32 * i, x, n);
+    L::store(unrounded_out + 32 * i, L::template unrounded<T>(x, near));
   }
 };
 
@@ -254,27 +274,36 @@ inline flat rounding_cases() {
 }
 
 template <class T, class B>
-std::pair<flat, std::vector<T>> run_elements(B backend) {
+std::tuple<flat, flat, std::vector<T>> run_elements(B backend) {
   const flat wide = rounding_cases();
+  flat near;
   std::vector<T> narrow;
   for (std::size_t i = 0; i < wide.size(); ++i) {
     narrow.push_back(onebit::from_float<T>(wide[i]));
+    near.push_back(onebit::to_float(narrow.back()));
+    if (i % 3 == 0) near.back() *= 1.5F;  // of another
     if constexpr (sizeof(T) == 2) narrow.back().bits = static_cast<std::uint16_t>(i * 13);
   }
   const std::size_t n = wide.size() / 32 * 33;
   const auto w = uploaded(backend, wide);
   const auto v = uploaded(backend, narrow);
+  const auto of = uploaded(backend, near);
   auto wide_out = backend.template make_buffer<float>(32 * n);
+  auto unrounded_out = backend.template make_buffer<float>(32 * n);
   auto narrow_out = backend.template make_buffer<T>(32 * n);
-  backend.launch(n, elements<T>{v.data(), w.data(), wide_out.data(), narrow_out.data()});
-  return {downloaded(backend, wide_out), downloaded(backend, narrow_out)};
+  backend.launch(n, elements<T>{v.data(), w.data(), of.data(), wide_out.data(),
+                                unrounded_out.data(), narrow_out.data()});
+  return {downloaded(backend, wide_out), downloaded(backend, unrounded_out),
+          downloaded(backend, narrow_out)};
 }
 
 template <class T, class B>
 void check_elements(B backend) {
-  const auto [wide, narrow] = run_elements<T>(backend);
-  const auto [wide_host, narrow_host] = run_elements<T>(onebit::host(1, onebit::isa::scalar));
+  const auto [wide, unrounded, narrow] = run_elements<T>(backend);
+  const auto [wide_host, unrounded_host, narrow_host] =
+      run_elements<T>(onebit::host(1, onebit::isa::scalar));
   CHECK(first_difference(wide, wide_host) == none);  // the bits of NaN too
+  CHECK(first_difference(unrounded, unrounded_host) == none);
   CHECK(std::memcmp(narrow.data(), narrow_host.data(), narrow.size() * sizeof(T)) == 0);
 }
 

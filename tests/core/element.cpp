@@ -93,6 +93,33 @@ TEST_CASE("element: bf16, every pattern and every rounding between two") { check
 
 TEST_CASE("element: fp16, every pattern and every rounding between two") { check_format<fp16>(5); }
 
+TEST_CASE("element: stochastic rounding goes to either neighbour, and the mean stays") {
+  constexpr std::uint32_t n = 1U << 16U;
+  for (const float x : {1.001F, -0.3337F, 3e38F, 1e-40F, 0.5F + 0x1p-20F, 5e-39F}) {
+    const std::uint32_t below = bits_of(x) & 0xFFFF0000U, above = below + 0x10000U;
+    const double part = (bits_of(x) - below) / 65536.0;
+    std::uint32_t n_above = 0, n_others = 0;
+    for (std::uint32_t key = 0; key < n; ++key) {
+      const std::uint32_t r = bits_of(onebit::stochastic_bf16(x, key));
+      n_above += r == above;
+      n_others += r != above && r != below;
+    }
+    CHECK(n_others == 0);
+    CHECK(std::fabs(n_above / double{n} - part) < 4 * std::sqrt(part * (1 - part) / n));
+  }
+  const float most = float_of(0x7F7F0000U), inf = std::numeric_limits<float>::infinity();
+  std::uint32_t n_changed = 0, n_infinite = 0;
+  for (std::uint32_t key = 0; key < n; ++key) {
+    for (const float x : {0.0F, -0.0F, 1.0F, -2.5F, most, -most, inf, float_of(0x7F7F7FFFU),
+                          float_of(0x7F7FFFFFU), float_of(0x7FC00001U)}) {
+      n_changed += bits_of(onebit::stochastic_bf16(x, key)) != bits_of(x);
+    }
+    n_infinite += std::isinf(onebit::stochastic_bf16(float_of(0x7F7EFFFFU), key));
+  }
+  CHECK(n_changed == 0);
+  CHECK(n_infinite == 0);
+}
+
 #if defined(__FLT16_MANT_DIG__)
 TEST_CASE("element: fp16 is what the compiler calls _Float16") {
   std::size_t n_wrong = 0;

@@ -73,7 +73,9 @@ struct script {
   std::vector<std::uint64_t> bad{};
   float loss_scale = 1;
   std::vector<std::size_t> sizes = odd_sizes;
-  bool zeros = true;  ///< every 17th gradient is 0: elements that sleep
+  bool zeros = true;         ///< every 17th gradient is 0: elements that sleep
+  bool sets_masters = true;  ///< false: they start at 0, which no parameter is
+  bool stochastic_rounding = false;
 
   [[nodiscard]] std::size_t total() const {
     return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
@@ -123,6 +125,7 @@ class model {
     auto memory = device.memory();
     memory.copy(params_.data(), rounded.data(), params_.bytes());
     memory.copy(source_.data(), all.data(), source_.bytes());
+    if (!s.sets_masters) std::fill(x.begin(), x.end(), 0.0F);
     memory.copy(master_.data(), x.data(), master_.bytes());
     memory.wait();
   }
@@ -135,6 +138,7 @@ class model {
     std::vector<onebit::param_group<P, G>> result(2);
     result[0].weight_decay = 0.01F;
     result[1].lr_factor = 0.5F;
+    for (auto& group : result) group.stochastic_rounding = script_.stochastic_rounding;
     std::size_t at = 0;
     for (std::size_t t = 0; t < script_.sizes.size(); ++t) {
       const std::size_t n = script_.sizes[t];

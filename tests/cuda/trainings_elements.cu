@@ -21,7 +21,13 @@ const auto one_bit_adam = one_bit_adam_with(exchange);
 TEST_CASE("cuda elements: bf16") {
   const script s{.loss_scale = 1024};
   check_same_bits<cuda_device, bf16>("master", 2, one_bit_adam, s, true);
+  const script unset{.loss_scale = 1024, .sets_masters = false};
+  check_same_bits<cuda_device, bf16>("masters at 0", 2, one_bit_adam, unset, true);
   check_same_bits<cuda_device, bf16>("no master", 2, one_bit_adam, s, false);
+  const script stochastic{.loss_scale = 1024, .stochastic_rounding = true};
+  check_same_bits<cuda_device, bf16>("stochastic rounding", 2, one_bit_adam, stochastic);
+  check_same_bits<cuda_device, bf16>("stochastic rounding, zero_one_adam", 2,
+                                     zero_one_adam_with(exchange), stochastic);
   check_same_bits<cuda_device, bf16>("one rank", 1, one_bit_adam, s, true);
   check_same_bits<cuda_device, float, bf16>("gradients alone", 2, one_bit_adam, s);
   check_same_bits<cuda_device, bf16>("zero_one_adam", 2, zero_one_adam_with(exchange), s, true);
@@ -34,6 +40,8 @@ TEST_CASE("cuda elements: fp16, and a loss scale that overflows") {
   // sooner.
   check_same_bits<cuda_device, fp16>("overflow", 2, one_bit_adam_with(exchange, 0), bad, true,
                                      true);
+  check_same_bits<cuda_device, fp16>("masters at 0", 2, one_bit_adam,
+                                     {.loss_scale = 1024, .sets_masters = false}, true);
   check_same_bits<cuda_device, fp16>("one_bit_lamb", 2, one_bit_lamb_with(exchange),
                                      {.loss_scale = 1024}, true);
 }

@@ -184,6 +184,14 @@ struct warp_lanes {
     if (Warp::lane() < n) p[Warp::lane()] = from_float<T>(v);
   }
 
+  template <Storable T>
+  ONEBIT_HD static value unrounded(value a, value b) {
+    return onebit::unrounded<T>(a, b);
+  }
+  ONEBIT_HD static value stochastic_bf16(value a, std::uint32_t key) {
+    return onebit::stochastic_bf16(a, key + Warp::lane());
+  }
+
   ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }
   ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }
   ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }

@@ -163,6 +163,19 @@ struct portable_lanes : host_lanes {
   ONEBIT_PORTABLE static void store_as(T* p, const value& v, std::uint32_t n) {
     narrow(p, v.lane, n);
   }
+  /// a where it rounds to b, a value of T; b where not. Of NaN b.
+  template <Storable T>
+  ONEBIT_PORTABLE static value unrounded(const value& a, const value& b) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = onebit::unrounded<T>(a.lane[l], b.lane[l]);
+    return r;
+  }
+  /// stochastic_bf16 of lane l with key + l.
+  ONEBIT_PORTABLE static value stochastic_bf16(const value& a, std::uint32_t key) {
+    value r;
+    for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = onebit::stochastic_bf16(a.lane[l], key + l);
+    return r;
+  }
   ONEBIT_PORTABLE static value add(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] + b.lane[l];

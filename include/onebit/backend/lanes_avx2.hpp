@@ -80,6 +80,22 @@ struct avx2_lanes : host_lanes {
     store(x, v);
     narrow(p, x, n);
   }
+  template <Storable T>
+  ONEBIT_TARGET static value unrounded(const value& a, const value& b) {
+    if constexpr (std::same_as<T, bf16>) {
+      return {own(a.p0, b.p0), own(a.p1, b.p1), own(a.p2, b.p2), own(a.p3, b.p3)};
+    } else {
+      float x[32], y[32];
+      store(x, a);
+      store(y, b);
+      for (int l = 0; l < 32; ++l) x[l] = onebit::unrounded<T>(x[l], y[l]);
+      return load(x);
+    }
+  }
+  ONEBIT_TARGET static value stochastic_bf16(const value& a, std::uint32_t key) {
+    return {stochastic(a.p0, key), stochastic(a.p1, key + 8), stochastic(a.p2, key + 16),
+            stochastic(a.p3, key + 24)};
+  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm256_add_ps(a.p0, b.p0), _mm256_add_ps(a.p1, b.p1), _mm256_add_ps(a.p2, b.p2),
             _mm256_add_ps(a.p3, b.p3)};
@@ -189,6 +205,25 @@ struct avx2_lanes : host_lanes {
     const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
+  }
+  /// a where to_bf16 of it is b, else b.
+  ONEBIT_TARGET static __m256 own(const __m256& a, const __m256& b) {
+    const __m256 near = _mm256_castsi256_ps(_mm256_slli_epi32(rounded(a), 16));
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(near, b, _CMP_EQ_OQ));
+  }
+  /// stochastic_bf16 of eight floats, the first with this key.
+  ONEBIT_TARGET static __m256 stochastic(const __m256& v, std::uint32_t key) {
+    const __m256i u = _mm256_castps_si256(v), first = _mm256_set1_epi32(static_cast<int>(key));
+    __m256i x = _mm256_add_epi32(first, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
+    x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x7FEB352D));
+    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
+    x = _mm256_mullo_epi32(x, _mm256_set1_epi32(static_cast<int>(0x846CA68BU)));
+    const __m256i sum = _mm256_add_epi32(u, _mm256_srli_epi32(x, 16));
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
+    const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7F7F0000), size(v));
+    return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_and_si256(sum, upper)),
+                            _mm256_castsi256_ps(small));
   }
   template <class T>
   ONEBIT_TARGET static void put(T* p, const __m256i& a, const __m256i& b) {

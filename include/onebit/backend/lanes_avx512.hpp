@@ -61,6 +61,14 @@ struct avx512_lanes : host_lanes {
       put(p + 16, high(b), v.hi);
     }
   }
+  template <Storable T>
+  ONEBIT_TARGET static value unrounded(const value& a, const value& b) {
+    return {_mm512_mask_blend_ps(rounds_to<T>(a.lo, b.lo), b.lo, a.lo),
+            _mm512_mask_blend_ps(rounds_to<T>(a.hi, b.hi), b.hi, a.hi)};
+  }
+  ONEBIT_TARGET static value stochastic_bf16(const value& a, std::uint32_t key) {
+    return {stochastic(a.lo, key), stochastic(a.hi, key + 16)};
+  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm512_add_ps(a.lo, b.lo), _mm512_add_ps(a.hi, b.hi)};
   }
@@ -165,14 +173,44 @@ struct avx512_lanes : host_lanes {
   ONEBIT_TARGET static __m512 wide(const fp16* p, __mmask16 b) {
     return _mm512_maskz_cvtph_ps(all, _mm256_maskz_loadu_epi16(b, p));
   }
-  ONEBIT_TARGET static void put(bf16* p, __mmask16 b, const __m512& v) {
+  /// to_bf16 in the upper half of each lane.
+  ONEBIT_TARGET static __m512i rounded(const __m512& v) {
     const __m512i u = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_maskz_srli_epi32(all, u, 16), _mm512_set1_epi32(1));
-    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
-    r = _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
-                             _mm512_set1_epi32(0x400000));
-    _mm256_mask_storeu_epi16(p, b,
-                             _mm512_maskz_cvtepi32_epi16(all, _mm512_maskz_srli_epi32(all, r, 16)));
+    const __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    return _mm512_mask_or_epi32(r, _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), u,
+                                _mm512_set1_epi32(0x400000));
+  }
+  ONEBIT_TARGET static void put(bf16* p, __mmask16 b, const __m512& v) {
+    const __m512i upper = _mm512_maskz_srli_epi32(all, rounded(v), 16);
+    _mm256_mask_storeu_epi16(p, b, _mm512_maskz_cvtepi32_epi16(all, upper));
+  }
+  /// stochastic_bf16 of 16 floats, the first with this key.
+  ONEBIT_TARGET static __m512 stochastic(const __m512& v, std::uint32_t key) {
+    const __m512i u = _mm512_castps_si512(v), first = _mm512_set1_epi32(static_cast<int>(key));
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512i x = _mm512_add_epi32(first, lanes);
+    x = _mm512_xor_si512(x, _mm512_maskz_srli_epi32(all, x, 16));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32(0x7FEB352D));
+    x = _mm512_xor_si512(x, _mm512_maskz_srli_epi32(all, x, 15));
+    x = _mm512_mullo_epi32(x, _mm512_set1_epi32(static_cast<int>(0x846CA68BU)));
+    const __m512i sum = _mm512_add_epi32(u, _mm512_maskz_srli_epi32(all, x, 16));
+    const __m512i size = _mm512_and_si512(u, _mm512_set1_epi32(0x7FFFFFFF));
+    const __mmask16 small = _mm512_cmplt_epi32_mask(size, _mm512_set1_epi32(0x7F7F0000));
+    return _mm512_castsi512_ps(
+        _mm512_mask_and_epi32(u, small, sum, _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))));
+  }
+  /// Where T(a) is b.
+  template <class T>
+  ONEBIT_TARGET static __mmask16 rounds_to(const __m512& a, const __m512& b) {
+    __m512 near = a;
+    if constexpr (std::same_as<T, bf16>) {
+      near = _mm512_castsi512_ps(
+          _mm512_and_si512(rounded(a), _mm512_set1_epi32(static_cast<int>(0xFFFF0000U))));
+    } else if constexpr (std::same_as<T, fp16>) {
+      near = _mm512_maskz_cvtph_ps(all, _mm512_maskz_cvtps_ph(all, a, nearest));
+    }
+    return _mm512_cmp_ps_mask(near, b, _CMP_EQ_OQ);
   }
   ONEBIT_TARGET static void put(fp16* p, __mmask16 b, const __m512& v) {
     _mm256_mask_storeu_epi16(p, b, _mm512_maskz_cvtps_ph(all, v, nearest));

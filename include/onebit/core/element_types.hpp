@@ -126,6 +126,27 @@ ONEBIT_HD constexpr T from_float(float x) {
   }
 }
 
+/// A number with its bits mixed: the upper half of numbers in a row looks like chance. Source:
+/// lowbias32 of hash-prospector, without its last line, which leaves that half as it is.
+ONEBIT_HD constexpr std::uint32_t mixed(std::uint32_t x) {
+  x = (x ^ x >> 16U) * 0x7FEB352DU;
+  return (x ^ x >> 15U) * 0x846CA68BU;
+}
+
+/// x rounded to one of the two bf16 beside it: over all `mixed(key)` the mean is x. From the
+/// largest finite bf16 on, and of NaN, x itself.
+ONEBIT_HD constexpr float stochastic_bf16(float x, std::uint32_t key) {
+  const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
+  if ((u & 0x7FFFFFFFU) >= 0x7F7F0000U) return x;
+  return __builtin_bit_cast(float, (u + (mixed(key) >> 16U)) & 0xFFFF0000U);
+}
+
+/// x where it rounds to y, a value of T; y where not. Of NaN y.
+template <Storable T>
+ONEBIT_HD constexpr float unrounded(float x, float y) {
+  return to_float(from_float<T>(x)) == y ? x : y;
+}
+
 // -- memory whose type is known at run time ------------------------------------------------------
 
 /// Stands for any element type, where each tensor says which: tensors of several types in one

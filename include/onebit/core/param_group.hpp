@@ -86,22 +86,34 @@ struct view_of_elements<T> {
 ///
 /// `P` and `G` are float, bf16 or fp16 (element_types.hpp), or both any_element: any of them, in
 /// each tensor another. With 2-byte parameters `master` may hold them in float: steps then act on
-/// it, and `params` receives its rounding. Without it, each step rounds.
+/// it, and `params` receives its rounding. Without it, each step rounds. A master counts while it
+/// rounds to its parameter: where it does not, because nobody has set it, or other weights were
+/// loaded, the next step takes the parameter, and the master becomes what it makes of that.
+/// (Exchanges of 0/1 Adam start from its anchor: they read neither.)
 template <class P = float, class G = P>
 struct tensor {
   typename detail::view_of_elements<P>::type params;  ///< changed by each step
   typename detail::view_of_elements<G>::type grads;   ///< of this rank, read by each step
-  memory_view<float> master{};                        ///< empty, or params in float
+  memory_view<float> master{};                        ///< empty, or params in float; see above
 };
 
 /// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is
 /// decoupled (x -= lr * weight_decay * x), in every phase. Betas and eps are the rule's, where the
 /// group has none of its own. A group that rests stands still: see optimizer::rest.
+///
+/// Rounded to nearest, a bf16 parameter does not change in a step that would change it by less than
+/// 2^-9 of its size. With `stochastic_rounding` it becomes one of the two bf16 beside its new
+/// value, each so often that the mean is that value. Which, hangs on a hash of the step's number
+/// and of the element's place among all: the same on all ranks and backends. From the largest
+/// finite bf16 on, 3.39e38, parameters are rounded to nearest; in exchanges of 0/1 Adam too, since
+/// its anchor holds them as floats. For groups whose tensors are bf16 without masters; others are
+/// refused.
 struct group_options {
-  float lr_factor = 1.0F;     ///< 0: parameters stay, m and v go on
-  float weight_decay = 0.0F;  ///< decoupled
-  group_moments own{};        ///< betas and eps, where they are not the rule's
-  bool rests = false;         ///< stands still
+  float lr_factor = 1.0F;            ///< 0: parameters stay, m and v go on
+  float weight_decay = 0.0F;         ///< decoupled
+  group_moments own{};               ///< betas and eps, where they are not the rule's
+  bool rests = false;                ///< stands still
+  bool stochastic_rounding = false;  ///< of bf16 parameters without masters
   friend bool operator==(const group_options&, const group_options&) = default;
 };
 
@@ -115,10 +127,13 @@ struct param_group {
   float weight_decay = 0.0F;
   group_moments own{};
   bool rests = false;
+  bool stochastic_rounding = false;
   /// @}
 
   /// All but the tensors.
-  [[nodiscard]] group_options options() const { return {lr_factor, weight_decay, own, rests}; }
+  [[nodiscard]] group_options options() const {
+    return {lr_factor, weight_decay, own, rests, stochastic_rounding};
+  }
 };
 
 /// What a kernel knows of a tensor: raw pointers and its group's options.
@@ -128,8 +143,9 @@ struct tensor_entry {
   pointer_to<G> grads{};
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
-  float* master = nullptr;  ///< of 2-byte parameters, or null
-  bool rests = false;       ///< in this step: it has no gradient, its parameters stay
+  float* master = nullptr;           ///< of 2-byte parameters, or null
+  bool rests = false;                ///< in this step: it has no gradient, its parameters stay
+  bool stochastic_rounding = false;  ///< bf16 without master
 
   [[nodiscard]] ONEBIT_HD float rate(const step_scalars* now) const {
     return rests ? 0.0F : now->lr * lr_factor;
@@ -186,32 +202,58 @@ ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::ui
   store_elements<L>(static_cast<fp16*>(first.p), k, n, v);
 }
 
+/// A master, where it rounds to its parameter; else that.
+template <class L, class T>
+ONEBIT_HD typename L::value exact_of(const T*, const typename L::value& master,
+                                     const typename L::value& param) {
+  return L::template unrounded<std::remove_const_t<T>>(master, param);
+}
+template <class L>
+ONEBIT_HD typename L::value exact_of(const any_pointer& of, const typename L::value& master,
+                                     const typename L::value& param) {
+  if (of.type == element_type::of_bf16) return L::template unrounded<bf16>(master, param);
+  return L::template unrounded<fp16>(master, param);
+}
+
 }  // namespace detail
 
-/// The parameters of a tile: the master copy where there is one, and its rounding.
+/// The parameters of a tile, or their masters, where these round to them.
 template <class L, class P>
 struct parameters_of {
   pointer_to<P> first;
   float* master;
   std::uint32_t n;
+  bool stochastic;    ///< rounding
+  std::uint32_t key;  ///< of its first element, in this step
 
+  /// Without `now` all parameters are rounded to nearest.
   template <class G>
-  ONEBIT_HD parameters_of(const tensor_entry<P, G>& tensor, const tile& t)
+  ONEBIT_HD parameters_of(const tensor_entry<P, G>& tensor, const tile& t,
+                          const step_scalars* now = nullptr)
       : first(tensor.params + t.offset),
         master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
-        n(t.n) {}
+        n(t.n),
+        stochastic(tensor.stochastic_rounding && now != nullptr),
+        key(stochastic ? mixed(now->number + 1) + static_cast<std::uint32_t>(t.word * 32) : 0) {}
 
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
+    const pointer_to<const P> at(first);
     if constexpr (!std::is_same_v<P, float>) {
       if (master != nullptr) {
-        return detail::load_elements<L>(static_cast<const float*>(master), k, n);
+        const auto exact = detail::load_elements<L>(static_cast<const float*>(master), k, n);
+        return detail::exact_of<L>(first, exact, detail::load_elements<L>(at, k, n));
       }
     }
-    return detail::load_elements<L>(pointer_to<const P>(first), k, n);
+    return detail::load_elements<L>(at, k, n);
   }
   ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
     if constexpr (!std::is_same_v<P, float>) {
       if (master != nullptr) detail::store_elements<L>(master, k, n, v);
+    }
+    if constexpr (std::is_same_v<P, bf16> || std::is_same_v<P, any_element>) {
+      if (stochastic) {
+        return detail::store_elements<L>(first, k, n, L::stochastic_bf16(v, key + 32 * k));
+      }
     }
     detail::store_elements<L>(first, k, n, v);
   }

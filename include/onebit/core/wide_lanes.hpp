@@ -60,6 +60,17 @@ struct wide_lanes {
   ONEBIT_HD static void store_as(T* p, const value& v, std::uint32_t) {
     for (unsigned j = 0; j < N; ++j) L::store_as(p + 32 * j, v.word[j], 32);
   }
+  template <Storable T>
+  ONEBIT_HD static value unrounded(const value& a, const value& b) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::template unrounded<T>(a.word[j], b.word[j]);
+    return r;
+  }
+  ONEBIT_HD static value stochastic_bf16(const value& a, std::uint32_t key) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::stochastic_bf16(a.word[j], key + 32 * j);
+    return r;
+  }
 
   ONEBIT_HD static value set(float x) {
     value r;

@@ -36,7 +36,7 @@ struct adam_dense_kernel {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto gradient_at = gradient.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
+    const parameters_of<L, P> params(tensor, t, now);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
     const auto c = scalars[t.tensor].c;
     const auto correction = L::set(scalars[t.tensor].m_correction);
@@ -79,7 +79,7 @@ struct adam_update_kernel {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
+    const parameters_of<L, P> params(tensor, t, now);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
     const auto correction = L::set(scalars[t.tensor].m_correction);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {

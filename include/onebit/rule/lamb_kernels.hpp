@@ -128,7 +128,7 @@ struct lamb_dense_update_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tiles[i];
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const parameters_of<L, P> params(tensor, t);
+    const parameters_of<L, P> params(tensor, t, now);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const float decay = tensor.weight_decay;
     const tensor_scalars of = scalars[t.tensor];
@@ -350,7 +350,7 @@ struct lamb_update_kernel {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_scalars of = scalars[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t);
+    const parameters_of<L, P> params(tensor, t, now);
     const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);

@@ -158,7 +158,7 @@ struct zero_one_step_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const parameters_of<L, P> params(tensor, t);
+    const parameters_of<L, P> params(tensor, t, now);
     const auto gradient_at = gradient.template at<L>(t, i);
     const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
     const tensor_scalars of = scalars[t.tensor];

@@ -276,18 +276,25 @@ class digesting_buffer : public std::streambuf {
   digest digest_;
 };
 
-/// Of parameters and masters.
+/// Of parameters, and of what steps take for their masters.
 template <class E>
 [[nodiscard, gnu::cold]] std::uint64_t parameter_digest(E& e) {
   digest d;
   const auto add = [&](const auto* p, std::size_t n) { d.add(p, n * sizeof *p); };
   for (std::size_t i = 0; i < e.tensors.sizes.size(); ++i) {
     const auto& t = e.tensors.entries[i];
-    with_type(t.params,
-              [&](const auto* p) { read_on_host(e.backend(), p, e.tensors.sizes[i], add); });
-    if (t.master != nullptr) {
-      read_on_host(e.backend(), std::as_const(t.master), e.tensors.sizes[i], add);
-    }
+    with_type(t.params, [&](const auto* p) {
+      using type = std::remove_cvref_t<decltype(*p)>;
+      read_on_host(e.backend(), p, e.tensors.sizes[i], add);
+      if (t.master == nullptr) return;
+      const float* master = t.master;
+      read_on_host(e.backend(), p, e.tensors.sizes[i], [&](const type* x, std::size_t n) {
+        read_on_host(e.backend(), master, n, [&](const float* of, std::size_t) {
+          for (std::size_t j = 0; j < n; ++j) d.add(unrounded<type>(of[j], to_float(x[j])));
+        });
+        master += n;
+      });
+    });
   }
   return d.value();
 }

@@ -86,6 +86,26 @@ struct tensor_sizes {
   }
 }
 
+/// Where elements lie, and of which type they are.
+template <class Pointer>
+[[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
+  return with_type(pointer, [](const auto* p) {
+    return std::pair<const void*, element_type>(p, type_of<std::remove_cvref_t<decltype(*p)>>);
+  });
+}
+
+/// Throws invalid_input unless a tensor of a group that rounds stochastically can.
+[[gnu::cold]] inline void check_rounding(std::size_t g, std::size_t t, element_type type,
+                                         bool has_master, const std::string& where) {
+  if (type == element_type::of_bf16 && !has_master) return;
+  throw invalid_input(message(
+      "optimizer: group ", g, " has stochastic_rounding, but its tensor ", t, " is ",
+      type == element_type::of_bf16   ? "bf16 with masters, which lose nothing; give no masters"
+      : type == element_type::of_fp16 ? "fp16; give masters"
+                                      : "float, which needs none",
+      ", or put it into a group without", where));
+}
+
 /// Throws invalid_input for memory that is not there, that no element can start at, or of more
 /// elements than memory has room for: a negative number that became a size.
 [[gnu::cold]] inline void check_range(const memory_range& r, std::size_t bytes_each,
@@ -155,7 +175,7 @@ template <class P, class G>
   std::size_t t = 0;
   for (std::size_t g = 0; g < flat.group_ends.size(); ++g) {
     const group_options& o = flat.options[g];
-    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests};
+    param_group<P, G> group{{}, o.lr_factor, o.weight_decay, o.own, o.rests, o.stochastic_rounding};
     for (; t < flat.group_ends[g]; ++t) {
       const tensor_entry<P, G>& x = flat.entries[t];
       const std::size_t n = flat.sizes[t];
@@ -176,7 +196,7 @@ namespace onebit::inline v0_1 {
 struct saved_options {
   double beta1, beta2, eps;  ///< NaN: the rule's
   float lr_factor, weight_decay;
-  std::uint64_t rests;
+  std::uint32_t rests, stochastic_rounding;
 
   [[nodiscard, gnu::cold]] static saved_options of(const group_options& o) {
     const double none = std::numeric_limits<double>::quiet_NaN();
@@ -189,7 +209,11 @@ struct saved_options {
   }
   [[nodiscard, gnu::cold]] group_options options() const {
     const auto own = [](double x) { return std::isnan(x) ? std::nullopt : std::optional(x); };
-    return {lr_factor, weight_decay, {own(beta1), own(beta2), own(eps)}, rests != 0};
+    return {lr_factor,
+            weight_decay,
+            {own(beta1), own(beta2), own(eps)},
+            rests != 0,
+            stochastic_rounding != 0};
   }
 };
 
@@ -220,6 +244,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     for (std::size_t t = first_of(g); t < flat::group_ends[g]; ++t) {
       flat::entries[t].lr_factor = o.lr_factor;
       flat::entries[t].weight_decay = o.weight_decay;
+      flat::entries[t].stochastic_rounding = o.stochastic_rounding;
       host_options[t].of = of;
     }
     flat::options[g] = o;
@@ -278,6 +303,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
       const moments of = empty ? moments{} : host_options[first_of(g)].of;
       add(empty ? 0.0F : flat::options[g].lr_factor);
       add(empty ? 0.0F : flat::options[g].weight_decay);
+      add(!empty && flat::options[g].stochastic_rounding ? 1 : 0);
       add(of.beta1);
       add(of.beta2);
       add(of.eps);
@@ -286,7 +312,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
   }
   /// Of the i-th of these.
   [[nodiscard, gnu::cold]] std::string name_of_told(std::size_t i) const {
-    constexpr const char* names[] = {"lr_factor", "weight_decay", "beta1", "beta2", "eps"};
+    constexpr const char* names[] = {"lr_factor", "weight_decay", "stochastic_rounding",
+                                     "beta1",     "beta2",        "eps"};
     constexpr std::size_t n = std::size(names);
     const std::size_t groups = flat::options.size();
     if (i < n * groups) return detail::join(6, {names[i % n], " of group ", i / n});
@@ -374,6 +401,11 @@ struct tensor_table : detail::flat_tensors<P, G> {
           o.own.eps.value_or(of.eps)};
     if (o.own.any()) validate(name.c_str(), of, where);
     const std::size_t first = first_of(g), end = flat::group_ends[g];
+    for (std::size_t t = first; t < end && o.stochastic_rounding; ++t) {
+      const auto& x = flat::entries[t];
+      detail::check_rounding(g, t - first, detail::place_of(x.params).second, x.master != nullptr,
+                             where);
+    }
     if (built && first < end && of.eps != host_options[first].of.eps) {
       throw invalid_input(name +
                           " gets another eps; a frozen v holds it, and checkpoints compare " +
@@ -412,14 +444,6 @@ template <class Table, class B>
               [&](const auto* p) { read_on_host(backend, p, tensors.sizes[t], look); });
   }
   return found;
-}
-
-/// Where elements lie, and of which type they are.
-template <class Pointer>
-[[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
-  return with_type(pointer, [](const auto* p) {
-    return std::pair<const void*, element_type>(p, type_of<std::remove_cvref_t<decltype(*p)>>);
-  });
 }
 
 /// The trainer's memory is where `groups` says now: `tensors`, a tensor_table, looks there from the

@@ -88,7 +88,6 @@ class torch_tensor {
     sizes_ = param_.sizes().vec();
     order_ = dense().strides().vec();
     if (masters && type_ != element_type::of_float) master_ = in_order(at::kFloat).copy_(dense());
-    remember();
   }
 
   [[nodiscard]] const at::Tensor& param() const { return param_; }
@@ -103,8 +102,7 @@ class torch_tensor {
   // -- before a step -----------------------------------------------------------------------------
 
   /// What the trainer did to the parameter: moved it (torch::load, set_data), laid it out
-  /// otherwise, wrote to it. What it wrote wins over a master. Throws invalid_input when it is of
-  /// another type, shape or device now.
+  /// otherwise, wrote to it. Throws invalid_input when it is of another type, shape or device now.
   void follow_param(at::Device device) {
     check_device(device);
     element_type type{};
@@ -115,13 +113,7 @@ class torch_tensor {
     }
     const bool in_place = lies_in_order(param_, order_);  // that of the optimizer's state
     if (in_place == held_.defined()) held_ = in_place ? at::Tensor() : in_order(plain().dtype());
-    const bool written =
-        held_.defined() || param_.data_ptr() != seen_at_ || param_._version() != version_;
-    if (written && held_.defined()) held_.copy_(param_);
-    if (written && master_.defined()) {
-      const at::Tensor other = master_.to(param_.scalar_type()).ne(dense());
-      master_.copy_(at::where(other, dense().to(at::kFloat), master_));
-    }
+    if (held_.defined()) held_.copy_(param_);
   }
   /// The gradient's memory for this step: in place where it lies as the parameter does, else a copy
   /// in a buffer of our own, as it is where `always_copy`. False: there is none.
@@ -189,21 +181,14 @@ class torch_tensor {
     }
     if (consumed && grad_.defined()) param_.mutable_grad().reset();
     grad_.reset();
-    remember();
   }
   /// A parameter that came from elsewhere, in dense().
   void take_dense() {
     if (held_.defined()) param_.copy_(held_);
     if (master_.defined()) master_.copy_(dense());
-    remember();
   }
 
   void release_gradient() { grad_.reset(); }
-  /// The parameter is as the last step left it.
-  void remember() {
-    seen_at_ = param_.data_ptr();
-    version_ = param_._version();
-  }
 
   bool is_final = false;  ///< its gradient was announced in this step
   /// The gradient in our buffer is on its way, and what the trainer sees.
@@ -266,9 +251,7 @@ class torch_tensor {
   std::string name_;
   element_type type_ = element_type::of_float;
   std::vector<std::int64_t> sizes_, order_;  ///< shape, and strides of the optimizer's state
-  const void* seen_at_ = nullptr;            ///< where the parameter was after the last step
   std::uint64_t announced_ = 0;
-  std::int64_t version_ = 0;  ///< and torch's count of the writes to it
   const void *told_param_ = nullptr, *told_grad_ = nullptr, *told_master_ = nullptr;
 };
 
@@ -458,9 +441,6 @@ class torch_tensors {
       t.is_final = false;
       t.release_gradient();
     }
-  }
-  void remember() {
-    for (torch_tensor& t : all_) t.remember();
   }
   /// Calls f(key, master) for those that have one.
   template <class F>

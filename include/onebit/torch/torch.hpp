@@ -174,7 +174,6 @@ class torch_optimizer : public ::torch::optim::Optimizer {
       const auto* const first = static_cast<const char*>(state.data_ptr());
       bytes.assign(first, first + state.numel());
     }
-    tensors_.remember();
     if (tensors_.tell()) rebind_();
     std::istringstream in(bytes);
     core_.load(in);
