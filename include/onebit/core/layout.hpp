@@ -51,10 +51,9 @@ struct granularity {
   return "block of " + std::to_string(g.block_elements);
 }
 
-/// Up to 4096 elements of one tensor in one chunk and one segment: a multiple of 128, or fewer than
-/// that, which end a tensor, a chunk or a block. (A device goes through a multiple four words at a
-/// time, and takes 100 microseconds for a tile of 4096 that is none.) Trivially copyable: kernels
-/// read it on any backend.
+/// Up to 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels read
+/// it on any backend. More than a quarter of the longest tile are a multiple of 128: a device goes
+/// through these four words at a time, and one word at a time through others, for which all wait.
 struct tile {
   std::uint64_t word = 0;    ///< its first word on the flat axis
   std::uint64_t offset = 0;  ///< its first element within the tensor
@@ -220,9 +219,8 @@ class layout {
     if (by_block) stop = std::min(stop, first + (in_tensor / block_words + 1) * block_words);
     const std::size_t left = n_elements - in_tensor * word_elements;
     const std::size_t elements = std::min((stop - word) * word_elements, left);
-    const std::size_t together =
-        elements / (4 * word_elements) * 4;  // words that go four at a time
-    if (together > 0) stop = std::min(stop, word + together);
+    const std::size_t by_fours = elements / (4 * word_elements) * 4;  // words
+    if (stop - word > tile_words_ / 4) stop = std::min(stop, word + by_fours);
 
     tile piece;
     piece.word = word;
