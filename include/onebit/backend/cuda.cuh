@@ -165,10 +165,11 @@ struct cuda_warp {
 
 #undef ONEBIT_ON_DEVICE
 
-inline constexpr unsigned warps_per_block = 8;
+/// Few, so that what is left at the end of a launch is spread over many multiprocessors.
+inline constexpr unsigned warps_per_block = 4;
 
 /// Leaves a thread 64 registers. Without a word from us ptxas aims at 32, and spills to get there.
-inline constexpr unsigned blocks_per_processor = 4;
+inline constexpr unsigned blocks_per_processor = 8;
 
 template <class Kernel>
 __global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)

@@ -205,7 +205,8 @@ struct saved_options {
             o.own.eps.value_or(none),
             o.lr_factor,
             o.weight_decay,
-            o.rests ? 1U : 0U};
+            o.rests ? 1U : 0U,
+            o.stochastic_rounding ? 1U : 0U};
   }
   [[nodiscard, gnu::cold]] group_options options() const {
     const auto own = [](double x) { return std::isnan(x) ? std::nullopt : std::optional(x); };
