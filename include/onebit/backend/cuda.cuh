@@ -14,6 +14,10 @@
 #include <type_traits>
 #include <utility>
 
+#if CUDART_VERSION < 12000
+#error "onebit needs CUDA 12.0, the first that knows C++20; it is tested with 13.0"
+#endif
+
 /// The CUDA backend: a warp for each index of a launch, everything on one stream.
 namespace onebit::inline v0_1 {
 
