@@ -85,9 +85,10 @@ class any_optimizer {
   }
   void verify() { at().verify(); }
   void veto_with(std::function<bool(float norm)> f) { at().veto_with(std::move(f)); }
+  void rebind_with(std::nullptr_t) { at().rebind_with(nullptr, 0); }
   template <class Groups>  ///< gives a std::vector<param_group<P, G>>
   void rebind_with(Groups groups) {
-    using list = std::invoke_result_t<Groups&>;
+    using list = std::remove_cvref_t<std::invoke_result_t<Groups&>>;
     const std::function<list()> f = std::move(groups);
     at().rebind_with(&f, elements_in(static_cast<list*>(nullptr)));
   }
@@ -211,6 +212,7 @@ class any_optimizer {
     void verify() override { o.verify(); }
     void veto_with(std::function<bool(float norm)> f) override { o.veto_with(std::move(f)); }
     void rebind_with(const void* groups, int elements) override {
+      if (groups == nullptr) return o.rebind_with(nullptr);
       if (elements != own_elements) refuse("rebind_with", "of other element types");
       o.rebind_with(*static_cast<const std::function<groups_type()>*>(groups));
     }

@@ -226,19 +226,22 @@ class optimizer {
     join_model(detail::communicator_of<C>(std::move(transport)));
   }
 
-  /// From the next step on, before anything has changed in a step, `f` is asked with the norm of
-  /// the gradient, as report::gradient_norm has it, on every rank; where one says true, all ranks
-  /// skip the step (in a local step this rank leaves its gradient out): thresholds, z-scores (as in
-  /// llm.c). Of the mean gradient in steps that average, of this rank's, divided by how much larger
-  /// than the mean it used to be, in others. It is not asked where the step is skipped anyway, and
-  /// must not throw, or the others wait. Empty: nobody is asked.
+  /// From the next step on `f(norm)` is asked on every rank before anything has changed; where one
+  /// returns true, all ranks skip the step (in a local step this rank leaves its gradient out):
+  /// thresholds, z-scores (as in llm.c). In steps that average, the norm is the mean gradient's;
+  /// where they average squares, an estimate (6%). In other steps it is this rank's own norm,
+  /// divided by the usual ratio of own to mean norm. There a rank is asked although another one's
+  /// gradient may call the step off. When f throws, all skip, and the rank throws it after the
+  /// step. Empty: nobody is asked.
   ///
-  /// Collective: throws rank_mismatch on all ranks when one gives none and another does. Costs in
-  /// each step what clipping costs; in steps that average one more collective of 4 bytes; on a
+  /// Collective: throws rank_mismatch on all ranks when one gives none and another does. The parts
+  /// of a model (join_model_parallel) give one, or none. Costs in each step what clipping costs; in
+  /// steps without an exchange one more collective of 4 bytes (and of the parts, one of 20); on a
   /// deferred backend it waits for the norm, and no step is captured.
   void veto_with(std::function<bool(float norm)> f);
-  /// Asks `groups()` before each step where the tensors lie, as rebind does: for trainers whose
-  /// memory moves (x = ..., a vector that grows). Empty: nobody is asked. On this rank.
+  /// Before each step, save, load and verify calls `groups()` and rebinds to what it returns: for
+  /// trainers whose memory moves (x = ..., a vector that grows). Empty: nobody is asked. Not
+  /// collective; not from `groups` itself.
   void rebind_with(std::function<groups_type()> groups) {
     (void)between_steps();
     groups_ = std::move(groups);
@@ -251,7 +254,8 @@ class optimizer {
   [[gnu::cold]] void verify();
 
   /// Where warnings go (null: nowhere); at first to stderr. Rank 0 warns, and after 10 skipped
-  /// steps in a row (20, 40, ...) the ranks whose gradients are not finite.
+  /// steps in a row (20, 40, ...) the ranks that called them off. (On a deferred backend the
+  /// library looks in settle, in steps that wait, and once in 128 steps.)
   void warn_with(void (*f)(const std::string& text)) { parts_->engine.warn = f; }
 
   /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
@@ -331,6 +335,10 @@ class optimizer {
   [[nodiscard]] step_scalars now() { return parts_->engine.fetch(); }
   [[nodiscard]] std::string where() const { return parts_->engine.comm.where(); }
   [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
+  /// Asks where the tensors lie, if there is somebody to ask.
+  void look_again() {
+    if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), where());
+  }
 
   std::unique_ptr<parts> parts_;  ///< on the heap, where they stay when the optimizer moves
   std::string name_;
@@ -376,7 +384,7 @@ void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
   if (parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
   }
-  if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), where());
+  look_again();
   parts_->in_progress.emplace(parts_->engine, lr, inverse_loss_scale);
 }
 template <class R, class S, class C, class P, class G>
@@ -393,7 +401,7 @@ outcome optimizer<R, S, C, P, G>::settle() {
   engine_type& e = parts_->engine;
   e.wait();
   const step_scalars now = onebit::fetch_scalars(e.backend(), e.now(), rank(), size());
-  e.watch(now);
+  e.watch(now, false, false);  // gradients may be gone
   return outcome_of(now);
 }
 
@@ -425,12 +433,15 @@ void optimizer<R, S, C, P, G>::veto_with(std::function<bool(float norm)> f) {
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::verify() {
-  detail::verify(between_steps());
+  engine_type& e = between_steps();
+  look_again();
+  detail::verify(e);
 }
 
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   engine_type& e = between_steps();
+  look_again();
   e.wait();
   const detail::checkpoint_header card = detail::own_header(name_, e);
   detail::write_checkpoint(out, [&](detail::payload_writer& a) {
@@ -442,8 +453,12 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {
   const detail::standard_arithmetic arithmetic;
   load_checkpoint(
-      parts_->engine, in, [&] { return detail::own_header(name_, parts_->engine); }, with,
-      parts_->refusal());
+      parts_->engine, in,
+      [&] {
+        look_again();
+        return detail::own_header(name_, parts_->engine);
+      },
+      with, parts_->refusal());
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::take([[maybe_unused]] const std::vector<given_moments>& moments,
@@ -460,7 +475,11 @@ void optimizer<R, S, C, P, G>::read_old_job([[maybe_unused]] std::size_t n_ranks
   if constexpr (resumes) {
     const detail::standard_arithmetic arithmetic;
     load_old_job_of(
-        parts_->engine, n_ranks, files, [&] { return detail::own_header(name_, parts_->engine); },
+        parts_->engine, n_ranks, files,
+        [&] {
+          look_again();
+          return detail::own_header(name_, parts_->engine);
+        },
         with, parts_->refusal());
   }
 }

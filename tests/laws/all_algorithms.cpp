@@ -197,7 +197,7 @@ TEST_CASE("state in bytes per parameter, within the budgets") {
       return found;
     });
     for (const auto& of_rank : bytes) {
-      CHECK(of_rank[0] <= 13.15 + 4 / w);  // small tiles: 64 floats of sketch for 1024 elements
+      CHECK(of_rank[0] <= 13.17 + 4 / w);  // small tiles: 64 floats of sketch for 1024 elements
       CHECK(of_rank[1] <= 20.52 + 4 / w);
     }
   }

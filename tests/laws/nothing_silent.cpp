@@ -204,15 +204,19 @@ TEST_CASE("a run that skips on and on is told: how often, and whose gradient it 
           6);  // after 10, 20 and 40, of rank 0, and of the one whose gradient it is
     CHECK(count(dense, "10 steps in a row were skipped, 10 in all, the last at step 6: ") == 2);
     CHECK(count(dense, "40 steps in a row were skipped, 40 in all") == 2);
-    CHECK(count(dense, "tensor 2 element 4321 has inf where its gradient lies") == 3);
+    CHECK(count(dense, "the gradient of tensor 2, element 4321, is inf (inverse loss scale 1)") ==
+          3);
     for (const bool levels : {false, true}) {
       if (levels && n == 2) continue;
       const auto sent = levels ? run(by_node, n, n - 1, 17) : run(scattered, n, n - 1, 17);
       CHECK(sent.size() == 6);
-      CHECK(count(sent, "a gradient of another rank is not finite [rank 0/") == 3);
+      CHECK(count(sent,
+                  "by a gradient or a veto of another rank, or what ranks carry has overflowed") ==
+            3);
       const auto last = std::to_string(n - 1) + "/" + std::to_string(n);
-      CHECK(count(sent, "tensor 2 element 17 has inf where its gradient lies, times 1 [rank " +
-                            last) == 3);
+      CHECK(
+          count(sent, "the gradient of tensor 2, element 17, is inf (inverse loss scale 1) [rank " +
+                          last) == 3);
     }
     CHECK(run(scattered, n, 0, 0).size() == 3);
   }
@@ -293,7 +297,7 @@ TEST_CASE("a size that cannot be: a negative number that became one") {
       auto groups = data.groups();
       groups[1].tensors[1] = {{data.params[2].data(), n}, {data.grads[2].data(), n}};
       CHECK(thrown<onebit::error>([&] { (void)onebit::adam(groups, t); }) ==
-            contains{"is the size a negative number?"});
+            contains{"was a negative number converted to a size?"});
     }
   });
 }
@@ -423,6 +427,150 @@ TEST_CASE("a z-score of the mean's norm: the steps whose gradients jump are skip
     return which;
   });
   for (const auto& which : skipped) CHECK(which == std::vector<int>{15, 22});
+}
+
+TEST_CASE("a veto in a step that averages squares, and exchanges nothing") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> data;
+    onebit::zero_one_adam_options options;
+    options.schedule = {.kappa = 4, .warmup_steps = 3, .doubling_steps = 1, .max_interval = 4};
+    auto o = onebit::zero_one_adam(data.groups(), t, options);
+    bool vetoes = false;
+    o.veto_with([&](float) { return vetoes && t.rank() == 1; });
+    int n_vetoed = 0;
+    for (int i = 0; i < 60; ++i) {
+      const auto plan = o.schedule().plan(o.steps(), 0.01F);
+      vetoes = plan.average_gradient && !plan.exchange && i % 2 == 0;
+      const bool skipped = train(o, data).skipped;
+      CHECK(skipped == vetoes);
+      n_vetoed += vetoes ? 1 : 0;
+    }
+    CHECK(n_vetoed > 0);
+  });
+}
+
+TEST_CASE("a veto that throws: all skip, and the rank that threw throws after the step") {
+  for_each_composition([](const auto& make) {
+    onebit::run_threads(4, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data, t);
+      int attempt = 0;
+      o.veto_with([&](float) -> bool {
+        if (t.rank() == 2 && attempt % 4 == 3) throw std::runtime_error("the trainer's own");
+        return false;
+      });
+      for (; attempt < 16; ++attempt) {
+        const bool local = o.steps() > 0 && o.schedule().plan(o.steps(), 0.01F).local();
+        if (local && attempt % 4 == 3) continue;
+        const auto params = data.params;
+        const auto step = [&] { return train(o, data).skipped; };
+        if (attempt % 4 != 3) {
+          CHECK_FALSE(step());
+        } else if (t.rank() == 2) {
+          CHECK(thrown<std::runtime_error>([&] { (void)step(); }) == "the trainer's own");
+        } else {
+          CHECK(step());
+        }
+        if (attempt % 4 == 3) CHECK(data.params == params);
+      }
+    });
+  });
+}
+
+TEST_CASE("a veto in a model of two parts: after a mismatch all go on; one part alone is told") {
+  // ranks 0 and 2 train one part, 1 and 3 the other; 0 and 1 hold one replica, 2 and 3 the other
+  for (const int odd : {0, 1, 2}) {
+    CAPTURE(odd);
+    onebit::run_threads(4, [&](onebit::threads t) {
+      training<> data;
+      const onebit::threads part = t.split(t.rank() % 2, t.rank());
+      onebit::adam_options options{.max_grad_norm = 1};
+      auto o = onebit::adam(data.groups(), part, options);
+      o.join_model_parallel(t.split(t.rank() / 2, t.rank()));
+      if (odd < 2 || t.rank() % 2 == 0) o.veto_with([](float) { return false; });
+      int n_told = 0;
+      for (int i = 0; i < 6; ++i) {
+        data.compute_gradients(t.rank(), o.steps());
+        const float lr = odd == 1 && i == 2 && t.rank() == 2 ? 0.5F : 0.01F;
+        try {
+          const bool skipped = o.step(lr).skipped;
+          CHECK(skipped == (odd == 1 && i == 2));
+        } catch (const onebit::rank_mismatch& e) {
+          ++n_told;
+          CHECK(std::string(e.what()) ==
+                contains{odd == 2 ? "model-parallel group: rank " : "lr: 0.5"});
+        }
+      }
+      if (odd == 0) CHECK(n_told == 0);
+      if (odd == 1) CHECK(n_told == (t.rank() % 2 == 0 ? 1 : 0));
+      if (odd == 2) CHECK(n_told == 6);
+    });
+  }
+}
+
+TEST_CASE("memory that moved since the last step is where save, load and verify look") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> data;
+    auto o = scattered(data, t);
+    o.rebind_with([&] { return data.groups(); });
+    for (int i = 0; i < 5; ++i) (void)train(o, data);
+    std::vector<training<>> old;
+    const auto move = [&] {
+      old.push_back(data);
+      std::swap(data, old.back());
+      for (auto& p : old.back().params) std::fill(p.begin(), p.end(), 1e9F);
+    };
+    move();
+    const std::string file = saved(o);
+    const auto at = data.params;
+    move();
+    o.verify();
+    for (int i = 0; i < 2; ++i) (void)train(o, data);
+    data.params = at;
+    move();
+    std::istringstream in(file);
+    o.load(in);  // the digest is of the parameters where they are now
+    CHECK(saved(o) == file);
+  });
+}
+
+TEST_CASE("other options take a checkpoint whose tensors are in other groups; the same do not") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> data;
+    auto o = plain(data, t);
+    for (int i = 0; i < 3; ++i) (void)train(o, data);
+    const std::string file = saved(o);
+    auto groups = data.groups();
+    groups.push_back({{groups[1].tensors.back()}});
+    groups[1].tensors.pop_back();
+    auto regrouped = onebit::adam(groups, t);
+    std::istringstream same(file), other(file);
+    CHECK(thrown<onebit::checkpoint_error>([&] { regrouped.load(same); }) != "thrown: nothing");
+    regrouped.load(other, onebit::resume_with::other_options);
+    CHECK(regrouped.steps() == 3);
+    CHECK_FALSE(train(regrouped, data).skipped);
+  });
+}
+
+TEST_CASE("a rank that skips its own local steps on and on says so") {
+  const warnings all;
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> data;
+    onebit::zero_one_adam_options options;
+    options.schedule = {.kappa = 1, .warmup_steps = 1, .doubling_steps = 1, .max_interval = 16};
+    auto o = onebit::zero_one_adam(data.groups(), t, options);
+    o.warn_with(&warnings::add);
+    bool vetoes = false;
+    o.veto_with([&](float) { return vetoes && t.rank() == 1; });
+    for (int i = 0; i < 120; ++i) {
+      vetoes = o.steps() > 40 && o.schedule().plan(o.steps(), 0.01F).local();
+      (void)train(o, data);
+    }
+  });
+  REQUIRE(!warnings::texts().empty());
+  for (const auto& text : warnings::texts()) {
+    CHECK(text == contains{"vetoed on this rank [rank 1/2]"});
+  }
 }
 
 TEST_CASE("a veto on some ranks only is refused, and one between begin() and step()") {

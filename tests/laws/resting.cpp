@@ -339,7 +339,9 @@ TEST_CASE("ranks of which one lets a tensor rest part, and are told") {
       return text;
     });
     for (const auto& text : told) {
-      CHECK(text == contains{"whether tensor 1 rests: yes on rank 1, no on rank 0 (2 of 3 ranks)"});
+      CHECK(
+          text ==
+          contains{"whether tensor 1 rests: yes on rank 1, no on rank 0 (2 of 3 ranks are alike)"});
     }
   }
 }

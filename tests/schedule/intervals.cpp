@@ -66,9 +66,7 @@ TEST_CASE("intervals: options out of range are refused, with the numbers") {
     }
     return false;
   };
-  CHECK(refused(
-      {},
-      "intervals_options: kappa is 16, warmup_steps 0, max_interval 16; all must be at least 1"));
+  CHECK(refused({}, "intervals_options: warmup_steps must be given, at least 1"));
   CHECK(refused({.kappa = 0, .warmup_steps = 3}, "kappa is 0,"));
   CHECK(refused({.warmup_steps = 3, .max_interval = 0}, "max_interval 0;"));
   CHECK_FALSE(refused({.warmup_steps = 1}, ""));

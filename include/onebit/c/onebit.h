@@ -133,10 +133,10 @@ typedef enum onebit_phase {
 
 /** What one step did, on this rank. */
 typedef struct onebit_report {
-  uint64_t step;        /**< its number, from 0; one that all skipped gives it back */
-  onebit_phase phase;   /**< what travelled */
-  int skipped;          /**< a gradient was not finite, and nothing has changed on any rank */
-  float gradient_norm;  /**< of the mean gradient before it was clipped; NaN: not known */
+  uint64_t step;       /**< its number, from 0; one that all skipped gives it back */
+  onebit_phase phase;  /**< what travelled */
+  int skipped;         /**< a gradient was not finite, or a veto; nothing has changed on any rank */
+  float gradient_norm; /**< of the mean gradient before it was clipped; NaN: not known */
   float variance_ratio; /**< how still v is, 0 to 1, in warm-up steps that looked; NaN in others */
   float skipped_share;  /**< of all steps since onebit_create, 0 to 1 */
   float sent_of_dense;  /**< bytes sent since then over those of averages of floats by a ring; NaN:

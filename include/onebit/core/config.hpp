@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The second include is of nothing: it ends the compilation here, not after a thousand errors more.
+// These includes name no file: they stop the compiler at the first error.
 #if __cplusplus < 202002L
 #error "onebit needs -std=c++20, in one file if the others call it through onebit/c/onebit.h"
 #include <onebit needs -std=c++20>

@@ -52,8 +52,8 @@ struct granularity {
 }
 
 /// Up to 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels read
-/// it on any backend. More than a quarter of the longest tile are a multiple of 128: a device goes
-/// through these four words at a time, and one word at a time through others, for which all wait.
+/// it on any backend. A tile longer than a quarter of the longest has a multiple of 128 elements:
+/// devices read such tiles four words at a time, others one, and one slow tile delays the pass.
 struct tile {
   std::uint64_t word = 0;    ///< its first word on the flat axis
   std::uint64_t offset = 0;  ///< its first element within the tensor
@@ -220,7 +220,7 @@ class layout {
     const std::size_t left = n_elements - in_tensor * word_elements;
     const std::size_t elements = std::min((stop - word) * word_elements, left);
     const std::size_t by_fours = elements / (4 * word_elements) * 4;  // words
-    if (stop - word > tile_words_ / 4) stop = std::min(stop, word + by_fours);
+    if (by_fours > 0 && stop - word > tile_words_ / 4) stop = std::min(stop, word + by_fours);
 
     tile piece;
     piece.word = word;

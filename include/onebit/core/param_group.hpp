@@ -89,7 +89,7 @@ struct view_of_elements<T> {
 /// it, and `params` receives its rounding. Without it, each step rounds. A master counts while it
 /// rounds to its parameter: where it does not, because nobody has set it, or other weights were
 /// loaded, the next step takes the parameter, and the master becomes what it makes of that.
-/// (Exchanges of 0/1 Adam start from its anchor: they read neither.)
+/// (Exchanges of 0/1 Adam start from its anchor: weights written between two of them are lost.)
 template <class P = float, class G = P>
 struct tensor {
   typename detail::view_of_elements<P>::type params;  ///< changed by each step
@@ -102,12 +102,11 @@ struct tensor {
 /// group has none of its own. A group that rests stands still: see optimizer::rest.
 ///
 /// Rounded to nearest, a bf16 parameter does not change in a step that would change it by less than
-/// 2^-9 of its size. With `stochastic_rounding` it becomes one of the two bf16 beside its new
-/// value, each so often that the mean is that value. Which, hangs on a hash of the step's number
-/// and of the element's place among all: the same on all ranks and backends. From the largest
-/// finite bf16 on, 3.39e38, parameters are rounded to nearest; in exchanges of 0/1 Adam too, since
-/// its anchor holds them as floats. For groups whose tensors are bf16 without masters; others are
-/// refused.
+/// 2^-9 of its size. `stochastic_rounding` rounds to one of the two neighbouring bf16, with
+/// probabilities that keep the mean. A hash of the step's number and the element's place decides,
+/// so that all ranks and backends agree. Exchanges of 0/1 Adam round to nearest (their anchor is
+/// float), as do values from 3.39e38 on, the largest finite bf16. For groups whose tensors are bf16
+/// without masters; others are refused.
 struct group_options {
   float lr_factor = 1.0F;            ///< 0: parameters stay, m and v go on
   float weight_decay = 0.0F;         ///< decoupled

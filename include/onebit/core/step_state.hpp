@@ -79,7 +79,7 @@ struct call_off_kernel {
   }
 };
 
-/// What a veto does: on this rank alone, before its messages tell the others, or on all alike.
+/// Sets `nonfinite`, which the next message carries, or, where all ranks know already, `skip`.
 struct veto_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
@@ -172,9 +172,14 @@ namespace detail {
   const auto rank = s.mismatched_rank - 1;
   switch (s.mismatched_in) {
     case mismatch::part:
+      if (s.their_value != s.own_value) {
+        throw rank_mismatch(message("model-parallel group: rank ", rank, " is at step ",
+                                    s.their_value, " while this rank is at step ", s.own_value,
+                                    "; all must step equally often", where));
+      }
       throw rank_mismatch(message(
           "model-parallel group: rank ", rank, " does something else than this one in step ",
-          s.number, "; all must average, exchange and clip in the same steps (options that ",
+          s.number, "; all must average, exchange, clip and veto in the same steps (options that ",
           "differ, or a part with one rank, which never compresses)", where));
     case mismatch::tag:
       throw rank_mismatch(message(

@@ -198,17 +198,18 @@ template <class B>
   if constexpr (requires { backend.stream(); }) {
     const auto own = reinterpret_cast<std::uintptr_t>(backend.stream());
     const auto its = comm.stream();
-    if (!its || *its == own) return;
-    throw invalid_input(message("optimizer: the backend works on stream ", own,
-                                ", the transport on stream ", *its,
-                                ": nothing orders them; give both the same stream", comm.where()));
+    const auto legacy = [](std::uintptr_t s) { return s == 1 ? 0 : s; };  // cudaStreamLegacy
+    if (!its || legacy(*its) == legacy(own)) return;
+    throw invalid_input(
+        message("optimizer: the backend works on stream ", own, ", the transport on stream ", *its,
+                ": nothing here orders them; give both the same stream", comm.where()));
   }
 }
 
 /// Collective, after a step that all have found to be out of step: of the numbers that this rank
 /// was told, `mine`, the first that other ranks were told differently, with both values, first that
-/// of the minority: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks)". Empty where all are alike,
-/// where a rank has other things to tell, and where one does not come.
+/// of the minority: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks are alike)". Empty where all
+/// are alike, where a rank has other things to tell, and where one does not come.
 [[nodiscard, gnu::cold]] inline std::string odd_number(
     communicator& comm, const std::vector<double>& mine,
     function_ref<std::string(std::size_t)> name) {
@@ -233,14 +234,15 @@ template <class B>
       if (said[r] == said[odd]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
     }
     const std::string what = name(i);
+    const std::string most_say = join(6, {" (", most.size, " of ", size, " ranks are alike)"});
+    if (what.starts_with("earlier")) return join(6, {what, ", on rank ", ranks, most_say});
     const auto value = [&](std::size_t rank, int digits) {
       const auto x = std::bit_cast<double>(said[rank]);
       return what.starts_with("whether") ? x != 0 ? "yes" : "no" : join(digits, {x});
     };
     const int digits = value(odd, 6) == value(most.first, 6) ? 17 : 6;
-    return join(
-        6, {what, ": ", value(odd, digits), " on rank ", ranks, ", ", value(most.first, digits),
-            " on rank ", most.first, " (", most.size, " of ", size, " ranks)"});
+    return join(6, {what, ": ", value(odd, digits), " on rank ", ranks, ", ",
+                    value(most.first, digits), " on rank ", most.first, most_say});
   }
   return {};
 }

@@ -62,8 +62,7 @@ struct hear_group_kernel {
       skip = 1;
       if (now->mismatched_rank != 0) continue;
       L::store_scalar(&now->mismatched_rank, r + 1);
-      L::store_scalar(&now->mismatched_in,
-                      w.number == now->number ? mismatch::part : mismatch::step);
+      L::store_scalar(&now->mismatched_in, mismatch::part);
       L::store_scalar(&now->their_value, w.number);
       L::store_scalar(&now->own_value, now->number);
     }

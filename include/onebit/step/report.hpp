@@ -34,8 +34,8 @@ enum class phase : std::uint8_t {
 struct report {
   std::uint64_t step = 0;              ///< its number, from 0; one that all skipped gives it back
   onebit::phase phase = phase::dense;  ///< what travelled
-  /// A rank saw a non-finite gradient and no rank changed anything; in a local step: this rank did,
-  /// and left its gradient out, while the others went on.
+  /// A rank saw a non-finite gradient, or vetoed, and no rank changed anything; in a local step:
+  /// this rank did, and left its gradient out, while the others went on.
   bool skipped = false;
   /// On a deferred backend (CUDA) the outcome is not known yet: optimizer::settle waits for it. The
   /// seconds are then those of the host, that only enqueues; a replayed graph reports no bytes.
@@ -43,7 +43,7 @@ struct report {
   /// Of the mean gradient, before it was clipped, in steps that average. Where they average squares
   /// an estimate, from a sketch: to 6% in a tile, less in many. In others, if gradients are
   /// clipped, of this rank's, divided by how much larger than the mean it used to be. Empty where
-  /// it is not known: without clipping, or while the outcome is pending.
+  /// it is not known: without clipping or a veto, or while the outcome is pending.
   std::optional<float> gradient_norm{};
   /// In warm-up steps that looked (all of an automatic freeze, the last of another): how still v
   /// is, from 0 to 1, as freeze_options::ratio is compared with.
@@ -149,6 +149,8 @@ class step_meter {
   /// Between `enter` and `leave` it measures: begin, ready and step are calls of their own.
   void enter() { start_ = clock::now(); }
   void leave() { before_communicated_ += clock::now() - start_; }
+  /// By this rank, up to now.
+  [[nodiscard]] std::uint64_t bytes_sent() const { return (comm_->sent() - before_).bytes_sent; }
   /// The exchange is over, the update begins.
   void communicated() { communicated_ = clock::now(); }
 

@@ -165,19 +165,30 @@ struct engine {
     return static_cast<float>(static_cast<double>(bytes_sent) /
                               (dense * static_cast<double>(n_attempts)));
   }
-  /// After a step of which the host knows what became: warns of runs that skip on and on, first
-  /// after 10 steps, then each time there are twice as many. Rank 0 does, and whose gradient it is.
-  [[gnu::cold]] void watch(const step_scalars& now) {
+  /// Warns after 10 skipped steps in a row, then whenever their number has doubled: rank 0, and
+  /// each rank that has called them off itself. `looks`: gradients are still there, to find out
+  /// which.
+  [[gnu::cold]] void watch(const step_scalars& now, bool local, bool looks) {
     if (now.n_skipped_in_row == 0) next_warning = 10;
     if (now.n_skipped_in_row < next_warning || warn == nullptr) return;
     next_warning = 2 * now.n_skipped_in_row;
-    const std::string bad = detail::first_bad_gradient(tensors, backend(), now.inverse_loss_scale);
-    if (bad.empty() && comm.rank() != 0) return;
+    std::string why = vetoed ? "vetoed on this rank" : "";
+    try {
+      if (why.empty() && looks)
+        why = detail::first_bad_gradient(tensors, backend(), now.inverse_loss_scale);
+    } catch (const std::exception&) {
+      // it is only a text
+    }
+    if (why.empty() && local) why = "what this rank carries is not finite";
+    if (why.empty() && comm.rank() != 0) return;
+    if (why.empty() && !looks) why = "step() says which gradient, where it waits";
+    if (why.empty()) {
+      why =
+          "by a gradient or a veto of another rank, or what ranks carry has overflowed (rates that "
+          "jump do that)";
+    }
     warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
-                         now.n_skipped, " in all, the last at step ", step, ": ",
-                         !bad.empty() ? bad
-                         : veto       ? "by a veto, or a gradient of another rank"
-                                      : "a gradient of another rank is not finite",
+                         now.n_skipped, " in all, the last at step ", now.number, ": ", why,
                          comm.where()));
   }
   /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
@@ -344,6 +355,7 @@ struct engine {
   std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped ones too
   std::uint32_t next_warning = 10;               ///< of steps skipped in a row
   std::function<bool(float norm)> veto;          ///< or none: see optimizer::veto_with
+  bool vetoed = false;                           ///< by it, in the step that it was asked of last
   std::uint64_t step = 0;
   bool alike = true;  ///< the ranks' parameters: not between two exchanges with local steps
   std::uint32_t local_steps_digest = 0;  ///< digest of the local steps since the ranks last spoke
@@ -360,6 +372,7 @@ struct engine {
     a.local(s[0].bias.v);
     a.local(s[0].noise);
     if constexpr (Archive::reading) {
+      s[0].n_skipped_in_row = 0;
       auto read = to_buffer(backend(), s);
       a.back_up(scalars);
       scalars = std::move(read);

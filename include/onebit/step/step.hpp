@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <onebit/core/clipping.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
@@ -186,21 +187,19 @@ class step_in_progress {
     const bool is_known = !B::deferred || needs_outcome || plan_.may_end_warm_up;
     outcome o = refused && is_known ? outcome::skipped : outcome::pending;
     float norm = -1;
-    std::optional<float> skipped_share;
+    std::optional<step_scalars> found;
     ++e.n_attempts;
+    e.bytes_sent += meter_.bytes_sent();
     if (refused || is_known) e.wait();
     if (refused) {
       (void)difference_of(take_mismatch(e.backend(), e.now()));  // the others ask
     } else if (is_known) {
-      const step_scalars now = take_mismatch(e.backend(), e.now());
-      if (now.mismatched_rank != 0) throw_mismatch(now);
-      e.watch(now);
-      o = outcome_of(now);
-      norm = gradient_norm_of(now);
-      skipped_share = static_cast<float>(static_cast<double>(now.n_skipped) /
-                                         static_cast<double>(e.n_attempts));
+      found = take_mismatch(e.backend(), e.now());
+      if (found->mismatched_rank != 0) throw_mismatch(*found);
+      o = outcome_of(*found);
+      norm = gradient_norm_of(*found);
     } else if (e.n_attempts % steps_unwatched == 0) {
-      e.watch(e.fetch());
+      found = e.fetch();
     }
     if (o != outcome::skipped || plan_.local()) {
       const double size = plan_.needs_variance_norm ? variance_norm_of_all(e) : 0;
@@ -215,18 +214,22 @@ class step_in_progress {
     }
     if (refused) throw invalid_input(refusal_);
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
-    r.skipped_share = skipped_share;
-    e.bytes_sent += r.bytes_sent;
+    if (is_known) {
+      r.skipped_share = static_cast<float>(static_cast<double>(found->n_skipped) /
+                                           static_cast<double>(e.n_attempts));
+    }
     if (!B::deferred) r.sent_of_dense = e.sent_of_dense();
     const double ratio = e.schedule.variance_ratio();
     if (plan_.needs_variance_norm && ratio > 0 && !r.skipped)
       r.variance_ratio = static_cast<float>(ratio);
+    if (found) e.watch(*found, plan_.local(), true);
+    if (veto_failure_) std::rethrow_exception(veto_failure_);
     return r;
   }
 
-  /// Which number the ranks were told differently, in words; empty, where that is not what is
-  /// wrong. Collective over all that have found this; what runs behind the host has found it
-  /// nobody knows when.
+  /// Names the number that ranks were told differently, or returns an empty text. Collective over
+  /// the ranks of this exchange, all of which have found the mismatch. On deferred backends always
+  /// empty: there ranks learn of it at different times.
   [[nodiscard, gnu::cold]] std::string difference_of(const step_scalars& found) {
     if (B::deferred || found.mismatched_rank == 0 || found.mismatched_in == mismatch::part) {
       return {};
@@ -263,22 +266,30 @@ class step_in_progress {
     return largest > 0 || !e_->veto ? largest : static_cast<double>(FLT_MAX);
   }
   [[nodiscard]] bool clips() const { return largest_norm() > 0; }
-  /// The trainer's word on the gradient's norm, before anything has changed. Where no message
-  /// follows, which tells the others, the ranks tell each other.
+  /// Asks the veto, before anything has changed. A message of the exchange carries the answer;
+  /// steps without one gather it. A veto that throws calls the step off, and is told when it is
+  /// over.
   [[gnu::cold]] void ask_veto() {
     E& e = *e_;
     const step_scalars now = e.fetch();
-    if (now.mismatched_rank != 0) return;
     const float norm = gradient_norm_of(now);
-    std::uint32_t vetoed = norm >= 0 && e.veto(norm) ? 1 : 0;
-    const bool tell = plan_.average_gradient && !plan_.exchange;
-    if (tell) {
+    bool own = false;
+    try {
+      own = now.mismatched_rank == 0 && norm >= 0 && e.veto(norm);
+    } catch (...) {
+      own = true;
+      veto_failure_ = std::current_exception();
+    }
+    e.vetoed = own;
+    std::uint32_t vetoed = own ? 1 : 0;
+    const bool gathers = !plan_.exchange && !plan_.local();
+    if (gathers) {
       std::vector<std::uint32_t> all(static_cast<std::size_t>(e.comm.size()));
       e.comm.host_all_gather(&vetoed, all.data(), sizeof vetoed);
       for (const std::uint32_t one : all) vetoed |= one;
     }
     if (vetoed != 0) e.backend().launch(1, detail::veto_kernel{e.now(), plan_.exchange});
-    if (tell) reduce_over_model(false);
+    if (gathers) reduce_over_model(false);
   }
   void clip_own() {
     if constexpr (compresses) {
@@ -299,7 +310,7 @@ class step_in_progress {
   void reduce_over_model(bool norms) {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
                                (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U) |
-                               (refreshes() ? 16U : 0U);
+                               (refreshes() ? 16U : 0U) | (e_->veto ? 32U : 0U);
     e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, largest_norm());
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
@@ -457,6 +468,7 @@ class step_in_progress {
   std::string refusal_;  ///< of these numbers
   step_plan plan_;
   step_meter meter_;
+  std::exception_ptr veto_failure_;
   bool sent_early_ = false;
   bool over_ = false;
 };

@@ -98,12 +98,13 @@ template <class Pointer>
 [[gnu::cold]] inline void check_rounding(std::size_t g, std::size_t t, element_type type,
                                          bool has_master, const std::string& where) {
   if (type == element_type::of_bf16 && !has_master) return;
-  throw invalid_input(message(
-      "optimizer: group ", g, " has stochastic_rounding, but its tensor ", t, " is ",
-      type == element_type::of_bf16   ? "bf16 with masters, which lose nothing; give no masters"
-      : type == element_type::of_fp16 ? "fp16; give masters"
-                                      : "float, which needs none",
-      ", or put it into a group without", where));
+  throw invalid_input(
+      message("optimizer: group ", g,
+              " has stochastic_rounding, which is for bf16 without masters; its tensor ", t, " is ",
+              type == element_type::of_bf16   ? "bf16 with masters"
+              : type == element_type::of_fp16 ? "fp16"
+                                              : "float",
+              ": remove the option, or put the tensor into a group without it", where));
 }
 
 /// Throws invalid_input for memory that is not there, that no element can start at, or of more
@@ -119,7 +120,7 @@ template <class Pointer>
   if (address % bytes_each != 0) refuse("which is no multiple of ", bytes_each);
   const std::uintptr_t most = PTRDIFF_MAX, left = UINTPTR_MAX - address;
   if (r.n > (most < left ? most : left) / bytes_each) {
-    refuse("more than there can be; is the size a negative number?", "");
+    refuse("more than memory can hold; was a negative number converted to a size?", "");
   }
 }
 
@@ -320,21 +321,26 @@ struct tensor_table : detail::flat_tensors<P, G> {
     if (i < n * groups) return detail::join(6, {names[i % n], " of group ", i / n});
     i -= n * groups;
     if (i < size()) return detail::join(6, {"whether tensor ", i, " rests"});
-    return "a digest of what earlier local steps were told";
+    return "earlier local steps were told other numbers";
   }
   [[nodiscard]] std::size_t bytes() const {
     return table.bytes() + given.bytes() + scalars.bytes();
   }
 
-  /// Numbers that last. What a checkpoint says of groups is read into `saved`, of which nothing is
-  /// believed, and which counts when `restore_saved` is called.
+  /// Numbers that last. A reader stores the groups' options in `saved`: `check_saved` checks them,
+  /// `restore_saved` applies them.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
     if constexpr (!Archive::reading) {
       saved.clear();
       for (const group_options& o : flat::options) saved.push_back(saved_options::of(o));
     }
-    a.vector(saved, flat::options.size());
+    std::uint64_t n_groups = saved.size();
+    a.local(n_groups);
+    if (n_groups > size() + flat::options.size() + 4096) {
+      throw checkpoint_error(detail::message("checkpoint: damaged: it has ", n_groups, " groups"));
+    }
+    a.vector(saved, static_cast<std::size_t>(n_groups));
     std::vector<tensor_scalars> n(size());
     backend.copy_out(n.data(), scalars.data(), n.size());
     for (tensor_scalars& of : n) {
@@ -355,6 +361,11 @@ struct tensor_table : detail::flat_tensors<P, G> {
   /// Throws invalid_input where what was read of groups cannot be used.
   template <class R>
   [[gnu::cold]] void check_saved(const R& rule, const std::string& where) const {
+    if (saved.size() != flat::options.size()) {
+      throw checkpoint_error(detail::message(
+          "checkpoint: it has ", saved.size(), " groups, this optimizer ", flat::options.size(),
+          "; resume_with::other_options takes those of this optimizer"));
+    }
     for (std::size_t g = 0; g < saved.size(); ++g) {
       (void)checked_options(g, saved[g].options(), rule, where);
     }
@@ -436,8 +447,8 @@ template <class Table, class B>
       for (std::size_t i = 0; i < n && found.empty(); ++i) {
         const float g = to_float(here[i]);
         if (std::fabs(g * inverse_loss_scale) < gradient_limit) continue;
-        found = join(6, {"tensor ", t, " element ", first + i, " has ", g,
-                         " where its gradient lies, times ", inverse_loss_scale});
+        found = join(6, {"the gradient of tensor ", t, ", element ", first + i, ", is ", g,
+                         " (inverse loss scale ", inverse_loss_scale, ")"});
       }
       first += n;
     };

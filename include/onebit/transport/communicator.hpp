@@ -130,7 +130,7 @@ class line_of final : public line {
     if constexpr (WaitingTransport<T>) inner_.wait();
   }
   [[nodiscard]] std::optional<std::uintptr_t> stream() const override {
-    if constexpr (requires { inner_.stream(); }) {
+    if constexpr (requires { reinterpret_cast<std::uintptr_t>(inner_.stream()); }) {
       return reinterpret_cast<std::uintptr_t>(inner_.stream());
     } else {
       return std::nullopt;

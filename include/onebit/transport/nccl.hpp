@@ -339,8 +339,8 @@ class nccl_request {
 /// calls ncclCommAbort on it and on all split from it or with it, once: the caller's communicator
 /// is then gone (do not destroy it), and every later call throws. Where a CUDA graph has captured a
 /// collective NCCL would wait for that graph, for ever: then the communicators are left, and
-/// `abort`, called when the graphs are gone, ends them. For the same reason graphs go before
-/// transports that were split off.
+/// `abort`, called when the graphs are gone, ends them. Destroy graphs before transports
+/// that were split off. (Nobody tells when graphs end: once there was one, `abort` must be called.)
 class nccl {
  public:
   /// Allocates a second stream and some events. `stream` is of the communicator's device.
