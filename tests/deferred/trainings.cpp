@@ -590,10 +590,10 @@ TEST_CASE("deferred: a step that one rank refuses is counted by all or by none")
         if (!is_bad) {
           CHECK(step() == onebit::outcome::kept);
         } else if (is_odd) {
-          CHECK(thrown<onebit::invalid_input>([&] { (void)step(); }) == contains("lr nan"));
+          CHECK(thrown<onebit::invalid_input>([&] { (void)step(); }) == contains{"lr nan"});
         } else {
           CHECK(thrown<onebit::rank_mismatch>([&] { (void)step(); }) ==
-                contains("rank 1 was told other numbers"));
+                contains{"rank 1 was told other numbers"});
         }
         CHECK((data.digest() == before) == is_bad);
       }
@@ -659,9 +659,9 @@ TEST_CASE(
       return data.digest();
     });
     REQUIRE(said.size() == (asks ? 4 : 1));  // after 10, 20, 40, 80; after 128
-    CHECK(said.back() == contains(asks ? "80 steps in a row were skipped, 80 in all"
-                                       : "128 steps in a row were skipped, 128 in all"));
-    CHECK(said.back() == contains(asks ? "step() says which gradient"
-                                       : "the gradient of tensor 4, element 40, is "));
+    CHECK(said.back() == contains{asks ? "80 steps in a row were skipped, 80 in all"
+                                       : "128 steps in a row were skipped, 128 in all"});
+    CHECK(said.back() == contains{asks ? "step() says which gradient"
+                                       : "the gradient of tensor 4, element 40, is "});
   }
 }

@@ -353,7 +353,7 @@ TEST_CASE("a veto of one rank skips the step on all, with nothing changed") {
       return on_ranks(4, [&](onebit::threads t) {
         training<> data;
         auto o = make(data, t);
-        int attempt = 0, skipped = 0;
+        int attempt = 0, n_vetoed = 0;
         if (with) o.veto_with([&](float) { return t.rank() == who && attempt % 3 == 2; });
         const auto local = [&] {
           return with && o.steps() > 0 && attempt % 3 == 2 &&
@@ -366,14 +366,14 @@ TEST_CASE("a veto of one rank skips the step on all, with nothing changed") {
           const bool vetoed = train(o, data).skipped;
           CHECK(vetoed == (with && attempt % 3 == 2));
           if (vetoed) CHECK(data.params == params);
-          skipped += vetoed ? 1 : 0;
+          n_vetoed += vetoed ? 1 : 0;
         }
-        CHECK(o.n_skipped() == static_cast<std::uint64_t>(skipped));
+        CHECK(o.n_skipped() == static_cast<std::uint64_t>(n_vetoed));
         return data.digest();
       });
     };
-    const auto none = run(false, 0);
-    for (const int who : {0, 3}) CHECK(run(true, who) == none);
+    const auto undisturbed = run(false, 0);
+    for (const int who : {0, 3}) CHECK(run(true, who) == undisturbed);
   });
 }
 

@@ -195,7 +195,7 @@ onebit_status onebit_start_from(onebit_optimizer* optimizer, const float* const*
                                 const float* const* v, uint64_t steps);
 
 /** All that this rank needs to go on, but for the parameters, which are yours to save, in one file:
- * a path for each rank. It is written as <path>.partial, flushed to the device, and renamed. On
+ * a path for each rank. It is written as PATH.partial, flushed to the device, and renamed. On
  * failure the file that was there is as it was, and nothing else is left. */
 onebit_status onebit_save(onebit_optimizer* optimizer, const char* path);
 /** Reads it. Collective, after this rank's parameters were restored. */
