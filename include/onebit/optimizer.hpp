@@ -429,6 +429,7 @@ void optimizer<R, S, C, P, G>::veto_with(std::function<bool(float norm)> f) {
   engine_type& e = between_steps();
   detail::compare_vetoes(e.comm, static_cast<bool>(f));
   e.veto = std::move(f);
+  e.vetoed = false;
   ++e.graph_epoch;
 }
 template <class R, class S, class C, class P, class G>

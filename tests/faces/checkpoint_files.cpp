@@ -48,22 +48,10 @@ struct trainer {
   }
   void save(const fs::path& root, int keep = onebit::default_kept_checkpoints) {
     onebit::save_all(
-        o, root,
-        [&](std::ostream& out) {
-          for (const auto& p : data.params) {
-            out.write(reinterpret_cast<const char*>(p.data()),
-                      static_cast<std::streamsize>(p.size() * sizeof(float)));
-          }
-        },
-        keep);
+        o, root, [&](std::ostream& out) { data.write(out); }, keep);
   }
   std::optional<std::uint64_t> load(const fs::path& root) {
-    return onebit::load_latest(o, root, [&](std::istream& in) {
-      for (auto& p : data.params) {
-        in.read(reinterpret_cast<char*>(p.data()),
-                static_cast<std::streamsize>(p.size() * sizeof(float)));
-      }
-    });
+    return onebit::load_latest(o, root, [&](std::istream& in) { data.read(in); });
   }
   [[nodiscard]] std::string state() { return saved(o) + std::to_string(data.digest()); }
 };

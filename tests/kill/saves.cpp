@@ -48,22 +48,10 @@ struct trainer {
       : o(onebit::one_bit_adam(data.groups(), t, frozen_after(3))) {}
   void save(const fs::path& root, int keep) {
     onebit::save_all(
-        o, root,
-        [&](std::ostream& out) {
-          for (const auto& p : data.params) {
-            out.write(reinterpret_cast<const char*>(p.data()),
-                      static_cast<std::streamsize>(p.size() * sizeof(float)));
-          }
-        },
-        keep);
+        o, root, [&](std::ostream& out) { data.write(out); }, keep);
   }
   std::uint64_t load(const fs::path& root) {
-    const auto step = onebit::load_latest(o, root, [&](std::istream& in) {
-      for (auto& p : data.params) {
-        in.read(reinterpret_cast<char*>(p.data()),
-                static_cast<std::streamsize>(p.size() * sizeof(float)));
-      }
-    });
+    const auto step = onebit::load_latest(o, root, [&](std::istream& in) { data.read(in); });
     return step.value_or(0);
   }
   [[nodiscard]] std::uint64_t digest() {

@@ -573,6 +573,25 @@ TEST_CASE("a rank that skips its own local steps on and on says so") {
   }
 }
 
+TEST_CASE("a veto that is gone is no reason for later skips") {
+  const warnings all;
+  onebit::run_threads(2, [](onebit::threads t) {
+    training<> data;
+    auto o = plain(data, t);
+    o.warn_with(&warnings::add);
+    o.veto_with([](float) { return true; });
+    for (int i = 0; i < 2; ++i) CHECK(train(o, data).skipped);
+    o.veto_with({});
+    for (int i = 0; i < 8; ++i) {
+      data.compute_gradients(t.rank(), o.steps());
+      data.grads[2][7] = std::numeric_limits<float>::infinity();
+      CHECK(o.step(0.01F).skipped);
+    }
+  });
+  CHECK(warnings::texts().size() == 2);
+  for (const auto& text : warnings::texts()) CHECK(text == contains{"the gradient of tensor 2, "});
+}
+
 TEST_CASE("a veto on some ranks only is refused, and one between begin() and step()") {
   onebit::run_threads(3, [](onebit::threads t) {
     training<> data;

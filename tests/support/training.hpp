@@ -9,11 +9,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <istream>
 #include <onebit/algorithms.hpp>
 #include <onebit/core/archive.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/transport/threads.hpp>
+#include <ostream>
 #include <vector>
 
 #include "ranks.hpp"
@@ -62,6 +64,20 @@ class training {
         const float g = noise(seed * 1000003 + t * 50021 + i) + 0.3F * params[t][i];
         grads[t][i] = i % 17 == 5 ? 0.0F : g;
       }
+    }
+  }
+
+  /// The parameters, as save_all and load_latest want them written and read.
+  void write(std::ostream& out) const {
+    for (const auto& p : params) {
+      out.write(reinterpret_cast<const char*>(p.data()),
+                static_cast<std::streamsize>(p.size() * sizeof(float)));
+    }
+  }
+  void read(std::istream& in) {
+    for (auto& p : params) {
+      in.read(reinterpret_cast<char*>(p.data()),
+              static_cast<std::streamsize>(p.size() * sizeof(float)));
     }
   }
 

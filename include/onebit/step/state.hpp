@@ -206,8 +206,8 @@ struct engine {
   }
 
   [[nodiscard]] B& backend() { return rule.backend(); }
-  /// Before the host reads what was launched: waits for ranks that are gone as long as the
-  /// transport does, and not for ever.
+  /// Waits for the transport, with its deadline, so that the host does not wait for ever for a rank
+  /// that is lost.
   void wait() {
     if constexpr (B::deferred) {
       comm.wait();
