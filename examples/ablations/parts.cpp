@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
+#include <onebit/papers/papers.hpp>
+
 #include "row.hpp"
 #include "rules.hpp"
 
@@ -34,14 +36,20 @@ row naive(const char* name, C collective) {
         return quiet(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
       }};
 }
-row lamb_with(const char* name, std::uint64_t refreshes, lamb_options o) {
-  return {
-      name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
-        o.beta2 = s.adam.beta2;
-        return quiet(one_bit_lamb(
-            g, t,
-            {.lamb = o, .freeze = warm_up(refreshes, 2 * s.freeze_after), .refreshes = refreshes}));
-      }};
+row lamb_with(const char* name, lamb_options o) {
+  return {name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
+            o.beta2 = s.adam.beta2;
+            return quiet(one_bit_lamb(g, t, {.lamb = o}));
+          }};
+}
+row papers_lamb_with(const char* name, papers::lamb_options o) {
+  return {name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
+            o.beta2 = s.adam.beta2;
+            o.bias_correction = true;
+            papers::one_bit_lamb_options options(2 * s.freeze_after);
+            options.lamb = o;
+            return quiet(one_bit_lamb(g, t, options, gather_scatter<sign<>>{}));
+          }};
 }
 
 row zero_one(const char* name, intervals_options when, sign<> codec = {}, double bound = 2) {
@@ -83,10 +91,10 @@ std::vector<row> ablations::rows() {
        [](const groups& g, threads t, const settings& s) {
          return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));
        }},
-      lamb_with("1-bit LAMB", 16, {}),
-      lamb_with("  no bound on steps", 16, {.max_step = 0}),
-      lamb_with("  v frozen for good (the paper's)", 0, {}),
-      lamb_with("  the paper's, coefficient frozen", 0, {.factor_min = 1, .factor_max = 1}),
-      lamb_with("  the paper's, no momentum scaling", 0, {.momentum_scaling = false}),
+      lamb_with("1-bit LAMB", {}),
+      lamb_with("  no bound on steps", {.max_step = 0}),
+      papers_lamb_with("  v frozen for good (the paper's)", {}),
+      papers_lamb_with("  the paper's, coefficient frozen", {.factor_min = 1, .factor_max = 1}),
+      papers_lamb_with("  the paper's, no momentum scaling", {.momentum_scaling = false}),
   };
 }

@@ -10,6 +10,7 @@
 #include <functional>
 #include <onebit/any_optimizer.hpp>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <optional>
 
 #include "all.hpp"

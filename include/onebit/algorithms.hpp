@@ -64,9 +64,7 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
   return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ", o.min_coeff,
-                  "..", o.max_coeff, " coeff_beta ", o.coeff_beta, " factor ", o.factor_min, "..",
-                  o.factor_max, " threshold ", o.factor_threshold, " momentum_scaling ",
-                  o.momentum_scaling, " bias_correction ", o.bias_correction, " max_grad_norm ",
+                  "..", o.max_coeff, " bias_correction ", o.bias_correction, " max_grad_norm ",
                   o.max_grad_norm, " max_step ", o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
@@ -157,23 +155,21 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
-/// As one_bit_adam_options; with refreshes 0 the paper's form, which needs the warm-up for its
-/// coefficients, too, and one scale for all layers.
+/// As one_bit_adam_options.
 struct one_bit_lamb_options {
   lamb_options lamb{};                 ///< of each step
   freeze_options freeze{.after = 10};  ///< when the dense steps end
-  std::uint64_t refreshes = 16;        ///< when v follows, and norms of directions are found
+  std::uint64_t refreshes = 16;  ///< when v follows and norms of directions are found; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };
 
 /// 1-bit LAMB: a few steps of LAMB, then as one_bit_adam, with LAMB's coefficients from sketches of
-/// the direction that the ranks average when they refresh v; with refreshes 0 the paper's:
-/// coefficients from the warm-up's, and from the drift of a second variance. Collective over the
-/// transport.
+/// the direction that the ranks average when they refresh v. Collective over the transport. Throws
+/// invalid_input where refreshes is 0.
 ///
-/// Cost: as one_bit_adam, and 64 numbers a tile in a refresh; in the paper's form state 12.25 + 4/W
-/// bytes per parameter. Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2; how v follows, and the
-/// sketch, are this library's (guide/variance.md).
+/// Cost: as one_bit_adam, and 64 numbers a tile in a refresh. Source: 1-bit LAMB (arXiv
+/// 2104.06069), whose own form (coefficients of the warm-up, times the drift of a second variance)
+/// is papers::one_bit_lamb; how v follows, and the sketch, are this library's (guide/variance.md).
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options,
@@ -182,7 +178,11 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
-    options.lamb.keeps_squares = options.refreshes > 0;
+    if (options.refreshes == 0) {
+      throw invalid_input(
+          detail::message("one_bit_lamb: refreshes is 0, must be at least 1: norms of directions "
+                          "come from refreshes"));
+    }
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2, options.refreshes,
                             options.lamb.bias_correction));
@@ -234,45 +234,5 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
           describe(options.schedule) + " " + policy_name(collective) + describe(groups),
       groups, comm, std::move(rule), std::move(schedule), collective, options.refresh_sum);
 }
-
-/// The algorithms as their papers print them: no correction of biases, no bound on steps, v
-/// constant once it is frozen, scales as the papers have them. What trains as Adam and LAMB do are
-/// the defaults; these are for comparison with what is published. They need the papers' long
-/// warm-ups: v lacks beta2^after of what it averages where the warm-up ends, and every later step
-/// is too large by the root of that.
-///
-///     const auto form = onebit::papers::one_bit_adam(23000);
-///     auto optimizer = onebit::one_bit_adam(groups, transport, form.options, form.collective);
-namespace papers {
-
-/// What an algorithm is given.
-template <class Options>
-struct form {
-  Options options;                            ///< of the algorithm
-  gather_scatter<sign<l2_scale>> collective;  ///< with the paper's scales
-};
-
-/// 1-bit Adam (arXiv 2102.02888), algorithm 1: so many dense steps (0: until v is stable, section
-/// 7.1), a scale per tensor.
-[[nodiscard]] inline form<one_bit_adam_options> one_bit_adam(std::uint64_t after) {
-  return {{.adam = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
-          {{granularity::layer()}}};
-}
-/// 1-bit LAMB (arXiv 2104.06069), algorithm 2: coefficients of the warm-up times factors of the
-/// second variance, one scale for all momenta, which are brought to one size.
-[[nodiscard]] inline form<one_bit_lamb_options> one_bit_lamb(std::uint64_t after) {
-  return {{.lamb = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
-          {{granularity::vector()}}};
-}
-/// 0/1 Adam (arXiv 2202.06009), algorithm 1 and section 5: T_v in the first so many steps, in which
-/// every step exchanges; then T_u doubles each time the learning rate has halved. A scale per
-/// tensor.
-[[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
-  return {{.adam = {.bias_correction = false, .max_step = 0, .keeps_squares = false},
-           .schedule = {.warmup_steps = warm_up, .stop_refreshing = true}},
-          {{granularity::layer()}}};
-}
-
-}  // namespace papers
 
 }  // namespace onebit::inline v0_1

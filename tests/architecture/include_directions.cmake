@@ -35,7 +35,8 @@ set(core_units core communicator transport backend compressor rule schedule coll
     compressed_allreduce algorithms any_optimizer onebit)
 
 # The extras: they include the core, and nothing of the core includes them.
-set(may_include_by_name ${core_units})
+set(may_include_papers ${core_units})
+set(may_include_by_name ${core_units} papers)
 set(may_include_checkpoint_directory core communicator)
 set(may_include_c ${core_units} by_name checkpoint_directory)
 set(may_include_torch core communicator step any_optimizer)

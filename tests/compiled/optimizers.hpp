@@ -8,6 +8,7 @@
 #define ONEBIT_TESTS_COMPILED_OPTIMIZERS_HPP
 
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 
 // Of every element type, where all tests are built.
 #if defined(ONEBIT_TESTS_ALL)
@@ -41,11 +42,12 @@
   X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, float)               \
   X(lamb_rule<host>, freeze, gather_scatter<sign<>>, float, float)                       \
   X(lamb_rule<host>, freeze, all_gather<sign<>>, float, float)                           \
+  X(papers::lamb_rule<host>, freeze, gather_scatter<sign<>>, float, float)               \
   X(lamb_rule<host>, freeze, hierarchical<sign<>>, float, float)                         \
   ONEBIT_TESTS_OF_TYPES(                                                                 \
       X(lamb_rule<host>, always_dense, gather_scatter<identity>, float, const float)     \
           X(lamb_rule<host>, always_dense, gather_scatter<identity>, bf16, bf16)         \
-              X(lamb_rule<host>, freeze, gather_scatter<identity>, float, float)         \
+              X(papers::lamb_rule<host>, freeze, gather_scatter<identity>, float, float) \
                   X(lamb_rule<host>, freeze, gather_scatter<sign<>>, float, const float) \
                       X(lamb_rule<host>, freeze, gather_scatter<sign<>>, bf16, bf16))
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <string_view>
 #include <vector>
 
@@ -66,11 +67,8 @@ int main() {
       });
   good &= check("one_bit_lamb, all_gather, float", 3,
                 [](const auto& groups, onebit::threads comm, onebit::host backend) {
-                  const onebit::one_bit_lamb_options options{
-                      .lamb = {.bias_correction = false, .max_step = 0},
-                      .freeze = {.after = 4},
-                      .refreshes = 0,
-                      .warm_up_sum = onebit::dense_sum::rank_order};
+                  onebit::papers::one_bit_lamb_options options(4);
+                  options.warm_up_sum = onebit::dense_sum::rank_order;
                   return onebit::one_bit_lamb(groups, comm, options, onebit::all_gather{by_tensor},
                                               backend);
                 });

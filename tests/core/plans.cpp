@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ auto following(std::vector<step_plan> plans) {
 }
 
 onebit::adam_rule<onebit::host> adam() { return {{}, onebit::host{}}; }
-onebit::lamb_rule<onebit::host> lamb() { return {{.keeps_squares = false}, onebit::host{}}; }
+onebit::papers::lamb_rule<onebit::host> lamb() { return {{}, onebit::host{}}; }
 onebit::zero_one_rule<onebit::host> zero_one() { return {{}, onebit::host{}}; }
 
 /// The plan of the last step is refused, on every rank and again; nothing has changed.

@@ -25,9 +25,8 @@ TEST_CASE("cuda trainings: a bad gradient changes nothing, and settle() tells") 
   // After the freeze the schedule does not count steps any more, and the device's goes on as the
   // host's: before it a skipped step counts on a deferred backend.
   const auto lamb = [](const auto& g, auto t, auto b) {
-    return onebit::one_bit_lamb(
-        g, t, onebit::one_bit_lamb_options{.freeze = {.after = 4}, .refreshes = 0},
-        onebit::gather_scatter<onebit::sign<>>{}, b);
+    return onebit::one_bit_lamb(g, t, onebit::papers::one_bit_lamb_options(4),
+                                onebit::gather_scatter<onebit::sign<>>{}, b);
   };
   for (const std::vector<std::uint64_t>& bad :
        {std::vector<std::uint64_t>{4}, {5}, {8, 9}, {12, 14, 16}}) {

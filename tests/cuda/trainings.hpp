@@ -24,6 +24,7 @@
 #include <memory>
 #include <numeric>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <onebit/transport/memory.hpp>
 #include <span>
 #include <string>
@@ -281,10 +282,15 @@ auto one_bit_adam_with(const Collective& c, std::uint64_t refreshes = 3, double 
   };
 }
 template <class Collective>
-auto one_bit_lamb_with(const Collective& c, std::uint64_t refreshes = 16) {
-  return [c, refreshes](const auto& g, auto t, auto b) {
-    return onebit::one_bit_lamb(
-        g, t, onebit::one_bit_lamb_options{.freeze = {.after = 12}, .refreshes = refreshes}, c, b);
+auto one_bit_lamb_with(const Collective& c) {
+  return [c](const auto& g, auto t, auto b) {
+    return onebit::one_bit_lamb(g, t, onebit::one_bit_lamb_options{.freeze = {.after = 12}}, c, b);
+  };
+}
+template <class Collective>
+auto papers_one_bit_lamb_with(const Collective& c) {
+  return [c](const auto& g, auto t, auto b) {
+    return onebit::one_bit_lamb(g, t, onebit::papers::one_bit_lamb_options(12), c, b);
   };
 }
 template <class Collective>
@@ -321,6 +327,7 @@ void each_algorithm(const F& f, std::size_t bucket_elements = 0) {
   f("one_bit_adam, clipped", one_bit_adam_with(c, 3, 1.0));
   f("zero_one_adam, clipped", zero_one_adam_with(c, 1.0));
   f("one_bit_lamb", one_bit_lamb_with(c));
+  f("papers::one_bit_lamb", papers_one_bit_lamb_with(c));
   f("zero_one_adam", zero_one_adam_with(c));
   f("deepspeed", deepspeed_with(c));
 }

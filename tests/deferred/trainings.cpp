@@ -16,6 +16,7 @@
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <onebit/transport/staged.hpp>
 #include <optional>
 #include <set>
@@ -334,9 +335,9 @@ TEST_CASE("deferred: a bad gradient changes nothing, in each phase, also where t
     const auto train = [&](auto t, auto b) {
       tensors<> data;
       // where v follows the schedule goes on counting, on a device skipped steps, too
-      onebit::any_optimizer o = onebit::one_bit_lamb(
-          data.groups(), onebit::communicator(t),
-          onebit::one_bit_lamb_options{.freeze = {.after = 4}, .refreshes = 0}, in_two_phases{}, b);
+      onebit::any_optimizer o =
+          onebit::one_bit_lamb(data.groups(), onebit::communicator(t),
+                               onebit::papers::one_bit_lamb_options(4), in_two_phases{}, b);
       return steps(o, data, 0, 12, bad);
     };
     const auto device = on_device(2, train);

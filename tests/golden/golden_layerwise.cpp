@@ -14,6 +14,7 @@
 #include <exception>
 #include <iostream>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <string>
 #include <vector>
 
@@ -90,7 +91,7 @@ void for_each_case(const std::string& kind, Run run) {
 void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
   const std::size_t n_tensors = c.tensors().size();
   auto paper = onebit::papers::one_bit_lamb(static_cast<std::uint64_t>(c.hyper("freeze_step")) - 1);
-  onebit::lamb_options& options = paper.options.lamb;
+  onebit::papers::lamb_options& options = paper.options.lamb;
   options.beta1 = c.beta1();
   options.beta2 = c.beta2();
   options.eps = c.hyper("eps");
@@ -140,7 +141,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
     for (std::size_t k = 0; k < n_tensors; ++k) {
       append(mine, optimizer.copy(x.sender().residual(optimizer.active()), k));
       m[k] = optimizer.copy(x.previous(optimizer.active()), k);
-      for (float& y : m[k]) y *= optimizer.rule().layers()[k].inverse_k;
+      for (float& y : m[k]) y *= optimizer.rule().paper_layers()[k].inverse_k;
       v[k] = variance_of(optimizer.copy(onebit::flat_field{optimizer.rule().variance()}, k),
                          options.eps);
       fresh[k] = optimizer.copy(onebit::flat_field{optimizer.rule().fresh_variance()}, k);
@@ -156,7 +157,7 @@ void run_lamb(const golden::golden_case& c, golden::case_checker& checker) {
       checker.check("exp_avg" + suffix, m[k]);
       checker.check("exp_avg_sq" + suffix, v[k]);
       checker.check("exp_avg_sq_fresh" + suffix, fresh[k]);
-      const onebit::lamb_layer& layer = optimizer.rule().layers()[k];
+      const onebit::papers::paper_layer& layer = optimizer.rule().paper_layers()[k];
       average.push_back(layer.average);
       factor.push_back(layer.last_factor);
       scaling.push_back(static_cast<double>(layer.k));

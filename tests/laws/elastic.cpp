@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/papers/papers.hpp>
 #include <sstream>
 
 #include "../support/training.hpp"

@@ -32,14 +32,14 @@ mutant("1-bit Adam's v is the mean of the ranks' squares, not the mean's" onebit
 mutant("ranks keep no squares of their own" onebit/rule/adam.hpp
   [==[if (squares == nullptr) return;]==]
   [==[if (squares == nullptr || PLANTED) return;]==])
-mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rule/lamb_kernels.hpp
+mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rule/lamb.hpp
   [==[params.store(k, L::fma(step, L::fma(decay, x, u), x));]==]
   [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, u, x))
                               : L::fma(step, L::fma(decay, x, u), x));]==])
-mutant("1-bit LAMB's direction does not grow between refreshes" onebit/rule/lamb_kernels.hpp
+mutant("1-bit LAMB's direction does not grow between refreshes" onebit/rule/lamb.hpp
   [==[layer.growth = growth > least ? growth : least;]==]
   [==[layer.growth = PLANTED ? 1.0F : growth > least ? growth : least;]==])
-mutant("1-bit LAMB's factor looks at the first tile of a layer only" onebit/rule/lamb_kernels.hpp
+mutant("the paper's 1-bit LAMB's factor looks at the first tile of a layer only" onebit/papers/papers.hpp
   [==[L::largest(largest + r.begin, n, 0.0F);]==]
   [==[L::largest(largest + r.begin, PLANTED && n > 0 ? std::size_t{1} : n, 0.0F);]==])
 mutant("0/1 Adam's weight decay takes this step's rate, not the sum" onebit/rule/zero_one_adam.hpp
@@ -166,10 +166,10 @@ mutant("MPI: a sum of bf16 leaves out the last element" onebit/transport/mpi.hpp
 
 # -- how v follows: 45 and 46 --------------------------------------------------------------------
 
-mutant("a large gradient is not bounded" onebit/rule/following.hpp
+mutant("a large gradient is not bounded" onebit/rule/moments.hpp
   [==[return L::fma(g, L::set(0.0F), L::bound(x, longest));]==]
   [==[return PLANTED ? x : L::fma(g, L::set(0.0F), L::bound(x, longest));]==])
-mutant("its bound is that of the mean gradient" onebit/rule/following.hpp
+mutant("its bound is that of the mean gradient" onebit/rule/moments.hpp
   [==[const double most = 1 / detail::product(root, static_cast<double>(mean_parts[t.tensor]));]==]
   [==[const double most = 1 / detail::product(root, static_cast<double>(PLANTED ? 1 : mean_parts[t.tensor]));]==])
 

@@ -305,7 +305,7 @@ TEST_CASE("nccl trainings: bad gradients change nothing, on any rank, in any way
   // Without refreshes: sketches take their signs by the number of the step, which a skipped step
   // keeps on the host.
   check_ways("one_bit_adam", n, one_bit_adam_with(c, 0), late);
-  check_ways("one_bit_lamb", n, one_bit_lamb_with(c, 0), late);
+  check_ways("papers::one_bit_lamb", n, papers_one_bit_lamb_with(c), late);
   each_dense([&](const char* name, const auto& make) { check_ways(name, n, make, early, false); });
   check_ways("one_bit_adam", n, one_bit_adam_with(c, 0), early, false);
   check_ways("one_bit_lamb", n, one_bit_lamb_with(c), early, false);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <vector>
 
 #include "../support/training.hpp"
@@ -73,12 +74,13 @@ double decay_of(std::size_t t) { return t == 0 ? static_cast<double>(0.01F) : 0.
 double lr_factor_of(std::size_t t) { return t == 0 ? 1.0 : 0.5; }
 
 struct lamb_oracle {
-  onebit::lamb_options o;
+  onebit::papers::lamb_options o;
   std::uint64_t warmup;
   std::vector<doubles> x, m, v, fresh;
   doubles average, last, coefficient;
 
-  lamb_oracle(const onebit::lamb_options& options, std::uint64_t warm) : o(options), warmup(warm) {
+  lamb_oracle(const onebit::papers::lamb_options& options, std::uint64_t warm)
+      : o(options), warmup(warm) {
     for (const auto& p : start().params) {
       x.emplace_back(p.begin(), p.end());
       m.emplace_back(p.size());
@@ -151,11 +153,12 @@ double difference(const std::vector<float>& found, const doubles& expected) {
 /// Some 60 float steps: each rounds a few times by 6e-8, and the oracle not at all.
 constexpr double tolerance = 1e-5;
 
-void check_lamb(const onebit::lamb_options& options, int n_ranks, bool as_we_do,
+void check_lamb(const onebit::papers::lamb_options& options, int n_ranks, bool as_we_do,
                 double* least_factor, double* most_factor) {
   const std::uint64_t warmup = 12, n_steps = 60;
-  onebit::lamb_options o = options;
-  o.max_step = 0;  // the reference knows no bound
+  auto form = onebit::papers::one_bit_lamb(warmup);
+  onebit::papers::lamb_options& o = form.options.lamb;
+  o = options;
   o.momentum_scaling = o.bias_correction = as_we_do;
   lamb_oracle oracle(o, n_ranks == 1 ? n_steps : warmup);  // one rank alone: LAMB
   for (std::uint64_t step = 0; step < n_steps; ++step) {
@@ -167,10 +170,8 @@ void check_lamb(const onebit::lamb_options& options, int n_ranks, bool as_we_do,
   }
   const auto worst = on_ranks(n_ranks, [&](onebit::threads transport) {
     training<> data = start();
-    auto optimizer = onebit::one_bit_lamb(
-        data.groups(), transport,
-        onebit::one_bit_lamb_options{.lamb = o, .freeze = {.after = warmup}, .refreshes = 0},
-        onebit::gather_scatter<onebit::identity>{});
+    auto optimizer = onebit::one_bit_lamb(data.groups(), transport, form.options,
+                                          onebit::gather_scatter<onebit::identity>{});
     for (std::uint64_t step = 0; step < n_steps; ++step) {
       fill(data, transport.rank(), step);
       (void)optimizer.step(0.01F);
@@ -223,15 +224,26 @@ TEST_CASE("lamb: the baseline is the warm-up of 1-bit LAMB") {
 
 TEST_CASE("lamb: options out of range") {
   const auto make = [](onebit::lamb_options o) { onebit::lamb_rule(o, onebit::host()); };
+  const auto make_paper = [](onebit::papers::lamb_options o) {
+    onebit::papers::lamb_rule<onebit::host>(o, onebit::host());
+  };
   CHECK_THROWS_AS(make({.min_coeff = 0}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.min_coeff = 2, .max_coeff = 1}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.max_coeff = 1e300}), onebit::invalid_input);  // infinite as a float
-  CHECK_THROWS_AS(make({.factor_max = 3.5e38}), onebit::invalid_input);
+  CHECK_THROWS_AS(make_paper({.factor_max = 3.5e38}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.min_coeff = 1e-40}), onebit::invalid_input);
-  CHECK_THROWS_AS(make({.coeff_beta = 1}), onebit::invalid_input);
-  CHECK_THROWS_AS(make({.factor_min = 5}), onebit::invalid_input);
-  CHECK_THROWS_AS(make({.factor_threshold = 0}), onebit::invalid_input);
+  CHECK_THROWS_AS(make_paper({.coeff_beta = 1}), onebit::invalid_input);
+  CHECK_THROWS_AS(make_paper({.factor_min = 5}), onebit::invalid_input);
+  CHECK_THROWS_AS(make_paper({.factor_threshold = 0}), onebit::invalid_input);
+  CHECK_THROWS_AS(make_paper({.min_coeff = 0}), onebit::invalid_input);
   CHECK_THROWS_AS(make({.beta1 = 1}), onebit::invalid_input);
+  onebit::run_threads(1, [&](onebit::threads transport) {
+    training<> data = start();
+    CHECK(thrown<onebit::invalid_input>([&] {
+            (void)onebit::one_bit_lamb(data.groups(), transport,
+                                       onebit::one_bit_lamb_options{.refreshes = 0});
+          }) == contains{"refreshes is 0"});
+  });
 }
 
 TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,8 +98,7 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
             g, t, {.schedule = {.kappa = 2, .warmup_steps = warm_up, .doubling_steps = 20}});
       });
       // coefficients of 1, since only the direction is in question
-      const onebit::lamb_options lamb{
-          .min_coeff = 1, .max_coeff = 1, .factor_min = 1, .factor_max = 1};
+      const onebit::lamb_options lamb{.min_coeff = 1, .max_coeff = 1};
       check("lamb", [&](const auto& g, auto t) { return onebit::lamb(g, t, lamb); });
     }
   }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 #include <vector>
 
 #include "../support/golden.hpp"

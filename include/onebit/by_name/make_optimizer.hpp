@@ -11,9 +11,11 @@
 #include <onebit/algorithms.hpp>
 #include <onebit/any_optimizer.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/papers/papers.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -194,7 +196,14 @@ class option_reader {
 // What a name and options that are texts ask for.
 
 /// The algorithms that have a name.
-enum class algorithm : std::uint8_t { adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam };
+enum class algorithm : std::uint8_t {
+  adam,
+  lamb,
+  one_bit_adam,
+  one_bit_lamb,
+  papers_one_bit_lamb,
+  zero_one_adam
+};
 
 /// What a name and its options ask for. Of the structs, that of `which` counts.
 struct named_optimizer {
@@ -205,12 +214,13 @@ struct named_optimizer {
   lamb_options lamb{};
   one_bit_adam_options one_bit_adam{};
   one_bit_lamb_options one_bit_lamb{};
+  papers::one_bit_lamb_options papers_one_bit_lamb{100000};
   zero_one_adam_options zero_one_adam{};
   /// @}
   dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
   std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
   /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
-  /// of one_bit_lamb without refreshes, whose tensors all share one.
+  /// of papers_one_bit_lamb, whose tensors all share one.
   std::size_t scale_elements = sign<>{}.scales.block_elements;
   double lr = 1e-3;                      ///< not used here: the trainer's
   std::optional<double> weight_decay{};  ///< of groups that have none
@@ -242,7 +252,8 @@ template <class Options>
   r.read({"eps"}, o.eps);
   r.read({"bias_correction"}, o.bias_correction);
 }
-[[gnu::cold]] inline void read_coefficients(option_reader& r, lamb_options& o) {
+template <class Options>
+[[gnu::cold]] void read_coefficients(option_reader& r, Options& o) {
   r.read({"min_coeff"}, o.min_coeff);
   r.read({"max_coeff"}, o.max_coeff);
 }
@@ -303,7 +314,7 @@ template <class Options>
   } else if (is("one_bit_adam", "onebitadam")) {
     o.which = algorithm::one_bit_adam;
   } else if (is("one_bit_lamb", "onebitlamb")) {
-    o.which = algorithm::one_bit_lamb;
+    o.which = name == "one_bit_lamb" ? algorithm::one_bit_lamb : algorithm::papers_one_bit_lamb;
   } else if (is("zero_one_adam", "zerooneadam")) {
     o.which = algorithm::zero_one_adam;
   } else {
@@ -316,7 +327,6 @@ template <class Options>
       lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam";
   if (as_deepspeed) {  // its defaults
     o.one_bit_adam = papers::one_bit_adam(100000).options;
-    o.one_bit_lamb = papers::one_bit_lamb(100000).options;
     o.zero_one_adam = papers::zero_one_adam(100000).options;
     o.zero_one_adam.schedule.doubling_steps = 32678;
     o.scale_elements = 0;
@@ -338,7 +348,9 @@ template <class Options>
   };
   const auto compressing = [&](auto& rule) {
     detail::read_moments(r, rule);
-    r.read({"max_step"}, rule.max_step);
+    if constexpr (!std::is_same_v<decltype(rule), papers::lamb_options&>) {
+      r.read({"max_step"}, rule.max_step);
+    }
     read_bucket();
   };
   if (o.which == algorithm::adam) {
@@ -369,7 +381,14 @@ template <class Options>
     r.read({"refreshes"}, o.one_bit_adam.refreshes);
     detail::read_sum(r, "warm_up_sum", o.one_bit_adam.warm_up_sum);
   } else if (o.which == algorithm::one_bit_lamb) {
-    lamb_options& lamb = o.one_bit_lamb.lamb;
+    compressing(o.one_bit_lamb.lamb);
+    detail::read_coefficients(r, o.one_bit_lamb.lamb);
+    read_scales();
+    detail::read_freeze(r, o.one_bit_lamb.freeze);
+    r.read({"refreshes"}, o.one_bit_lamb.refreshes);
+    detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
+  } else if (o.which == algorithm::papers_one_bit_lamb) {
+    papers::lamb_options& lamb = o.papers_one_bit_lamb.lamb;
     compressing(lamb);
     detail::read_coefficients(r, lamb);
     r.read({"coeff_beta"}, lamb.coeff_beta);
@@ -377,10 +396,8 @@ template <class Options>
     r.read({"factor_max"}, lamb.factor_max);
     r.read({"factor_threshold"}, lamb.factor_threshold);
     r.read({"momentum_scaling"}, lamb.momentum_scaling);
-    read_scales();
-    detail::read_freeze(r, o.one_bit_lamb.freeze);
-    r.read({"refreshes"}, o.one_bit_lamb.refreshes);
-    detail::read_sum(r, "warm_up_sum", o.one_bit_lamb.warm_up_sum);
+    detail::read_freeze(r, o.papers_one_bit_lamb.freeze);
+    detail::read_sum(r, "warm_up_sum", o.papers_one_bit_lamb.warm_up_sum);
   } else {
     compressing(o.zero_one_adam.adam);
     read_scales();
@@ -448,10 +465,11 @@ template <class P, class G, class T, class B = host>
       return one_bit_adam(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
                           std::move(backend));
     case algorithm::one_bit_lamb:
-      return one_bit_lamb(
-          all, comm, o.one_bit_lamb,
-          signs{{o.one_bit_lamb.refreshes > 0 ? scales : granularity::vector()}, o.bucket_elements},
-          std::move(backend));
+      return one_bit_lamb(all, comm, o.one_bit_lamb, signs{{scales}, o.bucket_elements},
+                          std::move(backend));
+    case algorithm::papers_one_bit_lamb:
+      return one_bit_lamb(all, comm, o.papers_one_bit_lamb,
+                          signs{{granularity::vector()}, o.bucket_elements}, std::move(backend));
     case algorithm::zero_one_adam:
       return zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
                            std::move(backend));

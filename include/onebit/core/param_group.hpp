@@ -7,13 +7,11 @@
 #include <cstdint>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
-#include <onebit/core/layout.hpp>
-#include <onebit/core/step_state.hpp>
 #include <span>
 #include <type_traits>
 #include <vector>
 
-/// The trainer's memory: views of it, what it hands over, and how kernels read and write it.
+/// The trainer's memory: views of it, and what it hands over.
 namespace onebit::inline v0_1 {
 
 namespace detail {
@@ -132,158 +130,6 @@ struct param_group {
   /// All but the tensors.
   [[nodiscard]] group_options options() const {
     return {lr_factor, weight_decay, own, rests, stochastic_rounding};
-  }
-};
-
-/// What a kernel knows of a tensor: raw pointers and its group's options.
-template <class P, class G>
-struct tensor_entry {
-  pointer_to<P> params{};
-  pointer_to<G> grads{};
-  float lr_factor = 1.0F;
-  float weight_decay = 0.0F;
-  float* master = nullptr;           ///< of 2-byte parameters, or null
-  bool rests = false;                ///< in this step: it has no gradient, its parameters stay
-  bool stochastic_rounding = false;  ///< bf16 without master
-
-  [[nodiscard]] ONEBIT_HD float rate(const step_scalars* now) const {
-    return rests ? 0.0F : now->lr * lr_factor;
-  }
-};
-
-namespace detail {
-
-/// Loads word k of a tile that lies at `first` in the trainer's memory, which ends after n
-/// elements.
-template <class L, class T>
-ONEBIT_HD typename L::value load_elements(const T* first, std::uint32_t k, std::uint32_t n) {
-  const std::uint32_t left = L::words > 1 ? 32 : n - 32 * k;  // several words are whole ones
-  if constexpr (!std::is_same_v<T, float>) {
-    return L::load_as(first + 32 * k, left >= 32 ? 32 : left);
-  } else if constexpr (L::words > 1) {
-    return L::load(first + 32 * k);
-  } else {
-    return left >= 32 ? L::load(first + 32 * k) : L::load(first + 32 * k, left);
-  }
-}
-
-template <class L, class T>
-ONEBIT_HD void store_elements(T* first, std::uint32_t k, std::uint32_t n,
-                              const typename L::value& v) {
-  const std::uint32_t left = L::words > 1 ? 32 : n - 32 * k;
-  if constexpr (!std::is_same_v<T, float>) {
-    L::store_as(first + 32 * k, v, left >= 32 ? 32 : left);
-  } else if constexpr (L::words > 1) {
-    L::store(first + 32 * k, v);
-  } else if (left >= 32) {
-    L::store(first + 32 * k, v);
-  } else {
-    L::store(first + 32 * k, v, left);
-  }
-}
-
-template <class L>
-ONEBIT_HD typename L::value load_elements(const any_pointer& first, std::uint32_t k,
-                                          std::uint32_t n) {
-  if (first.type == element_type::of_float)
-    return load_elements<L>(static_cast<const float*>(first.p), k, n);
-  if (first.type == element_type::of_bf16)
-    return load_elements<L>(static_cast<const bf16*>(first.p), k, n);
-  return load_elements<L>(static_cast<const fp16*>(first.p), k, n);
-}
-template <class L>
-ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::uint32_t n,
-                              const typename L::value& v) {
-  if (first.type == element_type::of_float)
-    return store_elements<L>(static_cast<float*>(first.p), k, n, v);
-  if (first.type == element_type::of_bf16)
-    return store_elements<L>(static_cast<bf16*>(first.p), k, n, v);
-  store_elements<L>(static_cast<fp16*>(first.p), k, n, v);
-}
-
-/// A master, where it rounds to its parameter; else that.
-template <class L, class T>
-ONEBIT_HD typename L::value exact_of(const T*, const typename L::value& master,
-                                     const typename L::value& param) {
-  return L::template unrounded<std::remove_const_t<T>>(master, param);
-}
-template <class L>
-ONEBIT_HD typename L::value exact_of(const any_pointer& of, const typename L::value& master,
-                                     const typename L::value& param) {
-  if (of.type == element_type::of_bf16) return L::template unrounded<bf16>(master, param);
-  return L::template unrounded<fp16>(master, param);
-}
-
-}  // namespace detail
-
-/// The parameters of a tile, or their masters, where these round to them.
-template <class L, class P>
-struct parameters_of {
-  pointer_to<P> first;
-  float* master;
-  std::uint32_t n;
-  bool stochastic;    ///< rounding
-  std::uint32_t key;  ///< of its first element, in this step
-
-  /// Without `now` all parameters are rounded to nearest.
-  template <class G>
-  ONEBIT_HD parameters_of(const tensor_entry<P, G>& tensor, const tile& t,
-                          const step_scalars* now = nullptr)
-      : first(tensor.params + t.offset),
-        master(tensor.master == nullptr ? nullptr : tensor.master + t.offset),
-        n(t.n),
-        stochastic(tensor.stochastic_rounding && now != nullptr),
-        key(stochastic ? mixed(now->number + 1) + static_cast<std::uint32_t>(t.word * 32) : 0) {}
-
-  ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    const pointer_to<const P> at(first);
-    if constexpr (!std::is_same_v<P, float>) {
-      if (master != nullptr) {
-        const auto exact = detail::load_elements<L>(static_cast<const float*>(master), k, n);
-        return detail::exact_of<L>(first, exact, detail::load_elements<L>(at, k, n));
-      }
-    }
-    return detail::load_elements<L>(at, k, n);
-  }
-  ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
-    if constexpr (!std::is_same_v<P, float>) {
-      if (master != nullptr) detail::store_elements<L>(master, k, n, v);
-    }
-    if constexpr (std::is_same_v<P, bf16> || std::is_same_v<P, any_element>) {
-      if (stochastic) {
-        return detail::store_elements<L>(first, k, n, L::stochastic_bf16(v, key + 32 * k));
-      }
-    }
-    detail::store_elements<L>(first, k, n, v);
-  }
-};
-
-/// Gradients of this size and above count as not finite: up to it their squares, and those of
-/// momenta and residuals (a thousand times as large, summed over a tile), are finite, and a step
-/// that was kept leaves no state that makes later ones overflow. A gradient over 1e18 times its
-/// denominator has no finite direction, and is skipped likewise, unless directions are bounded
-/// (direction_units). 2.8e14.
-inline constexpr float gradient_limit = 0x1p48F;
-
-/// The gradients of a tile, without the loss scale; NaN where they reach gradient_limit; 0, and not
-/// read, where the tensor rests.
-template <class L, class G>
-struct gradients_of {
-  pointer_to<const G> first;
-  std::uint32_t n;
-  float inverse_loss_scale;
-
-  template <class P>
-  ONEBIT_HD gradients_of(const tensor_entry<P, G>& tensor, const tile& t, const step_scalars* now)
-      : first(tensor.rests ? pointer_to<const G>{} : tensor.grads + t.offset),
-        n(t.n),
-        inverse_loss_scale(now->inverse_loss_scale) {}
-
-  ONEBIT_HD typename L::value load(std::uint32_t k) const {
-    if (first == nullptr) return L::set(0.0F);
-    const auto g = L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
-    return L::fma(L::mul(g, L::set(0x1p80F)), L::set(0.0F),
-                  g);  // at gradient_limit 2^128, inf; inf 0 is NaN
   }
 };
 

@@ -107,14 +107,11 @@ struct adam_update_kernel {
 /// Source: 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
 /// How v follows is this library's.
 template <Backend B>
-class adam_rule : public following_rule<B, adam_options> {
-  using base = following_rule<B, adam_options>;
-  using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
-  using base::frozen_, base::kept_;
+class adam_rule : public freezing_rule<B, adam_options> {
+  using base = freezing_rule<B, adam_options>;
+  using base::kept_, base::m_, base::v_;
 
  public:
-  using typename base::float_buffer;
-
   adam_rule(adam_options options, B backend) : base(options, std::move(backend)) {
     validate(options);
   }
@@ -125,33 +122,6 @@ class adam_rule : public following_rule<B, adam_options> {
                                                     m_.data(), v_.data(), at.sums, at.now});
   }
 
-  /// Freezes v: fills `active`, hands m over. Allocates before it changes anything.
-  template <class At>
-  [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
-    if (options_.keeps_squares) kept_ = base::make_kept();
-    frozen_ = true;
-    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
-                                                        active, base::directions()});
-    return {std::move(m_), nullptr, at.scalars};
-  }
-  /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
-  template <class View, class At>
-  void thaw(const View& previous, const At& at) {
-    auto m = make_floats();
-    backend_.launch(at.n_tiles(),
-                    detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(), v_.data(),
-                                              at.scalars, base::directions()});
-    m_ = std::move(m);
-    base::forget_kept();
-    frozen_ = false;
-  }
-  /// Hands over what was agreed, for an exchange that starts with v frozen.
-  template <class View, class At>
-  [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
-    auto m = make_floats();
-    backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{previous, at.tiles, m.data()});
-    return {std::move(m), nullptr, at.scalars};
-  }
   /// The update from what was agreed anew; `last` runs the kernel of it over all tiles.
   template <class View, class P, class G, class Last = launch_tiles>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
@@ -159,18 +129,6 @@ class adam_rule : public following_rule<B, adam_options> {
     last(at, detail::adam_update_kernel<View, P, G>{latest, at.tiles, at.tensors, at.scalars,
                                                     base::directions() ? nullptr : v_.data(),
                                                     kept_.squares.data(), at.now});
-  }
-
-  [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + base::kept_bytes();
-  }
-
-  template <class Archive>
-  void archive(Archive& a) {
-    a.scalar(frozen_);
-    base::archive_form(a, false);
-    a.buffer(m_, backend_, frozen_ ? 0 : n_floats());
-    a.buffer(v_, backend_, n_floats());
   }
 };
 

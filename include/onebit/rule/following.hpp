@@ -17,76 +17,6 @@
 /// How v follows in compressed steps: from the squares that each rank keeps of its own gradients.
 namespace onebit::inline v0_1 {
 
-/// Options of a step of Adam, 1-bit Adam or 0/1 Adam.
-struct adam_options {
-  double beta1 = 0.9;    ///< of the average of gradients, m
-  double beta2 = 0.999;  ///< of the average of their squares, v
-  double eps = 1e-8;     ///< added to the root
-  /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that v has seen, as Adam does;
-  /// where v stays as it was at a freeze its correction does, too. false: the papers' form, and
-  /// their authors' code.
-  bool bias_correction = true;
-  /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
-  /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
-  double max_grad_norm = 0;
-  /// What is sent are directions, m / (sqrt(v) + eps). Elements that share a scale then share a
-  /// size of steps. No scale is larger than this. An element moves by at most so many learning
-  /// rates in a step, times m's correction and decay aside; at an exchange of 0/1 Adam, of those
-  /// since the last. The residual keeps what is cut. Adam's own steps are seldom above 1, and at
-  /// most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no bound of scales; if v does not follow either,
-  /// momenta are sent, as in the papers. Momenta fit badly where gradients differ in size: a small
-  /// one is sent the common scale, and its small v makes thousands of learning rates of it.
-  /// Compressors without scales have no bound.
-  double max_step = 2;
-  /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
-  /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
-  /// 0), and an average is one step of 0/1 Adam's, however many steps it is after the last.
-  bool keeps_squares = true;
-};
-
-/// Throws invalid_input when an option is out of range.
-inline void validate(const adam_options& o) {
-  validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
-}
-
-/// What makes directions of gradients.
-struct direction_units {
-  /// 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent.
-  const float* inverse = nullptr;
-  /// By tensor: the part of squares that is left in the mean gradient; null or 0: no bound.
-  const float* mean_parts = nullptr;
-
-  /// Of a tile.
-  template <class L>
-  struct reader {
-    const float* inverse;  ///< of the tile, or null
-    float longest;         ///< the most that a direction may be
-    /// g / (sqrt(v) + eps), at most `longest`, or g. NaN stays.
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
-      if (inverse == nullptr) return g;
-      const auto x = L::mul(g, L::load(inverse + 32 * k));
-      return L::fma(g, L::set(0.0F), L::bound(x, longest));
-    }
-  };
-  /// Adam's v has seen the gradient that it divides: a mean gradient over the root of v, corrected
-  /// by c, is at most 1 / sqrt((1 - beta2) c). Here v is of the last refresh; without that bound
-  /// the first large gradient of an element whose gradients were small makes hundreds of steps. One
-  /// rank's gradient may be larger by 1 / part: where only one of W ranks has any, its mean is g /
-  /// W.
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
-    if (inverse == nullptr) return {nullptr, 0};
-    float longest = 3.402823466e38F;
-    if (mean_parts != nullptr && mean_parts[t.tensor] > 0) {
-      const double root = sqrt(detail::product(static_cast<double>(of.c.one_minus_beta2),
-                                               static_cast<double>(of.v_correction)));
-      const double most = 1 / detail::product(root, static_cast<double>(mean_parts[t.tensor]));
-      if (most < static_cast<double>(longest)) longest = static_cast<float>(most);
-    }
-    return {inverse + t.word * 32, longest};
-  }
-};
-
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m the previous mean and g
 /// in `units`. It starts from the base, so that a momentum held as beta1 m in the base gives the
 /// same bits.
@@ -579,6 +509,58 @@ class following_rule : public moments_rule<B, Options> {
   std::size_t n_tensors_ = 0;
   float_buffer mean_parts_;  ///< by tensor, of the last refresh; 0: there was none
   buffer_of<B, double> variance_norm_;
+};
+
+/// The base of rules that freeze v after their dense steps and exchange directions from then on, or
+/// momenta where `directions` says so: 1-bit Adam and 1-bit LAMB.
+template <Backend B, class Options>
+class freezing_rule : public following_rule<B, Options> {
+  using base = following_rule<B, Options>;
+
+ public:
+  using typename base::float_buffer;
+
+  /// Freezes v: fills `active`, hands m over. Allocates before it changes anything.
+  template <class At>
+  [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
+    if (base::keeps_squares()) kept_ = base::make_kept();
+    frozen_ = true;
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
+                                                        active, base::directions()});
+    return {std::move(m_), nullptr, at.scalars};
+  }
+  /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
+  template <class View, class At>
+  void thaw(const View& previous, const At& at) {
+    auto m = base::make_floats();
+    backend_.launch(at.n_tiles(),
+                    detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(), v_.data(),
+                                              at.scalars, base::directions()});
+    m_ = std::move(m);
+    base::forget_kept();
+    frozen_ = false;
+  }
+  /// Hands over what was agreed, for an exchange that starts with v frozen.
+  template <class View, class At>
+  [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
+    auto m = base::make_floats();
+    backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{previous, at.tiles, m.data()});
+    return {std::move(m), nullptr, at.scalars};
+  }
+  [[nodiscard]] std::size_t state_bytes() const {
+    return m_.bytes() + v_.bytes() + base::kept_bytes();
+  }
+  template <class Archive>
+  void archive(Archive& a) {
+    a.scalar(frozen_);
+    base::archive_form(a, false);
+    a.buffer(m_, backend_, frozen_ ? 0 : base::n_floats());
+    a.buffer(v_, backend_, base::n_floats());
+  }
+
+ protected:
+  freezing_rule(Options options, B backend) : base(options, std::move(backend)) {}
+  using base::backend_, base::m_, base::v_, base::frozen_, base::kept_;
 };
 
 }  // namespace onebit::inline v0_1

@@ -8,103 +8,377 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
+#include <onebit/core/param_group.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
 #include <onebit/rule/following.hpp>
-#include <onebit/rule/lamb_kernels.hpp>
 #include <onebit/rule/moments.hpp>
 #include <utility>
 #include <vector>
 
-/// LAMB's arithmetic, and 1-bit LAMB's: layer-wise learning rates that are known without norms of
-/// gradients nobody has.
+/// LAMB and 1-bit LAMB: Adam's directions, with a learning rate by layer. Norms are sums of
+/// squares: per tile in float, over tiles in double, then one float.
 namespace onebit::inline v0_1 {
+
+/// What LAMB keeps of a layer.
+struct lamb_layer {
+  double sketch_bias = 1;  ///< 1 minus what the weights in the direction's sketch sum up to
+  float coefficient = 1;   ///< of the step in progress
+  float direction = 0;     ///< ||m / (sqrt(v) + eps)||, as the last refresh found it; 0: not yet
+  float ratio = 0;         ///< the part of all squares that was left in the mean gradient then
+  float size = 0;          ///< of the agreed direction, in the first step after that; 0: not yet
+  float growth = 1;        ///< what the direction is multiplied by, since it has grown
+  float unused = 0;        ///< no padding: the bytes are part of checkpoints
+};
+
+namespace detail {
+
+ONEBIT_HD float norm_of(double sum_of_squares) { return static_cast<float>(sqrt(sum_of_squares)); }
+ONEBIT_HD double clamp_to(double x, double low, double high) {
+  if (x > high) x = high;
+  return x < low ? low : x;
+}
+
+/// u = m c / (sqrt(v c_v) + eps) + wd x
+template <class L>
+ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float correction,
+                                           const typename L::value& denominator,
+                                           const typename L::value& x, float weight_decay) {
+  return L::fma(L::set(weight_decay), x, L::div(L::mul(m, L::set(correction)), denominator));
+}
+
+/// m and v from the mean gradient; per tile ||x||^2, ||u||^2 and ||v||_1.
+template <class View, class P, class G>
+struct lamb_moments_kernel {
+  View gradient;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_scalars* scalars;
+  float *m, *v, *sum_v, *sum_x, *sum_u;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    using one = one_word<L>;
+    const tile t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const auto g_at = gradient.template at<L>(t, i);
+    const parameters_of<L, P> params(tensor, t);
+    const float decay = tensor.weight_decay;
+    const tensor_scalars of = scalars[t.tensor];
+    auto vs = one::set(0.0F), xs = one::set(0.0F), us = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      float* m_word = m + (t.word + k) * 32;
+      float* v_word = v + (t.word + k) * 32;
+      const auto g = g_at(k);
+      const auto m_new = of.c.template next_momentum<L>(L::load(m_word), g);
+      const auto v_new = of.c.template next_variance<L>(L::load(v_word), g);
+      const auto x = params.load(k);
+      L::store(m_word, m_new);
+      L::store(v_word, v_new);
+      const auto d = of.c.template denominator<L>(v_new, of.v_correction);
+      const auto u = lamb_direction<L>(m_new, of.m_correction, d, x, decay);
+      add_words<L>(vs, v_new);
+      add_squares<L>(xs, x);
+      add_squares<L>(us, u);
+    }
+    L::store_scalar(sum_v + i, one::fold(vs));
+    L::store_scalar(sum_x + i, one::fold(xs));
+    L::store_scalar(sum_u + i, one::fold(us));
+  }
+};
+
+/// The layer's coefficient from the norms, unless it rests.
+template <class P, class G>
+struct lamb_coefficient_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const tensor_entry<P, G>* tensors;
+  const float *sum_x, *sum_u;
+  lamb_layer* layers;
+  double least, most;  ///< clips of the coefficient
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (tensors[i].rests) return;
+    const tile_range r = tensor_tiles[i];
+    const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin)),
+                u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
+    double c = 1;
+    if (x != 0 && u != 0) c = clamp_to(static_cast<double>(x / u), least, most);
+    L::store_scalar(&layers[i].coefficient, static_cast<float>(c));
+  }
+};
+
+template <class P, class G>
+struct lamb_dense_update_kernel {
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_scalars* scalars;
+  const float *m, *v;
+  const lamb_layer* layers;
+  const step_scalars* now;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tiles[i];
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const parameters_of<L, P> params(tensor, t, now);
+    const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
+    const float decay = tensor.weight_decay;
+    const tensor_scalars of = scalars[t.tensor];
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const auto x = params.load(k);
+      const auto m_k = L::load(m + (t.word + k) * 32);
+      const auto d = of.c.template denominator<L>(L::load(v + (t.word + k) * 32), of.v_correction);
+      const auto u = lamb_direction<L>(m_k, of.m_correction, d, x, decay);
+      params.store(k, L::fma(step, u, x));
+    }
+  }
+};
+
+// The norm of the direction in compressed steps, from a sketch.
+//
+// The norm of what was agreed is no norm of a direction: each element has the size of its scale.
+// A sketch is linear, and needs no gradient of all ranks: each adds up its own g / d, with signs
+// that are the same on all, into 64 sums a tile, averaged over steps as m is. The mean of the
+// ranks' sketches is the sketch of the exact direction, and its squares add up to those of the
+// direction, to a relative sqrt(2 / 64) a tile.
+
+/// Per tile ||x||^2.
+template <class P, class G>
+struct parameter_norm_kernel {
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  float* sums;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const parameters_of<L, P> params(tensors[t.tensor], t);
+    auto sum = one_word<L>::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) add_squares<L>(sum, params.load(k));
+    L::store_scalar(sums + i, one_word<L>::fold(sum));
+  }
+};
+
+/// The layer's coefficient, ||x|| over the norm of direction and decay, unless it rests or no
+/// refresh has been yet; how much bias the sketch has left after this step.
+template <class P, class G>
+struct followed_coefficient_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_scalars* scalars;
+  const float* sum_x;
+  lamb_layer* layers;
+  double least, most;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    if (tensors[i].rests) return;
+    const tile_range r = tensor_tiles[i];
+    lamb_layer layer = layers[i];
+    layer.sketch_bias = product(layer.sketch_bias, static_cast<double>(scalars[i].c.beta1));
+    if (layer.direction > 0) {
+      const double x = sqrt(L::sum(sum_x + r.begin, r.end - r.begin)),
+                   decay = static_cast<double>(tensors[i].weight_decay) * x,
+                   m = product(static_cast<double>(layer.direction),
+                               static_cast<double>(layer.growth)),
+                   u = sqrt(fma(decay, decay, product(m, m)));
+      layer.coefficient = x > 0 ? static_cast<float>(clamp_to(x / u, least, most)) : 1.0F;
+    }
+    L::store_scalar(layers + i, layer);
+  }
+};
+
+/// x from the agreed direction and the layer's coefficient; and what this rank keeps: squares of
+/// its own gradient, and the sketch of that gradient over its denominator. The denominator has the
+/// squares since the last refresh in it, times the ratio of all elements: else an element whose
+/// gradients have just grown would be most of the norm. 24 bytes per element and a bit.
+template <class View, class P, class G>
+struct lamb_update_kernel {
+  View latest;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_scalars* scalars;
+  const lamb_layer* layers;
+  active_mask active;
+  const float* inverses;           ///< 1 / (sqrt(v) + eps)
+  float *squares, *sketch, *sums;  ///< the last by tile, of the agreed direction's squares
+  const step_scalars* now;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    using one = one_word<L>;
+    const tile t = tile_at(i);
+    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_scalars of = scalars[t.tensor];
+    const auto latest_at = latest.template at<L>(t, i);
+    const parameters_of<L, P> params(tensor, t, now);
+    const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
+    const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
+    auto size = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const auto x = params.load(k);
+      const auto u = L::mul(latest_at(k), correction);
+      add_squares<L>(size, u);
+      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+    }
+    L::store_scalar(sums + i, one::fold(size));
+    const gradients_of<L, G> gradient(tensor, t, now);
+    // of v as it stands there
+    const auto then = static_cast<double>(detail::correction(of.bias.v / of.since));
+    const double since = of.since * static_cast<double>(of.c.beta2);
+    const auto old_part = L::set(
+                   static_cast<float>(product(since / then, static_cast<double>(of.v_correction)))),
+               new_part = L::set(layers[t.tensor].ratio * of.v_correction),
+               least = L::set(1.17549435e-38F);
+    auto even = one::set(0.0F), odd = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      const std::size_t word = t.word + k;
+      const auto g = gradient.load(k);
+      const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
+      L::store(squares + word * 32, s);
+      const auto inverse = L::load(inverses + word * 32);
+      // v as it would be now, over v as it was
+      const auto old = active.template keep<L>(word, old_part);
+      const auto grown = L::fma(L::mul(L::mul(s, new_part), inverse), inverse, old);
+      const auto own = L::div(L::mul(g, inverse), L::sqrt(L::max(grown, least)));
+      for (unsigned j = 0; j < L::words; ++j) {
+        const std::uint32_t signs = sketch_signs(word + j);
+        auto& sum = (k + j) % 2 == 0 ? even : odd;
+        sum = one::add(sum, one::with_sign(one::load_bits(&signs), word_of<L>(own, j)));
+      }
+    }
+    float* const place = sketch + i * sketch_floats;
+    one::store(place, of.c.template next_momentum<one>(one::load(place), even));
+    one::store(place + 32, of.c.template next_momentum<one>(one::load(place + 32), odd));
+  }
+};
+
+/// The longest step of a layer, in those of LAMB: learning rate times ||x||.
+inline constexpr float longest_step = 4;
+
+/// How the agreed direction of a layer has grown since the first step after a refresh; 1 where it
+/// has shrunk. Its elements have the size of their scales, so that its norm is no norm of a
+/// direction; but where gradients grow it grows as they do, long before the next refresh. Without
+/// that a recurrent net's gradients, once they grew, made steps of many times LAMB's size, and its
+/// loss went up to where it had begun.
+///
+/// It is at least what keeps steps within `longest_step`: a refresh may have found a direction that
+/// is far too small.
+struct direction_growth_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const float* sums;
+  lamb_layer* layers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    const float size = norm_of(L::sum(sums + r.begin, r.end - r.begin));
+    lamb_layer layer = layers[i];
+    if (!(layer.size > 0)) layer.size = size;
+    const float growth = layer.size > 0 && size > layer.size ? size / layer.size : 1.0F;
+    const float least = layer.direction > 0 ? size / (longest_step * layer.direction) : 1.0F;
+    layer.growth = growth > least ? growth : least;
+    L::store_scalar(layers + i, layer);
+  }
+};
+
+/// The layer's direction from the squares of the sketch, without the bias that the sketch had
+/// before this step.
+struct sketched_direction_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const tensor_scalars* scalars;
+  const float *sums, *ratio;
+  lamb_layer* layers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    L::store_scalar(&layers[i].ratio, *ratio);
+    L::store_scalar(&layers[i].size, 0.0F);
+    L::store_scalar(&layers[i].growth, 1.0F);
+    const auto beta1 = static_cast<double>(scalars[i].c.beta1);
+    const double weights = beta1 > 0 ? 1 - layers[i].sketch_bias / beta1 : 1;
+    if (!(weights > 0)) return;
+    const double norm = sqrt(L::sum(sums + r.begin, r.end - r.begin)) / weights;
+    L::store_scalar(&layers[i].direction, static_cast<float>(norm));
+  }
+};
+
+/// A sketch that starts anew.
+struct restart_sketch_kernel {
+  static constexpr bool serial = true;
+  lamb_layer* layers;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    L::store_scalar(&layers[i].sketch_bias, 1.0);
+  }
+};
+
+}  // namespace detail
 
 /// Options of a step of LAMB or 1-bit LAMB.
 struct lamb_options {
-  double beta1 = 0.9;             ///< of the average of gradients, m
-  double beta2 = 0.999;           ///< of the average of their squares, v
-  double eps = 1e-8;              ///< added to the root
-  double min_coeff = 0.01;        ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
-  double max_coeff = 10;          ///< the same, from above
-  double coeff_beta = 0.9;        ///< of the coefficient's average over the warm-up
-  double factor_min = 0.5;        ///< clips the factor of the compressed phase
-  double factor_max = 4;          ///< the same, from above
-  double factor_threshold = 0.1;  ///< the factor's largest relative change per step
-  /// Bring all layers' momentum to one RMS before compression (of a layer that had no gradients for
-  /// a while, what its v says).
-  bool momentum_scaling = true;
-  /// As adam_options::bias_correction. false: the form of the 1-bit LAMB paper.
+  double beta1 = 0.9;       ///< of the average of gradients, m
+  double beta2 = 0.999;     ///< of the average of their squares, v
+  double eps = 1e-8;        ///< added to the root
+  double min_coeff = 0.01;  ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
+  double max_coeff = 10;    ///< the same, from above
+  /// As adam_options::bias_correction.
   bool bias_correction = true;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
-  /// As adam_options::max_step, of m / (sqrt(v) + eps), where v follows.
+  /// As adam_options::max_step, of m / (sqrt(v) + eps).
   double max_step = 2;
-  /// As adam_options::keeps_squares. false: the paper's 1-bit LAMB, whose coefficients are those of
-  /// the warm-up times a factor.
-  bool keeps_squares = true;
+  static constexpr bool keeps_squares = true;  ///< see adam_options
 };
 
-/// Throws invalid_input when an option is out of range.
-inline void validate(const lamb_options& o) {
-  validate_moments("lamb_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
-  const auto ordered = [](const char* of, double low, const char* and_of, double high) {
-    if (low >= detail::least_float && low <= high && high <= detail::most_float) return;
-    throw invalid_input(detail::message("lamb_options: ", of, " is ", low, " and ", and_of, " ",
-                                        high, "; needs ", detail::least_float,
-                                        " <= min <= max <= ", detail::most_float));
-  };
-  ordered("min_coeff", o.min_coeff, "max_coeff", o.max_coeff);
-  ordered("factor_min", o.factor_min, "factor_max", o.factor_max);
-  if (!(o.coeff_beta >= 0 && o.coeff_beta < 1)) {
-    throw invalid_input(
-        detail::message("lamb_options: coeff_beta is ", o.coeff_beta, ", must be in [0, 1)"));
-  }
-  if (!(o.factor_threshold > 0 && o.factor_threshold < 1)) {
-    throw invalid_input(detail::message("lamb_options: factor_threshold is ", o.factor_threshold,
-                                        ", must be in (0, 1)"));
-  }
+namespace detail {
+
+/// Throws invalid_input when an option of LAMB is out of range; `name` is that of the options.
+template <class Options>
+void validate_lamb(const char* name, const Options& o) {
+  validate_moments(name, {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
+  validate_range(name, "min_coeff", o.min_coeff, "max_coeff", o.max_coeff);
 }
+
+}  // namespace detail
+
+/// Throws invalid_input when an option is out of range.
+inline void validate(const lamb_options& o) { detail::validate_lamb("lamb_options", o); }
 
 /// LAMB, and 1-bit LAMB once v is frozen.
 ///
 /// Dense: u = m / (sqrt(v) + eps) + wd x, m and v corrected for their bias; c = ||x|| / ||u|| per
 /// layer, clipped; x -= lr c u.
-/// Compressed, v following: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first
-/// from a sketch that the ranks average when they refresh v (lamb_kernels.hpp), times what the
-/// agreed direction has grown by since; x of this step. No step is longer than 4 lr ||x||.
-/// Compressed, in the paper's form: c = c_avg f, where c_avg is the average of c over the warm-up
-/// and f follows how far a second variance, of gradients rebuilt from the agreed momentum, has
-/// moved from the frozen one. Empty tensors and layers of zeros are ordinary input: c = 1 where a
-/// norm is 0, f = 1 where no element has variance.
+/// Compressed: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first from a sketch
+/// that the ranks average when they refresh v, times what the agreed direction has grown by since;
+/// x of this step. No step is longer than 4 lr ||x||. Empty tensors and layers of zeros are
+/// ordinary input: c = 1 where a norm is 0.
 ///
-/// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile,
-/// or, in the paper's form, 1 / (sqrt(v) + eps) and the second variance, 8 bytes; 60 bytes per
-/// tensor.
-/// Source: 1-bit LAMB (arXiv 2104.06069), algorithms 1 and 2; eps outside the root as in the
-/// authors' code. The sketch is this library's.
-template <Backend B>
-class lamb_rule : public following_rule<B, lamb_options> {
-  using base = following_rule<B, lamb_options>;
-  using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
-  using base::frozen_, base::kept_;
+/// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile;
+/// 32 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps outside the root as in
+/// the code of 1-bit LAMB's authors. The sketch is this library's. `Options` as lamb_options.
+template <Backend B, class Options = lamb_options>
+class lamb_rule : public freezing_rule<B, Options> {
+  using base = freezing_rule<B, Options>;
 
  public:
   using typename base::float_buffer;
 
-  lamb_rule(lamb_options options, B backend) : base(options, std::move(backend)) {
-    validate(options);
-    if (!options.keeps_squares) options_.max_step = 0;  // the paper's form sends momenta
-  }
+  lamb_rule(Options options, B backend) : base(options, std::move(backend)) { validate(options); }
   void prepare(const layout& axis) {
-    const std::size_t n_tensors = axis.tensor_tiles().size();
     base::prepare(axis);
-    layers_ = to_buffer(backend_, std::vector<lamb_layer>(n_tensors));
-    factors_ = backend_.template make_buffer<float>(n_tensors);
-  }
-  /// Of v's, too, after the freeze: in the paper's form it is that of the second variance then.
-  [[nodiscard]] moments_updated updated(const step_plan&) const {
-    return {options_.bias_correction, true, true};
+    layers_ = to_buffer(backend_, std::vector<lamb_layer>(axis.tensor_tiles().size()));
   }
   /// The dense step, from the mean gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
@@ -113,10 +387,9 @@ class lamb_rule : public following_rule<B, lamb_options> {
     at.launch(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.scalars,
                                                       m_.data(), v_.data(), at.sums, sums_a_.data(),
                                                       sums_b_.data()});
-    at.launch(layers_.size(),
-              detail::lamb_coefficient_kernel<P, G>{
-                  at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(), layers_.data(),
-                  options_.min_coeff, options_.max_coeff, options_.coeff_beta});
+    at.launch(layers_.size(), detail::lamb_coefficient_kernel<P, G>{
+                                  at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
+                                  layers_.data(), options_.min_coeff, options_.max_coeff});
     at.launch(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.scalars, m_.data(),
                                                      v_.data(), layers_.data(), at.now});
   }
@@ -124,82 +397,23 @@ class lamb_rule : public following_rule<B, lamb_options> {
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
     return base::n_beside(axis) + detail::sketch_floats * axis.tiles().size();
   }
-
-  /// Freezes v: fills `active`, hands m over. In the paper's form a copy of m, scaled so that all
-  /// layers have one RMS (their common scale then fits all), and keeps m for the first compressed
-  /// step.
+  /// As freezing_rule's; the sketch begins.
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
-    if (options_.keeps_squares) {
-      auto kept = make_kept();
-      sketch_ = std::move(kept.sketch);
-      kept_ = std::move(kept);
-      restart_sketch();
-      backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(),
-                                                          v_.data(), active, true});
-      for (auto* s : {&sums_a_, &sums_b_}) *s = {};
-      frozen_ = true;
-      return {std::move(m_), nullptr, at.scalars};
-    }
-    auto copy = make_floats(), fresh = make_floats();
-    auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
-    auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
-    at.backend.launch(at.n_tiles(), detail::lamb_size_kernel{at.tiles, m_.data(), v_.data(),
-                                                             sum_m.data(), sum_v.data()});
-    at.backend.launch(1, detail::lamb_scaling_kernel{at.tensor_tiles, at.tiles, sum_m.data(),
-                                                     sum_v.data(), layers_.size(), layers_.data(),
-                                                     factors_.data(), options_.momentum_scaling});
-    const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
-    backend_.launch(keep_m.launches(), keep_m);
-    const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
-    backend_.launch(keep_v.launches(), keep_v);
-    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, copy.data(),
-                                                        v_.data(), active, false});
-    fresh_ = std::move(fresh);
-    for (auto* s : {&sums_a_, &sums_b_}) *s = {};  // the compressed axis may have other tiles
-    frozen_ = true;
-    return {std::move(copy), factors_.data(), at.scalars};
+    auto sketch = make_sketch();
+    auto momentum = base::freeze(active, at);
+    sketch_ = std::move(sketch);
+    restart_sketch();
+    release_sums();  // the compressed axis may have other tiles
+    return momentum;
   }
-
-  /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
-  /// Coefficients go on from their averages.
+  /// As freezing_rule's; the sketch ends.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
-    auto m = make_floats();
-    using unscaled = detail::lamb_unscaled_view<View>;
-    backend_.launch(at.n_tiles(), detail::thaw_kernel<unscaled>{{previous, layers_.data()},
-                                                                at.tiles,
-                                                                at.active,
-                                                                m.data(),
-                                                                v_.data(),
-                                                                at.scalars,
-                                                                base::directions()});
-    m_ = std::move(m);
-    fresh_ = {};
-    base::forget_kept();
+    base::thaw(previous, at);
     sketch_ = {};
-    for (auto* s : {&sums_a_, &sums_b_}) *s = {};
-    frozen_ = false;
+    release_sums();
   }
-
-  /// Hands over what was agreed, for an exchange that starts with v frozen; keeps it for the first
-  /// compressed step, as `freeze` does.
-  template <class View, class At>
-  [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
-    using unscaled = detail::lamb_unscaled_view<View>;
-    // until a compressed step has been made nothing was agreed, and m is still here
-    const bool has_m = m_.size() > 0 || options_.keeps_squares;
-    auto m = backend_.template make_buffer<float>(has_m ? 0 : n_floats());
-    auto copy = make_floats();
-    for (auto* flat : {&m, &copy}) {
-      if (flat->size() == 0) continue;
-      backend_.launch(at.n_tiles(), detail::flatten_kernel<unscaled>{
-                                        {previous, layers_.data()}, at.tiles, flat->data()});
-    }
-    if (!has_m) m_ = std::move(m);
-    return {std::move(copy), options_.keeps_squares ? nullptr : factors_.data(), at.scalars};
-  }
-  using base::squares;
   /// As following_rule's, and the sketch.
   template <class P, class G>
   [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at) {
@@ -208,6 +422,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
     backend_.launch(copy.launches(), copy);
     return base::squares(at);
   }
+  using base::squares;
   /// As following_rule's, and the norms of directions.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
@@ -225,7 +440,7 @@ class lamb_rule : public following_rule<B, lamb_options> {
     float_buffer sketch;
   };
   [[nodiscard]] kept_squares make_kept() {
-    auto sketch = backend_.template make_buffer<float>(n_sketch());
+    auto sketch = make_sketch();
     return {base::make_kept(), std::move(sketch)};
   }
   /// As following_rule's: the sketch begins anew, since its tiles are those of other ranks.
@@ -234,84 +449,34 @@ class lamb_rule : public following_rule<B, lamb_options> {
     base::take_kept(std::move(mean));
     restart_sketch();
   }
-  /// base + k (beta1 m + (1 - beta1) g), k m as last agreed; of directions where v follows.
-  template <class View, class P, class G>
-  [[nodiscard]] detail::lamb_message<View, P, G> message(const View& previous,
-                                                         const step_context<B, P, G>& at) const {
-    return {previous, at.tensors, at.scalars, layers_.data(), at.now, base::units()};
-  }
-  /// The update: two passes, 28 bytes per element; in the paper's form over the agreed message, 28.
+  /// The update: two passes, 28 bytes per element.
   template <class View, class P, class G, class Last = launch_tiles>
-  void compressed_update(const View& latest, const View& previous, const step_context<B, P, G>& at,
+  void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Last& last = {}) {
-    if (options_.keeps_squares) {
-      at.launch(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
-      at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
-                                    at.tensor_tiles, at.tensors, at.scalars, at.sums,
-                                    layers_.data(), options_.min_coeff, options_.max_coeff});
-    } else {
-      prepare_sums(at.n_tiles());
-      const float* const first = m_.size() > 0 ? m_.data() : nullptr;
-      at.launch(detail::lamb_fresh_kernel<View, P, G>{latest,
-                                                      previous,
-                                                      first,
-                                                      at.active,
-                                                      at.tiles,
-                                                      at.tensors,
-                                                      at.scalars,
-                                                      layers_.data(),
-                                                      {v_.data()},
-                                                      fresh_.data(),
-                                                      sums_a_.data(),
-                                                      sums_b_.data(),
-                                                      at.sums});
-      at.launch(layers_.size(), detail::lamb_factor_kernel<P, G>{
-                                    at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
-                                    at.sums, layers_.data(), options_.factor_min,
-                                    options_.factor_max, options_.factor_threshold});
-    }
+    at.launch(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
+    at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
+                                  at.tensor_tiles, at.tensors, at.scalars, at.sums, layers_.data(),
+                                  options_.min_coeff, options_.max_coeff});
     last(at, detail::lamb_update_kernel<View, P, G>{
                  latest, at.tiles, at.tensors, at.scalars, layers_.data(), at.active, v_.data(),
                  kept_.squares.data(), sketch_.data(), at.sums, at.now});
-    if (options_.keeps_squares) {
-      at.launch(layers_.size(),
-                detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
-    }
+    at.launch(layers_.size(),
+              detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }
 
-  /// Whether the host must know the outcome of the next step: the first compressed one is the last
-  /// that reads m.
-  [[nodiscard]] bool needs_outcome() const { return frozen_ && m_.size() > 0; }
-  void done(const step_plan& plan, float) {
-    if (plan.exchange && needs_outcome()) m_ = {};
-  }
-
-  /// The second variance, after the freeze.
-  [[nodiscard]] const float* fresh_variance() const { return fresh_.data(); }
-  /// By tensor: coefficient of the last step, its average, last factor, momentum scaling.
+  /// By tensor: the coefficient of the last step, and the norm of the direction.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + fresh_.bytes() + layers_.bytes() + factors_.bytes() +
-           sketch_.bytes() + base::kept_bytes();
+    return base::state_bytes() + layers_.bytes() + sketch_.bytes();
   }
-
   template <class Archive>
   void archive(Archive& a) {
-    const std::size_t n = n_floats();
-    bool has_m = m_.size() > 0;
-    a.scalar(frozen_);
-    base::archive_form(a, frozen_);
-    a.local(has_m);
-    a.buffer(m_, backend_, has_m || !frozen_ ? n : 0);
-    a.buffer(v_, backend_, n);
-    a.buffer(fresh_, backend_, frozen_ && !options_.keeps_squares ? n : 0);
+    base::archive(a);
     a.buffer(layers_, backend_);
-    a.buffer(factors_, backend_);
     if constexpr (Archive::reading) {
       for (auto* s : {&sums_a_, &sums_b_}) a.back_up(*s);
     }
   }
-
   /// What is not the same on all ranks: the sketch, too.
   template <class Archive>
   void archive_squares(Archive& a) {
@@ -319,24 +484,34 @@ class lamb_rule : public following_rule<B, lamb_options> {
     a.buffer(sketch_, backend_, frozen_ && options_.keeps_squares ? n_sketch() : 0);
   }
 
- private:
-  [[nodiscard]] std::size_t n_sketch() const { return detail::sketch_floats * kept_.n_tiles; }
-  void restart_sketch() noexcept {
-    backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data()});
-  }
+ protected:
+  using base::backend_, base::m_, base::options_, base::v_, base::frozen_, base::kept_;
   /// Memory for sums by tile, of an axis with so many.
   void prepare_sums(std::size_t n_tiles) {
     if (sums_b_.size() == n_tiles) return;
     sums_a_ = backend_.template make_buffer<float>(n_tiles);
     sums_b_ = backend_.template make_buffer<float>(n_tiles);  // last: it is what is asked
   }
-  float_buffer fresh_;
-  float_buffer sketch_;           ///< of this rank's directions, 64 floats a tile
+  void release_sums() noexcept {
+    for (auto* s : {&sums_a_, &sums_b_}) *s = {};
+  }
+
   float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
   buffer_of<B, lamb_layer> layers_;
-  float_buffer factors_;  ///< by tensor: momentum scaling k
+
+ private:
+  [[nodiscard]] std::size_t n_sketch() const { return detail::sketch_floats * kept_.n_tiles; }
+  [[nodiscard]] float_buffer make_sketch() {
+    return backend_.template make_buffer<float>(n_sketch());
+  }
+  void restart_sketch() noexcept {
+    backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data()});
+  }
+
+  float_buffer sketch_;  ///< of this rank's directions, 64 floats a tile
 };
 
-static_assert(ResumingRule<lamb_rule<detail::any_backend>>);
+static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&
+              RefreshingRule<lamb_rule<detail::any_backend>>);
 
 }  // namespace onebit::inline v0_1

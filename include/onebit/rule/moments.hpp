@@ -34,6 +34,47 @@ inline void validate_moments(const char* options, const moments& of, double max_
   }
 }
 
+/// Options of a step of Adam, 1-bit Adam or 0/1 Adam.
+struct adam_options {
+  double beta1 = 0.9;    ///< of the average of gradients, m
+  double beta2 = 0.999;  ///< of the average of their squares, v
+  double eps = 1e-8;     ///< added to the root
+  /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that v has seen, as Adam does;
+  /// where v stays as it was at a freeze its correction does, too. false: the papers' form, and
+  /// their authors' code.
+  bool bias_correction = true;
+  /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
+  /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
+  double max_grad_norm = 0;
+  /// What is sent are directions, m / (sqrt(v) + eps). Elements that share a scale then share a
+  /// size of steps. No scale is larger than this. An element moves by at most so many learning
+  /// rates in a step, times m's correction and decay aside; at an exchange of 0/1 Adam, of those
+  /// since the last. The residual keeps what is cut. Adam's own steps are seldom above 1, and at
+  /// most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no bound of scales; if v does not follow either,
+  /// momenta are sent, as in the papers. Momenta fit badly where gradients differ in size: a small
+  /// one is sent the common scale, and its small v makes thousands of learning rates of it.
+  /// Compressors without scales have no bound.
+  double max_step = 2;
+  /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
+  /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
+  /// 0), and an average is one step of 0/1 Adam's, however many steps it is after the last.
+  bool keeps_squares = true;
+};
+
+/// Throws invalid_input when an option is out of range.
+inline void validate(const adam_options& o) {
+  validate_moments("adam_options", {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
+}
+
+/// Throws invalid_input unless 0 < low <= high, both finite as floats.
+inline void validate_range(const char* options, const char* of, double low, const char* and_of,
+                           double high) {
+  if (low >= detail::least_float && low <= high && high <= detail::most_float) return;
+  throw invalid_input(detail::message(options, ": ", of, " is ", low, " and ", and_of, " ", high,
+                                      "; needs ", detail::least_float,
+                                      " <= min <= max <= ", detail::most_float));
+}
+
 /// What max_step means to kernels.
 [[nodiscard]] inline float bound_of(double max_step) {
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
@@ -53,6 +94,44 @@ struct own_gradient {
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     return {gradients_of<L, G>(tensors[t.tensor], t, now)};
+  }
+};
+
+/// What makes directions of gradients.
+struct direction_units {
+  /// 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent.
+  const float* inverse = nullptr;
+  /// By tensor: the part of squares that is left in the mean gradient; null or 0: no bound.
+  const float* mean_parts = nullptr;
+
+  /// Of a tile.
+  template <class L>
+  struct reader {
+    const float* inverse;  ///< of the tile, or null
+    float longest;         ///< the most that a direction may be
+    /// g / (sqrt(v) + eps), at most `longest`, or g. NaN stays.
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
+      if (inverse == nullptr) return g;
+      const auto x = L::mul(g, L::load(inverse + 32 * k));
+      return L::fma(g, L::set(0.0F), L::bound(x, longest));
+    }
+  };
+  /// Adam's v has seen the gradient that it divides: a mean gradient over the root of v, corrected
+  /// by c, is at most 1 / sqrt((1 - beta2) c). Here v is of the last refresh; without that bound
+  /// the first large gradient of an element whose gradients were small makes hundreds of steps. One
+  /// rank's gradient may be larger by 1 / part: where only one of W ranks has any, its mean is g /
+  /// W.
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
+    if (inverse == nullptr) return {nullptr, 0};
+    float longest = 3.402823466e38F;
+    if (mean_parts != nullptr && mean_parts[t.tensor] > 0) {
+      const double root = sqrt(detail::product(static_cast<double>(of.c.one_minus_beta2),
+                                               static_cast<double>(of.v_correction)));
+      const double most = 1 / detail::product(root, static_cast<double>(mean_parts[t.tensor]));
+      if (most < static_cast<double>(longest)) longest = static_cast<float>(most);
+    }
+    return {inverse + t.word * 32, longest};
   }
 };
 
