@@ -74,12 +74,15 @@ struct as_they_came {
 namespace detail {
 
 /// Floats, their upper halves, or int8 with the exponent of their unit, by word; and for each chunk
-/// the sum of the squares of what was rounded: whoever has the mean has its norm.
+/// the sum of the squares of what was rounded: whoever has the mean has its norm. With `roots`,
+/// values that are not negative, by their roots in bf16 (to 0.8%, whatever their size), and their
+/// sum.
 struct mean_codec {
   static constexpr bool scaled = true;
   static constexpr bool has_residual = false;
   static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
   std::size_t word_bytes = floats;
+  bool roots = false;  ///< with halves
 
   [[nodiscard]] static std::size_t bytes_of(dense_sum mode) {
     const bool half = mode == dense_sum::in_bf16 || mode == dense_sum::transport_in_bf16;
@@ -90,13 +93,16 @@ struct mean_codec {
   template <class L>
   ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                          const typename L::value& y) const {
-    return L::fma(y, y, sum);
+    return L::fma(roots ? L::set(1.0F) : y, y, sum);
   }
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
     if (word_bytes == floats) [[likely]]
       return L::store(reinterpret_cast<float*>(out), y);
-    if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), y, 32);
+    if (word_bytes == halves) {
+      const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
+      return L::store_as(reinterpret_cast<bf16*>(out), sent, 32);
+    }
     const std::uint32_t e = unit_of(L::fold_size(y));
     const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
     L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
@@ -106,7 +112,11 @@ struct mean_codec {
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
     if (word_bytes == floats) [[likely]]
       return L::load(reinterpret_cast<const float*>(in));
-    if (word_bytes == halves) return L::load_as(reinterpret_cast<const bf16*>(in), 32);
+    if (word_bytes == halves) {
+      const auto half = L::load_as(reinterpret_cast<const bf16*>(in), 32);
+      // a product would be contracted with a sum of it
+      return roots ? L::fma(half, L::abs(half), L::set(0.0F)) : half;
+    }
     const auto e = static_cast<std::uint32_t>(in[32]);
     const float unit = power_of_two(e - 6);
     return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));
@@ -248,7 +258,7 @@ class dense_average {
                 int n_buckets = 1)
       : mode_(mode),
         comm_(std::move(w)),
-        exchange_({comm_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U}, comm_,
+        exchange_({comm_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U, false}, comm_,
                   std::move(backend), sizes, n_buckets),
         squares_(exchange_.sender().backend().template make_buffer<float>(
             To::in_gradients ? static_cast<std::size_t>(axis().n_slots()) : 0)),
@@ -390,40 +400,6 @@ class dense_average {
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
 };
 
-namespace detail {
-
-/// Values that are not negative, by their roots in bf16: to 0.8%, whatever their size.
-struct root_codec {
-  static constexpr bool scaled = true;
-  static constexpr bool has_residual = false;
-  static constexpr std::size_t word_bytes = 64;
-
-  [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
-  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
-  template <class L>
-  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
-                                         const typename L::value& y) const {
-    return L::add(sum, y);
-  }
-  template <class L>
-  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
-    L::store_as(reinterpret_cast<bf16*>(out), L::with_sign_of(y, L::sqrt(L::abs(y))), 32);
-  }
-  template <class L>
-  ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
-    const auto root = L::load_as(reinterpret_cast<const bf16*>(in), 32);
-    // a product would be contracted with a sum of it
-    return L::fma(root, L::abs(root), L::set(0.0F));
-  }
-  template <class L>
-  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
-    return L::set(0.0F);
-  }
-};
-static_assert(WordCompressor<root_codec>);
-
-}  // namespace detail
-
 /// Agrees on the mean of what the ranks keep of their own squares: of all elements, and of some
 /// floats beside, as a tensor behind them; Adam's are one for each 32 elements.
 ///
@@ -435,7 +411,7 @@ class squares_average {
   /// For tensors of these sizes, in buckets as `dense` has them. Not collective.
   squares_average(communicator w, B backend, std::vector<std::size_t> sizes, std::size_t n_beside,
                   std::size_t bucket_elements)
-      : exchange_({}, w, std::move(backend), with(sizes, n_beside),
+      : exchange_({detail::mean_codec::halves, true}, w, std::move(backend), with(sizes, n_beside),
                   buckets_of_means(sizes, bucket_elements)) {}
 
   [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `latest`
@@ -469,7 +445,7 @@ class squares_average {
     return sizes;
   }
 
-  gather_scatter_exchange<detail::root_codec, B> exchange_;
+  gather_scatter_exchange<detail::mean_codec, B> exchange_;
 };
 
 }  // namespace onebit::inline v0_1
