@@ -155,7 +155,6 @@ static void train(ranks* all, const char* algorithm, int steps, float* losses) {
   memset(mean, 0, sizeof mean);
   memset(square, 0, sizeof square);
   start(&m);
-  /* [onebit] */
   onebit_optimizer* optimizer = NULL;
   if (algorithm != NULL) {
     const char* warm_up = strcmp(algorithm, "zero_one_adam") == 0 ? "warmup_steps" : "freeze_step";
@@ -169,7 +168,6 @@ static void train(ranks* all, const char* algorithm, int steps, float* losses) {
                         n_tensors, NULL, 0, comm, &optimizer));
     onebit_comm_destroy(comm);
   }
-  /* [/onebit] */
   for (int step = 0; step < steps; ++step) {
     losses[step] = loss_and_gradient(&m, step, all->rank);
     if (algorithm == NULL) {
