@@ -3,8 +3,7 @@
  *
  * A trainer in plain C, with everything in flat arrays: a small network that guesses the next
  * letter of a text from the four before it, on several ranks, each with letters of its own. The
- * lines that are onebit's stand between the markers, and in the guide; adamw() is what they
- * replace.
+ * lines that are onebit's call onebit_...; adamw() is what they replace.
  *
  *     c_trainer [algorithm] [ranks] [steps]
  *
