@@ -4,7 +4,6 @@
 // A small trainer around onebit on CUDA devices, over NCCL: a rank for each device of this machine.
 // What lies between the markers is in the guide. Without a device it says so, and ends with 77.
 
-// [cuda]
 #include <nccl.h>
 #include <thrust/device_vector.h>
 
@@ -31,6 +30,7 @@ void train(int rank, int size, ncclUniqueId id) {
   const std::vector<float> initial(10000);  // equal on all ranks
   thrust::device_vector<float> params = initial, grads = initial;
   {
+    // [cuda]
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({params, grads});  // device memory: looked at, never copied
     onebit::one_bit_adam_options options;
@@ -38,6 +38,7 @@ void train(int rank, int size, ncclUniqueId id) {
     onebit::nccl comm(communicator, stream);  // instead of threads or MPI
     const onebit::cuda device(stream);        // instead of the host
     auto optimizer = onebit::one_bit_adam(groups, comm, options, {}, device);
+    // [/cuda]
     onebit::report done;
     for (int step = 0; step < 400; ++step) {
       backward<<<40, 256, 0, stream>>>(params.data().get(), grads.data().get(), 10000,
@@ -53,7 +54,6 @@ void train(int rank, int size, ncclUniqueId id) {
   (void)ncclCommDestroy(communicator);  // after the transport and the optimizer
   (void)cudaStreamDestroy(stream);
 }
-// [/cuda]
 
 int main() {
   const int size = onebit::cuda_device_count();

@@ -61,14 +61,12 @@ std::vector<onebit::param_group<onebit::any_element>> groups_of(model& m) {
 class trainer {
  public:
   explicit trainer(onebit::threads comm) : comm_(std::move(comm)) {
-    // [options]
     onebit::one_bit_adam_options options;
     options.freeze.after = 60;                         // exact steps, then one bit
     options.warm_up_sum = onebit::dense_sum::in_int8;  // and those in a quarter of the bytes
     options.adam.max_grad_norm = 50;                   // clipped by the global norm
     const onebit::gather_scatter in_buckets{onebit::sign<>{}, onebit::default_bucket_elements};
     optimizer_ = onebit::one_bit_adam(groups_of(model_), comm_, options, in_buckets);
-    // [/options]
   }
 
   void train(int n_steps) {

@@ -3,8 +3,7 @@
  *
  * A trainer in plain C, with everything in flat arrays: a small network that guesses the next
  * letter of a text from the four before it, on several ranks, each with letters of its own. The
- * lines that are onebit's stand between the markers, and in the guide; adamw() is what they
- * replace.
+ * lines that are onebit's call onebit_...; adamw() is what they replace.
  *
  *     c_trainer [algorithm] [ranks] [steps]
  *
@@ -155,7 +154,6 @@ static void train(ranks* all, const char* algorithm, int steps, float* losses) {
   memset(mean, 0, sizeof mean);
   memset(square, 0, sizeof square);
   start(&m);
-  /* [onebit] */
   onebit_optimizer* optimizer = NULL;
   if (algorithm != NULL) {
     const char* warm_up = strcmp(algorithm, "zero_one_adam") == 0 ? "warmup_steps" : "freeze_step";
@@ -169,7 +167,6 @@ static void train(ranks* all, const char* algorithm, int steps, float* losses) {
                         n_tensors, NULL, 0, comm, &optimizer));
     onebit_comm_destroy(comm);
   }
-  /* [/onebit] */
   for (int step = 0; step < steps; ++step) {
     losses[step] = loss_and_gradient(&m, step, all->rank);
     if (algorithm == NULL) {
