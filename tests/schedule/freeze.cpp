@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/from_the_peak.hpp"
 #include "../conformance/schedule.hpp"
 #include "../support/training.hpp"
 
@@ -55,9 +56,19 @@ std::size_t freeze_step(onebit::freeze schedule, const std::vector<double>& norm
   return found;
 }
 
+/// A user's: the rate rises for 12 steps.
+struct peak_model {
+  static from_the_peak make() { return {}; }
+  static constexpr bool local = false;
+  static float rate(std::size_t step) {
+    return 0.01F * static_cast<float>(step < 12 ? step + 1 : 60 - step);
+  }
+};
+
 }  // namespace
 
-TEST_CASE_TEMPLATE_INVOKE(schedule_conformance, dense_model, freeze_after_12, freeze_by_itself);
+TEST_CASE_TEMPLATE_INVOKE(schedule_conformance, dense_model, freeze_after_12, freeze_by_itself,
+                          peak_model);
 
 TEST_CASE("freeze: after n warm-up steps, whatever the variance") {
   for (const std::uint64_t n : counts{1, 2, 7, 100}) {
