@@ -41,7 +41,7 @@ const std::vector<composition>& compositions() {
          return one_bit_adam(g, t, clipped);
        }},
       {"lamb", bytes(8), [](const groups& g, communicator t) { return lamb(g, t); }},
-      {"one_bit_lamb", bytes(12.75, 4),
+      {"one_bit_lamb", bytes(12.5, 4),
        [](const groups& g, communicator t) { return one_bit_lamb(g, t, frozen_lamb); }},
       {"zero_one_adam", bytes(20.25, 4),
        [](const groups& g, communicator t) { return zero_one_adam(g, t, exchanging); }},

@@ -112,7 +112,7 @@ template <class P, class G, class T, class B = host>
 /// each rank keeps of its own gradients (`refreshes`; 0: it stays, as in the paper). Collective
 /// over the transport.
 ///
-/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.5 + 4/W
+/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
 /// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also 2 more
 /// collectives, 2 (W-1)/W 2n bytes, and 2 (1 + 2/W) bytes per parameter of work space and as much
 /// for messages, given back where the gaps are long. Gradients are not written. Elements that had
@@ -209,7 +209,7 @@ struct zero_one_adam_options {
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two they differ.
 /// Cost per exchange: as one_bit_adam; per refresh: as one_bit_adam; per local step: nothing
-/// travels. State 20.5 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. A non-finite
+/// travels. State 20.25 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. A non-finite
 /// gradient in a step that communicates makes all skip; in a local step, which nobody hears of, the
 /// rank that has it leaves it out. Messages are sums of learning rates times directions: rates that
 /// jump to and fro by factors from exchange to exchange feed the residuals until they overflow;

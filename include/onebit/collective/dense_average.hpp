@@ -404,7 +404,8 @@ class dense_average {
 /// floats beside, as a tensor behind them; Adam's are one for each 32 elements.
 ///
 /// Cost: 2 collectives a bucket, 2 (W-1)/W 2 bytes per element, and float beside, and rank. Memory
-/// while in use: 2 (1 + 2/W) bytes for each, and as much again for messages.
+/// while in use: 2 (1 + 2/W) bytes for each, and as much again for messages; and `sums`, a work
+/// space of the rule's, of 4 bytes for each float beside and each 32 elements.
 template <class B>
 class squares_average {
  public:
@@ -412,7 +413,8 @@ class squares_average {
   squares_average(communicator w, B backend, std::vector<std::size_t> sizes, std::size_t n_beside,
                   std::size_t bucket_elements)
       : exchange_({detail::mean_codec::halves, true}, w, std::move(backend), with(sizes, n_beside),
-                  buckets_of_means(sizes, bucket_elements)) {}
+                  buckets_of_means(sizes, bucket_elements)),
+        n_sums_(n_beside + exchange_.axis().n_words() + word_elements) {}
 
   [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `latest`
   /// The mean; its last tensor is what was beside.
@@ -424,16 +426,25 @@ class squares_average {
   }
   /// Ends the step: nothing lasts but the memory.
   void finish(step_scalars* now) { exchange_.finish(args_of(now)); }
+  [[nodiscard]] float* sums() { return sums_.data(); }  ///< for the rule: see following_rule
   /// Allocates what was released, or was never there; whether it did.
   [[gnu::cold]] bool prepare() {
     if (exchange_.started()) return false;
+    auto sums = sender().backend().template make_buffer<float>(n_sums_);
     auto space = exchange_.allocate(false, false);
     exchange_.hold(space);
+    sums_ = std::move(sums);
     return true;
   }
-  void release() noexcept { exchange_.release(); }  ///< gives the memory back
+  /// Gives the memory back.
+  void release() noexcept {
+    exchange_.release();
+    sums_ = {};
+  }
   /// Bytes of tables, and of what is allocated now.
-  [[nodiscard, gnu::cold]] std::size_t work_bytes() const { return exchange_.work_bytes(); }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return exchange_.work_bytes() + sums_.bytes();
+  }
 
  private:
   [[nodiscard]] static exchange_args<undo_in_buffer> args_of(step_scalars* now) {
@@ -446,6 +457,8 @@ class squares_average {
   }
 
   gather_scatter_exchange<detail::mean_codec, B> exchange_;
+  std::size_t n_sums_;
+  buffer_of<B, float> sums_;
 };
 
 }  // namespace onebit::inline v0_1

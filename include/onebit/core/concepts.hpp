@@ -279,15 +279,17 @@ concept WakingRule = ExchangeRule<R> &&
 template <class R>
 concept RefreshingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
-             const detail::any_field& mean, std::uint32_t* active, detail::any_archive a) {
+             const detail::any_field& mean, std::uint32_t* active, float* sums,
+             detail::any_archive a) {
   { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: no such steps
   // what travels beside the squares, where messages are exchanged on an axis: so many floats
   { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;
-  r.prepare_squares(at.axis, std::size_t{});
+  r.prepare_squares(at.axis);
   r.take_kept(r.make_kept());
-  r.squares(at);  // what is averaged: see squares_average
-  r.take_mean_squares(mean, at, at, std::declval<step_scalars*>());  // from the mean, and its axis
-  r.refresh_variance(mean, at, at, active);  // the same, when the exchange has ended
+  r.squares(at, sums);  // what is averaged: see squares_average
+  // from the mean, and its axis; and when the exchange has ended
+  r.take_mean_squares(mean, at, at, std::declval<step_scalars*>(), sums);
+  r.refresh_variance(mean, at, at, active, sums);
   fixed.rescaled(mean, at);  // the residual in new units, and what was agreed in old ones; `ratios`
   r.restart_squares(at);     // begins to keep squares anew
   r.archive_squares(a);      // what it keeps of its own, and `archive` does not have

@@ -303,8 +303,10 @@ struct restart_squares_kernel {
 /// are noise).
 ///
 /// Options have, beside those of moments_rule, bias_correction, max_step and keeps_squares. State
-/// once v is frozen: 1 / (sqrt(v) + eps) in place of v, and s, 8 bytes per element, and 0.25 of
-/// sums.
+/// once v is frozen: 1 / (sqrt(v) + eps) in place of v, and s, 8 bytes per element.
+///
+/// Work space of a refresh, `sums`, is squares_average's: by word the part of all squares that is
+/// left in the mean gradient, and that of all; then what travels beside the squares.
 template <Backend B, class Options>
 class following_rule : public moments_rule<B, Options> {
   using base = moments_rule<B, Options>;
@@ -317,10 +319,6 @@ class following_rule : public moments_rule<B, Options> {
   struct kept_squares {
     float_buffer squares;  ///< of its gradients since the last refresh, as v takes them; between
                            ///< `refresh_variance` and `restart_squares` see `rescaled`
-    float_buffer sums;     ///< work space: what travels beside them, sums of this step's gradient
-                           ///< first; by word the part of all squares that is left in the mean
-                           ///< gradient; that of all
-    std::size_t n_beside = 0, n_tiles = 0;
   };
 
   void prepare(const layout& axis) {
@@ -355,58 +353,50 @@ class following_rule : public moments_rule<B, Options> {
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
     return detail::sketch_floats * axis.tiles().size() + 2 * by_tile(axis);
   }
-  /// Before anything is kept: the axis on which messages are exchanged, and what `n_beside` says.
-  void prepare_squares(const layout& axis, std::size_t beside) {
-    kept_.n_tiles = axis.tiles().size();
-    kept_.n_beside = beside;
-  }
+  /// Before anything is kept: the axis on which messages are exchanged.
+  void prepare_squares(const layout& axis) { n_tiles_ = axis.tiles().size(); }
   /// Memory for what is kept: zeros.
-  [[nodiscard]] kept_squares make_kept() {
-    auto squares = make_floats();
-    return {std::move(squares), make_sums(), kept_.n_beside, kept_.n_tiles};
-  }
+  [[nodiscard]] kept_squares make_kept() { return {make_floats()}; }
   /// Goes on with what other ranks have kept, if any.
   void take_kept(kept_squares&& mean) noexcept {
-    kept_.n_beside = mean.n_beside;
-    kept_.n_tiles = mean.n_tiles;
     if (kept_.squares.size() > 0) kept_ = std::move(mean);
   }
 
   /// What the ranks average in a refresh: the squares kept since the last one, and a sketch of this
   /// step's gradient. 4 bytes read per element.
   template <class P, class G>
-  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at) {
-    float *const sums = kept_.sums.data(), *const each =
-                                               sums + detail::sketch_floats * at.n_tiles();
+  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at, float* sums) {
+    float *const sketch = beside(sums), *const each = sketch + detail::sketch_floats * at.n_tiles();
     backend_.launch(at.n_tiles(),
-                    detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, sums, each,
+                    detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, sketch, each,
                                                          each + by_tile(at.axis)});
-    return {kept_.squares.data(), sums, n_words()};
+    return {kept_.squares.data(), sketch, n_words()};
   }
   /// From the mean of that, on its axis: the part of squares that is left in the mean gradient, and
   /// the norm of that, as far as the sketch knows it.
   template <class SquaresView, class P, class G>
   void take_mean_squares(const SquaresView& mean, const step_context<B, P, G>& its,
-                         const step_context<B, P, G>& at, step_scalars* now) {
-    float* const sums = kept_.sums.data();
-    const float* const each = sums + detail::sketch_floats * at.n_tiles();
+                         const step_context<B, P, G>& at, step_scalars* now, float* sums) {
+    float* const sketch = beside(sums);
+    const float* const each = sketch + detail::sketch_floats * at.n_tiles();
     const std::size_t end = its.axis.tensor_tiles().back().begin;
     its.launch(its.n_tiles() - end,
-               detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sums});
-    at.launch(detail::sketch_squares_kernel{sums, detail::sketch_floats / word_elements, at.sums});
+               detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sketch});
+    at.launch(
+        detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),
-                                           ratio(), now});
-    at.launch(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(), parts()});
+                                           ratio(sums), now});
+    at.launch(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(sums), sums});
   }
   /// v from the mean squares, on their axis: its inverse; and who is active. What is kept of
   /// squares becomes the ratios of `rescaled`, until `restart_squares`. One pass, 14 bytes per
   /// element.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
-                        const step_context<B, P, G>& at, std::uint32_t* active) {
+                        const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
     const std::size_t end = its.axis.tensor_tiles().back().begin;
-    const float *const sketch = kept_.sums.data(), *const each = sketch + detail::sketch_floats *
-                                                                              at.n_tiles();
+    const float *const sketch = beside(sums), *const each =
+                                                  sketch + detail::sketch_floats * at.n_tiles();
     // those of `take_mean_squares` are overwritten by now, and that step could still be skipped
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
@@ -414,7 +404,7 @@ class following_rule : public moments_rule<B, Options> {
               detail::part_by_tensor_kernel{at.tensor_tiles, each, at.sums, mean_parts_.data()});
     its.launch(end,
                detail::followed_variance_kernel<SquaresView>{
-                   mean, its.tiles, active, v_.data(), kept_.squares.data(), parts(), its.scalars});
+                   mean, its.tiles, active, v_.data(), kept_.squares.data(), sums, its.scalars});
   }
   /// After `refresh_variance`: the residual in new units.
   template <class View, class At>
@@ -469,9 +459,7 @@ class following_rule : public moments_rule<B, Options> {
             "checkpoint: it has no squares of gradients, since it was saved with refreshes 0; ",
             "load it with refreshes 0"));
       }
-      a.back_up(kept_.sums);
       if (!keeps_squares()) kept_.squares = {};
-      if (kept && keeps_squares()) kept_.sums = make_sums();
     }
   }
 
@@ -483,25 +471,26 @@ class following_rule : public moments_rule<B, Options> {
   [[nodiscard]] static std::size_t by_tile(const layout& axis) {
     return (axis.tiles().size() + word_elements - 1) / word_elements * word_elements;
   }
-  /// The part of all squares that was left in the mean gradient of the last refresh; one number.
-  [[nodiscard]] float* ratio() { return kept_.sums.data() + kept_.sums.size() - 1; }
-  [[nodiscard]] float* parts() { return kept_.sums.data() + kept_.n_beside; }
+  /// Of `sums`: the part of all squares that is left in the mean gradient, one number; and what
+  /// travels.
+  [[nodiscard]] float* ratio(float* sums) const { return sums + n_words(); }
+  [[nodiscard]] float* beside(float* sums) const {
+    return sums + (n_words() / word_elements + 1) * word_elements;
+  }
   [[nodiscard]] direction_units units() const {
     if (!directions()) return {};
     return {v_.data(), mean_parts_.data()};
   }
-  void forget_kept() { kept_ = {{}, {}, kept_.n_beside, kept_.n_tiles}; }
+  void forget_kept() { kept_ = {}; }
   [[nodiscard]] std::size_t kept_bytes() const {
-    return kept_.squares.bytes() + kept_.sums.bytes() + mean_parts_.bytes();
+    return kept_.squares.bytes() + mean_parts_.bytes();
   }
 
   kept_squares kept_;
   bool frozen_ = false;
+  std::size_t n_tiles_ = 0;  ///< of the axis on which messages are exchanged
 
  private:
-  [[nodiscard]] float_buffer make_sums() {
-    return backend_.template make_buffer<float>(kept_.n_beside + n_words() + 1);
-  }
   [[nodiscard]] float_buffer make_parts(bool kept) {
     return backend_.template make_buffer<float>(kept ? n_tensors_ : 0);
   }

@@ -416,24 +416,24 @@ class lamb_rule : public freezing_rule<B, Options> {
   }
   /// As following_rule's, and the sketch.
   template <class P, class G>
-  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at) {
-    const copy_kernel copy{sketch_.data(), kept_.sums.data() + base::n_beside(at.axis),
+  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at, float* sums) {
+    const copy_kernel copy{sketch_.data(), base::beside(sums) + base::n_beside(at.axis),
                            sketch_.size()};
     backend_.launch(copy.launches(), copy);
-    return base::squares(at);
+    return base::squares(at, sums);
   }
   using base::squares;
   /// As following_rule's, and the norms of directions.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
-                        const step_context<B, P, G>& at, std::uint32_t* active) {
-    base::refresh_variance(mean, its, at, active);
-    const float* const mean_sketch = kept_.sums.data() + base::n_beside(at.axis);
+                        const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
+    base::refresh_variance(mean, its, at, active, sums);
+    const float* const mean_sketch = base::beside(sums) + base::n_beside(at.axis);
     at.launch(
         detail::sketch_squares_kernel{mean_sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(layers_.size(),
-              detail::sketched_direction_kernel{at.tensor_tiles, at.scalars, at.sums, base::ratio(),
-                                                layers_.data()});
+              detail::sketched_direction_kernel{at.tensor_tiles, at.scalars, at.sums,
+                                                base::ratio(sums), layers_.data()});
   }
   /// Memory for what is kept: zeros.
   struct kept_squares : base::kept_squares {
@@ -500,7 +500,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   buffer_of<B, lamb_layer> layers_;
 
  private:
-  [[nodiscard]] std::size_t n_sketch() const { return detail::sketch_floats * kept_.n_tiles; }
+  [[nodiscard]] std::size_t n_sketch() const { return detail::sketch_floats * base::n_tiles_; }
   [[nodiscard]] float_buffer make_sketch() {
     return backend_.template make_buffer<float>(n_sketch());
   }

@@ -198,7 +198,7 @@ struct engine {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
-    if constexpr (follows) rule.prepare_squares(compressed.axis(), R::n_beside(compressed.axis()));
+    if constexpr (follows) rule.prepare_squares(compressed.axis());
     if constexpr (LocalRule<R>) {
       if (WakingRule<R>) compressed.active() = {compressed.make_mask(), compressed.make_mask()};
       if (compressed.travels()) start_compressed();

@@ -336,8 +336,8 @@ class step_in_progress {
     if constexpr (E::follows) {
       if (diverged()) return;
       E& e = *e_;
-      e.squares.all_reduce(e.rule.squares(at()), e.now());
-      e.rule.take_mean_squares(e.squares.latest(), e.at_squares(), at(), e.now());
+      e.squares.all_reduce(e.rule.squares(at(), e.squares.sums()), e.now());
+      e.rule.take_mean_squares(e.squares.latest(), e.at_squares(), at(), e.now(), e.squares.sums());
       if (!clips())
         reduce_over_model(true);  // else when the norm of the own gradient is known, too
     }
@@ -347,7 +347,7 @@ class step_in_progress {
     if constexpr (E::follows) {
       E& e = *e_;
       e.rule.refresh_variance(e.squares.latest(), e.at_squares(), at(),
-                              e.compressed.active().current());
+                              e.compressed.active().current(), e.squares.sums());
       e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at()), args());
       e.rule.restart_squares(at());
       begin_since();
