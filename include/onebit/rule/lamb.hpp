@@ -235,8 +235,7 @@ struct lamb_update_kernel {
     const double since = of.since * static_cast<double>(of.c.beta2);
     const auto old_part = L::set(
                    static_cast<float>(product(since / then, static_cast<double>(of.v_correction)))),
-               new_part = L::set(layers[t.tensor].ratio * of.v_correction),
-               least = L::set(1.17549435e-38F);
+               new_part = L::set(layers[t.tensor].ratio * of.v_correction);
     auto even = one::set(0.0F), odd = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
@@ -244,10 +243,9 @@ struct lamb_update_kernel {
       const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
       L::store(squares + word * 32, s);
       const auto inverse = L::load(inverses + word * 32);
-      // v as it would be now, over v as it was
-      const auto old = active.template keep<L>(word, old_part);
-      const auto grown = L::fma(L::mul(L::mul(s, new_part), inverse), inverse, old);
-      const auto own = L::div(L::mul(g, inverse), L::sqrt(L::max(grown, least)));
+      // v as it would be now, over v as it was; elements without v have no direction
+      const auto grown = L::fma(L::mul(L::mul(s, new_part), inverse), inverse, old_part);
+      const auto own = active.template keep<L>(word, L::div(L::mul(g, inverse), L::sqrt(grown)));
       for (unsigned j = 0; j < L::words; ++j) {
         const std::uint32_t signs = sketch_signs(word + j);
         auto& sum = (k + j) % 2 == 0 ? even : odd;
