@@ -197,14 +197,15 @@ TEST_CASE("quantized: levels and residuals against double precision") {
   check_levels<4>(y);
   const words w = round_trip<4>(y, unbounded, onebit::host());
   for (int i = 0; i < 32; ++i) CHECK(bits_of(w.decoded[i]) == bits_of(0.0F));
-  // the planes, most significant first: 9.5 is the largest, 9.025 the last level of 15 units
+  // the planes, most significant first, both zeros as +: 9.5 is the largest, 9.025 the last level
+  // of 15 units
   flat ramp(32, 9.5F);
-  ramp[0] = -9.5F, ramp[1] = 0.1F, ramp[2] = -0.1F;
+  ramp[0] = -9.5F, ramp[1] = 0.1F, ramp[2] = -0.1F, ramp[3] = 0.0F, ramp[4] = -0.0F;
   const words planes = round_trip<4>(ramp, unbounded, onebit::host());
   std::uint32_t plane[4];
   std::memcpy(plane, planes.codes.data(), sizeof plane);
   CHECK(plane[0] == 0xFFFFFFFAU);
-  for (int p = 1; p < 4; ++p) CHECK(plane[p] == 0xFFFFFFFCU);
+  for (int p = 1; p < 4; ++p) CHECK(plane[p] == 0xFFFFFFE4U);
 }
 
 TEST_CASE("quantized: what is lost of gaussian and of Laplace's values") {
