@@ -34,6 +34,35 @@ struct encode_may_throw : decode_may_throw {
 };
 static_assert(!onebit::Compressor<decode_may_throw> && onebit::TileCompressor<encode_may_throw>);
 
+/// Plain floats, of which `spoilt` makes what is sent: of value i, and the tile's mean magnitude.
+struct useless {
+  const char* what;
+  float (*spoilt)(float value, std::size_t i, float mean);
+
+  std::string name() const { return what; }
+  std::size_t tile_bytes(std::size_t n) const { return sizeof(float) * n; }
+  void encode(const float* values, std::size_t n, std::byte* out) const {
+    float sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += std::fabs(values[i]);
+    for (std::size_t i = 0; i < n; ++i) {
+      const float sent = spoilt(values[i], i, sum / static_cast<float>(n));
+      std::memcpy(out + i * sizeof sent, &sent, sizeof sent);
+    }
+  }
+  void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
+    std::memcpy(values, in, sizeof(float) * n);
+  }
+};
+const useless useless_codecs[] = {
+    {"nothing", [](float, std::size_t, float) { return 0.0F; }},
+    {"one element in 100", [](float x, std::size_t i, float) { return i % 100 == 0 ? x : 0.0F; }},
+    {"every second element", [](float x, std::size_t i, float) { return i % 2 == 0 ? x : 0.0F; }},
+    {"magnitudes", [](float x, std::size_t, float) { return std::fabs(x); }},
+    {"the other sign", [](float x, std::size_t, float) { return -x; }},
+    {"a tenth of the scale",
+     [](float x, std::size_t, float mean) { return std::copysign(mean / 10, x); }},
+};
+
 /// Encodes n values with a scale of their own, by the fold order of one tile.
 template <class C>
 struct whole_tile {
@@ -99,6 +128,16 @@ void check_sign(bool l2) {
 TEST_CASE_TEMPLATE_INVOKE(compressor_conformance, sign_l2, sign_l1, sign_l2_block, exact,
                           exact_carrying, ternary_model, int8_model);
 
+TEST_CASE("the suite's training tells compressors that do not train") {
+  using compressor_suite::distance_left, compressor_suite::most_of_sign;
+  const double sign = distance_left(onebit::sign<>{});
+  for (const useless& codec : useless_codecs) {
+    const double own = distance_left(codec);
+    INFO(codec.what << ": " << own << ", sign " << sign);
+    CHECK_FALSE(own < most_of_sign * sign);  // also where it is NaN
+  }
+}
+
 TEST_CASE("sign: scales and residuals against double precision") {
   check_sign<onebit::l2_scale>(true);
   check_sign<onebit::l1_scale>(false);
@@ -114,7 +153,7 @@ TEST_CASE("sign: the packing is bit i for element i, and both zeros count as +")
   const std::uint32_t expected = 1U | 1U << 5U | 1U << 6U | 1U << 31U;
   for (const onebit::isa set : instruction_sets()) {
     std::uint32_t word = 0, again = 0;
-    flat decoded(32), residuals(32);
+    flat decoded(32), residuals(32), unsent(32);
     float sum = 0;
     onebit::host(1, set).launch(
         1, compressor_suite::word_round_trip<onebit::sign<>>{{},
@@ -123,6 +162,7 @@ TEST_CASE("sign: the packing is bit i for element i, and both zeros count as +")
                                                              reinterpret_cast<std::byte*>(&again),
                                                              decoded.data(),
                                                              residuals.data(),
+                                                             unsent.data(),
                                                              &sum,
                                                              2.0F});
     CHECK(word == expected);

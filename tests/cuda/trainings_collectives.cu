@@ -5,6 +5,7 @@
 
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/compressor/quantized.hpp>
 
 #include "device.cuh"
 #include "trainings.hpp"
@@ -42,6 +43,8 @@ TEST_CASE("cuda trainings: other scales, and none") {
       one_bit_adam_with(onebit::gather_scatter{l1{onebit::granularity::block(1024)}}));
   check_same_bits<cuda_device>("identity", 2,
                                one_bit_adam_with(onebit::gather_scatter<onebit::identity>{}));
+  check_same_bits<cuda_device>("4 bits", 2,
+                               one_bit_adam_with(onebit::gather_scatter<onebit::four_bits>{}));
 }
 
 namespace {
@@ -97,4 +100,5 @@ TEST_CASE("cuda: compressed_allreduce has the bits of the host") {
   check("gather_scatter", 3, onebit::gather_scatter<onebit::sign<>>{});
   check("buckets", 2, onebit::gather_scatter{onebit::sign<>{}, 2048});
   check("two levels", 4, onebit::hierarchical{onebit::sign<>{}, 2});
+  check("2 bits", 3, onebit::gather_scatter<onebit::two_bits>{});
 }
