@@ -85,8 +85,10 @@ struct allreduce_state {
     s.optimizer = compare_fingerprints(comm, own) % message_tag::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend.copy_in(now.data(), &s, 1);
-    if (exchange.travels()) exchange.start_from_nothing(false);
+    if (averages()) exchange.start_from_nothing(false);
   }
+  /// A hierarchy of one node, too, where nothing travels between nodes.
+  [[nodiscard]] bool averages() const { return comm.size() > 1; }
   [[nodiscard]] static std::string element_name() {
     return std::is_same_v<T, float> ? "float" : std::is_same_v<T, bf16> ? "bf16" : "fp16";
   }
@@ -245,7 +247,7 @@ class compressed_allreduce {
   /// a call.
   [[gnu::cold]] void reset() {
     state& own = between_calls("reset");
-    if (own.exchange.travels()) own.exchange.start_from_nothing(false);
+    if (own.averages()) own.exchange.start_from_nothing(false);
   }
   /// Writes what this rank owes. Not collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
@@ -361,7 +363,7 @@ void compressed_allreduce<C, T, B>::ready(std::size_t tensor) {
         own.begun ? "(once each)" : "without begin()", own.comm.where()));
   }
   own.announced[tensor] = 1;
-  if (!own.exchange.travels()) return;
+  if (!own.averages()) return;
   try {
     for (int b = own.exchange.n_unsent() - 1;
          b >= 0 && own.exchange.axis().bucket_is_known(b, own.announced);
@@ -383,7 +385,7 @@ outcome compressed_allreduce<C, T, B>::wait() {
         detail::message("compressed_allreduce: wait() without begin()", own.comm.where()));
   }
   try {
-    if (own.exchange.travels()) {
+    if (own.averages()) {
       own.exchange.all_reduce(message(), args());
       const auto latest = own.exchange.latest(own.exchange.mask());
       own.exchange.updates_after(message(), args())

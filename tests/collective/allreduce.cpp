@@ -94,6 +94,7 @@ void with_collectives(const F& f) {
   f(onebit::gather_scatter{onebit::sign<>{}, 4096});
   f(onebit::all_gather<onebit::sign<>>{});
   f(onebit::hierarchical{onebit::sign<>{}, 2});
+  f(onebit::hierarchical{onebit::sign<>{}, 4});  // one node
   f(onebit::gather_scatter<int8_per_tile>{});
 }
 
