@@ -1,93 +1,63 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The mean of the ranks' gradients, compressed and exact, among ranks that are threads of this
-// process. A time is that of the slowest rank. Every iteration also times the transport's bare
-// allreduce, right before; speed_up is the median of the ratios.
-//
-// Threads exchange through memory, the fastest network there is: what is measured is the price of
-// the passes. exchange_mpi.cpp has MPI's.
+// The library's ways to average gradients, beside the transport's bare allreduce. Options: --help;
+// how to read what it prints: examples/guide/benchmarks.md.
 
-#include "exchange.hpp"
-
-#include <benchmark/benchmark.h>
-
-#include <cstddef>
-#include <memory>
-#include <onebit/collective/dense_average.hpp>
-#include <onebit/transport/threads.hpp>
-#include <string>
+#include <onebit/compressor/identity.hpp>
+#include <onebit/compressor/sign.hpp>
 #include <vector>
 
-#include "ranges.hpp"
-#include "support.hpp"
+#include "../examples/int8_per_tile.hpp"
+#include "../examples/top_k.hpp"
+#include "harness.hpp"
 
 namespace {
 
 using namespace onebit_bench;
-using onebit::threads;
+using onebit::dense_sum;
 
-template <class Contender>
-void run(benchmark::State& state, int size, std::size_t n) {
-  const auto ranks = static_cast<std::size_t>(size);
-  constexpr std::size_t shift = 1024;  // every rank has gradients of its own
-  onebit::host_buffer<float> random(n + ranks * shift);
-  fill_random(random.data(), random.size(), 1);
-
-  rank_team team(size);
-  std::vector<std::unique_ptr<rank_memory>> memory(ranks);
-  std::vector<std::unique_ptr<Contender>> contenders(ranks);
-  std::vector<std::unique_ptr<bare_allreduce>> baselines(ranks);
-  const auto at = [](int rank) { return static_cast<std::size_t>(rank); };
-  team.time([&](int r) {
-    memory[at(r)] = std::make_unique<rank_memory>(n, random.data() + at(r) * shift);
-    contenders[at(r)] = std::make_unique<Contender>(*memory[at(r)], team.transport(r));
-    baselines[at(r)] = std::make_unique<bare_allreduce>(*memory[at(r)], team.transport(r));
-  });
-  const auto time = [&](auto& of) {
-    team.time([&](int r) { memory[at(r)]->refill(); });
-    return team.time([&](int r) { of[at(r)]->run(); });
+std::vector<contender> contenders(const options& o) {
+  std::vector<contender> all{bare()};
+  const auto dense = [&](const char* name, dense_sum mode) {
+    all.push_back({name, "",
+                   [mode](const onebit::communicator& comm, std::size_t n) {
+                     return exchange(std::make_shared<dense_mean>(comm, n, mode));
+                   },
+                   [mode](std::uint64_t ranks, std::size_t n) { return sent_by(mode, ranks, n); }});
   };
-  time(contenders);
-  const std::uint64_t sent_before = contenders[0]->bytes_sent();
+  dense("dense", dense_sum::rank_order);
+  dense("dense_bf16", dense_sum::in_bf16);
+  dense("dense_int8", dense_sum::in_int8);
+  dense("dense_transport", dense_sum::transport);
+  dense("dense_transport_bf16", dense_sum::transport_in_bf16);
 
-  std::vector<double> speed_ups;
-  for (auto _ : state) {
-    const double baseline = time(baselines);
-    const double seconds = time(contenders);
-    state.SetIterationTime(seconds);
-    speed_ups.push_back(baseline / seconds);
-  }
-  state.counters["bytes_sent"] =
-      benchmark::Counter(static_cast<double>(contenders[0]->bytes_sent() - sent_before),
-                         benchmark::Counter::kAvgIterations);
-  state.counters["speed_up"] = median(speed_ups);
-}
-
-template <class Contender>
-void add(const char* what) {
-  for (const int size : exchange_ranks) {
-    for (const std::size_t n : exchange_sizes()) {
-      const std::string name =
-          std::string(what) + "/threads/ranks:" + std::to_string(size) + "/n:" + std::to_string(n);
-      benchmark::RegisterBenchmark(name.c_str(), run<Contender>, size, n)
-          ->UseManualTime()
-          ->Unit(benchmark::kMicrosecond);
+  const auto of = [&]<class C>(const char* name, const C& codec) {
+    all.push_back(compressed("gather_scatter", name, onebit::gather_scatter{codec}));
+    all.push_back(compressed("all_gather", name, onebit::all_gather{codec}));
+    if constexpr (onebit::WordCompressor<C>) {
+      const auto on_nodes = [codec, given = o.ranks_per_node](std::size_t ranks) {
+        const int n = given != 0 ? given : ranks > 2 && ranks % 2 == 0 ? 2 : 1;
+        return onebit::hierarchical{codec, n};
+      };
+      all.push_back({"hierarchical", name,
+                     [on_nodes](const onebit::communicator& comm, std::size_t n) {
+                       const auto c = on_nodes(static_cast<std::size_t>(comm.size()));
+                       return compressed("", "", c).make(comm, n);
+                     },
+                     [on_nodes](std::uint64_t ranks, std::size_t n) {
+                       return sent_by(on_nodes(ranks), ranks, n);
+                     }});
     }
-  }
+  };
+  of("sign", onebit::sign<>{});
+  of("sign_l1", onebit::sign<onebit::l1_scale>{});
+  of("identity", onebit::identity{});
+  of("int8_per_tile", int8_per_tile{});
+  of("top_k", top_k{});
+  return all;
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  add<bare_allreduce>("bare_allreduce");
-  add<dense_mean<onebit::dense_sum::transport>>("dense_transport");
-  add<dense_mean<onebit::dense_sum::transport_in_bf16>>("dense_transport_bf16");
-  add<dense_mean<onebit::dense_sum::rank_order>>("dense_rank_order");
-  add<gather_scatter_mean>("gather_scatter");
-  add<all_gather_mean>("all_gather");
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-}
+int main(int argc, char** argv) { return compare(argc, argv, contenders); }

@@ -25,7 +25,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
-#include <onebit/collective/dense_average.hpp>
+#include <onebit/compressor/sign.hpp>
 #include <onebit/transport/mpi.hpp>
 #include <sstream>
 #include <stdexcept>
@@ -41,6 +41,7 @@ namespace {
 
 using namespace onebit_bench;
 using onebit::mpi;
+using sign = onebit::sign<>;
 
 // -- the algorithms of MPI's collectives
 
@@ -139,7 +140,9 @@ class stopwatch {
 /// A transport that tells a stopwatch when it is at work.
 class watched : public mpi {
  public:
-  watched(MPI_Comm communicator, stopwatch& watch) : mpi(communicator), watch_(&watch) {}
+  /// Without a deadline, with which it would sum by MPI_Iallreduce: that is no ring, and slower.
+  watched(MPI_Comm communicator, stopwatch& watch)
+      : mpi(communicator, std::chrono::milliseconds(0)), watch_(&watch) {}
   watched(mpi inner, stopwatch& watch) : mpi(std::move(inner)), watch_(&watch) {}
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
@@ -225,9 +228,15 @@ struct contender {
 template <class Exchange, class... Args>
 contender contend(const std::string& name, rank_memory& memory, const watched& transport,
                   std::string note = "", Args... args) {
-  auto exchange = std::make_shared<Exchange>(memory, transport, args...);
-  return {name, std::move(note), [exchange] { exchange->run(); },
-          [exchange] { return exchange->bytes_sent(); }};
+  const onebit::communicator comm(transport);
+  auto exchange = std::make_shared<Exchange>(comm, memory.size(), args...);
+  return {name, std::move(note), [exchange, &memory] { exchange->average(memory.grads()); },
+          [comm] { return comm.sent().bytes_sent; }};
+}
+template <class Collective>
+contender contend(const std::string& name, rank_memory& memory, const watched& transport,
+                  const Collective& collective, std::string note = "") {
+  return contend<compressed_mean<Collective>>(name, memory, transport, std::move(note), collective);
 }
 
 struct links {
@@ -242,21 +251,20 @@ std::vector<contender> contenders(rank_memory& memory, const links& l, int ranks
   std::vector<contender> all = {
       contend<bare_allreduce>("ring", memory, l.by_ring),
       contend<bare_allreduce>("other_allreduce", memory, l.by_other, l.other),
-      contend<dense_mean<onebit::dense_sum::rank_order>>("dense", memory, l.by_ring),
-      contend<gather_scatter_mean>("gather_scatter", memory, l.by_ring),
-      contend<all_gather_mean>("all_gather", memory, l.by_ring),
+      contend<dense_mean>("dense", memory, l.by_ring, "", onebit::dense_sum::rank_order),
+      contend("gather_scatter", memory, l.by_ring, onebit::gather_scatter<sign>{}),
+      contend("all_gather", memory, l.by_ring, onebit::all_gather<sign>{}),
   };
   for (const unsigned exponent : buckets) {
     const std::size_t elements = std::size_t{1} << exponent;
-    if (memory.n < 2 * elements) continue;
-    all.push_back(contend<gather_scatter_mean>("bucketed_" + std::to_string(exponent), memory,
-                                               l.by_ring,
-                                               "buckets of 2^" + std::to_string(exponent),
-                                               onebit::gather_scatter{sign_codec{}, elements}));
+    if (memory.size() < 2 * elements) continue;
+    const std::string number = std::to_string(exponent);
+    all.push_back(contend("bucketed_" + number, memory, l.by_ring,
+                          onebit::gather_scatter{sign{}, elements}, "buckets of 2^" + number));
   }
   if (ranks_per_node > 1 && l.by_ring.size() > ranks_per_node) {
-    all.push_back(contend<hierarchical_mean>("hierarchical", memory, l.by_ring, "",
-                                             onebit::hierarchical{sign_codec{}, ranks_per_node}));
+    all.push_back(
+        contend("hierarchical", memory, l.by_ring, onebit::hierarchical{sign{}, ranks_per_node}));
   }
   return all;
 }

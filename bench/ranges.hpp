@@ -7,7 +7,6 @@
 #define ONEBIT_BENCH_RANGES_HPP
 
 #include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <vector>
 
@@ -45,16 +44,6 @@ inline constexpr int pass_chunks = 4;
 
 inline std::vector<std::size_t> device_sizes(unsigned step) {
   return tiny() ? powers(14, 14, 1) : powers(20, quick() ? 24 : 28, step);
-}
-
-// -- exchanges
-
-inline std::vector<std::size_t> exchange_sizes() { return powers(16, quick() ? 20 : 26, 2); }
-inline const std::vector<int> exchange_ranks{2, 4};
-/// MPI ranks must agree on the number of iterations, so it is fixed: about as much work each.
-inline std::int64_t exchange_iterations(std::size_t n) {
-  const std::size_t iterations = (std::size_t{1} << 26) / n;
-  return static_cast<std::int64_t>(iterations < 5 ? 5 : iterations > 50 ? 50 : iterations);
 }
 
 // -- whole steps

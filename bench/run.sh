@@ -32,7 +32,7 @@ while (($#)); do
 done
 [[ -z "$json" || "$json" == /* ]] || json="$here/$json"
 
-wanted=(g++ cmake libbenchmark-dev libopenmpi-dev openmpi-bin)
+wanted=(g++ cmake libbenchmark-dev libcli11-dev libopenmpi-dev openmpi-bin)
 command -v ninja >/dev/null || wanted+=(make)
 install_missing "${wanted[@]}"
 build="${ONEBIT_BUILD_DIR:-build/bench}"
@@ -65,10 +65,14 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 programs="$build/bench"
 run passes 0.2 "$programs/bench_passes"
 run steps 1 "$programs/bench_steps"
-run exchange 0.05 "$programs/bench_exchange"
-if [[ -x "$programs/bench_exchange_mpi" ]] && command -v mpirun >/dev/null; then
+sizes=65536,262144,1048576
+[[ -n "${ONEBIT_BENCH_QUICK:-}" ]] || sizes+=,4194304,16777216,67108864
+exchange=("$programs/bench_exchange" --size "$sizes" --compressor sign --collective
+  gather_scatter,all_gather,dense,dense_transport,dense_transport_bf16)
+run exchange 0 "${exchange[@]}" --ranks 2,4
+if [[ "$("${exchange[0]}" --help)" == *mpi* ]] && command -v mpirun >/dev/null; then
   for ranks in 2 4; do
-    run "exchange_mpi_$ranks" 0 mpi "$ranks" "$programs/bench_exchange_mpi"
+    run "exchange_mpi_$ranks" 0 mpi "$ranks" "${exchange[@]}" --transport mpi
   done
 fi
 

@@ -24,11 +24,13 @@ function flush_one(    n, parts, key) {
     key = sprintf("%-7s %s, n:%-8d", parts[2], parts[3], n)
     if (!(key in exchange_seen)) exchange_keys[++n_exchanges] = key
     exchange_seen[key] = 1
-    speed_up[key, parts[1]] = v["speed_up"]
+    if (parts[1] == "bare_allreduce")
+      floor[key] = sprintf("%.2f..%.2f", v["speed_up_10"], v["speed_up_90"])
+    speed_up[key, parts[1]] = sprintf("%.2f%s", v["speed_up"], v["label"] ~ /inside/ ? "~" : " ")
   }
 }
 /"name":/ { flush_one(); delete v; name = value_of($0) }
-/^ *"[a-z_]+":/ {
+/^ *"[a-z_0-9]+":/ {
   key = $0
   sub(/^ *"/, "", key)
   sub(/".*/, "", key)
@@ -55,13 +57,15 @@ END {
     for (i = 1; i <= n_steps; ++i) print steps[i]
   }
   if (n_exchanges) {
-    print "\nExchanges: speed-up over the transport's bare allreduce of the same floats"
-    printf "%-29s %14s %10s %16s %15s\n", "", "gather_scatter", "all_gather", "dense_rank_order",
-      "dense_transport"
+    print "\nExchanges: bare allreduce's time over theirs, medians; ~: inside the allreduce's own noise"
+    split("gather_scatter<sign> all_gather<sign> dense dense_transport dense_transport_bf16", names, " ")
+    printf "%-29s %12s", "", "noise"
+    for (c = 1; c <= 5; ++c) printf " %*s", length(names[c]) + 1, names[c]
     for (i = 1; i <= n_exchanges; ++i) {
       k = exchange_keys[i]
-      printf "%-29s %14.2f %10.2f %16.2f %15.2f\n", k, speed_up[k, "gather_scatter"],
-        speed_up[k, "all_gather"], speed_up[k, "dense_rank_order"], speed_up[k, "dense_transport"]
+      printf "\n%-29s %12s", k, floor[k]
+      for (c = 1; c <= 5; ++c) printf " %*s", length(names[c]) + 1, speed_up[k, names[c]]
     }
+    print ""
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -312,10 +313,20 @@ class basic_threads {
     const auto part = [&](int r) {
       return n * static_cast<std::size_t>(r) / static_cast<std::size_t>(size());
     };
-    for (std::size_t i = part(rank_); i < part(rank_ + 1); ++i) {
-      float sum = to_float(static_cast<T*>(hub_->of(0).data)[i]);
-      for (int r = 1; r < size(); ++r) sum += to_float(static_cast<T*>(hub_->of(r).data)[i]);
-      for (int r = 0; r < size(); ++r) static_cast<T*>(hub_->of(r).data)[i] = from_float<T>(sum);
+    // by blocks: no loop over elements looks up a rank's memory
+    std::array<float, 1024> sums;
+    std::array<T, sums.size()> rounded;
+    for (std::size_t i = part(rank_), end = part(rank_ + 1), m = 0; i < end; i += m) {
+      m = std::min(sums.size(), end - i);
+      const auto of = [&](int r) { return static_cast<T*>(hub_->of(r).data) + i; };
+      std::transform(of(0), of(0) + m, sums.begin(), [](T x) { return to_float(x); });
+      for (int r = 1; r < size(); ++r) {
+        std::transform(of(r), of(r) + m, sums.begin(), sums.begin(),
+                       [](T x, float sum) { return sum + to_float(x); });
+      }
+      std::transform(sums.begin(), sums.begin() + m, rounded.begin(),
+                     [](float x) { return from_float<T>(x); });
+      for (int r = 0; r < size(); ++r) std::copy_n(rounded.begin(), m, of(r));
     }
     hub_->part();
   }
