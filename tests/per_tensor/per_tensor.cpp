@@ -377,7 +377,7 @@ TEST_CASE("a checkpoint that cannot be loaded is not passed over") {
     std::vector<float> buffer(4099);
     per_tensor other(comm, one_bit);
     CHECK(thrown<invalid_input>([&] { (void)onebit_test::saved(other); }) ==
-          contains("owns no optimizer"));
+          contains{"owns no optimizer"});
     see_all(other, m, buffer, 0, comm.rank());
     (void)other.finish(0.0F);
     const std::string good = onebit_test::saved(other);
@@ -387,7 +387,7 @@ TEST_CASE("a checkpoint that cannot be loaded is not passed over") {
       all.load(in);
       for (int i = 0; i < 2; ++i) {
         see_all(all, m, buffer, 0, comm.rank());
-        CHECK(thrown<checkpoint_error>([&] { (void)all.finish(0.01F); }) == contains("checkpoint"));
+        CHECK(thrown<checkpoint_error>([&] { (void)all.finish(0.01F); }) == contains{"checkpoint"});
       }
       CHECK(all.optimizer().steps() == 0);
       std::istringstream in_place_of_it(good);
@@ -409,14 +409,14 @@ TEST_CASE("errors name the tensor and the numbers, and the step can be done agai
     const auto what = [&](const auto& f) { return thrown<invalid_input>(f); };
     const std::string rank = "[rank " + std::to_string(comm.rank()) + "/2]";
 
-    CHECK(what([&] { (void)all.finish(0.01F); }) == contains("finish() without see() " + rank));
+    CHECK(what([&] { (void)all.finish(0.01F); }) == contains{"finish() without see() " + rank});
     CHECK(what([&] { all.see(m.x[0], of(99)); }) ==
-          contains("tensor 0 has 100 parameters but 99 gradients " + rank));
+          contains{"tensor 0 has 100 parameters but 99 gradients " + rank});
     all.see(m.x[0], of(100));
     all.see(m.x[1], of(7));
     CHECK(what([&] { all.see(m.x[0], of(100)); }) ==
-          contains("tensor 0 (100 parameters at address"));
-    CHECK(what([&] { all.see(m.x[0], of(100)); }) == contains("is seen twice; tied weights"));
+          contains{"tensor 0 (100 parameters at address"});
+    CHECK(what([&] { all.see(m.x[0], of(100)); }) == contains{"is seen twice; tied weights"});
     all.discard();
     for (int step = 0; step < 3; ++step) {
       (void)whole.step(step, 0.01F);
@@ -425,30 +425,30 @@ TEST_CASE("errors name the tensor and the numbers, and the step can be done agai
       all.see(empty, empty);
       (void)all.finish(0.01F);
     }
-    CHECK(what([&] { (void)all.finish(0.01F); }) == contains("finish() without see()"));
+    CHECK(what([&] { (void)all.finish(0.01F); }) == contains{"finish() without see()"});
 
     all.see(m.x[0], of(100));
-    CHECK(what([&] { all.see(m.x[0], of(100)); }) == contains("tensor 0 (100 parameters at"));
-    CHECK(what([&] { all.see(m.x[0], of(100)); }) == contains("is seen twice"));
+    CHECK(what([&] { all.see(m.x[0], of(100)); }) == contains{"tensor 0 (100 parameters at"});
+    CHECK(what([&] { all.see(m.x[0], of(100)); }) == contains{"is seen twice"});
     CHECK(what([&] { all.see(m.x[2], of(4099)); }) ==
-          contains("tensor 2 (4099 parameters at address " +
-                   std::to_string(reinterpret_cast<std::uintptr_t>(m.x[2].data()))));
-    CHECK(what([&] { all.see(m.x[2], of(4099)); }) == contains("of which 1 of 4 are seen"));
+          contains{"tensor 2 (4099 parameters at address " +
+                   std::to_string(reinterpret_cast<std::uintptr_t>(m.x[2].data()))});
+    CHECK(what([&] { all.see(m.x[2], of(4099)); }) == contains{"of which 1 of 4 are seen"});
     CHECK(what([&] { all.see(buffer, of(4099)); }) ==
-          contains("a tensor unknown to the first step (4099 parameters"));
+          contains{"a tensor unknown to the first step (4099 parameters"});
     CHECK(what([&] { all.see(std::span(m.x[1].data(), 6), of(6)); }) ==
-          contains("tensor 1 has 6 floats, but had 7 floats in the first step"));
+          contains{"tensor 1 has 6 floats, but had 7 floats in the first step"});
     CHECK(what([&] {
             const std::span<double> other(reinterpret_cast<double*>(m.x[1].data()), 7);
             all.see(other, of(7));
-          }) == contains("tensor 1 has 7 doubles, but had 7 floats"));
+          }) == contains{"tensor 1 has 7 doubles, but had 7 floats"});
     all.see(m.x[1], of(7));
     CHECK(what([&] { (void)all.finish(0.01F); }) ==
-          contains("finish(): tensor 2 of 4 (4099 parameters) is not seen; say unseen_rest"));
+          contains{"finish(): tensor 2 of 4 (4099 parameters) is not seen; say unseen_rest"});
 
     (void)whole.step(3, 0.01F);  // nothing of all that is left
     see_all(all, m, buffer, 3, comm.rank());
-    CHECK(what([&] { all.see(buffer, of(4099)); }) == contains("of which 4 of 4 are seen"));
+    CHECK(what([&] { all.see(buffer, of(4099)); }) == contains{"of which 4 of 4 are seen"});
     (void)all.finish(0.01F);
     for (std::size_t t = 0; t < sizes.size(); ++t) CHECK(same(m.x[t], whole.m.x[t]));
   });
@@ -463,11 +463,11 @@ TEST_CASE("errors where the order is all that is known") {
     (void)all.finish(0.01F);
     all.see(m.x[0], m.x[0]);
     CHECK(thrown<invalid_input>([&] { all.see(other, other); }) ==
-          contains("tensor 1 has 8 floats, but had 7 floats"));
+          contains{"tensor 1 has 8 floats, but had 7 floats"});
     CHECK(thrown<invalid_input>([&] { (void)all.finish(0.01F); }) ==
-          contains("tensor 1 of 4 (7 parameters) is not seen"));
+          contains{"tensor 1 of 4 (7 parameters) is not seen"});
     see_all(all, m, buffer, 1, comm.rank());
-    CHECK(thrown<invalid_input>([&] { all.see(other, other); }) == contains("4 of 4 are seen"));
+    CHECK(thrown<invalid_input>([&] { all.see(other, other); }) == contains{"4 of 4 are seen"});
     CHECK_FALSE(all.finish(0.01F).skipped);
   });
 }
@@ -481,7 +481,7 @@ TEST_CASE("ranks that see other tensors are told by the optimizer, and can begin
       const std::size_t t = comm.rank() == 0 ? k : 2 - k;
       all.see(m.x[t], std::span<const float>(g.data(), sizes[t]));
     }
-    CHECK(thrown<rank_mismatch>([&] { (void)all.finish(0.01F); }) != contains("thrown"));
+    CHECK(thrown<rank_mismatch>([&] { (void)all.finish(0.01F); }) != contains{"thrown"});
     see_all(all, m, buffer, 0, comm.rank());
     CHECK(all.finish(0.01F).step == 0);
   });
