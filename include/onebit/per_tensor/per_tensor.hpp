@@ -52,9 +52,9 @@ class per_tensor {
         where_(detail::rank_suffix(transport.rank(), transport.size())),
         make_([=](const groups& g) -> any_optimizer { return make(g, transport); }) {}
 
-  /// Parameters (float or double), and gradients of this rank's own mean loss. Tied weights are
-  /// seen once, with the sum of their gradients; empty tensors are ignored. `own`: decay, rate; as
-  /// set_group where it changes. Throws invalid_input, and sees nothing, for another order or size.
+  /// Float or double parameters, and gradients of this rank's own mean loss: what has data() and
+  /// size(). Tied weights are seen once, with summed gradients; empty tensors are ignored. `own` as
+  /// set_group, where it changes. Throws invalid_input, and sees nothing, for other sizes or order.
   template <class P, class G>
   void see(P&& params, G&& grads, const std::optional<group_options>& own = {}) {
     auto* const x = params.data();
