@@ -193,7 +193,7 @@ class per_tensor {
            " parameters at address ", reinterpret_cast<std::uintptr_t>(place), ") is seen ",
            twice ? "twice; tied weights are seen once, with the sum of their gradients"
                  : "out of order: say memory_moves where memory moves, unseen_rest where tensors "
-                   "have no gradient",
+                   "have no gradient (in the first step they have zeros)",
            "; finish(lr) comes after all tensors, of which ", next_, " of ", size, " are seen");
   }
   /// What the optimizer steps on is what the trainer has now.
