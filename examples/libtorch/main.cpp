@@ -81,7 +81,7 @@ void average(const group_pointer& group, const std::vector<torch::Tensor>& param
   }
 }
 
-/// An algorithm by its name.
+// [algorithm]
 onebit::any_optimizer algorithm(const std::string& name, const onebit::torch_groups& groups,
                                 onebit::c10d comm, const settings& s) {
   const auto scales = s.block > 0 ? onebit::granularity::block(s.block) : onebit::granularity{};
@@ -89,6 +89,7 @@ onebit::any_optimizer algorithm(const std::string& name, const onebit::torch_gro
   if (name == "adam") {
     return onebit::adam(groups, comm, onebit::adam_options{.max_grad_norm = s.max_grad_norm});
   }
+  // [/algorithm]
   if (name == "one_bit_adam") {
     onebit::one_bit_adam_options options;
     options.adam.max_grad_norm = s.max_grad_norm;
@@ -172,9 +173,7 @@ result train_adamw(const settings& s, const language_model::text& text,
   return r;
 }
 
-result train_onebit(const settings& s, const language_model::text& text, const std::string& name,
-                    const group_pointer& group, const store_pointer& store) {
-  transformer model = new_model(s, text);
+onebit::torch_options options_of(const settings& s, transformer& model) {
   onebit::torch_options how;
   // [overlap]
   if (s.overlap) {
@@ -183,12 +182,19 @@ result train_onebit(const settings& s, const language_model::text& text, const s
     how.order = model->parameters();  // the groups tell matrices from the rest: not their order
   }
   // [/overlap]
-  // [four_lines]
-  onebit::c10d comm(group, store);  // Gloo, NCCL: what torch was built with
+  return how;
+}
+
+result train_onebit(const settings& s, const language_model::text& text, const std::string& name,
+                    const group_pointer& group, const store_pointer& store) {
+  transformer model = new_model(s, text);
+  // [lines]
+  const onebit::torch_options how = options_of(s, model);  // {} for most trainers
+  onebit::c10d comm(group, store);                         // Gloo, NCCL: what torch was built with
   onebit::torch_optimizer optimizer(
       decay_matrices(*model), torch::optim::AdamWOptions(s.lr), comm,
       [&](const onebit::torch_groups& g, onebit::c10d c) { return algorithm(name, g, c, s); }, how);
-  // [/four_lines]
+  // [/lines]
   double sent = 0;
   result r = train(model, optimizer, s, text, comm.rank(), [&] {
     sent += static_cast<double>(optimizer.last().bytes_sent);  // of the step before

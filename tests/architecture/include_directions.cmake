@@ -40,9 +40,10 @@ set(may_include_by_name ${core_units} papers)
 set(may_include_checkpoint_directory core communicator)
 set(may_include_c ${core_units} by_name checkpoint_directory)
 set(may_include_torch core communicator step any_optimizer)
+set(may_include_per_tensor core step any_optimizer)
 
 # Words of the extras: no header of the core names them.
-set(words_of_extras "torch|c10d|save_all|load_latest|make_optimizer|read_options|option_map|onebit_c")
+set(words_of_extras "torch|c10d|save_all|load_latest|make_optimizer|read_options|option_map|onebit_c|per_tensor")
 
 # The one unit in which a system header may appear; none of them is reached from the umbrella.
 set(system_headers mpi.h nccl.h cuda_runtime.h)

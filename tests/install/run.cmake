@@ -4,8 +4,8 @@
 # Takes onebit as users do, and builds and runs a program of theirs. WHAT says how:
 #
 #   install                configures a fresh copy, which must need no package of the tests, installs
-#                          it, moves the installation, and consumes it with find_package; and as a
-#                          subproject
+#                          it, moves the installation, and consumes it with find_package, with a
+#                          compressor that is run through the installed suite; and as a subproject
 #   install.pkg_config     consumes that installation with pkg-config and the compiler alone
 #   install.single_header  makes the single header, and trains with it: the recorded bits
 #   install.deb            makes the Debian package of that copy, unpacks it, and consumes it
@@ -34,6 +34,9 @@ function(consume name)
   step(${configure} -S "${CMAKE_CURRENT_LIST_DIR}" -B "${WORK_DIR}/${name}" ${ARGN})
   step("${CMAKE_COMMAND}" --build "${WORK_DIR}/${name}")
   step("${WORK_DIR}/${name}/consumer")
+  if("-DWITH_CONFORMANCE=ON" IN_LIST ARGN)
+    step("${WORK_DIR}/${name}/consumer_conformance")
+  endif()
 endfunction()
 
 # consume_with_pkg_config(<name> <folder of onebit.pc>)
@@ -45,6 +48,11 @@ function(consume_with_pkg_config name folder)
   separate_arguments(flags UNIX_COMMAND "${flags}")
   step("${CXX}" -std=c++20 "${CMAKE_CURRENT_LIST_DIR}/main.cpp" -o "${WORK_DIR}/${name}" ${flags})
   step("${WORK_DIR}/${name}")
+  execute_process(COMMAND "${PKG_CONFIG}" --variable=testsdir onebit OUTPUT_VARIABLE folder
+                  OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT EXISTS "${folder}/conformance/compressor.hpp")
+    message(FATAL_ERROR "testsdir of onebit.pc is ${folder}, where there is no conformance/compressor.hpp")
+  endif()
 endfunction()
 
 if(WHAT STREQUAL "install")
@@ -58,7 +66,7 @@ if(WHAT STREQUAL "install")
   file(RENAME "${WORK_DIR}/first" "${prefix}")
 
   consume(installed "-DVERSION=${version}" "-DCMAKE_PREFIX_PATH=${prefix}" -DWITH_MPI=${WITH_MPI}
-          -DWITH_CUDA=${WITH_CUDA} -DWITH_NCCL=${WITH_NCCL})
+          -DWITH_CUDA=${WITH_CUDA} -DWITH_NCCL=${WITH_NCCL} -DWITH_CONFORMANCE=ON)
   consume(subproject "-DONEBIT_SOURCE_DIR=${SOURCE_DIR}")
 
 elseif(WHAT STREQUAL "install.pkg_config")

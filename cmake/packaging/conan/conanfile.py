@@ -30,7 +30,8 @@ class Onebit(ConanFile):
         self.version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
     def export_sources(self):
-        for part in ("CMakeLists.txt", "LICENSE", "include/*", "cmake/*"):
+        installed = ("tests/conformance/*", "tests/support/*", "examples/libtorch/*")
+        for part in ("CMakeLists.txt", "LICENSE", "include/*", "cmake/*", *installed):
             copy(self, part, self._root, self.export_sources_folder, excludes="cmake/packaging/*")
 
     def layout(self):
@@ -52,8 +53,9 @@ class Onebit(ConanFile):
     def package(self):
         CMake(self).install()
         copy(self, "LICENSE", self.source_folder, os.path.join(self.package_folder, "licenses"))
-        # Conan makes both itself.
-        rmdir(self, os.path.join(self.package_folder, "share"))
+        # Conan makes these itself.
+        for made in ("cmake", "doc", "pkgconfig"):
+            rmdir(self, os.path.join(self.package_folder, "share", made))
 
     def package_id(self):
         self.info.clear()

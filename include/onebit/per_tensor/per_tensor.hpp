@@ -1,0 +1,220 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <istream>
+#include <iterator>
+#include <onebit/any_optimizer.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/step/report.hpp>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace onebit::inline v0_1 {
+
+/// How per_tensor sees the trainer's tensors.
+struct per_tensor_options {
+  /// Until finish(): floats that are not const are used in place, as scratch; others are copied.
+  bool gradients_stay = false;
+  /// Parameters lie elsewhere in each step: the order of see() alone tells which they are.
+  bool memory_moves = false;
+  bool unseen_rest = false;  ///< what is not seen rests (optimizer::rest); not with memory_moves
+};
+
+/// An optimizer for trainers that update one tensor at a time, as `update(dW, W)`, and have no list
+/// of all: see() in place of each update, and finish() after the batch, which steps.
+///
+/// The first finish() builds the optimizer over what was seen until then, each tensor a group of
+/// its own. The order is the same on all ranks and in all steps. Parameters lie in host memory, and
+/// stay there from see() to finish(). What breaks a rule throws invalid_input on its rank.
+///
+/// Doubles are masters: a step acts on them rounded to float, with the bits of a training in float,
+/// and adds the float's change to them. (Where that rounds to another float, they become the
+/// float.) What a step does not change keeps its bits, and small changes of the trainer's own add
+/// up; a step's are lost below 2^-25 of a parameter, as in float. A copy takes 4 bytes an element.
+class per_tensor {
+ public:
+  /// `make(groups, transport)` gives an optimizer of any algorithm, in the first finish():
+  /// [](const auto& groups, auto comm) { return onebit::one_bit_adam(groups, comm, {}); }
+  template <class T, class Make>
+  per_tensor(T transport, Make make, per_tensor_options options = {})
+      : options_(options),
+        where_(detail::rank_suffix(transport.rank(), transport.size())),
+        make_([=](const groups& g) -> any_optimizer { return make(g, transport); }) {}
+
+  /// Float or double parameters, and gradients of this rank's own mean loss: what has data() and
+  /// size(). Tied weights are seen once, with summed gradients; empty tensors are ignored. `own` as
+  /// set_group, where it changes. Throws invalid_input, and sees nothing, for other sizes or order.
+  template <class P, class G>
+  void see(P&& params, G&& grads, const std::optional<group_options>& own = {}) {
+    auto* const x = params.data();
+    auto* const g = grads.data();
+    constexpr bool is_double = std::is_same_v<decltype(x), double* const>;
+    static_assert(is_double || std::is_same_v<decltype(x), float* const>,
+                  "onebit: per_tensor takes parameters of float or double that may be written");
+    const auto n = static_cast<std::size_t>(params.size());
+    if (n != static_cast<std::size_t>(grads.size())) {
+      refuse("tensor ", next_, " has ", n, " parameters but ", grads.size(), " gradients");
+    }
+    if (n == 0) return;
+    const std::size_t t = find(x, n);
+    if (t == all_.size()) {
+      const group_options o = own.value_or(group_options{});
+      all_.push_back({nullptr, n, false, o, std::vector<float>(is_double ? n : 0), {}});
+      groups_.push_back({{{}}, o.lr_factor, o.weight_decay, o.own, o.rests, o.stochastic_rounding});
+    }
+    one& seen = all_[t];
+    if (n != seen.n || is_double == seen.rounded.empty()) {
+      refuse("tensor ", t, " has ", n, is_double ? " doubles" : " floats", ", but had ", seen.n,
+             seen.rounded.empty() ? " floats" : " doubles", " in the first step");
+    }
+    if (own && !(*own == seen.options)) {
+      optimizer_.set_group(t, *own);
+      seen.options = *own;
+    }
+    tensor<>& told = groups_[t].tensors[0];
+    seen.place = x;
+    told.params = std::span(seen.rounded);
+    if constexpr (!is_double) told.params = std::span(x, n);
+    std::span<float> given;
+    if constexpr (std::is_same_v<decltype(g), float* const>) given = std::span(g, n);
+    if (given.empty() || !options_.gradients_stay) {
+      const detail::standard_arithmetic arithmetic;
+      seen.grads.resize(n);
+      for (std::size_t i = 0; i < n; ++i) seen.grads[i] = static_cast<float>(g[i]);
+      given = seen.grads;
+    }
+    told.grads = given;
+    seen.is_seen = true;
+    next_ = t + 1;
+  }
+  /// Forgets what this step has seen: the next see() begins it anew. Not collective.
+  void discard() {
+    next_ = 0;
+    for (one& x : all_) x.is_seen = false;
+    if (optimizer_.has_value()) return;
+    all_.clear();
+    groups_.clear();
+  }
+  /// Steps (optimizer::step) on what was seen, which is forgotten then. Collective. Throws what
+  /// that and, the first time, building throw; invalid_input where tensors were not seen.
+  report finish(float lr, float inverse_loss_scale = 1.0F) {
+    const detail::standard_arithmetic arithmetic;
+    const struct forgets {
+      per_tensor& all;
+      ~forgets() { all.discard(); }
+    } at_the_end{*this};
+    if (next_ == 0) refuse("finish() without see()");
+    if (!look_again().has_value()) {
+      // Ranks start equal; what they saved need not be (0/1 Adam between two exchanges).
+      groups start = groups_;
+      std::vector<std::vector<float>> zeros;
+      for (std::size_t t = 0; t < all_.size() && saved_; ++t) {
+        start[t].tensors[0].params = zeros.emplace_back(all_[t].n);
+      }
+      optimizer_ = make_(start);
+      optimizer_.rebind(groups_);
+    }
+    if (saved_) {
+      std::istringstream in(*saved_);
+      optimizer_.load(in, with_);
+      saved_.reset();
+    }
+    for (std::size_t t = 0; t < all_.size(); ++t) {
+      if (all_[t].is_seen) continue;
+      if (!options_.unseen_rest || options_.memory_moves) {
+        refuse("finish(): tensor ", t, " of ", all_.size(), " (", all_[t].n, " parameters) is not ",
+               "seen; say unseen_rest if it has no gradient on any rank");
+      }
+      optimizer_.rest(t);
+    }
+    const report done = optimizer_.step(lr, inverse_loss_scale);
+    for (const one& x : all_) {  // those that it did not change keep their bits
+      double* const to = static_cast<double*>(x.place);
+      for (std::size_t i = 0; i < x.rounded.size(); ++i) {
+        const float before = static_cast<float>(to[i]), after = x.rounded[i];
+        if (before == after) continue;
+        const double sum = to[i] + (static_cast<double>(after) - static_cast<double>(before));
+        to[i] = static_cast<float>(sum) == after ? sum : static_cast<double>(after);
+      }
+    }
+    return done;
+  }
+  /// What steps, for all its other calls: its group t and its tensor t are number t, from 0, of the
+  /// first step. Before the first finish() it owns nothing, and its calls throw invalid_input.
+  [[nodiscard]] any_optimizer& optimizer() { return optimizer_; }
+  /// optimizer::save, of parameters where see() saw them last; not before the first finish().
+  void save(std::ostream& out) { look_again().save(out); }
+  /// optimizer::load, once this rank's parameters are restored. Before the first finish() it reads
+  /// the rest of the stream, and that finish() loads it, and throws what load throws.
+  void load(std::istream& in, resume_with with = resume_with::same_options) {
+    saved_.reset();
+    if (look_again().has_value()) return optimizer_.load(in, with);
+    saved_.emplace(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+    with_ = with;
+  }
+
+ private:
+  using groups = std::vector<param_group<>>;
+  struct one {
+    void* place;  ///< of the trainer's parameters
+    std::size_t n;
+    bool is_seen;
+    group_options options;
+    std::vector<float> rounded, grads;  ///< where they are not the trainer's
+  };
+
+  template <class... Parts>
+  [[noreturn, gnu::cold]] void refuse(const Parts&... parts) const {
+    throw invalid_input(detail::message("per_tensor: ", parts..., where_));
+  }
+  /// The number of the tensor that is seen; in the first step a new one.
+  [[nodiscard]] std::size_t find(const void* place, std::size_t n) const {
+    const std::size_t size = all_.size();
+    std::size_t t = next_;
+    if (!(optimizer_.has_value() && options_.memory_moves) &&
+        !(t < size && all_[t].place == place)) {
+      for (t = 0; t < size && all_[t].place != place;) ++t;
+    }
+    const bool twice = t < size && all_[t].is_seen;
+    const bool in_order = t < size && (t == next_ || (t > next_ && options_.unseen_rest));
+    if (!twice && (in_order || !optimizer_.has_value())) return t;
+    refuse(t < size ? "tensor " + std::to_string(t) : "a tensor unknown to the first step", " (", n,
+           " parameters at address ", reinterpret_cast<std::uintptr_t>(place), ") is seen ",
+           twice ? "twice; tied weights are seen once, with the sum of their gradients"
+                 : "out of order: say memory_moves where memory moves, unseen_rest where tensors "
+                   "have no gradient (in the first step they have zeros)",
+           "; finish(lr) comes after all tensors, of which ", next_, " of ", size, " are seen");
+  }
+  /// What the optimizer steps on is what the trainer has now.
+  any_optimizer& look_again() {
+    const detail::standard_arithmetic arithmetic;
+    for (one& x : all_) {
+      const double* const from = static_cast<const double*>(x.place);
+      for (std::size_t i = 0; i < x.rounded.size(); ++i) x.rounded[i] = static_cast<float>(from[i]);
+    }
+    if (optimizer_.has_value()) optimizer_.rebind(groups_);
+    return optimizer_;
+  }
+  per_tensor_options options_;
+  std::string where_;  ///< this rank
+  std::function<any_optimizer(const groups&)> make_;
+  std::vector<one> all_;
+  groups groups_;         ///< of one tensor each: where see() saw it
+  std::size_t next_ = 0;  ///< tensor
+  any_optimizer optimizer_;
+  std::optional<std::string> saved_;  ///< for the next finish() to load
+  resume_with with_ = resume_with::same_options;
+};
+
+}  // namespace onebit::inline v0_1
