@@ -41,6 +41,7 @@ set(may_include_checkpoint_directory core communicator)
 set(may_include_c ${core_units} by_name checkpoint_directory)
 set(may_include_torch core communicator step any_optimizer)
 set(may_include_per_tensor core step any_optimizer)
+set(may_include_sharded core communicator backend compressor collective step checkpoint)
 
 # Words of the extras: no header of the core names them.
 set(words_of_extras "torch|c10d|save_all|load_latest|make_optimizer|read_options|option_map|onebit_c|per_tensor")

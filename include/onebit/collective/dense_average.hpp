@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/message.hpp>
+#include <onebit/compressor/rounded.hpp>
 #include <onebit/core/clipping.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
@@ -73,77 +74,21 @@ struct as_they_came {
 
 namespace detail {
 
-/// Floats, their upper halves, or int8 with the exponent of their unit, by word; and for each chunk
-/// the sum of the squares of what was rounded: whoever has the mean has its norm. With `roots`,
-/// values that are not negative, by their roots in bf16 (to 0.8%, whatever their size), and their
-/// sum.
-struct mean_codec {
-  static constexpr bool scaled = true;
-  static constexpr bool has_residual = false;
-  static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
-  std::size_t word_bytes = floats;
-  bool roots = false;  ///< with halves
-
-  [[nodiscard]] static std::size_t bytes_of(dense_sum mode) {
-    const bool half = mode == dense_sum::in_bf16 || mode == dense_sum::transport_in_bf16;
-    return half ? halves : mode == dense_sum::in_int8 ? int8s : floats;
-  }
-  [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
-  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
-  template <class L>
-  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
-                                         const typename L::value& y) const {
-    return L::fma(roots ? L::set(1.0F) : y, y, sum);
-  }
-  template <class L>
-  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
-    if (word_bytes == floats) [[likely]]
-      return L::store(reinterpret_cast<float*>(out), y);
-    if (word_bytes == halves) {
-      const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
-      return L::store_as(reinterpret_cast<bf16*>(out), sent, 32);
-    }
-    const std::uint32_t e = unit_of(L::fold_size(y));
-    const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
-    L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
-    out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
-  }
-  template <class L>
-  ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
-    if (word_bytes == floats) [[likely]]
-      return L::load(reinterpret_cast<const float*>(in));
-    if (word_bytes == halves) {
-      const auto half = L::load_as(reinterpret_cast<const bf16*>(in), 32);
-      // a product would be contracted with a sum of it
-      return roots ? L::fma(half, L::abs(half), L::set(0.0F)) : half;
-    }
-    const auto e = static_cast<std::uint32_t>(in[32]);
-    const float unit = power_of_two(e - 6);
-    return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));
-  }
-  template <class L>
-  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
-    return L::set(0.0F);
-  }
-
- private:
-  /// Of the unit, 64 of which make the largest: it and its inverse, 2^(260 - e - 127), are normal.
-  [[nodiscard]] ONEBIT_HD static std::uint32_t unit_of(float largest) {
-    const std::uint32_t e = exponent_of(largest);
-    return e < 7 ? 7 : e > 254 ? 254 : e;
-  }
-};
-static_assert(WordCompressor<mean_codec>);
+/// Bytes of a word of 32 elements on its way.
+[[nodiscard]] constexpr std::size_t word_bytes_of(dense_sum mode) {
+  const bool half = mode == dense_sum::in_bf16 || mode == dense_sum::transport_in_bf16;
+  return half ? rounded::halves : mode == dense_sum::in_int8 ? rounded::int8s : rounded::floats;
+}
 
 /// A mean, where it came or where it went.
 template <class To>
 struct mean_field {
-  gathered_view<mean_codec> came;
+  gathered_view<rounded> came;
   To went;
 
   template <class L>
   struct reader {
-    tile_reader<L, mean_codec> came;
+    tile_reader<L, rounded> came;
     const float* went;  ///< null: nowhere
     std::uint32_t n;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
@@ -162,7 +107,7 @@ struct mean_field {
 /// the sum that came with it.
 template <class To>
 struct take_mean_kernel {
-  gathered_view<mean_codec> came;
+  gathered_view<rounded> came;
   To to;
   const tile* tiles;
   std::size_t first_tile;
@@ -190,7 +135,7 @@ namespace detail {
 /// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
 /// Per tile the sum of its squares.
 struct mean_in_place_kernel {
-  mean_codec codec;
+  rounded codec;
   const tile* tiles;
   slot_format format;
   std::byte* slots;
@@ -258,7 +203,7 @@ class dense_average {
                 int n_buckets = 1)
       : mode_(mode),
         comm_(std::move(w)),
-        exchange_({comm_.size() > 1 ? detail::mean_codec::bytes_of(mode) : 128U, false}, comm_,
+        exchange_({comm_.size() > 1 ? detail::word_bytes_of(mode) : rounded::floats, false}, comm_,
                   std::move(backend), sizes, n_buckets),
         squares_(exchange_.sender().backend().template make_buffer<float>(
             To::in_gradients ? static_cast<std::size_t>(axis().n_slots()) : 0)),
@@ -267,7 +212,7 @@ class dense_average {
     if (mode == dense_sum::transport_in_bf16 && comm_.size() > 1) comm_.require_half_sums();
   }
 
-  using came = gathered_view<detail::mean_codec>;
+  using came = gathered_view<rounded>;
   using view = clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
   /// The mean, clipped; `to`: as `all_reduce` was told.
   [[nodiscard]] view latest(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
@@ -395,7 +340,7 @@ class dense_average {
 
   dense_sum mode_;
   communicator comm_;
-  gather_scatter_exchange<detail::mean_codec, B> exchange_;
+  gather_scatter_exchange<rounded, B> exchange_;
   buffer_of<B, float> squares_;         ///< by slot, where means go to the gradients
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
 };
@@ -412,7 +357,7 @@ class squares_average {
   /// For tensors of these sizes, in buckets as `dense` has them. Not collective.
   squares_average(communicator w, B backend, std::vector<std::size_t> sizes, std::size_t n_beside,
                   std::size_t bucket_elements)
-      : exchange_({detail::mean_codec::halves, true}, w, std::move(backend), with(sizes, n_beside),
+      : exchange_(rounded::to_roots(), w, std::move(backend), with(sizes, n_beside),
                   buckets_of_means(sizes, bucket_elements)),
         n_sums_(n_beside + exchange_.axis().n_words() + word_elements) {}
 
@@ -456,7 +401,7 @@ class squares_average {
     return sizes;
   }
 
-  gather_scatter_exchange<detail::mean_codec, B> exchange_;
+  gather_scatter_exchange<rounded, B> exchange_;
   std::size_t n_sums_;
   buffer_of<B, float> sums_;
 };

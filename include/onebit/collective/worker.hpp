@@ -334,10 +334,11 @@ class server {
     return {codec, format, received, n_ranks, 1.0F / static_cast<float>(n_ranks), {}};
   }
 
-  /// Encodes a chunk's mean into its slot, among `slots` that hold one slot per bucket; `end` runs
-  /// the kernel of its scales, which it is given, and what follows.
-  template <class Undo, class End>
-  [[gnu::cold]] void average_chunk(sender<C, B>& s, const mean_view<C>& mean, int chunk,
+  /// Encodes a chunk's mean (or another message that says its `format`) into its slot, among
+  /// `slots` that hold one slot per bucket; `end` runs the kernel of its scales, which it is given,
+  /// and what follows.
+  template <class Mean, class Undo, class End>
+  [[gnu::cold]] void average_chunk(sender<C, B>& s, const Mean& mean, int chunk,
                                    const exchange_args<Undo>& t, std::byte* slots, const End& end) {
     const slot_format& f = mean.format;
     const tile_range own = s.axis().chunk_tiles(chunk);
@@ -361,11 +362,11 @@ class server {
   /// What ends a step for a chunk, where the compressor has a residual: the residual is what was
   /// meant minus what was received (no matter of which elements), unless the step was called off.
   /// One pass over the chunk.
-  template <class Undo>
-  [[nodiscard, gnu::cold]] auto finish(sender<C, B>& s, const mean_view<C>& mean, int chunk,
+  template <class Mean, class Undo>
+  [[nodiscard, gnu::cold]] auto finish(sender<C, B>& s, const Mean& mean, int chunk,
                                        const gathered_view<C>& latest,
                                        const exchange_args<Undo>& t) {
-    using kernel = server_residual_kernel<mean_view<C>, gathered_view<C>>;
+    using kernel = server_residual_kernel<Mean, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
     return calls{detail::unless_skipped<kernel>{
                      {mean, latest, t.active, s.tiles(), own.begin, mean.format, words()}, t.now},
@@ -395,14 +396,13 @@ class server {
   }
 
  private:
-  template <class Feedback>
-  [[gnu::cold]] static void encode(sender<C, B>& s, const mean_view<C>& mean,
-                                   const Feedback& feedback, tile_range own, active_mask active,
-                                   std::byte* slots) {
+  template <class Mean, class Feedback>
+  [[gnu::cold]] static void encode(sender<C, B>& s, const Mean& mean, const Feedback& feedback,
+                                   tile_range own, active_mask active, std::byte* slots) {
     s.backend().launch(own.end - own.begin,
-                       encode_kernel<C, mean_view<C>, Feedback>{
-                           s.codec(), mean, feedback, active, s.tiles(), own.begin, mean.format,
-                           slots, mean.format.chunks_per_bucket, s.sums()});
+                       encode_kernel<C, Mean, Feedback>{s.codec(), mean, feedback, active,
+                                                        s.tiles(), own.begin, mean.format, slots,
+                                                        mean.format.chunks_per_bucket, s.sums()});
   }
 
   residual_buffer residual_;

@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/element_types.hpp>
+#include <onebit/core/layout.hpp>
+#include <string>
+
+namespace onebit::inline v0_1 {
+
+/// Rounds to bf16 or int8, without a residual: what is added up of it is added up in fp32. The
+/// dense averages send by it; without error feedback it suits states as well as increments.
+///
+/// Behind the words of each chunk stands the sum of their squares, before they were rounded (of
+/// roots: of the values): whoever has a mean has its norm.
+struct rounded {
+  /// @{
+  /// Values of word_bytes: fp32, which changes nothing; bf16; and int8, where 32 elements are whole
+  /// numbers from -127 to 127 times a common power of two (MXINT8 of the OCP Microscaling Formats,
+  /// a bit to spare), which loses elements below a 127th of the largest of the 32; and the roots of
+  /// values that are not negative in bf16, to 0.8% whatever their size.
+  static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
+  [[nodiscard]] static constexpr rounded to_bf16() { return {halves}; }
+  [[nodiscard]] static constexpr rounded to_int8() { return {int8s}; }
+  [[nodiscard]] static constexpr rounded to_roots() { return {halves, true}; }
+  /// @}
+
+  /// @{
+  /// See WordCompressor.
+  static constexpr bool scaled = true;
+  static constexpr bool has_residual = false;
+  std::size_t word_bytes = floats;
+  bool roots = false;  ///< with halves
+
+  [[nodiscard]] std::string name() const {
+    return roots ? "roots" : word_bytes == floats ? "fp32" : word_bytes == halves ? "bf16" : "int8";
+  }
+  [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
+  ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
+  template <class L>
+  ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
+                                         const typename L::value& y) const {
+    return L::fma(roots ? L::set(1.0F) : y, y, sum);
+  }
+  template <class L>
+  ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
+    if (word_bytes == floats) [[likely]]
+      return L::store(reinterpret_cast<float*>(out), y);
+    if (word_bytes == halves) {
+      const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
+      return L::store_as(reinterpret_cast<bf16*>(out), sent, 32);
+    }
+    const std::uint32_t e = unit_of(L::fold_size(y));
+    const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
+    L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
+    out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
+  }
+  template <class L>
+  ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
+    if (word_bytes == floats) [[likely]]
+      return L::load(reinterpret_cast<const float*>(in));
+    if (word_bytes == halves) {
+      const auto half = L::load_as(reinterpret_cast<const bf16*>(in), 32);
+      // a product would be contracted with a sum of it
+      return roots ? L::fma(half, L::abs(half), L::set(0.0F)) : half;
+    }
+    const auto e = static_cast<std::uint32_t>(in[32]);
+    const float unit = power_of_two(e - 6);
+    return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));
+  }
+  template <class L>
+  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
+    return L::set(0.0F);
+  }
+  /// @}
+
+ private:
+  /// Of the unit, 64 of which make the largest: it and its inverse, 2^(260 - e - 127), are normal.
+  [[nodiscard]] ONEBIT_HD static std::uint32_t unit_of(float largest) {
+    const std::uint32_t e = exponent_of(largest);
+    return e < 7 ? 7 : e > 254 ? 254 : e;
+  }
+};
+static_assert(WordCompressor<rounded>);
+
+}  // namespace onebit::inline v0_1

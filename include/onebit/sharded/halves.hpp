@@ -1,0 +1,330 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <istream>
+#include <onebit/backend/host.hpp>
+#include <onebit/checkpoint/restore.hpp>
+#include <onebit/collective/gather_scatter.hpp>
+#include <onebit/compressor/sign.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/param_group.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/step/agreement.hpp>
+#include <onebit/transport/communicator.hpp>
+#include <ostream>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// The two halves of a compressed allreduce, each by itself: for trainers that shard the states of
+/// their optimizer (ZeRO), or share out matrices among ranks (Muon). Every rank owns a part.
+namespace onebit::inline v0_1 {
+
+/// What one rank owns of a vector: contiguous elements.
+struct vector_part {
+  std::size_t first = 0;  ///< its first element: a multiple of 32, or the end
+  std::size_t size = 0;   ///< elements; may be 0
+};
+
+namespace detail {
+
+/// The elements of a vector from `first` on, as a message: base + data. In the padding it is 0, so
+/// that nothing is owed there.
+template <class T>
+struct part_message {
+  slot_format format;  ///< of the slot that a server encodes it into
+  const T* data;
+  std::size_t first;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    gradients_of<L, const T> values;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return load_elements<L>(values.first, k, values.n);
+    }
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      const auto y = L::add(base, values.load(k));
+      if constexpr (L::words == 1) {
+        const std::uint32_t own = L::first(values.n - 32 * k);
+        if (own != 0xFFFFFFFFU) return L::keep(L::load_bits(&own), y);
+      }
+      return y;
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(tile t, std::size_t) const {
+    tensor_entry<T, const T> vector{};
+    vector.grads = data;
+    t.offset -= first;
+    return {gradients_of<L, const T>(vector, t, now)};
+  }
+};
+
+/// Writes a field to a vector's elements from `first` on, what fp16 cannot hold as its largest.
+template <class Field, class T>
+struct store_part_kernel {
+  Field field;
+  const tile* tiles;
+  std::size_t first_tile;
+  T* to;
+  std::size_t first;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile t = tile_at(i);
+    const auto value = field.template at<L>(t, first_tile + i);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      auto v = value(k);
+      if constexpr (std::is_same_v<T, fp16>) v = L::bound(v, 65504);
+      store_elements<L>(to + (t.offset - first), k, t.n, v);
+    }
+  }
+};
+
+/// One half of gather_scatter_exchange: what its workers do, or, with Gathers, its servers.
+template <class C, class B, bool Gathers>
+struct sharded_half {
+  using codec = codec_for<false, C>;
+  using sender_type = sender<codec, B>;
+  using undo_type = std::conditional_t<sender_type::by_word, undo_by_repeating, undo_in_buffer>;
+
+  template <class Transport>
+  [[gnu::cold]] sharded_half(const char* what, Transport transport, std::size_t n,
+                             const C& compressor, const B& backend)
+      : comm(communicator_of<gather_scatter<C>>(std::move(transport))),
+        sizes{n},
+        name(std::string(what) + " by " + policy_name(compressor)),
+        worker(collective_try(comm, [&] { return make_sender(compressor, backend); })),
+        now(to_buffer(worker.backend(), std::vector<step_scalars>(1))) {
+    card = {make_fingerprint(name, sizes, 0, slot_bytes()), static_cast<std::uint32_t>(comm.rank()),
+            static_cast<std::uint32_t>(comm.size())};
+    card.ranks.number = next_number();
+    step_scalars s;
+    s.rank = card.rank;
+    s.optimizer = compare_fingerprints(comm, card.ranks) % message_tag::n_optimizers;
+    worker.backend().copy_in(now.data(), &s, 1);
+    if (!travels()) return;
+    const std::size_t all = slot_bytes() * card.size, slots = Gathers ? slot_bytes() : all;
+    to_send = worker.backend().template make_buffer<std::byte>(slots);
+    received = worker.backend().template make_buffer<std::byte>(all);
+    if (sender_type::has_residual && !sender_type::by_word && !Gathers)
+      undo = worker.make_compensated(worker.axis().n_words());
+    reset();
+  }
+  [[nodiscard]] sender_type make_sender(const C& compressor, const B& backend) {
+    check_streams(comm, backend);
+    refuse_if(sizes[0] > PTRDIFF_MAX / sizeof(float), sizes[0], " elements: more than memory has");
+    return sender_type(for_rule<false>(compressor), backend, sizes, comm.size());
+  }
+  [[nodiscard]] vector_part own() const {  ///< what this rank owns
+    const std::size_t each = worker.axis().chunk_words() * word_elements, n = sizes[0];
+    const std::size_t first = std::min(each * card.rank, n);
+    return {first, std::min(each, n - first)};
+  }
+  /// What became of the last call; waits for the device. Not collective. Throws rank_mismatch.
+  outcome settle() {
+    comm.wait();
+    return outcome_of(fetch_scalars(worker.backend(), now.data(), comm.rank(), comm.size()));
+  }
+  /// Nothing is owed any more. All ranks should do the same.
+  [[gnu::cold]] void reset() {
+    if (!sender_type::has_residual || !travels()) return;
+    const std::size_t words = worker.axis().words_of_chunk(comm.rank());
+    if (Gathers) return server.start(worker.make_compensated(words));
+    worker.start_from(worker.make_compensated(worker.axis().n_words()));
+  }
+  /// Writes what this rank owes. Throws checkpoint_error.
+  [[gnu::cold]] void save(std::ostream& out) {
+    write_checkpoint(out, [&](payload_writer& a) {
+      card.step = step;
+      a.local(card);
+      archive(a);
+    });
+  }
+  /// Reads what `save` wrote on this rank, of a job with as many ranks. Collective: when one rank
+  /// fails, all throw checkpoint_error, and nothing has changed.
+  [[gnu::cold]] void load(std::istream& in) {
+    const auto own_card = [&] { return card; };
+    load_checkpoint(*this, in, own_card, resume_with::same_options, "");
+  }
+  [[nodiscard]] const traffic& sent() const { return comm.sent(); }  ///< by this rank
+  [[nodiscard]] std::size_t state_bytes() const {                    ///< from call to call
+    return worker.state_bytes() + server.state_bytes() + undo.bytes();
+  }
+  template <class... Parts>
+  [[gnu::cold]] void refuse_if(bool wrong, const Parts&... why) const {
+    if (wrong) throw invalid_input(message(name, ": ", why..., comm.where()));
+  }
+  [[nodiscard]] bool travels() const { return comm.size() > 1; }
+  [[nodiscard]] std::size_t slot_bytes() const { return worker.format().slot_bytes; }
+  /// Throws invalid_input unless both have their sizes, and lie apart, or the part in its place.
+  template <class From, class To>
+  outcome call(std::span<const From> from, std::span<To> to) {
+    static_assert(Element<From> && Element<To>, "onebit: data must be float, bf16 or fp16");
+    const auto [first, size] = own();
+    const std::size_t takes = Gathers ? size : sizes[0], gives = Gathers ? sizes[0] : size;
+    refuse_if(from.size() != takes || to.size() != gives, from.size(), " elements to ", to.size(),
+              ", but this rank takes ", takes, " to ", gives);
+    const auto x = reinterpret_cast<std::uintptr_t>(from.data());
+    const auto y = reinterpret_cast<std::uintptr_t>(to.data());
+    refuse_if((x == 0 && takes > 0) || (y == 0 && gives > 0), "memory at address 0");
+    const bool apart = x + from.size_bytes() <= y || y + to.size_bytes() <= x;
+    const bool in_place = std::is_same_v<From, To> && (Gathers ? x - y : y - x) == first * 4;
+    refuse_if(!apart && !in_place, "the part overlaps the vector elsewhere than in its place");
+    const standard_arithmetic arithmetic;
+    B& backend = worker.backend();
+    const auto number = static_cast<std::uint32_t>(step % status_steps);
+    backend.launch(1, begin_step_kernel{now.data(), {}, 0.0F, 1.0F, number, 0, false});
+    const exchange_args<undo_type> args{now.data(), {}, undo_type::from(undo.data())};
+    const std::size_t at = Gathers ? first : 0;
+    const part_message<From> own_message{worker.format(), from.data(), at, now.data()};
+    try {
+      travels() ? store(exchanged(own_message, args), to.data()) : store(own_message, to.data());
+    } catch (...) {
+      backend.launch(1, call_off_kernel{now.data()});
+      worker.finish(args);
+      throw;
+    }
+    worker.finish(args);
+    const outcome became = B::deferred ? outcome::pending : settle();
+    ++step;
+    return became;
+  }
+  /// What came, when all that is read of the message has been read.
+  template <class Message, class Args>
+  auto exchanged(const Message& own_message, const Args& args) {
+    const check_kernel check{now.data(), received.data(), {},
+                             card.size,  card.size,       Gathers ? message_tag::from_server : 0};
+    if constexpr (Gathers) {
+      const auto status = worker.write_status(to_send.data(), 1, check.part, now.data());
+      const auto end = [&](const auto& scales) { worker.then_write_status(scales, status); };
+      server.average_chunk(worker, own_message, comm.rank(), args, to_send.data(), end);
+      comm.all_gather(to_send.data(), received.data(), slot_bytes());
+      worker.check(check);
+      const gathered_view<codec> came{
+          worker.codec(), worker.format(), received.data(), {}, tile_room::latest};
+      if constexpr (sender_type::has_residual) {
+        const auto lost = server.finish(worker, own_message, comm.rank(), came, args);
+        worker.backend().launch(lost.n, lost.kernel);
+      }
+      return came;
+    } else {
+      worker.encode(own_message, args, to_send.data(), 0);
+      comm.all_to_all(to_send.data(), received.data(), slot_bytes());
+      worker.check(check);
+      if constexpr (sender_type::by_word) worker.repeat(own_message, args, nothing_kernel{});
+      return decltype(server)::mean(worker.codec(), worker.format(), received.data(), comm.size());
+    }
+  }
+  /// Writes a field where it goes, unless the call is off.
+  template <class Field, class T>
+  void store(const Field& field, T* to) {
+    const layout& axis = worker.axis();
+    const tile_range part = Gathers ? axis.all_tiles() : axis.chunk_tiles(comm.rank());
+    launch_unless_skipped(worker.backend(), now.data(), part.end - part.begin,
+                          store_part_kernel<Field, T>{field, worker.tiles(), part.begin, to,
+                                                      Gathers ? 0 : own().first});
+  }
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a) {
+    a.scalar(step);
+    worker.archive(a);
+    server.archive(a, worker.backend());
+  }
+  void check_read(resume_with) const {}
+  void restore_options(resume_with) const {}
+  void adopt() const {}
+  communicator comm;
+  std::vector<std::size_t> sizes;  ///< one
+  std::string name;
+  checkpoint_header card;
+  sender_type worker;
+  onebit::server<codec, B> server;
+  buffer_of<B, float> undo;
+  buffer_of<B, std::byte> to_send, received;
+  buffer_of<B, step_scalars> now;  ///< one: the call in progress
+  std::uint64_t step = 0;          ///< calls that ended
+};
+
+}  // namespace detail
+
+/// A compressed reduce-scatter: the owner of a part gets the mean, in fp32, of what all ranks have
+/// there. What compression loses of a rank's data is owed, and added to its data of the next call
+/// (error feedback): all means together are the exact means, less what is owed at the end. That
+/// suits gradients. Where data are no terms of a sum, nothing should be owed: take a compressor
+/// without a residual (identity, rounded), or reset() before each call.
+///
+/// A vector of n elements is cut into a part for each rank, of equally many whole words of 32 but
+/// for the last ones, which may be shorter or empty. C is any Compressor; data lie in the memory of
+/// the Backend B. Movable. Memory: 4 bytes per element that last (by tile 8), where C has a
+/// residual; two messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, what workers do.
+template <class C = sign<>, class B = host>
+class compressed_reduce_scatter : detail::sharded_half<C, B, false> {
+  using half = detail::sharded_half<C, B, false>;
+
+ public:
+  /// Collective: the ranks compare n and the compressor, and all throw when one differs. Throws
+  /// invalid_input, rank_mismatch.
+  template <class Transport>
+  [[gnu::cold]] compressed_reduce_scatter(Transport transport, std::size_t n,
+                                          const C& compressor = {}, const B& backend = B())
+      : half("compressed_reduce_scatter", std::move(transport), n, compressor, backend) {}
+
+  /// Writes into `part` (own().size elements) the mean over the ranks of their `data` (n float,
+  /// bf16 or fp16, contiguous) and of what they owe. `part` may lie in `data`, in its place. With
+  /// one rank it is a copy.
+  ///
+  /// Collective; waits, unless the backend is deferred. Cost: an all_to_all, (W-1)/W of the message
+  /// sent (n/8 bytes for `sign`; scales; 12 bytes a rank); 2 passes over data and residual. When a
+  /// rank's data are not finite (or reach gradient_limit) no rank changes anything: `skipped`; on a
+  /// deferred backend `pending`, and settle() tells. When it throws nothing has changed here:
+  /// rank_mismatch where it meets a rank in another call; what the transport throws; on this rank
+  /// alone invalid_input for memory that does not fit (the others wait for it).
+  template <class Data>
+  outcome mean(const Data& data, std::span<float> part) {
+    return half::call(std::span<const std::remove_cvref_t<decltype(data[0])>>(data), part);
+  }
+  using half::own, half::settle, half::reset, half::save, half::load, half::sent, half::state_bytes;
+};
+
+/// A compressed all-gather: every rank sends its part, and all get all parts, the same bits: of its
+/// own part a rank gets what the others get. What compression loses of a part is owed, and added to
+/// the part of the next call. That suits increments, as updates of parameters. It does not suit
+/// states, as the parameters themselves, of which each call says all: take a compressor without a
+/// residual, or reset() before each call.
+///
+/// Parts, C and B as in compressed_reduce_scatter. Memory: 4/W bytes per element that last, where C
+/// has a residual; a message, and a part of one. Source: as there, what servers do. With 2, 4, 8
+/// ... ranks a reduce-scatter and an all-gather of its mean give the bits of compressed_allreduce;
+/// else the mean is rounded once more, where something is owed.
+template <class C = sign<>, class B = host>
+class compressed_all_gather : detail::sharded_half<C, B, true> {
+  using half = detail::sharded_half<C, B, true>;
+
+ public:
+  /// As compressed_reduce_scatter's.
+  template <class Transport>
+  [[gnu::cold]] compressed_all_gather(Transport transport, std::size_t n, const C& compressor = {},
+                                      const B& backend = B())
+      : half("compressed_all_gather", std::move(transport), n, compressor, backend) {}
+
+  /// Writes into `all` (n float, bf16 or fp16, contiguous) what the ranks sent of their `part`
+  /// (own().size elements; it may lie in `all`, in its place) and of what they owe. What rounding
+  /// to 2 bytes loses is not owed. Collective. Outcome, errors and bytes as of
+  /// compressed_reduce_scatter::mean; an all_gather; 2 passes over the part, one over `all`.
+  template <class All>
+  outcome gather(std::span<const float> part, All&& all) {
+    return half::call(part, std::span<std::remove_cvref_t<decltype(all[0])>>(all));
+  }
+  using half::own, half::settle, half::reset, half::save, half::load, half::sent, half::state_bytes;
+};
+
+}  // namespace onebit::inline v0_1
