@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A compressor: int8 with one scale per tile of at most 4096 values. What lies between the markers
-// is in the guide.
+// A compressor: int8 with one scale per tile of at most 4096 values.
 
 #include <cmath>
 #include <cstddef>
@@ -12,7 +11,6 @@
 #include <onebit/core/config.hpp>
 #include <string>
 
-// [compressor]
 struct int8_per_tile {
   static std::string name() { return "int8 per tile"; }  // ranks and checkpoints compare it
 
@@ -41,4 +39,3 @@ struct int8_per_tile {
 };
 // ... what it loses is kept and sent later: error feedback comes with the collective.
 //   onebit::one_bit_adam(groups, comm, options, onebit::gather_scatter{int8_per_tile{}});
-// [/compressor]
