@@ -58,7 +58,7 @@ template <class T>
 bool same(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
-std::vector<float> rounded(const std::vector<double>& x) { return {x.begin(), x.end()}; }
+std::vector<float> as_floats(const std::vector<double>& x) { return {x.begin(), x.end()}; }
 
 const auto one_bit = [](const auto& groups, auto comm) -> any_optimizer {
   return one_bit_adam(groups, comm, one_bit_adam_options{.freeze = {.after = 3}});
@@ -180,7 +180,7 @@ TEST_CASE("doubles are masters") {
       direct whole(comm, make, false);
       model<double> m;
       const model<double> before;
-      for (std::size_t t = 0; t < sizes.size(); ++t) CHECK(same(rounded(m.x[t]), whole.m.x[t]));
+      for (std::size_t t = 0; t < sizes.size(); ++t) CHECK(same(as_floats(m.x[t]), whole.m.x[t]));
       std::vector<double> buffer(4099);
       per_tensor all(comm, make);
       for (int step = 0; step < 14; ++step) {
@@ -189,7 +189,7 @@ TEST_CASE("doubles are masters") {
         (void)all.finish(rate(step));
         // a training in float, but what a double has beyond it stays
         for (std::size_t t = 0; t < sizes.size(); ++t) {
-          CHECK(same(rounded(m.x[t]), whole.m.x[t]));
+          CHECK(same(as_floats(m.x[t]), whole.m.x[t]));
         }
       }
       std::size_t n = 0, finer = 0;
@@ -261,7 +261,7 @@ TEST_CASE("a double's sum that rounds to another float becomes the step's float"
       (void)whole.step(lr);
       all.see(x, g);
       (void)all.finish(lr);
-      CHECK(rounded(x) == y);
+      CHECK(as_floats(x) == y);
     }
     CHECK(x[0] < 0.9);
   });
@@ -297,7 +297,7 @@ TEST_CASE("memory that moves") {
     }
     for (std::size_t t = 0; t < sizes.size(); ++t) {
       CHECK(same(m.x[t], whole.m.x[t]));
-      CHECK(same(rounded(d.x[t]), whole.m.x[t]));
+      CHECK(same(as_floats(d.x[t]), whole.m.x[t]));
     }
   });
 }
