@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: 2026 The onebit authors
 # SPDX-License-Identifier: Apache-2.0
 #
-#   ./examples/run.sh [language_model | image_classifier | fine_tuning | ablations | tasks] [arguments]
+#   ./examples/run.sh [language_model | image_classifier | fine_tuning | ablations |
+#                     outer_steps | tasks] [arguments]
 #
 # Builds the program, the language model unless said otherwise, in build/examples, after installing
 # what is missing for it, and trains with every optimizer; with a GPU and a CUDA toolkit, and no
@@ -11,7 +12,7 @@
 set -euo pipefail
 
 program=language_model
-if [[ ${1-} =~ ^(language_model|image_classifier|fine_tuning|ablations|tasks)$ ]]; then
+if [[ ${1-} =~ ^(language_model|image_classifier|fine_tuning|ablations|outer_steps|tasks)$ ]]; then
   program=$1
   shift
 fi
@@ -32,7 +33,7 @@ needed=(
 )
 if [[ $program == language_model ]]; then
   needed+=("bible-kjv bible" "gnuplot-nox gnuplot")
-elif [[ $program == ablations || $program == fine_tuning ]]; then
+elif [[ $program =~ ^(ablations|fine_tuning|outer_steps)$ ]]; then
   needed+=("bible-kjv bible")
 elif [[ $program == image_classifier ]]; then
   needed+=("dataset-fashion-mnist /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
