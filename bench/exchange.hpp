@@ -132,7 +132,7 @@ expected_traffic sent_by(const onebit::hierarchical<C>& c, std::uint64_t ranks, 
   return {2 * (nodes - 1) * slot + (local - 1) * nodes * (exact + slot), local > 1 ? 4U : 2U};
 }
 inline expected_traffic sent_by(onebit::dense_sum mode, std::uint64_t ranks, std::size_t n) {
-  const onebit::detail::mean_codec codec{onebit::detail::mean_codec::bytes_of(mode)};
+  const onebit::rounded codec{onebit::detail::word_bytes_of(mode), false};
   // by the transport: all slots as a ring sends them, and a status to each other rank
   const std::uint64_t status = onebit::by_transport(mode) ? sizeof(onebit::slot_status) : 0;
   return {(ranks - 1) * (2 * slot_bytes(codec, n, ranks) + status), 2};

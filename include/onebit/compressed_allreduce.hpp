@@ -173,7 +173,9 @@ struct allreduce_state {
 
 /// The compressed mean over all ranks, with error feedback: what 1-bit optimizers exchange by, for
 /// data of any meaning. What compression loses of a call is owed, and added to the data of the
-/// next. So the sum of all means is the sum of the exact means, less what is owed at the end.
+/// next. So the sum of all means is the sum of the exact means, less what is owed at the end. Where
+/// data shrink from call to call, what is owed of the first outgrows them: `sign` loses more than
+/// it sends, quantized<4> little.
 ///
 /// Built once, collectively by all ranks over tensors of the same sizes, and called in each step.
 /// Movable; one that was moved from may only be assigned to, or end.
@@ -270,7 +272,8 @@ class compressed_allreduce {
   [[nodiscard]] int rank() const { return state_->comm.rank(); }      ///< of this one
   [[nodiscard]] int size() const { return state_->comm.size(); }      ///< ranks
   [[nodiscard]] std::uint64_t steps() const { return state_->step; }  ///< calls, skipped ones too
-  [[nodiscard]] const traffic& sent() const { return state_->comm.sent(); }  ///< by this rank
+  /// By this rank, what the ranks compared at construction included.
+  [[nodiscard]] const traffic& sent() const { return state_->comm.sent(); }
   /// Bytes that live from call to call.
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return state_->exchange.state_bytes();
