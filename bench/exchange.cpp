@@ -5,6 +5,7 @@
 // how to read what it prints: examples/guide/benchmarks.md.
 
 #include <onebit/compressor/identity.hpp>
+#include <onebit/compressor/quantized.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <vector>
 
@@ -52,6 +53,8 @@ std::vector<contender> contenders(const options& o) {
   };
   of("sign", onebit::sign<>{});
   of("sign_l1", onebit::sign<onebit::l1_scale>{});
+  of("2_bits", onebit::two_bits{});
+  of("4_bits", onebit::four_bits{});
   of("identity", onebit::identity{});
   of("int8_per_tile", int8_per_tile{});
   of("top_k", top_k{});
