@@ -4,6 +4,7 @@
 // A job that goes on with other ranks: what the old ones had still to send is kept on average, the
 // new ones agree, and they train as well. What cannot go on is refused, with nothing changed.
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -475,4 +476,36 @@ TEST_CASE(
     CHECK(size_of_m(o) > 0.5 * before);  // it lost three quarters of it
     return 0;
   });
+}
+
+TEST_CASE("another number of ranks: 1-bit LAMB's sketch has the tiles of the new ranks") {
+  struct jobs {
+    int from, to, steps;
+  };
+  for (const jobs j : {jobs{1, 5, 2}, jobs{5, 2, 2}, jobs{2, 5, 9}, jobs{1, 5, 9}}) {
+    CAPTURE(j.from);
+    CAPTURE(j.to);
+    const auto old = on_ranks(j.from, [&](onebit::threads t) {
+      training<> data({4096});
+      auto o = layered(data, t);
+      for (int i = 0; i < j.steps; ++i) (void)train(o, data);
+      return left_behind{saved(o), data.params};
+    });
+    const auto digests = on_ranks(j.to, [&](onebit::threads t) {
+      training<> data({4096});
+      auto o = layered(data, t);
+      take_over(o, data, old);
+      for (int i = 0; i < 12; ++i) CHECK_FALSE(train(o, data).skipped);
+      const std::string own = saved(o);
+      const auto params = data.params;
+      (void)train(o, data);
+      for (std::size_t k = 0; k < params.size(); ++k)
+        std::copy(params[k].begin(), params[k].end(), data.params[k].begin());
+      std::istringstream in(own);
+      o.load(in);
+      CHECK(saved(o) == own);
+      return data.digest();
+    });
+    for (const auto digest : digests) CHECK(digest == digests[0]);
+  }
 }

@@ -311,6 +311,27 @@ TEST_CASE("v follows: 1-bit LAMB's steps keep their size where gradients grow be
   }
 }
 
+TEST_CASE("v follows: 1-bit LAMB goes on where v of an element without gradients vanishes") {
+  const auto n_skipped = on_ranks(2, [&](onebit::threads t) {
+    std::vector<float> x(64, 0.5F), own(64);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, own});
+    onebit::one_bit_lamb_options options;
+    options.lamb.beta2 = 0.9;  // 0.9^1000 is no float
+    options.refreshes = 1;
+    auto o = onebit::one_bit_lamb(groups, t, options);
+    for (std::uint64_t step = 0; step < 3000; ++step) {
+      for (std::size_t i = 0; i < 64; ++i) {
+        const std::uint64_t seed = (step * 2 + static_cast<std::uint64_t>(t.rank())) * 64 + i;
+        own[i] = i >= 32 && step >= 20 ? 0.0F : 0.01F * x[i] + 0.01F * onebit_test::noise(seed);
+      }
+      (void)o.step(1e-4F);
+    }
+    return o.n_skipped();
+  });
+  CHECK(n_skipped[0] == 0);
+}
+
 TEST_CASE("v follows: a checkpoint of the form without it is refused, and the other way round") {
   const auto told = on_ranks(2, [&](onebit::threads t) {
     std::vector<std::string> all;

@@ -295,7 +295,8 @@ template <class Options>
 /// Adam, AdamW and Lamb, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the papers'
 /// forms (onebit::papers), with DeepSpeed's warm-ups and intervals. Options are those of
 /// DeepSpeed's configuration
-/// ("params") and the members of our structs, the same for both kinds of names;
+/// ("params") and the members of our structs, the same for both kinds of names (but that only
+/// OneBitLamb has the paper's, and only one_bit_lamb has refreshes, max_step and scale_elements);
 /// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
 /// options (with the nearest that there is), values that cannot be read, options that cannot be
 /// what they ask for, and two names of one option; ranges are checked by the algorithm.

@@ -392,7 +392,10 @@ class old_job {
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    if constexpr (E::follows) e.rule.take_kept(std::move(kept_));
+    if constexpr (E::follows) {
+      e.rule.prepare_squares(e.compressed.axis());  // not that of the old job
+      e.rule.take_kept(std::move(kept_));
+    }
     auto& active = old.compressed.active();
     if (active.size() > 0 || !starts) e.compressed.active() = std::move(active);  // else all
     step_scalars now, was;

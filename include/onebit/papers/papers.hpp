@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/algorithms.hpp>
@@ -351,7 +352,7 @@ struct unscaled_view {
 /// momentum, has moved from the frozen one; f = 1 where no element has variance.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then 1 / (sqrt(v) + eps) and the second
-/// variance, 8 bytes; 56 bytes per tensor.
+/// variance, 8 bytes; 60 bytes per tensor.
 /// Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2; eps outside the root as in the authors'
 /// code.
 template <Backend B>
@@ -498,7 +499,9 @@ static_assert(ResumingRule<lamb_rule<onebit::detail::any_backend>>);
 
 /// Options of the paper's 1-bit LAMB. (No aggregate: braces mean onebit::one_bit_lamb_options.)
 struct one_bit_lamb_options {
-  explicit one_bit_lamb_options(std::uint64_t after) : freeze{after} {}  ///< dense steps
+  /// So many dense steps.
+  template <std::integral I>
+  explicit one_bit_lamb_options(I after) : freeze{static_cast<std::uint64_t>(after)} {}
 
   lamb_options lamb{};                           ///< of each step
   freeze_options freeze;                         ///< when the dense steps end

@@ -233,9 +233,9 @@ struct lamb_update_kernel {
     // of v as it stands there
     const auto then = static_cast<double>(detail::correction(of.bias.v / of.since));
     const double since = of.since * static_cast<double>(of.c.beta2);
-    const auto old_part = L::set(
-                   static_cast<float>(product(since / then, static_cast<double>(of.v_correction)))),
-               new_part = L::set(layers[t.tensor].ratio * of.v_correction);
+    const double old = product(since / then, static_cast<double>(of.v_correction));
+    const auto old_part = L::set(old > 1e-37 ? static_cast<float>(old) : 1e-37F);  // never 0
+    const auto new_part = L::set(layers[t.tensor].ratio * of.v_correction);
     auto even = one::set(0.0F), odd = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
@@ -311,14 +311,18 @@ struct sketched_direction_kernel {
   }
 };
 
-/// A sketch that starts anew.
+/// A sketch that starts anew; at a freeze also what refreshes have found.
 struct restart_sketch_kernel {
   static constexpr bool serial = true;
   lamb_layer* layers;
+  bool freezes;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    L::store_scalar(&layers[i].sketch_bias, 1.0);
+    lamb_layer layer = layers[i];
+    if (freezes) layer = {1, layer.coefficient};
+    layer.sketch_bias = 1;
+    L::store_scalar(layers + i, layer);
   }
 };
 
@@ -364,7 +368,7 @@ inline void validate(const lamb_options& o) { detail::validate_lamb("lamb_option
 /// ordinary input: c = 1 where a norm is 0.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile;
-/// 32 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps outside the root as in
+/// 36 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps outside the root as in
 /// the code of 1-bit LAMB's authors. The sketch is this library's. `Options` as lamb_options.
 template <Backend B, class Options = lamb_options>
 class lamb_rule : public freezing_rule<B, Options> {
@@ -401,7 +405,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     auto sketch = make_sketch();
     auto momentum = base::freeze(active, at);
     sketch_ = std::move(sketch);
-    restart_sketch();
+    restart_sketch(true);
     release_sums();  // the compressed axis may have other tiles
     return momentum;
   }
@@ -445,7 +449,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   void take_kept(kept_squares&& mean) noexcept {
     if (kept_.squares.size() > 0) sketch_ = std::move(mean.sketch);
     base::take_kept(std::move(mean));
-    restart_sketch();
+    restart_sketch(false);
   }
   /// The update: two passes, 28 bytes per element.
   template <class View, class P, class G, class Last = launch_tiles>
@@ -502,8 +506,8 @@ class lamb_rule : public freezing_rule<B, Options> {
   [[nodiscard]] float_buffer make_sketch() {
     return backend_.template make_buffer<float>(n_sketch());
   }
-  void restart_sketch() noexcept {
-    backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data()});
+  void restart_sketch(bool freezes) noexcept {
+    backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data(), freezes});
   }
 
   float_buffer sketch_;  ///< of this rank's directions, 64 floats a tile

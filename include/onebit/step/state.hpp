@@ -77,7 +77,7 @@ struct engine {
   static_assert(
       !R::refreshes || RefreshingRule<R>,
       "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "
-      "as in onebit/rule/adam.hpp");
+      "as in onebit/rule/zero_one_adam.hpp");
   using exchange_type = stateful_exchange<typename C::template exchange<B, R::accumulates>>;
   using mask_buffer = typename exchange_type::mask_buffer;
   using own_squares = own_squares_kernel<P, G>;
