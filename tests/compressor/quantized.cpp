@@ -63,15 +63,14 @@ constexpr float unbounded = 3.4e38F;
 /// What `top` should be of 32 values, in double.
 template <unsigned Bits>
 double top_of(const float* y) {
-  double largest = 0, sum = 0, n = 0;
+  double largest = 0, sum = 0;
   for (int i = 0; i < 32; ++i) {
     const double size = std::fabs(static_cast<double>(y[i]));
     largest = std::max(largest, size);
     sum += size;
-    n += size > 0 ? 1 : 0;
   }
   if (Bits == 4) return 0.95 * largest;
-  return n > 0 ? std::min(1.12 * std::sqrt(largest * sum / n), largest) : 0;
+  return std::min(1.12 * std::sqrt(largest * sum / 32), largest);
 }
 
 template <unsigned Bits>

@@ -98,6 +98,13 @@ void check_word_compressor(const C& codec) {
     for (const float s : sums) sum += static_cast<double>(s);
     run(y, codec.scale(sum, n));
     check_distance(y, decoded);
+    flat sparse(n, 0.0F);
+    for (std::size_t w = 0; w < n_words; ++w) sparse[32 * w + w % 32] = y[32 * w];
+    run(sparse, 1);
+    sum = 0;
+    for (const float s : sums) sum += static_cast<double>(s);
+    run(sparse, codec.scale(sum, n));
+    check_distance(sparse, decoded);
 
     y[0] = 0.0F, y[1] = -0.0F, y[2] = 1e-42F, y[3] = -1e-42F, y[4] = 1e18F, y[5] = -1e18F;
     const float scale = C::scaled ? 0.375F : 1.0F;

@@ -22,8 +22,8 @@ namespace onebit::inline v0_1 {
 ///
 /// `top` follows the word, since 32 neighbours differ less in size than a tile's elements do:
 /// 0.95 of the largest magnitude for 4 bits; for 2 bits, where one large element would leave the
-/// others no level, 1.12 of the geometric mean of the largest and of the mean of those that are not
-/// 0. ||y - C(y)|| / ||y|| is then 0.09 and 0.33 of gaussian values, 0.11 and 0.42 of Laplace's.
+/// others no level, 1.12 of the geometric mean of the largest and of the mean. ||y - C(y)|| / ||y||
+/// is then 0.09 and 0.33 of gaussian values, 0.11 and 0.42 of Laplace's.
 ///
 /// The scale that travels per tile is the most that `top` may be, the sum of magnitudes: it cuts
 /// nothing until a rule's bound (adam_options::max_step) makes it smaller. Then no element is
@@ -92,10 +92,7 @@ struct quantized {
     if constexpr (Bits == 4) {
       return 0.95F * largest;
     } else {
-      const auto sizes = L::abs(y);
-      std::uint32_t some = 0;  // elements that are not 0: neither asleep nor padding
-      L::store_bits(&some, L::positive(sizes));
-      const float mean = some == 0 ? 0.0F : L::fold(sizes) / static_cast<float>(L::count(some));
+      const float mean = L::fold(L::abs(y)) / 32;
       const float typical = 1.12F * (sqrtf(largest) * sqrtf(mean));
       return typical < largest ? typical : largest;
     }

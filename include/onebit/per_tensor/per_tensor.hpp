@@ -41,7 +41,9 @@ struct per_tensor_options {
 /// Doubles are masters: a step acts on them rounded to float, with the bits of a training in float,
 /// and adds the float's change to them. (Where that rounds to another float, they become the
 /// float.) What a step does not change keeps its bits, and small changes of the trainer's own add
-/// up; a step's are lost below 2^-25 of a parameter, as in float. A copy takes 4 bytes an element.
+/// up; a step's are lost below 2^-25 of a parameter, as in float. (With 0/1 Adam
+/// what lies beyond float may differ from rank to rank; floats are equal after each exchange.) A
+/// copy takes 4 bytes an element. Movable; one that was moved from may only be assigned to, or end.
 class per_tensor {
  public:
   /// `make(groups, transport)` gives an optimizer of any algorithm, in the first finish():
@@ -67,6 +69,10 @@ class per_tensor {
       refuse("tensor ", next_, " has ", n, " parameters but ", grads.size(), " gradients");
     }
     if (n == 0) return;
+    if (x == nullptr || g == nullptr) {
+      refuse("tensor ", next_, " has ", n, x == nullptr ? " parameters" : " gradients",
+             " at address 0");
+    }
     const std::size_t t = find(x, n);
     if (t == all_.size()) {
       const group_options o = own.value_or(group_options{});
@@ -98,7 +104,8 @@ class per_tensor {
     seen.is_seen = true;
     next_ = t + 1;
   }
-  /// Forgets what this step has seen: the next see() begins it anew. Not collective.
+  /// Forgets what this step has seen, but for options: the next see() begins it anew. Not
+  /// collective.
   void discard() {
     next_ = 0;
     for (one& x : all_) x.is_seen = false;
@@ -137,7 +144,10 @@ class per_tensor {
                "seen; say unseen_rest if it has no gradient on any rank");
       }
       optimizer_.rest(t);
+      all_[t].grads.resize(all_[t].n);  // what it had may be another's by now
+      groups_[t].tensors[0].grads = all_[t].grads;
     }
+    if (options_.unseen_rest) optimizer_.rebind(groups_);
     const report done = optimizer_.step(lr, inverse_loss_scale);
     for (const one& x : all_) {  // those that it did not change keep their bits
       double* const to = static_cast<double*>(x.place);
@@ -153,13 +163,15 @@ class per_tensor {
   /// What steps, for all its other calls: its group t and its tensor t are number t, from 0, of the
   /// first step. Before the first finish() it owns nothing, and its calls throw invalid_input.
   [[nodiscard]] any_optimizer& optimizer() { return optimizer_; }
-  /// optimizer::save, of parameters where see() saw them last; not before the first finish().
+  /// optimizer::save, of parameters where see() saw them last: with memory_moves right after
+  /// finish(), before they move. Not before the first finish().
   void save(std::ostream& out) { look_again().save(out); }
-  /// optimizer::load, once this rank's parameters are restored. Before the first finish() it reads
-  /// the rest of the stream, and that finish() loads it, and throws what load throws.
+  /// optimizer::load, once this rank's parameters are restored. Before the first finish(), and with
+  /// memory_moves, it reads the rest of the stream, and the next finish() loads it, and throws what
+  /// load throws.
   void load(std::istream& in, resume_with with = resume_with::same_options) {
     saved_.reset();
-    if (look_again().has_value()) return optimizer_.load(in, with);
+    if (!options_.memory_moves && look_again().has_value()) return optimizer_.load(in, with);
     saved_.emplace(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
     with_ = with;
   }

@@ -264,8 +264,9 @@ struct sharded_half {
 ///
 /// A vector of n elements is cut into a part for each rank, of equally many whole words of 32 but
 /// for the last ones, which may be shorter or empty. C is any Compressor; data lie in the memory of
-/// the Backend B. Movable. Memory: 4 bytes per element that last (by tile 8), where C has a
-/// residual; two messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, what workers do.
+/// the Backend B. Movable; one that was moved from may only be assigned to, or end. Memory: 4 bytes
+/// per element that last (by tile 8), where C has a residual; two messages. Source: 1-bit Adam
+/// (arXiv 2102.02888), section 4.2, what workers do.
 template <class C = sign<>, class B = host>
 class compressed_reduce_scatter : detail::sharded_half<C, B, false> {
   using half = detail::sharded_half<C, B, false>;
@@ -280,7 +281,7 @@ class compressed_reduce_scatter : detail::sharded_half<C, B, false> {
 
   /// Writes into `part` (own().size elements) the mean over the ranks of their `data` (n float,
   /// bf16 or fp16, contiguous) and of what they owe. `part` may lie in `data`, in its place. With
-  /// one rank it is a copy.
+  /// one rank it is a copy, also of what is not finite.
   ///
   /// Collective; waits, unless the backend is deferred. Cost: an all_to_all, (W-1)/W of the message
   /// sent (n/8 bytes for `sign`; scales; 12 bytes a rank); 2 passes over data and residual. When a
