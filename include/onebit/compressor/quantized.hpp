@@ -99,8 +99,8 @@ struct quantized {
   }
 };
 
-using four_bits = quantized<4>;
-using two_bits = quantized<2>;
+using four_bits = quantized<4>;  ///< 5 on the wire
+using two_bits = quantized<2>;   ///< 3 on the wire
 
 static_assert(WordCompressor<four_bits> && WordCompressor<two_bits>);
 

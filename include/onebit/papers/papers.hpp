@@ -78,10 +78,10 @@ struct paper_layer {
   double average = 0;      ///< of the coefficient over the warm-up, starting from 0
   double last_factor = 1;  ///< of the compressed phase
   float k = 1;             ///< momentum scaling
-  float inverse_k = 1;
+  float inverse_k = 1;     ///< 1 / k
 };
 
-namespace kernels {
+namespace detail {
 
 using namespace onebit::detail;
 
@@ -345,7 +345,7 @@ struct unscaled_view {
   }
 };
 
-}  // namespace kernels
+}  // namespace detail
 
 /// The paper's 1-bit LAMB: LAMB, until v is frozen. Then c = c_avg f, where c_avg is the average of
 /// c over the warm-up and f follows how far a second variance, of gradients rebuilt from the agreed
@@ -381,8 +381,8 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     base::dense_update(gradient, at);
     at.launch(layers_.size(),
-              kernels::average_coefficient_kernel<P, G>{at.tensors, layers_.data(),
-                                                        paper_layers_.data(), options_.coeff_beta});
+              detail::average_coefficient_kernel<P, G>{at.tensors, layers_.data(),
+                                                       paper_layers_.data(), options_.coeff_beta});
   }
   /// Freezes v: fills `active`, hands over a copy of m, scaled so that all layers have one RMS
   /// (their common scale then fits all), and keeps m for the first compressed step.
@@ -391,17 +391,17 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     auto copy = base::make_floats(), fresh = base::make_floats();
     auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
     auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
-    at.backend.launch(at.n_tiles(), kernels::momentum_size_kernel{at.tiles, m_.data(), v_.data(),
-                                                                  sum_m.data(), sum_v.data()});
-    at.backend.launch(1, kernels::momentum_scaling_kernel{
+    at.backend.launch(at.n_tiles(), detail::momentum_size_kernel{at.tiles, m_.data(), v_.data(),
+                                                                 sum_m.data(), sum_v.data()});
+    at.backend.launch(1, detail::momentum_scaling_kernel{
                              at.tensor_tiles, at.tiles, sum_m.data(), sum_v.data(), layers_.size(),
                              paper_layers_.data(), factors_.data(), options_.momentum_scaling});
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_m.launches(), keep_m);
     const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     backend_.launch(keep_v.launches(), keep_v);
-    backend_.launch(at.n_tiles(), kernels::freeze_kernel{at.tiles, at.scalars, copy.data(),
-                                                         v_.data(), active, false});
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, copy.data(),
+                                                        v_.data(), active, false});
     fresh_ = std::move(fresh);
     base::release_sums();  // the compressed axis may have other tiles
     frozen_ = true;
@@ -410,14 +410,14 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   /// Back to dense steps; coefficients go on from their averages.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
-    base::thaw(kernels::unscaled_view<View>{previous, paper_layers_.data()}, at);
+    base::thaw(detail::unscaled_view<View>{previous, paper_layers_.data()}, at);
     fresh_ = {};
   }
   /// Hands over what was agreed, for an exchange that starts with v frozen; keeps it for the first
   /// compressed step, as `freeze` does.
   template <class View, class At>
   [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
-    const kernels::unscaled_view<View> unscaled{previous, paper_layers_.data()};
+    const detail::unscaled_view<View> unscaled{previous, paper_layers_.data()};
     // until a compressed step has been made nothing was agreed, and m is still here
     auto m = m_.size() > 0 ? float_buffer{} : base::resume(unscaled, at).momentum;
     auto copy = base::resume(unscaled, at).momentum;
@@ -426,7 +426,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   }
   /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
   template <class View, class P, class G>
-  [[nodiscard]] kernels::scaled_momentum_message<View, P, G> message(
+  [[nodiscard]] detail::scaled_momentum_message<View, P, G> message(
       const View& previous, const step_context<B, P, G>& at) const {
     return {previous, at.tensors, at.scalars, paper_layers_.data(), at.now};
   }
@@ -436,27 +436,27 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
                          const Last& last = {}) {
     base::prepare_sums(at.n_tiles());
     const float* const first = m_.size() > 0 ? m_.data() : nullptr;
-    at.launch(kernels::second_variance_kernel<View, P, G>{latest,
-                                                          previous,
-                                                          first,
-                                                          at.active,
-                                                          at.tiles,
-                                                          at.tensors,
-                                                          at.scalars,
-                                                          paper_layers_.data(),
-                                                          {v_.data()},
-                                                          fresh_.data(),
-                                                          sums_a_.data(),
-                                                          sums_b_.data(),
-                                                          at.sums});
+    at.launch(detail::second_variance_kernel<View, P, G>{latest,
+                                                         previous,
+                                                         first,
+                                                         at.active,
+                                                         at.tiles,
+                                                         at.tensors,
+                                                         at.scalars,
+                                                         paper_layers_.data(),
+                                                         {v_.data()},
+                                                         fresh_.data(),
+                                                         sums_a_.data(),
+                                                         sums_b_.data(),
+                                                         at.sums});
     at.launch(layers_.size(),
-              kernels::paper_factor_kernel<P, G>{at.tensor_tiles, at.tensors, sums_a_.data(),
-                                                 sums_b_.data(), at.sums, paper_layers_.data(),
-                                                 layers_.data(), options_.factor_min,
-                                                 options_.factor_max, options_.factor_threshold});
-    last(at, kernels::paper_update_kernel<View, P, G>{latest, at.tiles, at.tensors, at.scalars,
-                                                      layers_.data(), paper_layers_.data(),
-                                                      v_.data(), at.now});
+              detail::paper_factor_kernel<P, G>{at.tensor_tiles, at.tensors, sums_a_.data(),
+                                                sums_b_.data(), at.sums, paper_layers_.data(),
+                                                layers_.data(), options_.factor_min,
+                                                options_.factor_max, options_.factor_threshold});
+    last(at, detail::paper_update_kernel<View, P, G>{latest, at.tiles, at.tensors, at.scalars,
+                                                     layers_.data(), paper_layers_.data(),
+                                                     v_.data(), at.now});
   }
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
   /// that reads m.
