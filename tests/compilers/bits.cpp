@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <string_view>
 #include <vector>
 
@@ -65,13 +64,13 @@ int main() {
         return onebit::one_bit_adam(groups, comm, options, onebit::gather_scatter{by_tensor},
                                     backend);
       });
-  good &= check("one_bit_lamb, all_gather, float", 3,
-                [](const auto& groups, onebit::threads comm, onebit::host backend) {
-                  onebit::papers::one_bit_lamb_options options(4);
-                  options.warm_up_sum = onebit::dense_sum::rank_order;
-                  return onebit::one_bit_lamb(groups, comm, options, onebit::all_gather{by_tensor},
-                                              backend);
-                });
+  good &= check(
+      "one_bit_lamb_refreshed, all_gather, float", 3,
+      [](const auto& groups, onebit::threads comm, onebit::host backend) {
+        const onebit::one_bit_lamb_options options{
+            .freeze = {.after = 4}, .refreshes = 2, .warm_up_sum = onebit::dense_sum::rank_order};
+        return onebit::one_bit_lamb(groups, comm, options, onebit::all_gather{by_tensor}, backend);
+      });
   good &= check(
       "zero_one_adam, whole, float", 2,
       [](const auto& groups, onebit::threads comm, onebit::host backend) {

@@ -13,6 +13,7 @@
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
+#include <onebit/papers/papers.hpp>
 
 namespace onebit_test {
 
@@ -38,6 +39,13 @@ auto with_maker(algorithm a, std::uint64_t refreshes, const F& f) {
           onebit::one_bit_adam_options{
               .adam = {.beta2 = 0.99}, .freeze = {.after = 3}, .refreshes = refreshes},
           collective, backend);
+    });
+  }
+  if (a == algorithm::one_bit_lamb && refreshes == 0) {  // the paper's
+    return f([](const auto& groups, auto t, auto collective, auto backend) {
+      onebit::papers::one_bit_lamb_options o(freezes_before);
+      o.lamb.beta2 = 0.99;
+      return onebit::one_bit_lamb(groups, t, o, collective, backend);
     });
   }
   if (a == algorithm::one_bit_lamb) {
