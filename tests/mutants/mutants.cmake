@@ -85,7 +85,7 @@ mutant("the status does not say that a rank saw a bad value" onebit/collective/m
 mutant("scales count elements that are not active" onebit/collective/encode.hpp
   [==[n += L::count(active.words[t.word + k]);]==]
   [==[n += PLANTED ? 32U : L::count(active.words[t.word + k]);]==])
-mutant("averages in int8 are not bounded" onebit/collective/dense_average.hpp
+mutant("averages in int8 are not bounded" onebit/compressor/rounded.hpp
   [==[L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);]==]
   [==[L::store_as(reinterpret_cast<int8*>(out), PLANTED ? scaled_y : L::bound(scaled_y, 127), 32);]==])
 
