@@ -17,8 +17,7 @@
 // Both are of 1-bit Adam as it is by default: directions are sent, and the update makes the message
 // once more, which the encode pass has not stored, and keeps squares of gradients.
 //
-// axpy runs in the pass's own lanes. Where these are AVX-512, axpy in AVX2 lanes is timed as well,
-// and share_of_best_axpy tells the share of the faster of the two.
+// axpy runs in the pass's own lanes.
 
 #include <benchmark/benchmark.h>
 
@@ -159,27 +158,20 @@ template <class Pass>
 void run_pass(benchmark::State& state, int threads, onebit::isa set, std::size_t n) {
   Pass pass(threads, set, n);
   const host own(threads, set);
-  const host other(threads, set == onebit::isa::avx512 ? onebit::isa::avx2 : set);
   const auto elements = static_cast<double>(n);
   pass.run_axpy(own);
   pass.run();
-  std::vector<double> shares, of_others, axpys;
+  std::vector<double> shares, axpys;
   for (auto _ : state) {
     const double axpy_seconds = time_of([&] { pass.run_axpy(own); });
     const double pass_seconds = time_of([&] { pass.run(); });
     state.SetIterationTime(pass_seconds);
-    const double share = Pass::bytes / axpy_bytes / pass_seconds;
-    shares.push_back(share * axpy_seconds);
+    shares.push_back(Pass::bytes / axpy_bytes / pass_seconds * axpy_seconds);
     axpys.push_back(axpy_bytes * elements / axpy_seconds);
-    if (set == onebit::isa::avx512) {
-      of_others.push_back(share * time_of([&] { pass.run_axpy(other); }));
-    }
   }
   state.SetBytesProcessed(
       static_cast<std::int64_t>(static_cast<double>(state.iterations()) * Pass::bytes * elements));
   state.counters["share_of_axpy"] = median(shares);
-  state.counters["share_of_best_axpy"] =
-      of_others.empty() ? median(shares) : std::min(median(shares), median(of_others));
   state.counters["axpy_bytes_per_second"] = median(axpys);
 }
 
@@ -239,7 +231,7 @@ int main(int argc, char** argv) {
       benchmark::RegisterBenchmark(name.c_str(), run_memcpy, threads, n)
           ->UseManualTime()
           ->Unit(benchmark::kMicrosecond);
-      for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2, onebit::isa::avx512}) {
+      for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2}) {
         if (set > host::best_isa()) continue;
         add("axpy", set, threads, n, run_axpy);
         add("encode", set, threads, n, run_pass<encode_pass>);

@@ -46,13 +46,12 @@ share() { # build, pass, counter
     $1 == counter { if (name ~ pass "/") { sub(",", "", $2); print $2 + 0 } }
   ' "$out/$1".*.json | sort -n | awk '{ v[NR] = $1 } END { printf "%.3f", v[int((NR + 1) / 2)] }'
 }
-echo "share of axpy's bandwidth; in brackets: of the fastest axpy, whatever its instruction set"
-printf '%-12s %16s %16s\n' "" encode update
+echo "share of axpy's bandwidth"
+printf '%-12s %8s %8s\n' "" encode update
 for build in "${builds[@]}"; do
   printf '%-12s' "$build"
   for pass in encode update; do
-    printf '  %6s (%s)' "$(share "$build" "$pass" share_of_axpy)" \
-      "$(share "$build" "$pass" share_of_best_axpy)"
+    printf '  %7s' "$(share "$build" "$pass" share_of_axpy)"
   done
   echo
 done

@@ -12,7 +12,6 @@ function flush_one(    n, parts, key) {
     if (!(key in pass_seen)) pass_keys[++n_passes] = key
     pass_seen[key] = 1
     share[key, parts[1]] = v["share_of_axpy"]
-    best[key, parts[1]] = v["share_of_best_axpy"]
     rate[key, parts[1]] = v["bytes_per_second"] / 1e9
     axpy_rate[key] = v["axpy_bytes_per_second"] / 1e9
   } else if ("ns_per_parameter" in v) {
@@ -39,15 +38,12 @@ function flush_one(    n, parts, key) {
 END {
   flush_one()
   if (n_passes) {
-    print "\nFused passes: share of the bandwidth of axpy (y = a x + y) in the same lanes, in the"
-    print "fastest lanes, and GB/s"
-    printf "%-35s %7s %7s %6s %8s %7s %6s %6s\n", "", "encode", "fastest", "GB/s", "update",
-      "fastest", "GB/s", "axpy"
+    print "\nFused passes: share of the bandwidth of axpy (y = a x + y) in the same lanes, and GB/s"
+    printf "%-35s %7s %6s %8s %6s %6s\n", "", "encode", "GB/s", "update", "GB/s", "axpy"
     for (i = 1; i <= n_passes; ++i) {
       k = pass_keys[i]
-      printf "%-35s %7.3f %7.3f %6.1f %8.3f %7.3f %6.1f %6.1f\n", k, share[k, "encode"],
-        best[k, "encode"], rate[k, "encode"], share[k, "update"], best[k, "update"],
-        rate[k, "update"], axpy_rate[k]
+      printf "%-35s %7.3f %6.1f %8.3f %6.1f %6.1f\n", k, share[k, "encode"], rate[k, "encode"],
+        share[k, "update"], rate[k, "update"], axpy_rate[k]
     }
   }
   if (n_steps) {

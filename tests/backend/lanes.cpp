@@ -8,7 +8,7 @@
 using namespace onebit_test;
 using namespace onebit_test::lanes_suite;
 
-TEST_CASE_TEMPLATE_INVOKE(lanes_conformance, scalar_1, avx2_1, avx512_1);
+TEST_CASE_TEMPLATE_INVOKE(lanes_conformance, scalar_1, avx2_1);
 
 namespace {
 

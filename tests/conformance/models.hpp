@@ -91,13 +91,11 @@ using scalar_1 = host_model<onebit::isa::scalar, 1>;
 using scalar_2 = host_model<onebit::isa::scalar, 2>;
 using avx2_1 = host_model<onebit::isa::avx2, 1>;
 using avx2_2 = host_model<onebit::isa::avx2, 2>;
-using avx512_1 = host_model<onebit::isa::avx512, 1>;
-using avx512_2 = host_model<onebit::isa::avx512, 2>;
 
 /// The instruction sets that this machine has; says which it lacks.
 inline std::vector<onebit::isa> instruction_sets() {
   std::vector<onebit::isa> found;
-  for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2, onebit::isa::avx512}) {
+  for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2}) {
     if (set <= onebit::host::best_isa()) {
       found.push_back(set);
     } else {

@@ -104,7 +104,7 @@ const algorithm algorithms[] = {
 /// same bits after each step, on every instruction set.
 template <class F>
 void check_same(const F& other) {
-  for (const auto set : {onebit::isa::scalar, onebit::isa::avx2, onebit::isa::avx512}) {
+  for (const auto set : {onebit::isa::scalar, onebit::isa::avx2}) {
     if (set > onebit::host::best_isa()) continue;
     for (const algorithm& a : algorithms) {
       CAPTURE(std::string(a.name));
@@ -272,8 +272,8 @@ TEST_CASE(
     CHECK(x[0].back() == x[1].back());
     CHECK(train(onebit::isa::scalar, true, true) == x);
     CHECK(train(onebit::isa::scalar, false, false) != x);
-    for (const auto set : {onebit::isa::avx2, onebit::isa::avx512}) {
-      if (set <= onebit::host::best_isa()) CHECK(train(set, true, false) == x);
+    if (onebit::host::best_isa() == onebit::isa::avx2) {
+      CHECK(train(onebit::isa::avx2, true, false) == x);
     }
   }
   on_ranks(1, [](onebit::threads t) {

@@ -131,7 +131,6 @@ class thread_team {
 #define ONEBIT_HOST_SIMD 1
 #define ONEBIT_RARE [[gnu::cold]]  // machines from before 2013
 #include <onebit/backend/lanes_avx2.hpp>
-#include <onebit/backend/lanes_avx512.hpp>
 #else
 #define ONEBIT_HOST_SIMD 0
 #define ONEBIT_RARE
@@ -140,11 +139,11 @@ class thread_team {
 namespace onebit::inline v0_1 {
 
 /// The instruction sets of the host backend. All give the same bits.
-enum class isa : std::uint8_t { scalar, avx2, avx512 };
+enum class isa : std::uint8_t { scalar, avx2 };
 
 /// Its name.
 [[nodiscard]] constexpr std::string_view to_string(isa i) {
-  return i == isa::avx512 ? "avx512" : i == isa::avx2 ? "avx2" : "scalar";
+  return i == isa::avx2 ? "avx2" : "scalar";
 }
 
 namespace detail {
@@ -217,11 +216,6 @@ class host {
   [[nodiscard, gnu::cold]] static isa best_isa() {
 #if ONEBIT_HOST_SIMD
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("fma")) {
-      return isa::avx512;
-    }
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return isa::avx2;
 #endif
     return isa::scalar;
@@ -286,7 +280,6 @@ class host {
       return &run_portable<Kernel>;
     } else {
 #if ONEBIT_HOST_SIMD
-      if (isa_ == isa::avx512) return &run_avx512<Kernel>;
       if (isa_ == isa::avx2) return &run_avx2<Kernel>;
 #endif
       return &run_portable<Kernel>;
@@ -308,12 +301,6 @@ class host {
                                                    std::size_t end) {
     const Kernel& k = *static_cast<const Kernel*>(kernel);
     for (std::size_t i = begin; i < end; ++i) k(avx2_lanes{}, i);
-  }
-  template <class Kernel>
-  [[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]] static void run_avx512(
-      const void* kernel, std::size_t begin, std::size_t end) {
-    const Kernel& k = *static_cast<const Kernel*>(kernel);
-    for (std::size_t i = begin; i < end; ++i) k(avx512_lanes{}, i);
   }
 #endif
 

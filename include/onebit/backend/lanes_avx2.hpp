@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <onebit/backend/lanes.hpp>
 
-/// Lanes for AVX2 with FMA: a word in four registers. See lanes_avx512.hpp for the attributes.
+/// Lanes for AVX2 with FMA: a word in four registers. The functions carry the target attribute, so
+/// users need no -march; they take packs by reference and are inlined only after the kernel around
+/// them was inlined into a runner with the same target.
 namespace onebit::inline v0_1 {
 
 #define ONEBIT_TARGET [[gnu::target("avx2,fma")]]
