@@ -22,12 +22,16 @@ namespace onebit::inline v0_1::detail {
 template <class Warp>
 class warp_sign_sum {
  public:
-  /// `words` and `scale` in the first of n slots that lie `stride` bytes apart.
-  ONEBIT_HD warp_sign_sum(const std::byte* words, const std::byte* scale, std::size_t stride, int n)
+  /// `words`, of which there are n_words, and `scale` in the first of n slots that lie `stride`
+  /// bytes apart.
+  ONEBIT_HD warp_sign_sum(const std::byte* words, const std::byte* scale, std::size_t stride, int n,
+                          std::uint32_t n_words)
       : words_(words + own_slot() * stride + Warp::lane() / n_slots * 4),
         scales_(scale + own_slot() * stride),
         round_(n_slots * stride),
-        n_(n) {
+        n_(n),
+        n_words_(n_words),
+        ahead_(load_word(0, 0, n)) {
     const float own = load_scale(0, n);
     for (unsigned s = 0; s < n_tabled; ++s) {
       sum_of_own_ = added(sum_of_own_, Warp::shuffle(own, s), Warp::lane() << (31 - s));
@@ -35,16 +39,17 @@ class warp_sign_sum {
     for (unsigned s = n_tabled; s < n_slots; ++s) scale_[s - n_tabled] = Warp::shuffle(own, s);
   }
 
-  /// Of words k to k + 3.
+  /// Of words k to k + 3: k is 0, then 4, and so on. The next four come meanwhile.
   ONEBIT_HD void operator()(float (&sum)[4], std::uint32_t k) const {
-    std::uint32_t signs = load_signs(k, 0, n_);
+    std::uint32_t signs = transposed_(ahead_);
+    if (k + 4 < n_words_) ahead_ = load_word(k + 4, 0, n_);
     for (unsigned j = 0; j < 4; ++j) sum[j] = Warp::shuffle(sum_of_own_, signs >> 8 * j);
     if (n_ <= static_cast<int>(n_tabled)) return;
     for (unsigned s = n_tabled; s < n_slots; ++s) add(sum, scale_[s - n_tabled], signs, s);
     for (int first = n_slots; first < n_; first += n_slots) {
       const std::size_t ahead = static_cast<std::size_t>(first) / n_slots * round_;
       const float own = load_scale(ahead, n_ - first);
-      signs = load_signs(k, ahead, n_ - first);
+      signs = transposed_(load_word(k, ahead, n_ - first));
       for (unsigned s = 0; s < n_slots; ++s) add(sum, Warp::shuffle(own, s), signs, s);
     }
   }
@@ -58,10 +63,9 @@ class warp_sign_sum {
     const bool here = static_cast<int>(own_slot()) < n;
     return here ? *reinterpret_cast<const float*>(scales_ + ahead) : 0.0F;
   }
-  ONEBIT_HD std::uint32_t load_signs(std::uint32_t k, std::size_t ahead, int n) const {
+  ONEBIT_HD std::uint32_t load_word(std::uint32_t k, std::size_t ahead, int n) const {
     const bool here = static_cast<int>(own_slot()) < n;
-    const std::byte* p = words_ + ahead + 4 * k;
-    return transposed_(here ? *reinterpret_cast<const std::uint32_t*>(p) : 0U);
+    return here ? *reinterpret_cast<const std::uint32_t*>(words_ + ahead + 4 * k) : 0U;
   }
   ONEBIT_HD static float added(float sum, float scale, std::uint32_t sign) {
     return Warp::add(sum, Warp::with_sign(scale, sign));
@@ -74,7 +78,9 @@ class warp_sign_sum {
   const std::byte *words_, *scales_;
   std::size_t round_;  ///< bytes of 8 slots
   int n_;
-  float sum_of_own_ = -0.0F;  ///< of the first slots' scales, with the bits of the lane's number
+  std::uint32_t n_words_;
+  mutable std::uint32_t ahead_;  ///< the lane's word of the next four
+  float sum_of_own_ = -0.0F;     ///< of the first slots' scales, with the bits of the lane's number
   float scale_[n_slots - n_tabled];
 };
 

@@ -300,9 +300,16 @@ struct server_residual_kernel {
     const auto message = produce.template at<L>(t, index);
     const auto value = latest.template at<L>(t, index);
     const auto e = residual.from<L>(format.server_word(t));
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto y = message(k, e.load(k));
-      e.store(k, active.template keep<L>(t.word + k, L::sub(y, value(k))));
+    const std::uint32_t n_words = t.n_words();
+    constexpr bool several = L::words > 1;  // see encode_kernel
+    auto held = e.load(0), received = value(0);
+    for (std::uint32_t k = 0; k < n_words; k += L::words) {
+      const auto old = several ? held : e.load(k), came = several ? received : value(k);
+      if (several && k + L::words < n_words) {
+        held = e.load(k + L::words);
+        received = value(k + L::words);
+      }
+      e.store(k, active.template keep<L>(t.word + k, L::sub(message(k, old), came)));
     }
   }
 };

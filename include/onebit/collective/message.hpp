@@ -353,7 +353,7 @@ struct tile_sum<L, C, true> {
   ONEBIT_HD tile_sum(const C&, const slot_format& f, const std::byte* slots, int n_slots,
                      const tile& t, std::size_t index, tile_room = {})
       : sum(slots + f.payload_at(t, index), slots + f.scales_at + t.segment * sizeof(float),
-            f.slot_bytes, n_slots) {}
+            f.slot_bytes, n_slots, t.n_words()) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
     typename L::value v;
     sum(v.word, k);
