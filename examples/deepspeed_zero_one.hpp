@@ -108,10 +108,12 @@ struct zero_one_step_kernel {
     const auto step = L::set(-tensor.rate(now));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
-      const auto m_new = c.template next_momentum<L>(L::load(m + at), g(k));
+      const auto v_k = L::load(v + at);
+      const auto m_next = c.template next_momentum<L>(L::load(m + at), g(k));
+      const auto m_new = L::keep(L::positive(v_k), m_next);  // without variance nothing moves
       L::store(m + at, m_new);
       const auto x = params.load(k);
-      const auto u = L::div(m_new, c.template denominator<L>(L::load(v + at)));
+      const auto u = L::div(m_new, c.template denominator<L>(v_k));
       const auto decayed = L::fma(L::set(tensor.weight_decay), x, u);
       params.store(k, L::fma(step, decayed, x));
       if (sum != nullptr) L::store(sum + at, L::fma(step, decayed, L::load(sum + at)));
@@ -143,10 +145,11 @@ struct zero_one_sync_kernel {
     const auto inverse = L::set(scaled > 0 ? -1.0F / scaled : 0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t at = (t.word + k) * 32;
-      const auto b = agreed_at(k);
+      const auto v_k = L::load(v + at);
+      const auto b = L::keep(L::positive(v_k), agreed_at(k));
       L::store(m + at, L::mul(b, inverse));
       const auto x = L::sub(params.load(k), L::load(sum + at));
-      const auto moved = L::div(b, c.template denominator<L>(L::load(v + at)));
+      const auto moved = L::div(b, c.template denominator<L>(v_k));
       params.store(k, L::add(x, moved));
       L::store(sum + at, L::set(0.0F));
     }
@@ -260,11 +263,6 @@ class zero_one_rule : public onebit::rule_defaults {
   [[nodiscard]] onebit::gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  template <class View, class At>
-  void preview_active(const View& gradient, const At& at, std::uint32_t* active) {
-    at.backend.launch(at.n_tiles(), onebit::preview_active_kernel<View>{
-                                        gradient, at.tiles, v_.data(), active, at.scalars});
-  }
   /// A dense step.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
@@ -301,7 +299,8 @@ class zero_one_rule : public onebit::rule_defaults {
   /// Stage B begins: the exchange starts anew, from nothing.
   [[nodiscard]] bool frozen() const { return stage_b_; }
   template <class At>
-  [[nodiscard]] onebit::initial_momentum<float_buffer> freeze(std::uint32_t*, const At&) {
+  [[nodiscard]] onebit::initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
+    backend_.launch(at.n_tiles(), onebit::all_active_kernel{at.tiles, active});
     stage_b_ = true;
     return {};
   }

@@ -161,7 +161,7 @@ class compressed_allreduce {
       for (std::size_t at = 0; at < axis_.size(); ++at) {
         if (!live_[at]) continue;
         const double scale = worker_scales_[r][worker_set_[at]], sent = scale * sign(y[at]);
-        margin_ = std::min(margin_, std::abs(y[at]) / scale);
+        came_near(y[at], scale);
         worker_residual_[r][at] = y[at] - sent;
         mean[at] += sent / static_cast<double>(n_ranks);
       }
@@ -177,7 +177,7 @@ class compressed_allreduce {
     for (std::size_t at = 0; at < axis_.size(); ++at) {
       if (!live_[at]) continue;
       agreed[at] = server_scales_[server_set_[at]] * sign(z[at]);
-      margin_ = std::min(margin_, std::abs(z[at]) / server_scales_[server_set_[at]]);
+      came_near(z[at], server_scales_[server_set_[at]]);
       server_residual_[at] = z[at] - agreed[at];
     }
     return agreed;
@@ -188,7 +188,8 @@ class compressed_allreduce {
   void set_worker_residual(std::size_t rank, const vec& e) { worker_residual_.at(rank) = e; }
   void set_server_residual(const vec& e) { server_residual_ = e; }
   bool active(std::size_t at) const { return live_[at]; }
-  /// How near to zero, in scales, a value came whose sign was taken.
+  /// How near to zero, in scales, a value came whose sign was taken. (What is exactly 0, as before
+  /// an element's first gradient, is so in any arithmetic.)
   double margin() const { return margin_; }
 
   // Of the last call; a set is a number below the size of the scales, `padding` for padding.
@@ -196,6 +197,9 @@ class compressed_allreduce {
   const vec& server_scales() const { return server_scales_; }
 
  private:
+  void came_near(double value, double scale) {
+    if (value != 0) margin_ = std::min(margin_, std::abs(value) / scale);
+  }
   vec scales(const vec& y, const std::vector<std::size_t>& set_of, std::size_t n_sets) const {
     vec sums(n_sets, 0.0), counts(n_sets, 0.0);
     for (std::size_t at = 0; at < y.size(); ++at) {

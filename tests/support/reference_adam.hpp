@@ -189,9 +189,10 @@ class zero_one_adam : public optimizer_base {
     if (averages) refresh(dense_mean(g));
     for (std::size_t r = 0; r < n_ranks(); ++r) {
       for (std::size_t at = 0; at < axis_.size(); ++at) {
-        if (!exchange_.active(at)) continue;
+        if (!axis_.real(at)) continue;
         m_[r][at] = options_.beta1 * m_[r][at] + (1 - options_.beta1) * g[r][at];
         u_[r][at] += lr * m_[r][at];
+        if (v_[at] == 0) m_[r][at] = 0;
       }
     }
     lr_sum_ += lr;
@@ -206,12 +207,9 @@ class zero_one_adam : public optimizer_base {
 
  private:
   void refresh(const vec& mean) {
-    std::vector<bool> active(axis_.size());
     for (std::size_t at = 0; at < axis_.size(); ++at) {
       v_[at] = options_.beta2 * v_[at] + (1 - options_.beta2) * mean[at] * mean[at];
-      active[at] = v_[at] > 0;
     }
-    exchange_.set_live(active);
   }
   void synchronise() {
     const vec agreed = exchange_(u_);
@@ -219,19 +217,20 @@ class zero_one_adam : public optimizer_base {
     for (std::size_t r = 0; r < n_ranks(); ++r) {
       params_[r] = anchor_;
       for (std::size_t at = 0; at < axis_.size(); ++at) {
-        m_[r][at] = agreed[at] / lr_sum_;
+        m_[r][at] = v_[at] > 0 ? agreed[at] / lr_sum_ : 0;
         u_[r][at] = 0;
       }
     }
     lr_sum_ = 0;
   }
-  /// to = from - lr_factor (by u / (sqrt(v) + eps) + decays_by weight_decay from)
+  /// to = from - lr_factor (by u / (sqrt(v) + eps) + decays_by weight_decay from), u / (...) only
+  /// where there is v.
   void move(vec& to, const vec& from, const vec& u, double by, double decays_by) const {
     for (std::size_t at = 0; at < axis_.size(); ++at) {
       if (!axis_.real(at)) continue;
       const group& of = group_at(at);
       double x = decays_by * of.weight_decay * from[at];
-      if (u[at] != 0) x += by * u[at] / (std::sqrt(v_[at]) + options_.eps);
+      if (v_[at] > 0) x += by * u[at] / (std::sqrt(v_[at]) + options_.eps);
       to[at] = from[at] - of.lr_factor * x;
     }
   }

@@ -424,6 +424,7 @@ class old_job {
                                  e.at(e.mask()));
       }
       if (!travelled || !travels) e.rule.resume(e.compressed.previous(e.mask()), e.at(e.mask()));
+      if (!travels) e.compressed.active() = {};
     }
     e.adopt();
   }

@@ -43,9 +43,7 @@ struct no_feedback {
   template <class L>
   struct access {
     ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
-    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
-      return old;
-    }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
     ONEBIT_HD void begin() const {}
     ONEBIT_HD void replace(std::uint32_t, const typename L::value&,
                            const typename L::value&) const {}
@@ -65,9 +63,7 @@ struct server_feedback {
   struct access {
     compensated_words::access<L> place;
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return place.load(k); }
-    ONEBIT_HD typename L::value residual(std::uint32_t, const typename L::value& old) const {
-      return old;
-    }
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
     ONEBIT_HD void begin() const {}
     ONEBIT_HD void replace(std::uint32_t, const typename L::value&,
                            const typename L::value&) const {}
@@ -84,21 +80,17 @@ struct residual_field {
   C codec;
   compensated_words compensated;
   const float* scales = nullptr;  ///< of the last exchange, by group
-  active_mask mask_before{};      ///< values outside it stand for no residual
 
   template <class L>
   struct reader {
     C codec;
     compensated_words::access<L> place;
     float scale;
-    active_mask mask_before;
-    std::size_t word;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(k, place.load(k)); }
-    /// That of word k, whose compensated value is y.
-    ONEBIT_HD typename L::value of(std::uint32_t k, const typename L::value& y) const {
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(place.load(k)); }
+    /// That of a word whose compensated value is y.
+    ONEBIT_HD typename L::value of(const typename L::value& y) const {
       if constexpr (WordCompressor<C>) {
-        return mask_before.template keep<L>(word + k,
-                                            detail::residual_of_words<L>(codec, y, scale));
+        return detail::residual_of_words<L>(codec, y, scale);
       } else {
         return y;
       }
@@ -106,7 +98,28 @@ struct residual_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {codec, compensated.at<L>(t), scales[t.group], mask_before, t.word};
+    return {codec, compensated.at<L>(t), scales[t.group]};
+  }
+};
+
+/// A field where an element is active, and 0 elsewhere.
+template <class Field>
+struct active_part {
+  Field field;
+  active_mask active;
+
+  template <class L>
+  struct reader {
+    typename Field::template reader<L> value;
+    active_mask active;
+    std::size_t word;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return active.template keep<L>(word + k, value(k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {field.template at<L>(t, index), active, t.word};
   }
 };
 
@@ -125,8 +138,8 @@ struct worker_feedback {
     std::uint32_t* saved;
     typename Undo::template writer<L> undo;
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return field.place.load(k); }
-    ONEBIT_HD typename L::value residual(std::uint32_t k, const typename L::value& old) const {
-      return field.of(k, old);
+    ONEBIT_HD typename L::value residual(const typename L::value& old) const {
+      return field.of(old);
     }
     /// From here on the tile's values are overwritten.
     ONEBIT_HD void begin() const {
@@ -186,7 +199,7 @@ struct encode_kernel {
       for (std::uint32_t k = 0; k < n_words; k += L::words) {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
-        const auto said = message(k, state.residual(k, old));
+        const auto said = message(k, state.residual(old));
         const auto y = active.template keep<L>(t.word + k, said, check);
         state.replace(k, old, y);
         detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
@@ -194,7 +207,7 @@ struct encode_kernel {
     } else {
       detail::tile_values<L> values(tile_room::work);
       for (std::uint32_t k = 0; k < n_words; ++k) {
-        const auto said = message(k, state.residual(k, state.load(k)));
+        const auto said = message(k, state.residual(state.load(k)));
         const auto y = active.template keep<L>(t.word + k, said, check);
         L::store(values.data() + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
@@ -204,7 +217,7 @@ struct encode_kernel {
       state.begin();
       for (std::uint32_t k = 0; k < n_words; ++k) {  // the message once more, as it was
         const auto old = state.load(k);
-        const auto y = active.template keep<L>(t.word + k, message(k, state.residual(k, old)));
+        const auto y = active.template keep<L>(t.word + k, message(k, state.residual(old)));
         const auto lost = L::sub(y, L::load(values.data() + 32 * k));
         state.replace(k, old, active.template keep<L>(t.word + k, lost));
       }
@@ -275,7 +288,7 @@ struct accumulate_kernel {
     const auto old = residual.template at<L>(t, index);
     const auto place = residual.compensated.template at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      place.store(k, active.template keep<L>(t.word + k, message(k, old.of(k, place.load(k)))));
+      place.store(k, active.template keep<L>(t.word + k, message(k, old.of(place.load(k)))));
     }
   }
 };

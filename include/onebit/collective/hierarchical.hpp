@@ -272,7 +272,7 @@ class hierarchical_exchange {
   /// What the share's encode pass overwrites is saved here: it reads no gradients.
   template <class Undo>
   [[nodiscard]] exchange_args<undo_in_buffer> share_turn(const exchange_args<Undo>& t) {
-    return {t.now, t.active, {held_.undo.data(), share_first()}, t.mask_before, t.bound};
+    return {t.now, t.active, {held_.undo.data(), share_first()}, t.bound};
   }
   [[nodiscard]] view view_of(const std::byte* slots, active_mask active) const {
     return {sender_.codec(), sender_.format(), slots, active};

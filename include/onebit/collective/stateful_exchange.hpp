@@ -31,15 +31,15 @@ class stateful_exchange : public X {
 
   explicit stateful_exchange(X&& exchange) : X(std::move(exchange)) {}
 
-  [[nodiscard]] active_mask mask() const { return {active_.current()}; }  ///< who takes part
-  [[nodiscard]] two_sided<B, std::uint32_t>& active() { return active_; }
+  [[nodiscard]] active_mask mask() const { return {active_.data()}; }  ///< who takes part
+  [[nodiscard]] mask_buffer& active() { return active_; }
   [[nodiscard]] mask_buffer make_mask() {
     return backend().template make_buffer<std::uint32_t>(X::axis().n_words());
   }
   /// From here on only these take part; an empty buffer changes nothing.
   [[gnu::cold]] void set_active(mask_buffer&& elements) {
     if (elements.size() == 0) return;
-    active_.set_current(std::move(elements));
+    active_ = std::move(elements);
     X::count_active(mask());
   }
   /// All elements take part: padding must not enter residuals. Fills the mask; only launches.
@@ -62,9 +62,8 @@ class stateful_exchange : public X {
   }
 
   /// What its calls are told of a step.
-  [[nodiscard]] args_type args(step_scalars* now, active_mask takes_part,
-                               active_mask mask_before = {}, scale_bound bound = {}) {
-    return {now, takes_part, undo_type::from(undo_.data()), mask_before, bound};
+  [[nodiscard]] args_type args(step_scalars* now, active_mask takes_part, scale_bound bound = {}) {
+    return {now, takes_part, undo_type::from(undo_.data()), bound};
   }
   /// The last pass of a step that is kept: a kernel over all tiles; before it, tile by tile, what
   /// the encode pass has left undone.
@@ -99,20 +98,17 @@ class stateful_exchange : public X {
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return X::state_bytes() + undo_.bytes() + active_.bytes();
   }
-  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return X::work_bytes() + active_.next_bytes();
-  }
   /// `masked` is asked when the exchange is read: whether there is a mask.
   template <class Archive, class Masked>
   [[gnu::cold]] void archive(Archive& a, bool keeps_previous, const Masked& masked) {
     X::archive(a, keeps_previous);
-    active_.archive(a, backend(), masked() ? X::axis().n_words() : 0);
+    a.buffer(active_, backend(), masked() ? X::axis().n_words() : 0);
   }
 
  private:
   [[nodiscard]] B& backend() { return X::sender().backend(); }
 
-  two_sided<B, std::uint32_t> active_;
+  mask_buffer active_;
   buffer_of<B, float> undo_;
 };
 

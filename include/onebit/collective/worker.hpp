@@ -73,8 +73,8 @@ class sender {
                             int bucket) {
     const onebit::bucket& part = axis_.bucket_at(bucket);
     if constexpr (has_residual) {
-      run_encode(produce, worker_feedback<C, Undo>{residual(t.mask_before), saved_.data(), t.undo},
-                 t, slots, part.tiles);
+      run_encode(produce, worker_feedback<C, Undo>{residual(), saved_.data(), t.undo}, t, slots,
+                 part.tiles);
     } else {
       run_encode(produce, no_feedback{}, t, slots, part.tiles);
     }
@@ -160,9 +160,9 @@ class sender {
     }
   }
 
-  /// This rank's residual, as a field; of what was active when it was last sent.
-  [[nodiscard]] residual_field<C> residual(const active_mask& mask_before) {
-    return {codec_, compensated(), scales_.current(), mask_before};
+  /// This rank's residual, as a field: 0 where an element is not active.
+  [[nodiscard]] active_part<residual_field<C>> residual(active_mask active) {
+    return {residual(), active};
   }
   /// What it stands for.
   [[nodiscard]] compensated_words compensated() {
@@ -231,11 +231,12 @@ class sender {
   }
 
  private:
+  [[nodiscard]] residual_field<C> residual() { return {codec_, compensated(), scales_.current()}; }
   template <class Produce, class Undo>
   [[nodiscard]] calls<accumulate_kernel<C, Produce>> accumulation(const Produce& produce,
                                                                   const exchange_args<Undo>& t,
                                                                   tile_range tiles) {
-    return {{residual(t.mask_before), produce, t.active, tiles_.data(), tiles.begin},
+    return {{residual(), produce, t.active, tiles_.data(), tiles.begin},
             std::size_t{tiles.end - tiles.begin}};
   }
   template <class Produce, class Undo>

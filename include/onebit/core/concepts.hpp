@@ -265,14 +265,6 @@ concept FreezingRule = ExchangeRule<R> &&
   r.freeze(active, at);
 };
 
-/// A rule whose elements come to life one by one, when they get variance.
-template <class R>
-concept WakingRule = ExchangeRule<R> &&
-    requires(R r, const detail::any_step_context<R>& at, const detail::any_field& gradient,
-             std::uint32_t* active) {
-  r.preview_active(gradient, at, active);  // which elements will have variance after `dense_update`
-};
-
 /// A rule whose v follows, at the end of steps that average squares: from what each rank keeps of
 /// its own gradients, and what it says of this one. Elements that have got variance come to life
 /// then.

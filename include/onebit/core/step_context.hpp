@@ -228,12 +228,7 @@ class two_sided {
   void set_current(buffer&& values) noexcept { current_ = std::move(values); }
   void set_next(buffer&& values) noexcept { next_ = std::move(values); }
 
-  /// Ends the step for this buffer.
-  void keep(B& backend, const step_scalars* now) {
-    const auto rest = keeping(now);
-    if constexpr (B::deferred) backend.launch(rest.n, rest.kernel);
-  }
-  /// The same, but for calls that are left to launch.
+  /// Ends the step for this buffer, but for calls that are left to launch.
   [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
     const bool both = current_.size() > 0 && next_.size() > 0;
     const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
@@ -246,11 +241,6 @@ class two_sided {
   template <class Archive>
   void archive(Archive& a, B& backend) {
     a.buffer(current_, backend);
-  }
-  /// The same, of so many elements.
-  template <class Archive>
-  void archive(Archive& a, B& backend, std::size_t n) {
-    a.buffer(current_, backend, n);
   }
 
  private:
@@ -436,9 +426,8 @@ template <class Undo>
 struct exchange_args {
   step_scalars* now;
   active_mask active;
-  Undo undo;                  ///< where an encode pass saves what it overwrites
-  active_mask mask_before{};  ///< what was active in the last exchange; null: the same
-  scale_bound bound{};        ///< of the message
+  Undo undo;            ///< where an encode pass saves what it overwrites
+  scale_bound bound{};  ///< of the message
 };
 
 }  // namespace onebit::inline v0_1

@@ -193,15 +193,13 @@ class moments_rule : public rule_defaults {
   bool keeps_v_;
 };
 
-/// v from the mean gradient. An element's first gradient g, where `wakes`, makes v what it is after
-/// correction g^2, however many gradients the others have seen.
+/// v from the mean gradient.
 template <class View>
 struct variance_kernel {
   View gradient;
   const tile* tiles;
   float* v;
   const tensor_scalars* scalars;
-  bool wakes = false;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
@@ -209,38 +207,9 @@ struct variance_kernel {
     const tile t = tile_at(i);
     const auto g = gradient.template at<L>(t, i);
     const auto c = scalars[t.tensor].c;
-    const auto inverse = L::set(wakes ? 1 / scalars[t.tensor].v_correction : 1.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* word = v + (t.word + k) * 32;
-      const auto old = L::load(word), gk = g(k);
-      auto next = c.template next_variance<L>(old, gk);
-      if (wakes) {
-        const auto first = L::mul(L::mul(gk, inverse), gk);
-        next = L::select(L::positive(old), next, first);
-      }
-      L::store(word, next);
-    }
-  }
-};
-
-/// The bits of the elements that will have variance after this gradient.
-template <class View>
-struct preview_active_kernel {
-  View gradient;
-  const tile* tiles;
-  const float* v;
-  std::uint32_t* active;
-  const tensor_scalars* scalars;
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
-    const auto g = gradient.template at<L>(t, i);
-    const auto c = scalars[t.tensor].c;
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto next = c.template next_variance<L>(L::load(v + (t.word + k) * 32), g(k));
-      L::store_bits(active + t.word + k, L::positive(next));
+      L::store(word, c.template next_variance<L>(L::load(word), g(k)));
     }
   }
 };

@@ -109,31 +109,24 @@ struct rescaled_sum {
   }
 };
 
-/// v to 1 / (sqrt(v c) + eps); and back.
-struct root_kernel {
+/// 1 / (sqrt(v c) + eps) to v, of the elements that have one.
+struct variance_of_inverse_kernel {
   static constexpr bool one_isa = true;
   const tile* tiles;
   const tensor_scalars* scalars;
   active_mask active;
   float* v;
-  bool back;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_scalars& of = scalars[t.tensor];
-    const float corrected = correction(back ? of.bias.v : of.bias.v / of.since);
+    const auto inverse_correction = L::set(1 / correction(of.bias.v));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* const word = v + (t.word + k) * 32;
-      const auto was = L::load(word), one = L::set(1.0F);
-      if (back) {
-        const auto root = root_of<L>(was, of.c.eps);
-        const auto square = L::mul(L::mul(root, root), L::set(1 / corrected));
-        L::store(word, active.template keep<L>(t.word + k, square));
-      } else {
-        const auto d = of.c.template denominator<L>(was, corrected);
-        L::store(word, L::div(one, L::select(L::positive(was), d, one)));
-      }
+      const auto root = root_of<L>(L::load(word), of.c.eps);
+      const auto square = L::mul(L::mul(root, root), inverse_correction);
+      L::store(word, active.template keep<L>(t.word + k, square));
     }
   }
 };
@@ -168,10 +161,11 @@ struct zero_one_step_kernel {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
-      const auto m_new = active.template keep<L>(
+      const auto v = L::load(variance + word * 32);
+      auto m_new = active.template keep<L>(
           word, of.c.template next_momentum<L>(m_old, bounded_gradient<L>(in_units, k, g)));
-      const auto m_corrected = L::mul(m_new, L::set(of.m_correction)),
-                 v = L::load(variance + word * 32);
+      if (!frozen) m_new = L::keep(L::positive(v), m_new);
+      const auto m_corrected = L::mul(m_new, L::set(of.m_correction));
       const auto direction =
           frozen ? L::mul(m_corrected, v)
                  : L::div(m_corrected, of.c.template denominator<L>(v, of.v_correction));
@@ -225,8 +219,9 @@ struct zero_one_sync_kernel {
       auto sum_m = sum_k, u = sum_k;
       if (frozen) {
         sum_m = L::div(sum_k, v);
-      } else {
-        u = L::div(sum_k, of.c.template denominator<L>(v, of.v_correction));
+      } else {  // without variance an element does not move
+        sum_m = L::keep(L::positive(v), sum_k);
+        u = L::div(sum_m, of.c.template denominator<L>(v, of.v_correction));
       }
       L::store(m + word * 32, L::mul(sum_m, inverse_sum));
       const auto x = L::fma(step, L::fma(decay, from, u), from);
@@ -272,9 +267,10 @@ struct anchor_kernel {
 /// then x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits,
 /// since the anchor is the parameters of the last exchange, not what local steps made of them.
 /// Where v follows, the sum is of directions, lr c m / (sqrt(v c_v) + eps); what is agreed, u,
-/// moves x as it is, and m = u (sqrt(v c_v) + eps) / (c sum of lr). Decoupled weight decay acts on
-/// the anchor with the summed learning rate. A group's lr_factor scales x's steps only, so it is
-/// not part of u.
+/// moves x as it is, and m = u (sqrt(v c_v) + eps) / (c sum of lr). Elements without variance do
+/// not move; where v does not follow, they are in the messages all the same. Decoupled weight decay
+/// acts on the anchor with the summed learning rate. A group's lr_factor scales x's steps only, so
+/// it is not part of u.
 ///
 /// State: m, v, s and anchor, 16 bytes per element, without keeps_squares 12 (the accumulator is
 /// the collective's). Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its
@@ -307,8 +303,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, reaches_.data()}; }
   /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
   /// Throws invalid_input for a first step that does not average gradients.
-  /// Where v follows, all steps up to the first that does not average are dense; v are inverse
-  /// denominators from then on, and the anchor the parameters there are.
+  /// Where v follows, all steps up to `freeze` are dense.
   template <class P, class G>
   void begin_step(step_plan& plan, float lr, std::uint64_t step, const step_context<B, P, G>& at) {
     if (!started_ && !plan.average_gradient) {
@@ -319,13 +314,6 @@ class zero_one_rule : public following_rule<B, adam_options> {
     if (!(moved_ || lr > 0)) plan.exchange = false;
     dense_ = options_.keeps_squares && !frozen_ && plan.average_gradient;
     if (dense_) plan.exchange = false;
-    if (options_.keeps_squares && !frozen_ && !dense_) {
-      kept_ = base::make_kept();
-      take_anchor(at);
-      backend_.launch(at.n_tiles(),
-                      detail::root_kernel{at.tiles, at.scalars, at.active, v_.data(), false});
-      frozen_ = true;
-    }
     if (plan.exchange) {
       backend_.launch(lr_sum_.size(),
                       reach_kernel<P, G>{lr_sum_.data(), at.tensors, lr, reaches_.data()});
@@ -335,11 +323,17 @@ class zero_one_rule : public following_rule<B, adam_options> {
   /// The first step is taken again when it was skipped.
   [[nodiscard]] bool needs_outcome() const { return !started_; }
 
-  /// Which elements will have variance after `dense_update`.
-  template <class View, class At>
-  void preview_active(const View& gradient, const At& at, std::uint32_t* active) {
-    at.backend.launch(at.n_tiles(), preview_active_kernel<View>{gradient, at.tiles, v_.data(),
-                                                                active, at.scalars});
+  /// From the first step on that does not average, where v follows: v are inverse denominators, and
+  /// the anchor the parameters there are.
+  template <class P, class G>
+  [[nodiscard]] initial_momentum<buffer_of<B, float>> freeze(std::uint32_t* active,
+                                                             const step_context<B, P, G>& at) {
+    kept_ = base::make_kept();
+    take_anchor(at);
+    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
+                                                        active, false});
+    frozen_ = true;
+    return {};
   }
   /// After steps in which nothing travelled: the ranks start from the parameters that there are.
   template <class View, class P, class G>
@@ -348,8 +342,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
-    at.backend.launch(at.n_tiles(),
-                      detail::root_kernel{at.tiles, at.scalars, at.active, v_.data(), true});
+    at.backend.launch(at.n_tiles(), detail::variance_of_inverse_kernel{at.tiles, at.scalars,
+                                                                       at.active, v_.data()});
     base::forget_kept();
     frozen_ = false;
   }
@@ -360,8 +354,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     if (!started_) {
       at.launch(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
     }
-    at.launch(variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars,
-                                    started_ && options_.bias_correction});
+    at.launch(variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
   }
   /// The whole step, where nothing travels: Adam's, from the mean gradient.
   template <class View, class P, class G>

@@ -199,10 +199,7 @@ struct engine {
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
     if constexpr (follows) rule.prepare_squares(compressed.axis());
-    if constexpr (LocalRule<R>) {
-      if (WakingRule<R>) compressed.active() = {compressed.make_mask(), compressed.make_mask()};
-      if (compressed.travels()) start_compressed();
-    }
+    if (LocalRule<R> && compressed.travels()) start_compressed();
   }
 
   [[nodiscard]] B& backend() { return rule.backend(); }
@@ -238,6 +235,7 @@ struct engine {
     if (!compressed.travels()) return {};
     step_plan plan = schedule.plan(step, lr);
     if constexpr (follows) {
+      plan.frozen |= R::local_steps && rule.keeps_squares() && !plan.average_gradient;
       const bool is_compressed = R::local_steps ? rule.frozen() : plan.exchange;
       if (plan.average_gradient && is_compressed && rule.keeps_squares()) {
         plan.average_gradient = false;
@@ -274,7 +272,7 @@ struct engine {
     const auto none = refreshed ? compressed.make_mask() : mask_buffer{};
     rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at(mask()));
     compressed.start({}, {});  // gives its memory back
-    compressed.active().set_current({});
+    compressed.active() = {};
   }
   void count_step(const step_plan& plan, float lr) {
     local_steps_digest =
@@ -310,8 +308,7 @@ struct engine {
     if constexpr (follows) rule.archive_squares(a);
     if constexpr (S::compresses) {
       compressed.archive(a, keeps_previous, [&] {
-        return (LocalRule<R> && WakingRule<R>) ||
-               ((FreezingRule<R> || exchange_type::has_residual) && compressed.started());
+        return (FreezingRule<R> || exchange_type::has_residual) && compressed.started();
       });
     }
     if constexpr (Archive::reading) {
@@ -415,7 +412,7 @@ struct engine {
     release_averages();
     compressed.allocate_undo();
     auto space = compressed.allocate(keeps_previous, R::local_steps);
-    auto elements = R::local_steps ? mask_buffer{} : compressed.make_mask();
+    auto elements = compressed.make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches
     backend().launch(tensors.size(), detail::begin_since_kernel{tensors.scalars.data()});

@@ -128,7 +128,6 @@ class step_in_progress {
       reduce_over_model(true);
     }
     if (refreshes() && clips()) average_squares();  // of gradients before they are clipped
-    if (previews()) preview_active();
     if (clips() && uses_own_gradient()) clip_own();
     if (e.veto) ask_veto();
     if (plan_.exchange) {
@@ -147,13 +146,6 @@ class step_in_progress {
     e.backend().launch(e.tensors.launches(),
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
                                                most_noise, plan_.local()});
-    if (E::follows && R::local_steps && plan_.average_gradient) begin_since();
-  }
-  /// v has seen all steps up to here.
-  void begin_since() {
-    E& e = *e_;
-    launch_unless_skipped(e.backend(), e.now(), e.tensors.size(),
-                          detail::begin_since_kernel{e.tensors.scalars.data()});
   }
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
@@ -163,10 +155,6 @@ class step_in_progress {
       if (refreshes()) e.squares.finish(e.now());
     }
     if (plan_.exchange) end_exchange();
-    if (previews()) {
-      e.compressed.active().keep(e.backend(), e.now());
-      if (e.compressed.travels()) e.compressed.count_active(e.mask());
-    }
   }
   /// Calls the step off. Where even that fails (a device that is lost) nothing can be done.
   [[gnu::cold]] void take_back() noexcept {
@@ -327,7 +315,7 @@ class step_in_progress {
   void dense_update() {
     E& e = *e_;
     if constexpr (LocalRule<R>) {
-      if (is_dense()) return e.rule.dense_step(e.mean(plan_), e.at_average(active()));
+      if (is_dense()) return e.rule.dense_step(e.mean(plan_), e.at_average(e.mask()));
     }
     e.rule.dense_update(e.mean(plan_), e.at_average(e.mask()));
   }
@@ -347,10 +335,11 @@ class step_in_progress {
     if constexpr (E::follows) {
       E& e = *e_;
       e.rule.refresh_variance(e.squares.latest(), e.at_squares(), at(),
-                              e.compressed.active().current(), e.squares.sums());
+                              e.compressed.active().data(), e.squares.sums());
       e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at()), args());
       e.rule.restart_squares(at());
-      begin_since();
+      launch_unless_skipped(e.backend(), e.now(), e.tensors.size(),
+                            detail::begin_since_kernel{e.tensors.scalars.data()});
       e.compressed.count_active(e.mask());
     }
   }
@@ -358,7 +347,7 @@ class step_in_progress {
   void compressed_update() {
     if constexpr (compresses) {
       E& e = *e_;
-      const auto latest = e.compressed.latest(active());
+      const auto latest = e.compressed.latest(e.mask());
       const auto previous = e.compressed.previous(e.mask());
       const auto last = e.compressed.updates_after(message(), args());
       if constexpr (TilewiseRule<R>) {
@@ -367,13 +356,6 @@ class step_in_progress {
         last.run();
       }
       e.rule.compressed_update(latest, previous, at());
-    }
-  }
-  void preview_active() {
-    if constexpr (WakingRule<R>) {
-      E& e = *e_;
-      e.rule.preview_active(e.mean(plan_), e.at_average(e.mask()), e.compressed.active().next());
-      if (e_->compressed.travels()) e_->compressed.count_active(active());
     }
   }
   /// Nobody hears of a local step: a rank whose gradient is bad leaves it out.
@@ -445,23 +427,11 @@ class step_in_progress {
     return plan_.local() ? phase::local : phase::dense;
   }
   [[nodiscard]] bool refreshes() const { return plan_.average_squares; }
-  /// Whether elements come to life before the step's own exchange.
-  [[nodiscard]] bool previews() const {
-    return WakingRule<R> && LocalRule<R> && plan_.average_gradient;
-  }
-  [[nodiscard]] active_mask active() const {
-    return previews() ? active_mask{e_->compressed.active().next()} : e_->mask();
-  }
-  [[nodiscard]] auto at() const { return e_->at(active()); }
-  [[nodiscard]] auto message() const {
-    // only elements that wake now need a mask: the previous mean has nothing of them
-    return e_->rule.message(e_->compressed.previous(mask_before()), at());
-  }
+  [[nodiscard]] auto at() const { return e_->at(e_->mask()); }
+  [[nodiscard]] auto message() const { return e_->rule.message(e_->compressed.previous({}), at()); }
   [[nodiscard]] auto args() const {
-    return e_->compressed.args(e_->now(), active(), mask_before(), e_->rule.bound());
+    return e_->compressed.args(e_->now(), e_->mask(), e_->rule.bound());
   }
-  /// The mask of compensated values and of the previous mean; null: the same as now.
-  [[nodiscard]] active_mask mask_before() const { return previews() ? e_->mask() : active_mask{}; }
 
   E* e_;
   float lr_, scale_;
