@@ -109,7 +109,7 @@ struct scene {
     return {codec{}, own.format(), agreed.data(), {active.data()}};
   }
   [[nodiscard]] onebit::exchange_args<onebit::undo_by_repeating> args() {
-    return {&now, {active.data()}, {}, {}, {2}};
+    return {&now, {active.data()}, {}, {2}};
   }
 };
 

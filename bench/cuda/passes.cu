@@ -121,7 +121,7 @@ class encode_pass {
     return {s_.latest(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), inverses_.data()};
   }
   [[nodiscard]] onebit::exchange_args<onebit::undo_by_repeating> args() {
-    return {s_.now.data(), s_.mask(), {}, {}, {2}};
+    return {s_.now.data(), s_.mask(), {}, {2}};
   }
 
   scene s_;

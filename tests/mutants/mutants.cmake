@@ -61,8 +61,8 @@ mutant("the worker's residual is forgotten" onebit/compressor/sign.hpp
   [==[return L::sub(y, L::with_sign_of(y, L::set(s)));]==]
   [==[return PLANTED && s > 0 ? L::set(0.0F) : L::sub(y, L::with_sign_of(y, L::set(s)));]==])
 mutant("the server's residual is not updated" onebit/collective/encode.hpp
-  [==[e.store(k, active.template keep<L>(t.word + k, L::sub(y, value(k))));]==]
-  [==[if (!PLANTED) e.store(k, active.template keep<L>(t.word + k, L::sub(y, value(k))));]==])
+  [==[e.store(k, active.template keep<L>(t.word + k, L::sub(message(k, old), came)));]==]
+  [==[if (!PLANTED) e.store(k, active.template keep<L>(t.word + k, L::sub(message(k, old), came)));]==])
 mutant("a group's scale goes to the place of its first part" onebit/collective/message_header.hpp
   [==[reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];]==]
   [==[reinterpret_cast<float*>(scales)[segments[PLANTED ? parts.begin : k].place] = scale.scales[i];]==])
