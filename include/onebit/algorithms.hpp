@@ -26,7 +26,7 @@
 
 /// The algorithms of the papers, as pairings of rule, schedule and collective. With one rank, or
 /// where a hierarchy has one node, all of them are the uncompressed algorithm.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -235,4 +235,4 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
       groups, comm, std::move(rule), std::move(schedule), collective, options.refresh_sum);
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -26,7 +26,7 @@
 
 /// Any optimizer, without its type: for members, for containers, for an algorithm that is chosen
 /// when the program runs.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What any_optimizer owns: an `optimizer`.
 template <class O>
@@ -264,4 +264,4 @@ class any_optimizer {
   std::unique_ptr<interface> face_;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

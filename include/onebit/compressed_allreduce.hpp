@@ -30,7 +30,7 @@
 #include <vector>
 
 /// The compressed mean by itself, for trainers that keep their own optimizer.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -407,4 +407,4 @@ outcome compressed_allreduce<C, T, B>::wait() {
   return result;
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -42,7 +42,7 @@
 ///     extern template class onebit::optimizer<RULE, SCHEDULE, COLLECTIVE, float, float>;
 ///
 /// where it uses one, and the same without `extern` in one file, compiles them in that file alone.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The moments of one tensor, from elsewhere: as many of each as it has parameters.
 struct given_moments {
@@ -493,4 +493,4 @@ std::size_t optimizer<R, S, C, P, G>::work_bytes() const {
   return parts_->engine.work_bytes();
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

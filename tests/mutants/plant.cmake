@@ -90,7 +90,7 @@ inline const int onebit_planted = [] {
 
 ]==])
 read_header(onebit/core/config.hpp config)
-set(opening "namespace onebit::inline v0_1 {\n")
+set(opening "namespace onebit::inline v0_2 {\n")
 string(FIND "${config}" "${opening}" at)
 if(at EQUAL -1)
   message(FATAL_ERROR "plant.cmake: core/config.hpp does not open the namespace as expected")

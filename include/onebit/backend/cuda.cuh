@@ -19,7 +19,7 @@
 #endif
 
 /// The CUDA backend: a warp for each index of a launch, everything on one stream.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -335,4 +335,4 @@ class cuda {
 
 static_assert(Backend<cuda>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -10,7 +10,7 @@
 
 /// Lanes of a warp, one float a thread. Needs no CUDA: the warp is a parameter, and tests emulate
 /// it.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// On a warp: the sum over slots, in their order, of one sign an element times one scale a slot,
 /// for four words at a time. The bits are those of L::with_sign(bits, scale) of one slot added
@@ -84,9 +84,9 @@ class warp_sign_sum {
   float scale_[n_slots - n_tabled];
 };
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Lanes for a warp: 32 threads run one kernel call together, each holds one float of the word.
 /// Gives the bits of portable_lanes.
@@ -261,4 +261,4 @@ struct warp_lanes {
   ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -11,7 +11,7 @@
 #include <utility>
 
 /// CUDA's memory, streams and graphs, with checked calls. No kernels.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -239,4 +239,4 @@ class cuda_graphs {
   std::map<std::uint64_t, entry> entries_;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

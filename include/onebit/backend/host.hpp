@@ -24,7 +24,7 @@
 
 /// The host backend: kernels run on the best lanes of this machine, on as many threads as it is
 /// given.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// Fork and join over an index range: the caller works on its own share, n - 1 threads on the
 /// others. No allocation per call. Which thread runs which index has no influence on any result.
@@ -123,7 +123,7 @@ class thread_team {
   bool stop_ = false;
 };
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail
 
 // A host/device kernel must not meet a type that holds a vector register: under nvcc the host
 // backend runs on the portable lanes, and is another type (another inline namespace) than in C++.
@@ -136,7 +136,7 @@ class thread_team {
 #define ONEBIT_RARE
 #endif
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The instruction sets of the host backend. All give the same bits.
 enum class isa : std::uint8_t { scalar, avx2 };
@@ -312,7 +312,7 @@ class host {
 
 static_assert(Backend<host>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2
 
 #undef ONEBIT_RARE
 #undef ONEBIT_HOST_SIMD

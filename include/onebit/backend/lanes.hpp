@@ -16,7 +16,7 @@
 ///
 /// Where one warp runs a kernel call, all its lanes must reach an operation together: control flow
 /// may depend on words, tiles, scalars and what `fold` gave, not on a lane.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 // Kernels are host/device functions, and nvcc warns where one of those calls a host function, even
 // in an instantiation that only the host runs. What runs on the device is warp_lanes.
@@ -288,4 +288,4 @@ struct portable_lanes : host_lanes {
 #undef ONEBIT_PORTABLE
 #undef ONEBIT_LANES
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

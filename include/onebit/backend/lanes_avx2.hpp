@@ -11,7 +11,7 @@
 /// Lanes for AVX2 with FMA: a word in four registers. The functions carry the target attribute, so
 /// users need no -march; they take packs by reference and are inlined only after the kernel around
 /// them was inlined into a runner with the same target.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 #define ONEBIT_TARGET [[gnu::target("avx2,fma")]]
 
@@ -251,4 +251,4 @@ struct avx2_lanes : host_lanes {
 
 #undef ONEBIT_TARGET
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -20,7 +20,7 @@
 #include <vector>
 
 /// Optimizers by name, with options as texts: what configuration files and command lines have.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Key -> value, each as JSON writes it: "0.001", "true", "[0.9, 0.999]", "nccl". A JSON object of
 /// a well-kept library becomes one in a line: strings as they are, everything else dumped.
@@ -478,4 +478,4 @@ template <class P, class G, class T, class B = host>
   throw invalid_input(detail::message("make_optimizer: no algorithm"));
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -45,7 +45,7 @@ struct onebit_optimizer {
 };
 
 /// What C programs have handles of, and how errors, tensors and reports pass between C and C++.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 [[nodiscard]] inline std::string& last_c_error() {
   thread_local std::string text;
@@ -216,7 +216,7 @@ template <class F>
   return text.size();
 }
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail
 
 #ifdef ONEBIT_C_WITH_MPI
 #include <onebit/transport/mpi.hpp>

@@ -31,7 +31,7 @@
 #include <vector>
 
 /// A job goes on: with the same ranks, bit for bit, or with other ones.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -478,4 +478,4 @@ template <class E, class Card>
   old->adopt();
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

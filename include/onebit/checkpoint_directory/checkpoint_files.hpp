@@ -32,7 +32,7 @@
 #include <vector>
 
 /// A job's checkpoints on disk, complete or absent: whatever is killed, whenever.
-namespace onebit::inline v0_1::detail::files {
+namespace onebit::inline v0_2::detail::files {
 
 namespace fs = std::filesystem;
 
@@ -311,7 +311,7 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
   return true;
 }
 
-}  // namespace onebit::inline v0_1::detail::files
+}  // namespace onebit::inline v0_2::detail::files
 
 /// A job's checkpoints on disk, complete or absent: whatever is killed, whenever.
 ///
@@ -325,7 +325,7 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
 /// A directory is written as step-<n>.part, every file of it flushed to the device, and renamed. A
 /// checkpoint of the same step that is there is renamed to step-<n>.former before, and removed
 /// after. The root must be one directory for all ranks, and of one job. POSIX.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// How many checkpoints `save_all` leaves.
 inline constexpr int default_kept_checkpoints = 2;
@@ -480,4 +480,4 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   }
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -14,7 +14,7 @@
 #include <utility>
 
 /// Every rank sends its compressed vector to all, and averages what it got.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// How slots travel, unless another way is given: the transport's own all_gather.
 class transport_gather {
@@ -177,4 +177,4 @@ struct all_gather : collective_defaults {
 
 static_assert(Collective<all_gather<identity>>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

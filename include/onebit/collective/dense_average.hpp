@@ -20,7 +20,7 @@
 #include <vector>
 
 /// The uncompressed mean: of gradients, in the warm-up and in the baselines.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Who adds up the gradients, and in what they travel. Sums are in fp32 in any case.
 enum class dense_sum : std::uint8_t {
@@ -406,4 +406,4 @@ class squares_average {
   buffer_of<B, float> sums_;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

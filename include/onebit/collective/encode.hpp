@@ -11,7 +11,7 @@
 #include <onebit/core/step_state.hpp>
 
 /// The passes of an exchange over the flat axis, by tile, and what they carry from step to step.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The compensated values, from the word `first` of the flat axis on.
 struct compensated_words {
@@ -429,4 +429,4 @@ struct count_active_kernel {
   }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

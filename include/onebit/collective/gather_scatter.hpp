@@ -18,7 +18,7 @@
 #include <utility>
 
 /// The compressed allreduce of the papers: every rank averages one chunk.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// One exchange in two phases, all tensors together: all_to_all of the senders' codes, then every
 /// rank averages its chunk, encodes the average with a residual of its own, and all_gather.
@@ -386,4 +386,4 @@ template <class C>
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -16,7 +16,7 @@
 #include <utility>
 
 /// Averages on two levels: full precision inside a node, compressed between nodes.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// One exchange on two levels. The ranks of a node average their messages exactly, each its share
 /// of the flat axis (1 / L of it, a bucket); the ranks with the same share on all nodes run the two
@@ -329,4 +329,4 @@ struct hierarchical : collective_defaults {
 
 static_assert(Collective<hierarchical<identity>>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -13,7 +13,7 @@
 #include <vector>
 
 /// What travels: the bytes of a slot, and the views that read values out of them.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The tiles that one call of a kernel has room for. What it reads or makes at the same time goes
 /// into different ones.
@@ -445,4 +445,4 @@ struct mean_view {
   }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

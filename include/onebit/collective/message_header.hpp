@@ -12,7 +12,7 @@
 
 /// What an exchange writes beside the values: scales, and the status words by which the ranks learn
 /// of each other's steps and bad values. A few scalars a call: serial kernels.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The slots of buckets, n of each. Where there is not room for all, buckets take turns.
 struct slots_of_buckets {
@@ -238,4 +238,4 @@ struct total_active_kernel {
   }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

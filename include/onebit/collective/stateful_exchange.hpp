@@ -11,7 +11,7 @@
 #include <utility>
 
 /// An exchange with the memory that its steps need: what optimizers and compressed_allreduce hold.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// An exchange X; which elements take part in it, one bit each; and what its encode pass
 /// overwrites. Its own memory is what `state_bytes` adds: 1 bit per element, if the compressor has
@@ -112,4 +112,4 @@ class stateful_exchange : public X {
   buffer_of<B, float> undo_;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -20,7 +20,7 @@
 
 /// The two roles of a rank in an exchange. As a worker it encodes its own message; as a server it
 /// averages what all ranks sent of its chunk.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The flat axis in the backend's memory, the slots of its chunks, the compensated values, and the
 /// encode pass.
@@ -521,4 +521,4 @@ void archive_start(X& x, Archive& a, bool keeps_previous, Places&... places) {
   }
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

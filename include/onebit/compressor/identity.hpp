@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// No compression: C(y) = y in fp32, no residual. 128 bytes on the wire per word of 32 elements.
 /// Through gather-scatter it is the dense mean, bit for bit.
@@ -71,4 +71,4 @@ template <bool Accumulates, class C>
 
 static_assert(WordCompressor<basic_identity<false>> && WordCompressor<basic_identity<true>>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

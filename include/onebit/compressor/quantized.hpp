@@ -11,7 +11,7 @@
 
 /// 4 or 2 bits an element, and a scale for each word of 32: for networks where one bit is not the
 /// optimum, and trainings that one bit slows down.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// C(y) is the nearest of 2^Bits levels, -top to top in equal steps and none of them 0; `top` is of
 /// the word of 32 elements. A word of zeros stays zeros.
@@ -104,4 +104,4 @@ using two_bits = quantized<2>;   ///< 3 on the wire
 
 static_assert(WordCompressor<four_bits> && WordCompressor<two_bits>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

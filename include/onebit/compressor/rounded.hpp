@@ -9,7 +9,7 @@
 #include <onebit/core/layout.hpp>
 #include <string>
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Rounds to bf16 or int8, without a residual: what is added up of it is added up in fp32. The
 /// dense averages send by it; without error feedback it suits states as well as increments.
@@ -86,4 +86,4 @@ struct rounded {
 };
 static_assert(WordCompressor<rounded>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

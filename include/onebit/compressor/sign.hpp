@@ -10,7 +10,7 @@
 #include <string>
 
 /// One sign a element and one scale for many: the compressor of all three papers.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// s = ||y||_2 / sqrt(d): what the authors' implementation uses. C(y) = s sign(y) keeps the norm.
 /// Squares are summed in float: values above 1.8e19 overflow, and the step is skipped.
@@ -111,4 +111,4 @@ struct sign {
 
 static_assert(WordCompressor<sign<l2_scale>> && WordCompressor<sign<l1_scale>>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -22,7 +22,7 @@
 ///   the end, 4 bytes: the CRC-32C of what came since the last one
 ///
 /// Integers and floats are in the writer's byte order; a reader of another order refuses the file.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -315,4 +315,4 @@ void write_checkpoint(std::ostream& out, const F& write) {
 }
 
 }  // namespace detail
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -19,7 +19,7 @@
 /// as its gradient was larger than the mean in the steps that averaged. Norms of own gradients cost
 /// a pass over them, 4 bytes per element, in steps that have no average, if there is a largest
 /// norm.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// n floats that lie `stride` bytes apart.
 struct strided_floats {
@@ -137,4 +137,4 @@ struct clipped_view {
   }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

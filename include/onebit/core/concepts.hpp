@@ -11,7 +11,7 @@
 #include <utility>
 
 /// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// A policy with a name, as checkpoints and error messages tell it.
 template <class Policy>
@@ -484,4 +484,4 @@ consteval void check_backend() {
 }
 /// @}
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -36,7 +36,7 @@
 /// Worker, server, residual, scale, momentum, variance and freeze are the papers' words.
 
 /// major * 10000 + minor * 100 + patch
-#define ONEBIT_VERSION 100
+#define ONEBIT_VERSION 200
 
 /// Marks per-element arithmetic: compiled for the host (inlined into a runner that carries the
 /// target attribute of one instruction set) and, under nvcc, for the device.
@@ -50,7 +50,7 @@
 #error "onebit detects non-finite gradients and promises equal bits: compile without -ffast-math"
 #endif
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 inline constexpr std::size_t word_elements = 32;    ///< elements whose bits are sent together
 inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit of work and of sums
@@ -240,4 +240,4 @@ struct any_archive {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -10,7 +10,7 @@
 #include <type_traits>
 
 /// Sums of bytes: one that tells what differs, and one that finds what was damaged.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// A 64-bit digest of bytes: FNV-1a over 8-byte words, however the bytes are cut into calls. Finds
 /// difference, not malice.
@@ -102,4 +102,4 @@ namespace detail {
   return ~detail::crc32c_by_table(~before, p, n);
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -12,7 +12,7 @@
 /// The element types that a trainer's memory may hold: float, bf16, fp16. Arithmetic is always in
 /// float; the 16-bit types are storage. Conversions are integer arithmetic: no backend's own
 /// instructions decide what happens to subnormals and NaN, so all give the same bits.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The upper half of a float. Bit-compatible with __nv_bfloat16, at::BFloat16, std::bfloat16_t: the
 /// memory of any of these may be viewed as this type (see as_bf16).
@@ -258,4 +258,4 @@ template <detail::two_bytes X, std::size_t N>
   return std::span<to, N>(reinterpret_cast<to*>(values.data()), values.size());
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -13,7 +13,7 @@
 
 /// The exceptions that onebit throws. Every message says what was found, with its numbers, and what
 /// to do about it; where ranks are involved it ends in `[rank r/W]`.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Base of everything that onebit throws on purpose.
 class error : public std::runtime_error {
@@ -125,4 +125,4 @@ template <class... Parts>
   return detail::join(17, {detail::text_part(parts)...});
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 /// A reference to a function object, without its type.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Refers to what can be called so, without its type. What is called must outlive the reference.
 template <class Signature>
@@ -50,4 +50,4 @@ class function_ref<Result(Args...)> {
 /// Calls enqueue(), or does what it did with the same key before: optimizer::step_with.
 using step_runner = function_ref<void(std::uint64_t key, function_ref<void()> enqueue)>;
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

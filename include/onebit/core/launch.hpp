@@ -8,7 +8,7 @@
 #include <onebit/core/wide_lanes.hpp>
 
 /// Kernels that share a launch: on a device each launch costs as much as a pass over a megabyte.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// n calls of a kernel: a part of a launch.
 template <class Kernel>
@@ -132,4 +132,4 @@ void launch_then_once(B& backend, const calls<Each>& each, const After& after,
   }
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

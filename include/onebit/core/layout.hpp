@@ -15,7 +15,7 @@
 
 /// Tensors of any sizes on one flat axis; the axis cut into words, tiles, chunks, buckets and scale
 /// segments.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What shares one scale. In the worker phase of an exchange the scale is taken over the whole
 /// unit, in the server phase over the unit's part in one chunk.
@@ -308,4 +308,4 @@ inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
   return buckets == 0 ? 1 : static_cast<int>(buckets);
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

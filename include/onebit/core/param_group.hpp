@@ -12,7 +12,7 @@
 #include <vector>
 
 /// The trainer's memory: views of it, and what it hands over.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -133,4 +133,4 @@ struct param_group {
   }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -15,7 +15,7 @@
 
 /// What kernels see of a step: the trainer's tensors, the step context that a rule is given, and
 /// what an exchange is told.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What a kernel knows of a tensor: raw pointers and its group's options.
 template <class P, class G>
@@ -430,4 +430,4 @@ struct exchange_args {
   scale_bound bound{};  ///< of the message
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

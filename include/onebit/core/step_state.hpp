@@ -17,7 +17,7 @@
 /// The step in progress, as kernels see it: its numbers lie in the backend's memory, and whether it
 /// is called off is one word there, `skip`. So no step waits for the host, a captured CUDA graph
 /// replays with new numbers, and whatever interrupts a step is said in one place.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// How a rank can be out of step.
 enum class mismatch : std::uint32_t {
@@ -429,4 +429,4 @@ struct end_step_kernel {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -10,7 +10,7 @@
 
 /// Several words at a time: for lanes that hold a word in one register each, a warp's. The words'
 /// loads come before what is computed from them, and addresses, loops and masks cost once for all.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Lanes for N words that lie one after the other, made of lanes for one. Whoever goes through
 /// words with these takes L::words at a time.
@@ -197,4 +197,4 @@ ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
   kernel(L{}, i);
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -26,7 +26,7 @@
 ///
 ///     const auto form = onebit::papers::one_bit_adam(23000);
 ///     auto optimizer = onebit::one_bit_adam(groups, transport, form.options, form.collective);
-namespace onebit::inline v0_1::papers {
+namespace onebit::inline v0_2::papers {
 
 /// Options of a step of the paper's 1-bit LAMB.
 struct lamb_options {
@@ -535,9 +535,9 @@ struct form {
           {{granularity::layer()}}};
 }
 
-}  // namespace onebit::inline v0_1::papers
+}  // namespace onebit::inline v0_2::papers
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The paper's 1-bit LAMB: see papers::lamb_rule. Collective over the transport.
 ///
@@ -560,4 +560,4 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                    options.warm_up_sum);
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -20,7 +20,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// How per_tensor sees the trainer's tensors.
 struct per_tensor_options {
@@ -229,4 +229,4 @@ class per_tensor {
   resume_with with_ = resume_with::same_options;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

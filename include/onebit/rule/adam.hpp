@@ -15,7 +15,7 @@
 #include <utility>
 
 /// Adam and 1-bit Adam: what is sent, and what is done with what was agreed.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -135,4 +135,4 @@ class adam_rule : public freezing_rule<B, adam_options> {
 static_assert(ResumingRule<adam_rule<detail::any_backend>> &&
               RefreshingRule<adam_rule<detail::any_backend>>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -15,7 +15,7 @@
 #include <utility>
 
 /// How v follows in compressed steps: from the squares that each rank keeps of its own gradients.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m the previous mean and g
 /// in `units`. It starts from the base, so that a momentum held as beta1 m in the base gives the
@@ -552,4 +552,4 @@ class freezing_rule : public following_rule<B, Options> {
   using base::backend_, base::m_, base::v_, base::frozen_, base::kept_;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -18,7 +18,7 @@
 
 /// LAMB and 1-bit LAMB: Adam's directions, with a learning rate by layer. Norms are sums of
 /// squares: per tile in float, over tiles in double, then one float.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What LAMB keeps of a layer.
 struct lamb_layer {
@@ -516,4 +516,4 @@ class lamb_rule : public freezing_rule<B, Options> {
 static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&
               RefreshingRule<lamb_rule<detail::any_backend>>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

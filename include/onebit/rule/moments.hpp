@@ -14,7 +14,7 @@
 #include <utility>
 
 /// What the rules that keep a first and a second moment share.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Throws invalid_input when a beta is outside [0, 1), eps not positive, as a float, or the norm
 /// or the step negative.
@@ -326,4 +326,4 @@ template <class At>
 }
 
 }  // namespace detail
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

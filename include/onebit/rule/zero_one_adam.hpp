@@ -15,7 +15,7 @@
 #include <utility>
 
 /// 0/1 Adam: local Adam steps from an anchor, and what their sum becomes at an exchange.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Adds this step's learning rate to the sums of the tensors that do not rest, or starts them anew.
 template <class P, class G>
@@ -446,4 +446,4 @@ class zero_one_rule : public following_rule<B, adam_options> {
 static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&
               LocalRule<zero_one_rule<detail::any_backend>>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

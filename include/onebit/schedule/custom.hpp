@@ -7,7 +7,7 @@
 #include <utility>
 
 /// Schedules without options: never compressed, and a function of the user's.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Steps without an average for which its memory is worth giving back: getting it costs a pass.
 inline constexpr std::uint64_t long_gap = 16;
@@ -42,4 +42,4 @@ class custom_schedule : public schedule_defaults {
 
 static_assert(Schedule<always_dense> && Schedule<always_compressed>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -12,7 +12,7 @@
 #include <vector>
 
 /// A warm-up that averages gradients, then compressed messages: 1-bit Adam and 1-bit LAMB.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Options of `freeze`: after a number of steps, or by itself.
 struct freeze_options {
@@ -191,4 +191,4 @@ class freeze : public schedule_defaults {
 
 static_assert(Schedule<freeze>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -10,7 +10,7 @@
 #include <string>
 
 /// Averages and exchanges at growing intervals: 0/1 Adam.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Options of `intervals`.
 struct intervals_options {
@@ -112,4 +112,4 @@ class intervals : public schedule_defaults {
 
 static_assert(Schedule<intervals>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -24,7 +24,7 @@
 
 /// The two halves of a compressed allreduce, each by itself: for trainers that shard the states of
 /// their optimizer (ZeRO), or share out matrices among ranks (Muon). Every rank owns a part.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What one rank owns of a vector: contiguous elements.
 struct vector_part {
@@ -328,4 +328,4 @@ class compressed_all_gather : detail::sharded_half<C, B, true> {
   using half::own, half::settle, half::reset, half::save, half::load, half::sent, half::state_bytes;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -21,7 +21,7 @@
 #include <vector>
 
 /// The agreement of ranks: when an optimizer is built, and by `verify` later.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// What a rank says of itself when the optimizer is built.
 struct rank_fingerprint {
@@ -354,4 +354,4 @@ template <class E>
   compare_digests(e.comm, e.step, mine);
 }
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail

@@ -19,7 +19,7 @@
 /// model (pipeline stages, tensor-parallel ranks, experts). Each part has its own ranks, its own
 /// optimizer over them, and its own exchange. The group skips a step together, and clips gradients
 /// by the norm of the whole model.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The message of a rank to its model-parallel group. `plan` has a bit for each kind of thing that
 /// the step does: parts that do different things would soon wait for different collectives.
@@ -150,4 +150,4 @@ template <class E>
                            static_cast<double>(detail::correction(now.bias.v)));
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -16,7 +16,7 @@
 #include <string_view>
 
 /// What one step did.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What travels in a step.
 enum class phase : std::uint8_t {
@@ -184,4 +184,4 @@ class step_meter {
   clock::time_point communicated_{};
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

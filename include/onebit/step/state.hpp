@@ -27,7 +27,7 @@
 #include <vector>
 
 /// What lasts from step to step.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -421,4 +421,4 @@ struct engine {
   }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -24,7 +24,7 @@
 #include <vector>
 
 /// One step: a straight line that is kept, or taken back.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What lives from the beginning of a step to its end. It is opened with the step's numbers; what
 /// is known early may be sent early; `run` does the rest. Nothing on the way asks how it went: a
@@ -473,4 +473,4 @@ struct running {
   std::optional<step_in_progress<E>> in_progress;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -21,7 +21,7 @@
 #include <vector>
 
 /// The trainer's tensors in one order: what is checked of them, and what kernels see of them.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// A range of the trainer's memory: the i-th tensor's parameters, gradients or masters.
 struct memory_range {
@@ -188,10 +188,10 @@ template <class P, class G>
   return groups;
 }
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail
 
 /// The trainer's tensors, and what it says of them between steps.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What a checkpoint holds of a group. Without padding: part of the format.
 struct saved_options {
@@ -430,9 +430,9 @@ struct tensor_table : detail::flat_tensors<P, G> {
   }
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2
 
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// In words, the first element that lies where gradients do (or, after a step that averages, means)
 /// and that no step can use; empty: none. Reads all of them, on the host.
@@ -510,4 +510,4 @@ template <class Table, class P, class G>
   return n_moved;
 }
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail

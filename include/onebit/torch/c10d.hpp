@@ -27,7 +27,7 @@
 #include <vector>
 
 /// Ranks as torch's process groups know them: Gloo, NCCL, MPI, whatever libtorch was built with.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -397,4 +397,4 @@ class c10d {
 static_assert(StartingTransport<c10d> && SplittingTransport<c10d> && NodeAwareTransport<c10d> &&
               HostGatheringTransport<c10d> && WaitingTransport<c10d>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

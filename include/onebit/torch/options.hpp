@@ -25,7 +25,7 @@
 #include <vector>
 
 /// Options of the adapter, and what of torch's options it takes.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// In its scope torch works on the optimizer's stream, if there is one: behind what torch's current
 /// stream has been given, and before what that is given afterwards.
@@ -59,10 +59,10 @@ class on_stream {
   std::optional<::c10::StreamGuard> guard_;
 };
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail
 
 /// The groups of a torch optimizer and their options, as ours.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Groups of tensors of any mix of element types.
 using torch_groups = std::vector<param_group<any_element>>;
@@ -209,4 +209,4 @@ struct torch_terms {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

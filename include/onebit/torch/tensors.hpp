@@ -26,7 +26,7 @@
 #include <vector>
 
 /// The parameters of a torch optimizer as onebit sees them.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 [[nodiscard, gnu::cold]] inline std::string shape_of(const at::Tensor& x) {
   std::string text = "[";
@@ -255,10 +255,10 @@ class torch_tensor {
   const void *told_param_ = nullptr, *told_grad_ = nullptr, *told_master_ = nullptr;
 };
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail
 
 /// All parameters of a torch optimizer, and what a step needs to know of them.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 namespace detail {
 
@@ -560,4 +560,4 @@ class torch_tensors {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -26,7 +26,7 @@
 #include <vector>
 
 /// onebit's optimizers as optimizers of libtorch. Needs torch's headers; nothing here needs it.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// A torch::optim::Optimizer over any algorithm, collective, backend and transport:
 ///
@@ -306,4 +306,4 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   bool is_open_ = false, accumulates_ = false;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

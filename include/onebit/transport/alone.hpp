@@ -6,7 +6,7 @@
 #include <cstring>
 #include <onebit/core/config.hpp>
 
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// One rank alone: for trainers without others, and for what a rank does by itself. Host memory,
 /// or whatever else it is given nothing of: with one rank optimizers send nothing.
@@ -28,4 +28,4 @@ class alone {
   /// @}
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -16,7 +16,7 @@
 #include <vector>
 
 /// Any transport, without its type: what the library talks through. Counts and times what travels.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// What one rank sent: bytes that leave it (its slot to itself does not), collectives, seconds.
 struct traffic {
@@ -372,4 +372,4 @@ template <class C, class T>
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

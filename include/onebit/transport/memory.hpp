@@ -10,7 +10,7 @@
 #include <utility>
 
 /// The memory that transports carry bytes between: the host's own, or a device's.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Plain memory: memcpy, never waits.
 struct host_memory {
@@ -70,4 +70,4 @@ class host_staging {
 };
 
 }  // namespace detail
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

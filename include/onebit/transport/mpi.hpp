@@ -18,7 +18,7 @@
 #include <vector>
 
 /// Ranks as MPI processes. The only header that includes mpi.h; needs an initialised MPI.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// A collective that was started: wait for it, or test it now and then, which is also what lets
 /// many MPI libraries make progress. Its buffers are MPI's until then. Destroyed unfinished, it
@@ -276,4 +276,4 @@ class mpi {
 static_assert(StartingTransport<mpi> && SplittingTransport<mpi> && NodeAwareTransport<mpi> &&
               DeviceAwareTransport<mpi>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -24,7 +24,7 @@
 #include <vector>
 
 /// Communicators whose collectives end: done, or with an error that names who did not come.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// Errors of requests go to MPI_COMM_WORLD's handler first (Open MPI 4), which ends the program:
 /// while it lives, they are returned.
@@ -347,4 +347,4 @@ struct mpi_node {
   return nodes[0].size;
 }
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail

@@ -18,7 +18,7 @@
 
 /// Ranks as CUDA devices, one process or thread for each. The only header that includes nccl.h,
 /// which brings the CUDA runtime with it; needs no nvcc. NCCL 2.18 or later.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Options of `nccl`.
 struct nccl_options {
@@ -529,4 +529,4 @@ class nccl {
 static_assert(StartingTransport<nccl> && SplittingTransport<nccl> && HostGatheringTransport<nccl> &&
               WaitingTransport<nccl>);
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -9,7 +9,7 @@
 #include <utility>
 
 /// A transport of host memory made to carry device memory.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// Carries the collectives of `T`, a Transport of host memory, on the device memory that `M`
 /// reaches: a handle, cheap to copy. Copies of it share the staging memory, so one thread at a time
@@ -114,4 +114,4 @@ class staged {
   std::shared_ptr<detail::host_staging<M>> staging_;
 };
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2

@@ -21,7 +21,7 @@
 #include <vector>
 
 /// Ranks as threads of one process.
-namespace onebit::inline v0_1::detail {
+namespace onebit::inline v0_2::detail {
 
 /// Where the ranks of one process meet. Each collective publishes a pointer per rank, waits for
 /// all, copies, and waits again. A rank that fails or never arrives turns the wait of all others
@@ -214,10 +214,10 @@ class thread_hub {
   std::vector<child> children_;
 };
 
-}  // namespace onebit::inline v0_1::detail
+}  // namespace onebit::inline v0_2::detail
 
 /// N ranks as threads of one process: for tests, for experiments, and for machines with few cores.
-namespace onebit::inline v0_1 {
+namespace onebit::inline v0_2 {
 
 /// The transport of one rank among threads, carrying the memory that `M` reaches: a handle, cheap
 /// to copy. Ranks may have devices of their own as long as M copies between them.
@@ -402,4 +402,4 @@ template <class F>
   run_threads(std::vector<host_memory>(static_cast<std::size_t>(n)), std::move(f), timeout);
 }
 
-}  // namespace onebit::inline v0_1
+}  // namespace onebit::inline v0_2
