@@ -7,6 +7,7 @@
 #include "echo.hpp"
 #include "factors.hpp"
 #include "mlp.hpp"
+#include "units.hpp"
 #include "zipf.hpp"
 
 namespace tasks {
@@ -32,7 +33,8 @@ std::vector<entry<Real>> all() {
   return {{"echo", 1000, 0.01, make<echo<Real>>},
           {"zipf", 2000, 0.01, make<zipf<Real>>},
           {"mlp", 2000, 0.01, make<mlp<Real>>},
-          {"factors", 1500, 0.01, make<factors<Real>>}};
+          {"factors", 1500, 0.01, make<factors<Real>>},
+          {"units", 1000, 0.03, make<units<Real>>}};
 }
 
 }  // namespace tasks

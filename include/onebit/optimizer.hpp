@@ -308,8 +308,8 @@ class optimizer {
       throw invalid_input(
           detail::message("optimizer: copy of tensor ", tensor, " of ", e.tensors.size(), where()));
     }
-    if constexpr (requires { field.compensated.values; }) {
-      if (field.compensated.values == nullptr) {
+    if constexpr (requires { field.field.compensated.values; }) {  // see sender::residual
+      if (field.field.compensated.values == nullptr) {
         throw invalid_input(detail::message(
             "optimizer: copy of a residual: step ", e.step,
             " comes before the first compressed step, when there is none", where()));

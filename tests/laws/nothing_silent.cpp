@@ -237,6 +237,39 @@ TEST_CASE("a run that skips now and then is not told") {
   CHECK(warnings::texts().empty());
 }
 
+TEST_CASE("ranks that all have the same gradients are told, once; ranks that nearly do are not") {
+  // what the trainer adds to gradients that are the same on all ranks
+  const auto run = [](float own_part) {
+    const warnings all;
+    onebit::run_threads(3, [&](onebit::threads t) {
+      training<> data;
+      onebit::one_bit_adam_options options;
+      options.freeze.after = 2;
+      auto o = onebit::one_bit_adam(data.groups(), t, options);
+      o.warn_with(&warnings::add);
+      for (int i = 0; i < 40; ++i) {
+        data.compute_gradients(t.rank(), o.steps());
+        const auto own = data.grads;
+        data.compute_gradients(0, o.steps());
+        for (std::size_t k = 0; k < own.size(); ++k) {
+          for (std::size_t j = 0; j < own[k].size(); ++j) {
+            data.grads[k][j] += own_part * (own[k][j] - data.grads[k][j]);
+          }
+        }
+        CHECK_FALSE(o.step(0.01F).skipped);
+      }
+    });
+    return warnings::texts();
+  };
+  const auto told = run(0);
+  REQUIRE(told.size() == 1);
+  CHECK(told[0] == contains{"all ranks had the same gradients: if the trainer averages them, "
+                            "leave that out"});
+  CHECK(told[0] == contains{"[rank 0/3]"});
+  CHECK(run(0.05F).empty());
+  CHECK(run(1).empty());
+}
+
 TEST_CASE("memory that moves is followed, where the trainer is asked in each step") {
   for_each_composition([](const auto& make) {
     const auto run = [&](int how) {

@@ -48,6 +48,8 @@ struct step_scalars {
   std::uint32_t own_value = 0;              ///< and the one that this rank would have sent
   std::uint32_t n_skipped = 0;              ///< steps, since the optimizer was built
   std::uint32_t n_skipped_in_row = 0;       ///< the last ones
+  std::uint32_t differs = 0;                ///< this refresh found other gradients on other ranks
+  std::uint32_t n_alike = 0;                ///< refreshes in a row that found the same
 };
 
 /// Status words count steps modulo this.

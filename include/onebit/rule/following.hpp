@@ -136,7 +136,8 @@ struct squares_message {
     return {t.word < n_words ? squares + t.word * 32 : sums + (t.word - n_words) * 32};
   }
 };
-/// Takes the mean of the sums to where they came from.
+/// Takes the mean of the sums to where they came from, and tells whether they are the same on all
+/// ranks: within 1%, since they travel as roots in bf16.
 template <class View>
 struct take_sums_kernel {
   static constexpr bool one_isa = true;
@@ -144,14 +145,21 @@ struct take_sums_kernel {
   const tile* tiles;
   std::size_t first_tile, n_words;
   float* sums;
+  step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[first_tile + i];
     const auto value = mean.template at<L>(t, first_tile + i);
+    auto beyond = L::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      L::store(sums + (t.word - n_words + k) * 32, value(k));
+      float* const place = sums + (t.word - n_words + k) * 32;
+      const auto own = L::load(place), of_all = value(k);
+      const auto off = L::abs(L::sub(of_all, own));
+      beyond = L::max(beyond, L::fma(L::abs(own), L::set(-0.01F), off));
+      L::store(place, of_all);
     }
+    if (L::fold_max(beyond) > 0) L::raise(&now->differs);
   }
 };
 
@@ -189,6 +197,8 @@ struct mean_ratio_kernel {
     L::store_scalar(ratio, static_cast<float>(found));
     const double norm = sqrt(product(L::sum(squares, n_tiles), found));
     L::store_scalar(&now->mean_norm, static_cast<float>(norm));
+    L::store_scalar(&now->n_alike, all > 0 && now->differs == 0 ? now->n_alike + 1 : 0U);
+    L::store_scalar(&now->differs, 0U);
   }
 };
 
@@ -381,7 +391,7 @@ class following_rule : public moments_rule<B, Options> {
     const float* const each = sketch + detail::sketch_floats * at.n_tiles();
     const std::size_t end = its.axis.tensor_tiles().back().begin;
     its.launch(its.n_tiles() - end,
-               detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sketch});
+               detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sketch, now});
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),

@@ -167,8 +167,16 @@ struct engine {
   }
   /// Warns after 10 skipped steps in a row, then whenever their number has doubled: rank 0, and
   /// each rank that has called them off itself. `looks`: gradients are still there, to find out
-  /// which.
+  /// which. And once where all ranks have the same gradients.
   [[gnu::cold]] void watch(const step_scalars& now, bool local, bool looks) {
+    if (now.n_alike >= 10 && !alike_told && comm.rank() == 0 && warn != nullptr) {
+      alike_told = true;
+      warn(detail::message(
+          "optimizer: in the last 10 refreshes of v all ranks had the same gradients: if the "
+          "trainer averages them, leave that out, since the optimizer does; if all ranks read the "
+          "same examples, give each its own",
+          comm.where()));
+    }
     if (now.n_skipped_in_row == 0) next_warning = 10;
     if (now.n_skipped_in_row < next_warning || warn == nullptr) return;
     next_warning = 2 * now.n_skipped_in_row;
@@ -351,6 +359,7 @@ struct engine {
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped ones too
   std::uint32_t next_warning = 10;               ///< of steps skipped in a row
+  bool alike_told = false;                       ///< that gradients are the same on all ranks
   std::function<bool(float norm)> veto;          ///< or none: see optimizer::veto_with
   bool vetoed = false;                           ///< by it, in the step that it was asked of last
   std::uint64_t step = 0;
