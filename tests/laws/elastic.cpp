@@ -478,6 +478,29 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("a job of one rank goes on in an optimizer that had frozen as in a new one") {
+  const auto alone = job(1, 1, with_local_steps);
+  const auto digests = [&](bool used) {
+    return on_ranks(2, [&](onebit::threads t) {
+      training<> data;
+      auto o = with_local_steps(data, t);
+      for (int i = 0; used && i < 12; ++i) {  // in which half of the elements have no gradient
+        data.compute_gradients(t.rank(), o.steps());
+        for (auto& g : data.grads) std::fill(g.begin(), g.begin() + std::ssize(g) / 2, 0.0F);
+        CHECK_FALSE(o.step(0.01F).skipped);
+      }
+      take_over(o, data, alone);
+      std::vector<std::uint64_t> all;
+      for (int i = 0; i < 8; ++i) {
+        CHECK_FALSE(train(o, data).skipped);
+        all.push_back(data.digest());
+      }
+      return all;
+    });
+  };
+  CHECK(digests(true) == digests(false));
+}
+
 TEST_CASE("another number of ranks: 1-bit LAMB's sketch has the tiles of the new ranks") {
   struct jobs {
     int from, to, steps;

@@ -351,6 +351,34 @@ TEST_CASE("zero_one: a first step without an average, and a negative rate, are e
   });
 }
 
+TEST_CASE(
+    "zero_one: a schedule that says `frozen` changes nothing: the rule knows when v follows") {
+  for (const bool keeps : {false, true}) {
+    const auto digests = [&](bool says) {
+      return on_ranks(2, [&](onebit::threads transport) {
+        training<> data = start();
+        const onebit::custom_schedule own([says](std::uint64_t step, float) {
+          const bool averages = step < 3 || step % 4 == 0;
+          return onebit::step_plan{
+              .average_gradient = averages, .exchange = step % 2 == 0, .frozen = says && step >= 4};
+        });
+        onebit::adam_options options;
+        options.keeps_squares = keeps;
+        onebit::optimizer o("test", data.groups(), transport,
+                            onebit::zero_one_rule<onebit::host>(options, onebit::host()), own,
+                            onebit::gather_scatter<onebit::sign<>>{});
+        for (int i = 0; i < 24; ++i) {
+          data.compute_gradients(transport.rank(), o.steps());
+          CHECK_FALSE(o.step(0.01F).skipped);
+        }
+        return data.digest();
+      });
+    };
+    CAPTURE(keeps);
+    CHECK(digests(true) == digests(false));
+  }
+}
+
 TEST_CASE("zero_one: while the learning rates sum to 0 nothing travels and nothing breaks") {
   const auto digests = on_ranks(2, [&](onebit::threads transport) {
     training<> data = start();

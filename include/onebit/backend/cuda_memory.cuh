@@ -205,15 +205,21 @@ class cuda_graph {
 
 /// Captured work by key, for optimizer::step_with: what comes with a key for the first time runs as
 /// it is (and may allocate), the second time it is captured, from then on the graph is launched.
-/// Transports must enqueue only, as NCCL's does. Reports of launched graphs count no bytes.
+/// Transports must enqueue only, as NCCL's does. Reports of launched graphs count no bytes. Graphs
+/// of memory that steps no longer use are destroyed when the first of the new keys comes: one for
+/// each optimizer.
 class cuda_graphs {
  public:
+  static constexpr std::uint64_t keys_at_once = 8;  ///< see step_in_progress::key
+
   /// Not the default stream, which cannot be captured.
   explicit cuda_graphs(cudaStream_t stream) : stream_(stream) {}
 
   /// What optimizer::step_with calls.
   template <class F>
   void operator()(std::uint64_t key, const F& enqueue) {
+    // keys grow with each change of memory: those of before do not come again
+    entries_.erase(entries_.begin(), entries_.lower_bound(key / keys_at_once * keys_at_once));
     entry& e = entries_[key];
     if (!e.seen) {
       enqueue();
@@ -223,7 +229,7 @@ class cuda_graphs {
     if (!e.graph) e.graph = cuda_graph::capture(stream_, enqueue);
     e.graph.launch(stream_);
   }
-  /// Graphs captured so far.
+  /// Graphs that it holds.
   [[nodiscard]] std::size_t size() const {
     std::size_t n = 0;
     for (const auto& [key, e] : entries_) n += e.graph ? 1 : 0;

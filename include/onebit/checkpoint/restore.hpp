@@ -397,7 +397,11 @@ class old_job {
       e.rule.take_kept(std::move(kept_));
     }
     auto& active = old.compressed.active();
-    if (active.size() > 0 || !starts) e.compressed.active() = std::move(active);  // else all
+    if (active.size() > 0 || !starts) {
+      e.compressed.active() = std::move(active);
+    } else {
+      e.compressed.activate_all(std::exchange(e.compressed.active(), {}));
+    }
     step_scalars now, was;
     e.backend().copy_out(&now, e.now(), 1);
     e.backend().copy_out(&was, old.now(), 1);

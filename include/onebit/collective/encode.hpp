@@ -315,7 +315,7 @@ struct server_residual_kernel {
     const auto e = residual.from<L>(format.server_word(t));
     const std::uint32_t n_words = t.n_words();
     constexpr bool several = L::words > 1;  // see encode_kernel
-    auto held = e.load(0), received = value(0);
+    auto held = several ? e.load(0) : L::set(0.0F), received = several ? value(0) : held;
     for (std::uint32_t k = 0; k < n_words; k += L::words) {
       const auto old = several ? held : e.load(k), came = several ? received : value(k);
       if (several && k + L::words < n_words) {

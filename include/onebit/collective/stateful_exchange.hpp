@@ -15,7 +15,8 @@ namespace onebit::inline v0_2 {
 
 /// An exchange X; which elements take part in it, one bit each; and what its encode pass
 /// overwrites. Its own memory is what `state_bytes` adds: 1 bit per element, if the compressor has
-/// a residual, and 4 bytes where a message cannot be made twice (see undo_by_repeating).
+/// a residual or the rule freezes, and 4 bytes where a message cannot be made twice (see
+/// undo_by_repeating).
 template <class X>
 class stateful_exchange : public X {
   using B = typename X::backend_type;

@@ -257,8 +257,9 @@ concept TilewiseRule = ExchangeRule<R> &&
   r.compressed_update(latest, previous, at, last);
 };
 
-/// A rule that freezes something at the end of the warm-up, and hands its momentum over. `freeze`
-/// allocates before it changes anything: when that fails the next step tries again.
+/// A rule that freezes something at the end of the warm-up, hands its momentum over, and fills
+/// `active` with the bits of the elements that take part from then on (all_active_kernel: all).
+/// `freeze` allocates before it changes anything: when that fails the next step tries again.
 template <class R>
 concept FreezingRule = ExchangeRule<R> &&
     requires(R r, const detail::any_step_context<R>& at, std::uint32_t* active) {

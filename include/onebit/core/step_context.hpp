@@ -169,8 +169,8 @@ struct gradients_of {
   }
 };
 
-/// One bit per element: clear in padding and in elements that never had variance, which sleep. They
-/// send and receive 0, have no residual, and count in no scale. Null pointer: all set.
+/// One bit per element: clear in padding and in elements without variance at the freeze and since.
+/// They send and receive 0, have no residual, and count in no scale. Null pointer: all set.
 struct active_mask {
   const std::uint32_t* words = nullptr;
 

@@ -207,7 +207,9 @@ struct engine {
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
     if constexpr (follows) rule.prepare_squares(compressed.axis());
-    if (LocalRule<R> && compressed.travels()) start_compressed();
+    if constexpr (LocalRule<R>) {
+      if (compressed.travels()) start_compressed();
+    }
   }
 
   [[nodiscard]] B& backend() { return rule.backend(); }
@@ -243,12 +245,13 @@ struct engine {
     if (!compressed.travels()) return {};
     step_plan plan = schedule.plan(step, lr);
     if constexpr (follows) {
-      plan.frozen |= R::local_steps && rule.keeps_squares() && !plan.average_gradient;
       const bool is_compressed = R::local_steps ? rule.frozen() : plan.exchange;
       if (plan.average_gradient && is_compressed && rule.keeps_squares()) {
         plan.average_gradient = false;
         plan.average_squares = true;
       }
+      // with local steps it is not the schedule's to say: v freezes where it is to follow
+      if (R::local_steps) plan.frozen = rule.keeps_squares() && !plan.average_gradient;
     }
     return plan;
   }
