@@ -110,7 +110,7 @@ TEST_CASE("a user's schedule: where nothing would travel its plans are not asked
 
 TEST_CASE("a plan that the rule has no step for is refused in words") {
   const auto check = [](const auto& rule, bool refreshes) {
-    check_refused(rule, {exchange}, "exchanges before any variance");
+    check_refused(rule, {exchange}, "comes before any variance");
     check_refused(rule, {dense, local}, "neither averages nor exchanges, or does both");
     if (!refreshes) {
       check_refused(rule, {dense, both}, "neither averages nor exchanges, or does both");

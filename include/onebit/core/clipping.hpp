@@ -8,6 +8,7 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/core/param_group.hpp>
+#include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
 
 /// Norms of gradients, and clipping by them.

@@ -420,7 +420,7 @@ struct engine {
     ++graph_epoch;
   }
   [[gnu::cold]] void freeze() {
-    if (step == 0) refuse("exchanges before any variance; the first step must average gradients");
+    if (step == 0) refuse("comes before any variance; the first step must average gradients");
     release_averages();
     compressed.allocate_undo();
     auto space = compressed.allocate(keeps_previous, R::local_steps);

@@ -13,6 +13,7 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/param_group.hpp>
+#include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
 #include <optional>
 #include <string>
