@@ -348,10 +348,10 @@ template <class P, class G, class T, class B = onebit::host,
                                  const zero_one_options& o,
                                  C collective = {{onebit::granularity::layer()}}, B backend = B{}) {
   return onebit::optimizer(
-      onebit::describe("deepspeed zero_one_adam ", "beta1 ", o.adam.beta1, " beta2 ", o.adam.beta2,
-                       " eps ", o.adam.eps, " var_freeze_step ", o.var_freeze_step,
-                       " var_update_scaler ", o.var_update_scaler, " local_step_scaler ",
-                       o.local_step_scaler, " local_step_clipper ", o.local_step_clipper, " ",
+      onebit::describe("deepspeed zero_one_adam, beta1 ", o.adam.beta1, ", beta2 ", o.adam.beta2,
+                       ", eps ", o.adam.eps, ", var_freeze_step ", o.var_freeze_step,
+                       ", var_update_scaler ", o.var_update_scaler, ", local_step_scaler ",
+                       o.local_step_scaler, ", local_step_clipper ", o.local_step_clipper, ", ",
                        onebit::policy_name(collective), onebit::describe(groups)),
       groups, std::move(transport), zero_one_rule<B>(o.adam, std::move(backend)),
       zero_one_schedule(o), collective, o.dense);

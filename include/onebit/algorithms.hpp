@@ -40,12 +40,13 @@ consteval void check_policies() {
 }  // namespace detail
 
 /// @{
-/// In words, for names of optimizers.
+/// In words, for names of optimizers: items, joined by commas; those of a group
+/// in brackets.
 template <class P, class G>
 [[nodiscard, gnu::cold]] std::string describe(const std::vector<param_group<P, G>>& groups) {
   std::string text;
   for (const auto& g : groups) {
-    text += detail::join(9, {" [", g.tensors.size(), " tensors, lr_factor ", g.lr_factor,
+    text += detail::join(9, {", [", g.tensors.size(), " tensors, lr_factor ", g.lr_factor,
                              ", weight_decay ", g.weight_decay});
     const auto add = [&text](const char* name, const std::optional<double>& x) {
       if (x) text += detail::join(9, {", ", name, " ", *x});
@@ -59,21 +60,22 @@ template <class P, class G>
   return text;
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const adam_options& o) {
-  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " bias_correction ",
-                  o.bias_correction, " max_grad_norm ", o.max_grad_norm, " max_step ", o.max_step);
+  return describe(", beta1 ", o.beta1, ", beta2 ", o.beta2, ", eps ", o.eps, ", bias_correction ",
+                  o.bias_correction, ", max_grad_norm ", o.max_grad_norm, ", max_step ",
+                  o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
-  return describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ", o.min_coeff,
-                  "..", o.max_coeff, " bias_correction ", o.bias_correction, " max_grad_norm ",
-                  o.max_grad_norm, " max_step ", o.max_step);
+  return describe(", beta1 ", o.beta1, ", beta2 ", o.beta2, ", eps ", o.eps, ", min_coeff ",
+                  o.min_coeff, ", max_coeff ", o.max_coeff, ", bias_correction ", o.bias_correction,
+                  ", max_grad_norm ", o.max_grad_norm, ", max_step ", o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
-  return describe("freeze after ", o.after, " ratio ", o.ratio);
+  return describe(", freeze after ", o.after, ", freeze ratio ", o.ratio);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
-  return describe("kappa ", o.kappa, " warmup_steps ", o.warmup_steps, " stop_refreshing ",
-                  o.stop_refreshing, " doubling_steps ", o.doubling_steps, " max_interval ",
-                  o.max_interval, " also_every ", o.also_every);
+  return describe(", kappa ", o.kappa, ", warmup_steps ", o.warmup_steps, ", stop_refreshing ",
+                  o.stop_refreshing, ", doubling_steps ", o.doubling_steps, ", max_interval ",
+                  o.max_interval, ", also_every ", o.also_every);
 }
 /// @}
 
@@ -103,7 +105,7 @@ template <class P, class G, class T, class B = host>
   communicator comm(std::move(transport));
   auto rule =
       detail::collective_try(comm, [&] { return adam_rule<B>(options, std::move(backend)); });
-  return optimizer("adam " + describe(options) + describe(groups), groups, comm, std::move(rule),
+  return optimizer("adam" + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
@@ -134,8 +136,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                      freeze(options.freeze, options.adam.beta2, options.refreshes,
                             options.adam.bias_correction));
   });
-  return optimizer("one_bit_adam " + describe(options.adam) + " " + describe(options.freeze) +
-                       describe(" refreshes ", options.refreshes, " ") + policy_name(collective) +
+  return optimizer("one_bit_adam" + describe(options.adam) + describe(options.freeze) +
+                       describe(", refreshes ", options.refreshes, ", ") + policy_name(collective) +
                        describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
@@ -151,7 +153,7 @@ template <class P, class G, class T, class B = host>
   communicator comm(std::move(transport));
   auto rule =
       detail::collective_try(comm, [&] { return lamb_rule<B>(options, std::move(backend)); });
-  return optimizer("lamb " + describe(options) + describe(groups), groups, comm, std::move(rule),
+  return optimizer("lamb" + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
@@ -187,8 +189,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                      freeze(options.freeze, options.lamb.beta2, options.refreshes,
                             options.lamb.bias_correction));
   });
-  return optimizer("one_bit_lamb " + describe(options.lamb) + " " + describe(options.freeze) +
-                       describe(" refreshes ", options.refreshes, " ") + policy_name(collective) +
+  return optimizer("one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
+                       describe(", refreshes ", options.refreshes, ", ") + policy_name(collective) +
                        describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
@@ -229,9 +231,9 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                                         : options.adam.beta2));
   });
   return optimizer(
-      "zero_one_adam " + describe(options.adam) +
-          describe(" keeps_squares ", options.adam.keeps_squares, " ") +
-          describe(options.schedule) + " " + policy_name(collective) + describe(groups),
+      "zero_one_adam" + describe(options.adam) +
+          describe(", keeps_squares ", options.adam.keeps_squares) + describe(options.schedule) +
+          ", " + policy_name(collective) + describe(groups),
       groups, comm, std::move(rule), std::move(schedule), collective, options.refresh_sum);
 }
 

@@ -66,7 +66,7 @@ struct allreduce_state {
                                 B own_backend)
       : comm(std::move(w)),
         sizes(std::move(of)),
-        name("compressed_allreduce of " + element_name() + " by " + policy_name(collective) + " " +
+        name("compressed_allreduce, " + element_name() + ", " + policy_name(collective) + ", " +
              collective.agreement()),
         backend(std::move(own_backend)),
         exchange(collective_try(comm,
@@ -82,7 +82,7 @@ struct allreduce_state {
     rank_fingerprint own = fingerprint();
     own.number = next_number();
     step_scalars s;
-    s.optimizer = compare_fingerprints(comm, own) % message_tag::n_optimizers;
+    s.optimizer = compare_fingerprints(comm, own, sizes) % message_tag::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend.copy_in(now.data(), &s, 1);
     if (averages()) exchange.start_from_nothing(false);

@@ -358,7 +358,7 @@ optimizer<R, S, C, P, G>::optimizer(communicator transport, std::string name,
   engine_type& e = parts_->engine;
   detail::rank_fingerprint card = detail::own_header(name_, e).ranks;
   card.number = detail::next_number();
-  e.prepare(detail::compare_fingerprints(e.comm, card));
+  e.prepare(detail::compare_fingerprints(e.comm, card, e.tensors.sizes));
 }
 template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::optimizer(optimizer&&) noexcept = default;

@@ -98,7 +98,7 @@ TEST_CASE("a compressor without a name is told by what it sends: checkpoints") {
     const auto before = saved(b);
     std::istringstream in(saved(a));
     CHECK(thrown<onebit::checkpoint_error>([&] { b.load(in); }) ==
-          contains{"it has messages of bytes: "});
+          contains{"saved with messages of bytes: "});
     CHECK(saved(b) == before);
   });
 }

@@ -47,7 +47,8 @@ void check_disagreement(const char* words, const Build& build) {
       const int named = n == 2 ? 1 : odd;
       for (int r = 0; r < n; ++r) {
         const auto& text = told[static_cast<std::size_t>(r)];
-        CHECK(text == contains{"the ranks disagree: rank " + std::to_string(named)});
+        CHECK(text == contains{": the ranks disagree: "});
+        CHECK(text == contains{"rank " + std::to_string(named)});
         CHECK(text == contains{words});
         const auto suffix = "[rank " + std::to_string(r) + "/" + std::to_string(n) + "]";
         CHECK(text == contains{suffix});
@@ -70,18 +71,18 @@ TEST_CASE("another number of tensors") {
                             onebit::adam_rule<onebit::host>({}, onebit::host{}),
                             onebit::always_dense{}, onebit::gather_scatter<onebit::identity>{});
   });
-  check_disagreement("[2 tensors", [](onebit::threads t, bool odd) {
+  check_disagreement("2 tensors in group 1", [](onebit::threads t, bool odd) {
     training<> data(odd ? std::vector<std::size_t>{4, 4} : std::vector<std::size_t>{4, 4, 4});
     (void)onebit::adam(data.groups(), t);
   });
 }
 
 TEST_CASE("another size, and the same sizes in another order") {
-  check_disagreement(" parameters, rank ", [](onebit::threads t, bool odd) {
+  check_disagreement("elements of tensor 1: ", [](onebit::threads t, bool odd) {
     training<> data({64, odd ? 65U : 64U});
     (void)onebit::adam(data.groups(), t);
   });
-  check_disagreement("tensors of other sizes or in another order", [](onebit::threads t, bool odd) {
+  check_disagreement("elements of tensor 0: ", [](onebit::threads t, bool odd) {
     training<> data(odd ? std::vector<std::size_t>{8, 4} : std::vector<std::size_t>{4, 8});
     (void)onebit::adam(data.groups(), t);
   });
@@ -105,7 +106,7 @@ TEST_CASE("other options") {
     const onebit::sign<> codec{odd ? onebit::granularity::vector() : onebit::granularity::layer()};
     (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10), onebit::gather_scatter{codec});
   });
-  check_disagreement("weight_decay 0.125", [](onebit::threads t, bool odd) {
+  check_disagreement("weight_decay 0.125 in group 0", [](onebit::threads t, bool odd) {
     training<> data({4});
     auto g = data.groups();
     if (odd) g[0].weight_decay = 0.125F;
@@ -119,7 +120,7 @@ TEST_CASE("other options") {
 }
 
 TEST_CASE("an option of a group behind so many that the text of them all is cut") {
-  check_disagreement("digest", [](onebit::threads t, bool odd) {
+  check_disagreement("later options (digest ", [](onebit::threads t, bool odd) {
     training<> data(std::vector<std::size_t>(40, 3));
     std::vector<onebit::param_group<>> g(40);
     for (std::size_t i = 0; i < g.size(); ++i) {
@@ -393,21 +394,22 @@ TEST_CASE("the roll call goes over a wire, one collective of host memory, counte
     int host_gathers = 0, others = 0;
     onebit::communicator w(with_host_gather{t, &host_gathers, &others});
     const auto card = make_fingerprint("adam", {4, 5}, 77, 12);
-    (void)onebit::detail::compare_fingerprints(w, card);
+    (void)onebit::detail::compare_fingerprints(w, card, {4, 5});
     CHECK(host_gathers == 1);
     CHECK(w.sent().collectives == 1);
     CHECK(w.sent().bytes_sent == 2 * sizeof card);
 
     const auto other = make_fingerprint(t.rank() == 1 ? "adan" : "adam", {4, 5}, 77, 12);
-    CHECK(thrown<onebit::rank_mismatch>(
-              [&] { (void)onebit::detail::compare_fingerprints(w, other); }) == contains{"rank 1"});
+    CHECK(thrown<onebit::rank_mismatch>([&] {
+            (void)onebit::detail::compare_fingerprints(w, other, {4, 5});
+          }) == contains{"rank 1"});
     CHECK(host_gathers == 2);
 
     // Nobody is asked for what all can do; who cannot tells those that wait in their roll call.
     CHECK(onebit::detail::collective_try(w, [] { return 5; }) == 5);
     CHECK(host_gathers == 2);
     const auto rejecting = [&] {
-      if (t.rank() != 2) return (void)onebit::detail::compare_fingerprints(w, card);
+      if (t.rank() != 2) return (void)onebit::detail::compare_fingerprints(w, card, {4, 5});
       onebit::detail::collective_try(w, []() -> int { throw std::runtime_error("too small"); });
     };
     if (t.rank() == 2) {
@@ -456,32 +458,41 @@ TEST_CASE("a name without an end, from another rank: it ends where its field doe
       CHECK(one.name[sizeof one.name - 1] == '\0');
     }
     CHECK(thrown<onebit::rank_mismatch>([&] {
-            (void)onebit::detail::compare_fingerprints(w, card);
+            (void)onebit::detail::compare_fingerprints(w, card, {4, 5});
           }) == contains{"the ranks disagree"});
     return 0;
   });
 }
 
 TEST_CASE("of two descriptions only what differs is told") {
-  using onebit::detail::differing_part;
-  const std::string a = "adam beta1 0.9 beta2 0.999 freeze after 30 ratio 0, sign per layer [3]";
+  using onebit::detail::differing_item;
+  const std::string a =
+      "adam, beta1 0.9, freeze after 30, sign per layer, [3 tensors, lr_factor 1], [1 tensors, "
+      "lr_factor 1, eps 2], sums by the transport";
   const auto with = [&](const std::string& from, const std::string& to) {
     std::string b = a;
     b.replace(b.find(from), from.size(), to);
     return b;
   };
-  CHECK(differing_part(a, with("after 30", "after 300")) == "... freeze after 30 ratio ...");
-  CHECK(differing_part(with("after 30", "after 300"), a) == "... freeze after 300 ratio ...");
-  CHECK(differing_part(a, with("after 30", "after 40")) == "... freeze after 30 ratio ...");
-  CHECK(differing_part(with("adam", "lamb"), a) == "lamb beta1 ...");
-  CHECK(differing_part(a, with("[3]", "[3] in buckets of 7")) == "... per layer [3]");
-  CHECK(differing_part(with("[3]", "[3] in buckets of 7"), a) ==
-        "... per layer [3] in buckets of 7");
-  std::string two = with("after 30", "after 40");
-  two.replace(two.find("0.999"), 5, "0.99");
-  CHECK(differing_part(two, a) == "... 0.9 beta2 0.99 freeze after 40 ratio ...");
-  CHECK(differing_part(a, two) == "... 0.9 beta2 0.999 freeze after 30 ratio ...");
-  CHECK(differing_part("a", "b") == "a");
-  CHECK(differing_part("", "b").empty());
-  CHECK(differing_part("aa aa", "aa aa aa") == "aa aa");
+  const auto differing = [&](const std::string& b) {
+    return std::pair(differing_item(a, b), differing_item(b, a));
+  };
+  const auto pair = [](const char* x, const char* y) {
+    return std::pair<std::string, std::string>(x, y);
+  };
+  CHECK(differing(with("after 30", "after 300")) == pair("freeze after 30", "freeze after 300"));
+  CHECK(differing(with("adam, ", "lamb, ")) == pair("adam", "lamb"));
+  CHECK(differing(with("0.9, freeze after 30", "0.8, freeze after 2")) ==
+        pair("beta1 0.9", "beta1 0.8"));
+  CHECK(differing(with("per layer", "per layer in buckets of 7")) ==
+        pair("sign per layer", "sign per layer in buckets of 7"));
+  CHECK(differing(with("[3 tensors", "[4 tensors")) ==
+        pair("3 tensors in group 0", "4 tensors in group 0"));
+  CHECK(differing(with("eps 2]", "eps 3]")) == pair("eps 2 in group 1", "eps 3 in group 1"));
+  CHECK(differing(with("transport", "ranks")) ==
+        pair("sums by the transport", "sums by the ranks"));
+  CHECK(differing(a + ", more") == pair("nothing more", "more"));
+  CHECK(differing(with(", [1 tensors, lr_factor 1, eps 2]", "")) ==
+        pair("1 tensors in group 1", "sums by the transport"));
+  CHECK(differing_item("", "b") == "nothing more");
 }

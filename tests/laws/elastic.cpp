@@ -303,7 +303,7 @@ TEST_CASE("other options on resume, when the user says so") {
         o.load(in, with...);
       };
       CHECK(thrown<onebit::checkpoint_error>([&] { load(); }) ==
-            contains{"it has one_bit_adam beta1 0.90000000000000002 beta2 0.999 eps 1e-08 "});
+            contains{"(resume_with::other_options takes those of rule and groups)"});
       load(onebit::resume_with::other_options);
       CHECK(o.steps() == 6);
       for (int i = 0; i < 3; ++i) CHECK_FALSE(train(o, data).skipped);
@@ -317,8 +317,9 @@ TEST_CASE("other options on resume, when the user says so") {
     training<> data;
     auto o = scattered(data, t);
     std::istringstream in(old[static_cast<std::size_t>(t.rank())].state);
-    CHECK(thrown<onebit::checkpoint_error>(
-              [&] { o.load(in, onebit::resume_with::other_options); }) == contains{"it has adam"});
+    CHECK(thrown<onebit::checkpoint_error>([&] {
+            o.load(in, onebit::resume_with::other_options);
+          }) == contains{"saved with adam, loaded with "});
   });
 }
 
@@ -381,13 +382,13 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
   const auto all_told = [](const std::vector<std::string>& told, const std::string& what) {
     for (const auto& text : told) CHECK(text == contains{what});
   };
-  all_told(refused(scattered, old, 3), "it has world size 2, this optimizer 3");
-  all_told(refused(scattered, old, 1), "it has world size 2, this optimizer 1");
+  all_told(refused(scattered, old, 3), "saved with world size 2, loaded with world size 3");
+  all_told(refused(scattered, old, 1), "saved with world size 2, loaded with world size 1");
   all_told(refused(scattered, old, 0), "no ranks to load");
   all_told(refused(bucketed, old, 2), "in buckets of 1000");
   auto swapped = old;
   std::swap(swapped[0].state, swapped[1].state);
-  all_told(refused(scattered, swapped, 2), "it has rank 1, this optimizer 0");
+  all_told(refused(scattered, swapped, 2), "saved with rank 1, loaded with rank 0");
   auto cut = old;
   cut[1].state.resize(cut[1].state.size() - 9);
   all_told(refused(scattered, cut, 2), "truncated");

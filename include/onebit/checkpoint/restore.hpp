@@ -45,15 +45,18 @@ struct checkpoint_header {
   [[nodiscard, gnu::cold]] std::string difference(const checkpoint_header& here,
                                                   resume_with with) const {
     const auto differ = [](const char* what, text_part a, text_part b) {
-      return join(6, {"checkpoint: it has ", what, a, ", this optimizer ", b});
+      return message("checkpoint: saved with ", what, a, ", loaded with ", what, b);
     };
     const std::string_view its(ranks.name, strnlen(ranks.name, sizeof ranks.name));
     const std::string_view own(here.ranks.name);
     const auto compared = [&](std::string_view name) {
-      return with == resume_with::same_options ? name : name.substr(0, name.find(' '));
+      return with == resume_with::same_options ? name : name.substr(0, name.find(','));
     };
     if (compared(its) != compared(own)) {
-      return differ("", differing_part(its, own), differing_part(own, its));
+      const std::string text = differ("", differing_item(its, own), differing_item(own, its));
+      const bool same_rule = its.substr(0, its.find(',')) == own.substr(0, own.find(','));
+      return same_rule ? text + " (resume_with::other_options takes those of rule and groups)"
+                       : text;
     }
     if (size != here.size) return differ("world size ", size, here.size);
     if (ranks_per_node != here.ranks_per_node) {

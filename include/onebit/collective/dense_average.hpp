@@ -49,7 +49,7 @@ enum class dense_sum : std::uint8_t {
          : mode == dense_sum::transport_in_bf16 ? ", sums in bf16 by the transport"
          : mode == dense_sum::in_bf16           ? ", averages in bf16"
          : mode == dense_sum::in_int8           ? ", averages in int8"
-                                                : "";
+                                                : ", averages in rank order";
 }
 /// What `automatic` is for gradients of this type.
 template <class G>

@@ -309,7 +309,7 @@ struct hierarchical : collective_defaults {
     return "hierarchical of " + policy_name(codec);
   }
   [[nodiscard]] std::string agreement() const {  ///< what of the name may differ from job to job
-    return std::to_string(ranks_per_node) + " ranks per node";
+    return "hierarchical, " + std::to_string(ranks_per_node) + " ranks per node";
   }
   template <class B, bool Accumulates>  ///< what it binds
   using exchange = hierarchical_exchange<codec_for<Accumulates, C>, Accumulates, B>;

@@ -66,11 +66,12 @@ inline void validate(const lamb_options& o) {
 }
 /// In words, for names of optimizers.
 [[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
-  return onebit::describe("beta1 ", o.beta1, " beta2 ", o.beta2, " eps ", o.eps, " coeff ",
-                          o.min_coeff, "..", o.max_coeff, " coeff_beta ", o.coeff_beta, " factor ",
-                          o.factor_min, "..", o.factor_max, " threshold ", o.factor_threshold,
-                          " momentum_scaling ", o.momentum_scaling, " bias_correction ",
-                          o.bias_correction, " max_grad_norm ", o.max_grad_norm);
+  return onebit::describe(", beta1 ", o.beta1, ", beta2 ", o.beta2, ", eps ", o.eps, ", min_coeff ",
+                          o.min_coeff, ", max_coeff ", o.max_coeff, ", coeff_beta ", o.coeff_beta,
+                          ", factor_min ", o.factor_min, ", factor_max ", o.factor_max,
+                          ", factor_threshold ", o.factor_threshold, ", momentum_scaling ",
+                          o.momentum_scaling, ", bias_correction ", o.bias_correction,
+                          ", max_grad_norm ", o.max_grad_norm);
 }
 
 /// What the paper's 1-bit LAMB keeps of a layer, beside lamb_layer.
@@ -554,8 +555,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
     return std::pair(papers::lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2, 0, options.lamb.bias_correction));
   });
-  return optimizer("papers::one_bit_lamb " + describe(options.lamb) + " " +
-                       describe(options.freeze) + " " + policy_name(collective) + describe(groups),
+  return optimizer("papers::one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
+                       ", " + policy_name(collective) + describe(groups),
                    groups, comm, std::move(rule), std::move(schedule), collective,
                    options.warm_up_sum);
 }

@@ -101,7 +101,7 @@ struct sharded_half {
                              const C& compressor, const B& backend)
       : comm(communicator_of<gather_scatter<C>>(std::move(transport))),
         sizes{n},
-        name(std::string(what) + " by " + policy_name(compressor)),
+        name(std::string(what) + ", " + policy_name(compressor)),
         worker(collective_try(comm, [&] { return make_sender(compressor, backend); })),
         now(to_buffer(worker.backend(), std::vector<step_scalars>(1))) {
     card = {make_fingerprint(name, sizes, 0, slot_bytes()), static_cast<std::uint32_t>(comm.rank()),
@@ -109,7 +109,7 @@ struct sharded_half {
     card.ranks.number = next_number();
     step_scalars s;
     s.rank = card.rank;
-    s.optimizer = compare_fingerprints(comm, card.ranks) % message_tag::n_optimizers;
+    s.optimizer = compare_fingerprints(comm, card.ranks, sizes) % message_tag::n_optimizers;
     worker.backend().copy_in(now.data(), &s, 1);
     if (!travels()) return;
     const std::size_t all = slot_bytes() * card.size, slots = Gathers ? slot_bytes() : all;

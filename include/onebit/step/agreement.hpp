@@ -58,37 +58,37 @@ struct rank_fingerprint {
   if (name.size() >= sizeof card.name) {  // what does not fit must still tell names apart
     digest rest;
     rest.add(name);
-    name = name.substr(0, sizeof card.name - 40) + "... digest " + std::to_string(rest.value());
+    name = name.substr(0, sizeof card.name - 60) + ", later options (digest " +
+           std::to_string(rest.value()) + ")";
   }
   std::memcpy(card.name, name.data(), std::min(name.size(), sizeof card.name - 1));
   return card;
 }
 
-/// Of a description what it has that the other one has not, with a word or two around it: which
-/// option, not a screenful.
-[[nodiscard, gnu::cold]] inline std::string differing_part(std::string_view own,
+/// The first item of a description (items are joined by ", ") that another one has not in its
+/// place, and, where it is of a group, of which.
+[[nodiscard, gnu::cold]] inline std::string differing_item(std::string_view own,
                                                            std::string_view other) {
-  const std::size_t shorter = std::min(own.size(), other.size());
-  std::size_t first = 0, same_end = 0;
-  while (first < shorter && own[first] == other[first]) ++first;
-  for (int words = 0; first > 0 && words < 3; ++words) {  // back to the word's start, and two more
-    if (words > 0) --first;
-    while (first > 0 && own[first - 1] != ' ') --first;
+  const auto first_of = [](std::string_view& list) {
+    const std::string_view item = list.substr(0, list.find(", "));
+    list.remove_prefix(std::min(list.size(), item.size() + 2));
+    return item;
+  };
+  bool in_group = false;
+  for (std::size_t n_groups = 0; !own.empty();) {
+    std::string_view item = first_of(own);
+    const bool differs = item != first_of(other);
+    if (item.starts_with('[')) item.remove_prefix(1), in_group = true, ++n_groups;
+    const bool ends = in_group && item.ends_with(']');
+    if (ends) item.remove_suffix(1);
+    if (differs && !in_group) return std::string(item);
+    if (differs) return join(6, {item, " in group ", n_groups - 1});
+    in_group = in_group && !ends;
   }
-  while (same_end < shorter - std::min(first, shorter) &&
-         own[own.size() - 1 - same_end] == other[other.size() - 1 - same_end]) {
-    ++same_end;
-  }
-  std::size_t end = own.size() - same_end;
-  for (int words = 0; end < own.size() && words < 2; ++words) {  // to the word's end, and one more
-    if (words > 0) ++end;
-    while (end < own.size() && own[end] != ' ') ++end;
-  }
-  return std::string(first > 0 ? "... " : "") + std::string(own.substr(first, end - first)) +
-         (end < own.size() ? " ..." : "");
+  return "nothing more";
 }
 
-/// In what `odd` differs from `usual`, in words.
+/// In what `odd` differs from `usual`, in words. Not of sizes: empty where only these differ.
 [[nodiscard, gnu::cold]] inline std::string difference(const rank_fingerprint& odd,
                                                        int mismatched_rank,
                                                        const rank_fingerprint& usual,
@@ -97,17 +97,12 @@ struct rank_fingerprint {
     return join(6, {"rank ", mismatched_rank, " has ", a, ", rank ", usual_rank, " has ", b});
   };
   if (std::strcmp(odd.name, usual.name) != 0) {
-    return both(differing_part(odd.name, usual.name), differing_part(usual.name, odd.name));
+    return both(differing_item(odd.name, usual.name), differing_item(usual.name, odd.name));
   }
   if (odd.n_tensors != usual.n_tensors) {
     return both(std::to_string(odd.n_tensors) + " tensors", std::to_string(usual.n_tensors));
   }
-  if (odd.n_elements != usual.n_elements) {
-    return both(std::to_string(odd.n_elements) + " parameters", std::to_string(usual.n_elements));
-  }
-  if (odd.sizes_digest != usual.sizes_digest) {
-    return both("tensors of other sizes or in another order", "as many parameters in all");
-  }
+  if (odd.sizes_digest != usual.sizes_digest) return {};
   if (odd.slot_bytes != usual.slot_bytes) {
     return both("messages of " + std::to_string(odd.slot_bytes) + " bytes",
                 std::to_string(usual.slot_bytes));
@@ -150,24 +145,75 @@ template <class T>
   return found;
 }
 
-/// Collective: compares the cards of all ranks. All throw rank_mismatch when one differs, naming
-/// the rank that is in the minority. The number that rank 0 gave.
+/// Collective, where all have found that they differ: of the numbers of this rank, `mine`, the
+/// first that other ranks have not, with both values, first that of the minority: "lr: 0.02 on rank
+/// 1, 0.01 on rank 0 (2 of 3 ranks are alike)". Empty where all are alike, where a rank has other
+/// things to tell, and where one does not come.
+[[nodiscard, gnu::cold]] inline std::string odd_number(
+    communicator& comm, const std::vector<double>& mine,
+    function_ref<std::string(std::size_t)> name) {
+  const auto size = static_cast<std::size_t>(comm.size());
+  const std::uint64_t n = mine.size();
+  std::vector<std::uint64_t> lengths(size), all(size * mine.size()), said(size);
+  try {
+    comm.host_all_gather(&n, lengths.data(), sizeof n);
+    if (n == 0 || majority_of(lengths).size != comm.size()) return {};
+    comm.host_all_gather(mine.data(), all.data(), n * sizeof(double));
+  } catch (const error&) {
+    return {};  // a rank left: what is known is told without it
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t r = 0; r < size; ++r) said[r] = all[r * n + i];
+    const majority most = majority_of(said);
+    if (most.size == comm.size()) continue;
+    std::size_t odd = 0;
+    while (said[odd] == said[most.first]) ++odd;
+    std::string ranks;
+    for (std::size_t r = odd; r < size; ++r) {
+      if (said[r] == said[odd]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+    }
+    const std::string what = name(i);
+    const std::string most_say =
+        most.size > 1 ? join(6, {" (", most.size, " of ", size, " ranks are alike)"}) : "";
+    if (what.starts_with("earlier")) return join(6, {what, ", on rank ", ranks, most_say});
+    const auto value = [&](std::size_t rank, int digits) {
+      const auto x = std::bit_cast<double>(said[rank]);
+      return what.starts_with("whether") ? x != 0 ? "yes" : "no" : join(digits, {x});
+    };
+    const int digits = value(odd, 6) == value(most.first, 6) ? 17 : 6;
+    return join(6, {what, ": ", value(odd, digits), " on rank ", ranks, ", ",
+                    value(most.first, digits), " on rank ", most.first, most_say});
+  }
+  return {};
+}
+
+/// Collective: compares the cards of all ranks, of tensors of these sizes. All throw rank_mismatch
+/// when one differs, naming the rank that is in the minority. The number that rank 0 gave.
 [[gnu::cold]] inline std::uint32_t compare_fingerprints(communicator& comm,
-                                                        const rank_fingerprint& mine) {
+                                                        const rank_fingerprint& mine,
+                                                        const std::vector<std::size_t>& sizes) {
   const std::vector<rank_fingerprint> cards = gather_fingerprints(comm, mine);
   const std::size_t size = cards.size();
   const std::string where = comm.where();
+  const std::string_view name(mine.name);
+  const std::string_view who = name.substr(0, name.find(','));
   for (std::size_t r = 0; r < size; ++r) {
     if (cards[r].rejected == 0) continue;
     throw rank_mismatch(
-        message("optimizer: rank ", r, " rejected its input; its own error says why", where));
+        message(who, ": rank ", r, " rejected its input; its own error says why", where));
   }
   const auto [usual, n_usual] = majority_of(cards);
   for (std::size_t r = 0; r < size; ++r) {
     if (cards[r] == cards[usual]) continue;
-    throw rank_mismatch(message(
-        "optimizer: the ranks disagree: ",
-        difference(cards[r], static_cast<int>(r), cards[usual], static_cast<int>(usual)), where));
+    std::string text =
+        difference(cards[r], static_cast<int>(r), cards[usual], static_cast<int>(usual));
+    if (text.empty()) {
+      text = odd_number(comm, std::vector<double>(sizes.begin(), sizes.end()), [](std::size_t t) {
+        return join(6, {"elements of tensor ", t});
+      });
+    }
+    if (text.empty()) text = "tensors of other sizes";  // a rank has left
+    throw rank_mismatch(message(who, ": the ranks disagree: ", text, where));
   }
   return cards[0].number;
 }
@@ -204,47 +250,6 @@ template <class B>
         message("optimizer: the backend works on stream ", own, ", the transport on stream ", *its,
                 ": nothing here orders them; give both the same stream", comm.where()));
   }
-}
-
-/// Collective, after a step that all have found to be out of step: of the numbers that this rank
-/// was told, `mine`, the first that other ranks were told differently, with both values, first that
-/// of the minority: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks are alike)". Empty where all
-/// are alike, where a rank has other things to tell, and where one does not come.
-[[nodiscard, gnu::cold]] inline std::string odd_number(
-    communicator& comm, const std::vector<double>& mine,
-    function_ref<std::string(std::size_t)> name) {
-  const auto size = static_cast<std::size_t>(comm.size());
-  const std::uint64_t n = mine.size();
-  std::vector<std::uint64_t> lengths(size), all(size * mine.size()), said(size);
-  try {
-    comm.host_all_gather(&n, lengths.data(), sizeof n);
-    if (n == 0 || majority_of(lengths).size != comm.size()) return {};
-    comm.host_all_gather(mine.data(), all.data(), n * sizeof(double));
-  } catch (const error&) {
-    return {};  // a rank left: what is known is told without it
-  }
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t r = 0; r < size; ++r) said[r] = all[r * n + i];
-    const majority most = majority_of(said);
-    if (most.size == comm.size()) continue;
-    std::size_t odd = 0;
-    while (said[odd] == said[most.first]) ++odd;
-    std::string ranks;
-    for (std::size_t r = odd; r < size; ++r) {
-      if (said[r] == said[odd]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
-    }
-    const std::string what = name(i);
-    const std::string most_say = join(6, {" (", most.size, " of ", size, " ranks are alike)"});
-    if (what.starts_with("earlier")) return join(6, {what, ", on rank ", ranks, most_say});
-    const auto value = [&](std::size_t rank, int digits) {
-      const auto x = std::bit_cast<double>(said[rank]);
-      return what.starts_with("whether") ? x != 0 ? "yes" : "no" : join(digits, {x});
-    };
-    const int digits = value(odd, 6) == value(most.first, 6) ? 17 : 6;
-    return join(6, {what, ": ", value(odd, digits), " on rank ", ranks, ", ",
-                    value(most.first, digits), " on rank ", most.first, most_say});
-  }
-  return {};
 }
 
 /// Collective: all throw rank_mismatch when some have a veto and others have not.

@@ -391,7 +391,8 @@ struct engine {
   /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
     if (std::string text = collective.agreement(); !text.empty()) {
-      (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0));
+      (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0),
+                                         {});
     }
     return exchange_type(detail::collective_try(comm, [&] {
       return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);
