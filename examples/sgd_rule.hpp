@@ -5,9 +5,10 @@
 #include <onebit/onebit.hpp>
 #include <utility>
 
-/// A rule of one's own: SGD with momentum, m = beta m + (1 - beta) g; x -= lr m. It says what is
-/// sent and what is done with what was agreed. Optimizer, schedule, collective, checkpoints and the
-/// skipping of bad steps are there.
+/// A rule of one's own: SGD with momentum, m = beta m + (1 - beta) g; x -= lr (m + decay x), from
+/// exact means or compressed ones, in any order. It says what is sent and what is done with what
+/// was agreed. Optimizer, schedule, collective, checkpoints and the skipping of bad steps are
+/// there.
 struct sgd_options {
   double beta1 = 0.9, beta2 = 0, eps = 1;  // a moments_rule has them all; SGD has no v
   double max_grad_norm = 0;
@@ -20,9 +21,10 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
   // arithmetic on one.
   template <class Field>
   struct update_kernel {
-    Field field;  // gradients, of which m is the average; or, where m is null, momenta
+    Field field;  // gradients, of which m is the average; or what m is now
     at_step at;
     float* m;
+    bool gradients;
 
     template <class L>
     ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -30,14 +32,14 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
       const auto value = field.template at<L>(t, i);
       const onebit::parameters_of<L, float> x(at.tensors[t.tensor], t);
       const auto step = L::set(-at.tensors[t.tensor].rate(at.now));
+      const auto decay = L::set(at.tensors[t.tensor].weight_decay);
       for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+        float* const word = m + (t.word + k) * 32;
         auto momentum = value(k);
-        if (m != nullptr) {
-          float* const word = m + (t.word + k) * 32;
-          momentum = at.scalars[t.tensor].c.next_momentum<L>(L::load(word), momentum);
-          L::store(word, momentum);
-        }
-        x.store(k, L::fma(step, momentum, x.load(k)));
+        if (gradients) momentum = at.scalars[t.tensor].c.next_momentum<L>(L::load(word), momentum);
+        L::store(word, momentum);
+        const auto before = x.load(k);
+        x.store(k, L::fma(step, L::fma(decay, before, momentum), before));
       }
     }
   };
@@ -48,14 +50,15 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
 
   template <class Field>  // a step from the mean gradient
   void dense_update(const Field& mean, const at_step& at) {
-    at.launch(update_kernel<Field>{mean, at, m_.data()});
+    at.launch(update_kernel<Field>{mean, at, m_.data(), true});
   }
-  template <class Field>  // what is sent: what is owed + beta previous + (1 - beta) g
-  auto message(const Field& previous, const at_step& at) const {
-    return onebit::momentum_message<Field, float, float>{previous, at.tensors, at.scalars, at.now};
+  template <class Field>  // what is sent: what is owed + beta m + (1 - beta) g
+  auto message(const Field&, const at_step& at) const {
+    return onebit::momentum_message<onebit::flat_field, float, float>{
+        {m_.data()}, at.tensors, at.scalars, at.now};
   }
   template <class Field>  // a step from what came back
   void compressed_update(const Field& latest, const Field&, const at_step& at) {
-    at.launch(update_kernel<Field>{latest, at, nullptr});
+    at.launch(update_kernel<Field>{latest, at, m_.data(), false});
   }
 };

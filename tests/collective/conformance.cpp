@@ -36,7 +36,6 @@ using dense_by_transport = dense_model<onebit::dense_sum::transport>;
 
 /// A user's.
 struct doubling {
-  static constexpr bool exact = false;
   static onebit::sign<> codec() { return {}; }
   static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {

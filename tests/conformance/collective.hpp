@@ -3,16 +3,18 @@
 
 // The suite of exchanges (what a collective policy binds to), and the loop that drives one
 // exchange by itself, without an optimizer. A model has
-//   codec()                      its compressor
-//   make(wire, backend, sizes)
-//   exact                        the agreed value is the mean, up to rounding
-//   limits()                     if there are any: see exchange_limits
-// and, where the exchange is dense, agrees without undo.
+//   make(communicator, backend, sizes)   the exchange
+//   limits()                             if there are any: see exchange_limits
+// The exchange is driven as an optimizer drives it (stateful_exchange). One whose servers owe
+// something has server_residual(): what they do, chunk after chunk of the flat axis. A dense one
+// has no needs_undo().
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
 
 #include <limits>
+#include <onebit/collective/stateful_exchange.hpp>
+#include <type_traits>
 
 #include "models.hpp"
 
@@ -47,7 +49,7 @@ class driven {
   driven& operator=(const driven&) = delete;
   virtual ~driven() = default;
   [[nodiscard]] virtual const onebit::layout& axis() const = 0;
-  virtual void start(const std::uint32_t* active) = 0;
+  virtual void start() = 0;
   virtual void all_reduce(const float* values) = 0;
   virtual void finish() = 0;
   /// What was agreed in this step, and what in the last step that was kept.
@@ -66,22 +68,16 @@ class driven_exchange final : public driven {
  public:
   static constexpr bool dense = !requires(X x) { x.needs_undo(); };
 
-  driven_exchange(X x, onebit::host backend)
-      : x_(std::move(x)),
-        backend_(std::move(backend)),
-        undo_(backend_.make_buffer<float>(x_.axis().n_words() * 32)) {
+  driven_exchange(X x, onebit::host backend) : x_(std::move(x)), backend_(std::move(backend)) {
     is_dense = dense;
     has_residual = std::remove_cvref_t<decltype(x_.sender())>::has_residual;
   }
   [[nodiscard]] const onebit::layout& axis() const override { return x_.axis(); }
-  void start(const std::uint32_t* active) override {
-    live_ = {active};
-    if constexpr (!dense) {
-      x_.start(x_.allocate(true, true), {});
-      x_.count_active(live_);
-    }
+  void start() override {
+    if constexpr (!dense) x_.start_from_nothing(true);
   }
   void all_reduce(const float* values) override {
+    values_ = values;
     if constexpr (dense) {
       x_.all_reduce(flat_message{values}, &now);
     } else {
@@ -92,6 +88,7 @@ class driven_exchange final : public driven {
     if constexpr (dense) {
       x_.finish(&now);
     } else {
+      x_.updates_after(flat_message{values_}, turn()).run();
       x_.finish(turn());
     }
   }
@@ -99,38 +96,33 @@ class driven_exchange final : public driven {
     if constexpr (dense) {
       return copied(x_.latest(&now), x_.sender(), backend_);
     } else {
-      return copied(x_.latest(live_), x_.sender(), backend_);
+      return copied(x_.latest(x_.mask()), x_.sender(), backend_);
     }
   }
   [[nodiscard]] flat previous() override {
     if constexpr (dense) {
       return {};
     } else {
-      return copied(x_.previous(live_), x_.sender(), backend_);
+      return copied(x_.previous(x_.mask()), x_.sender(), backend_);
     }
   }
   [[nodiscard]] flat worker_residual() override {
     return copied(x_.sender().residual({}), x_.sender(), backend_);
   }
   [[nodiscard]] flat server_residual() override {
-    if constexpr (dense) {
-      return {};
-    } else {
+    if constexpr (requires { x_.server_residual(); }) {
       const auto& server = x_.server_residual();
-      using element = std::remove_cvref_t<decltype(*server.data())>;
-      if constexpr (!std::is_same_v<element, float>) return {};  // in a form of its own
       return {server.data(), server.data() + server.size()};
+    } else {
+      return {};
     }
   }
 
  private:
-  [[nodiscard]] onebit::exchange_args<onebit::undo_in_buffer> turn() {
-    return {&now, live_, {undo_.data()}};
-  }
-  X x_;
+  [[nodiscard]] auto turn() { return x_.args(&now, x_.mask()); }
+  std::conditional_t<dense, X, onebit::stateful_exchange<X>> x_;
   onebit::host backend_;
-  onebit::host_buffer<float> undo_;
-  onebit::active_mask live_;
+  const float* values_ = nullptr;
 };
 
 /// `steps` exchanges on one rank. Steps at which `message` gives something that is not finite are
@@ -140,11 +132,7 @@ inline exchange_trace drive(driven& x, const onebit::communicator& counted, std:
   exchange_trace trace;
   trace.real = real_elements(x.axis());
   flat values(trace.real.size());
-  std::vector<std::uint32_t> active(x.axis().n_words());
-  for (std::size_t i = 0; i < trace.real.size(); ++i) {
-    if (trace.real[i]) active[i / 32] |= 1U << i % 32;
-  }
-  x.start(active.data());
+  x.start();
   std::size_t last = none;  // step that was not skipped
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t i = 0; i < trace.real.size(); ++i) {
@@ -191,7 +179,6 @@ exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t
 
 template <class C>
 struct gather_scatter_of {
-  static constexpr bool exact = !onebit::sender<C, onebit::host>::has_residual;
   static C codec() { return {}; }
   static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
@@ -200,7 +187,6 @@ struct gather_scatter_of {
 };
 template <class C>
 struct all_gather_of {
-  static constexpr bool exact = !onebit::sender<C, onebit::host>::has_residual;
   static C codec() { return {}; }
   static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
@@ -209,7 +195,6 @@ struct all_gather_of {
 };
 template <onebit::dense_sum Sum>
 struct dense_model {
-  static constexpr bool exact = true;
   static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
     return onebit::dense_average<onebit::host>(Sum, w, backend, sizes);

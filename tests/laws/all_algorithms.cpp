@@ -92,6 +92,8 @@ TEST_CASE_TEMPLATE_INVOKE(rule_interrupted, lamb_maker, one_bit_lamb_maker, zero
                           variant_maker);
 TEST_CASE_TEMPLATE_INVOKE(rule_elsewhere, lamb_maker, one_bit_lamb_maker, zero_one_maker,
                           variant_maker);
+TEST_CASE_TEMPLATE_INVOKE(rule_options, lamb_maker, one_bit_lamb_maker, zero_one_maker,
+                          variant_maker);
 TEST_CASE_TEMPLATE_INVOKE(rule_trains, lamb_maker, one_bit_lamb_maker, zero_one_maker);
 
 TEST_CASE("one rank: every algorithm is the uncompressed one, bit for bit") {

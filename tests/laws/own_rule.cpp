@@ -11,25 +11,35 @@ using namespace onebit_test;
 
 namespace {
 
+/// Schedule: when it averages and exchanges.
+template <class Schedule, std::uint64_t Starts>
 struct sgd_maker {
-  static constexpr std::uint64_t freezes_before = 0;
+  static constexpr std::uint64_t freezes_before = Starts;
   static constexpr float rate = 0.5F;
   static constexpr double times_sgd = 2;  // 1.4; without error feedback it diverges
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
-    return onebit::optimizer("sgd", groups, transport, sgd_rule(0.9, backend),
-                             onebit::always_compressed{}, onebit::gather_scatter<onebit::sign<>>{});
+    return onebit::optimizer("sgd", groups, transport, sgd_rule(0.9, backend), Schedule{},
+                             onebit::gather_scatter<onebit::sign<>>{});
   }
 };
+struct after_seven : onebit::schedule_defaults {
+  [[nodiscard]] static onebit::step_plan plan(std::uint64_t step, float) {
+    return {.average_gradient = step < 7, .exchange = step >= 7};
+  }
+};
+using sgd = sgd_maker<onebit::always_compressed, 0>;
+using sgd_after_dense = sgd_maker<after_seven, 7>;
 
 }  // namespace
 
-TEST_CASE_TEMPLATE_INVOKE(rule_bits, sgd_maker);
-TEST_CASE_TEMPLATE_INVOKE(rule_resumes, sgd_maker);
-TEST_CASE_TEMPLATE_INVOKE(rule_skips, sgd_maker);
-TEST_CASE_TEMPLATE_INVOKE(rule_interrupted, sgd_maker);
-TEST_CASE_TEMPLATE_INVOKE(rule_elsewhere, sgd_maker);
-TEST_CASE_TEMPLATE_INVOKE(rule_trains, sgd_maker);
+TEST_CASE_TEMPLATE_INVOKE(rule_bits, sgd, sgd_after_dense);
+TEST_CASE_TEMPLATE_INVOKE(rule_resumes, sgd, sgd_after_dense);
+TEST_CASE_TEMPLATE_INVOKE(rule_skips, sgd, sgd_after_dense);
+TEST_CASE_TEMPLATE_INVOKE(rule_interrupted, sgd, sgd_after_dense);
+TEST_CASE_TEMPLATE_INVOKE(rule_elsewhere, sgd, sgd_after_dense);
+TEST_CASE_TEMPLATE_INVOKE(rule_options, sgd, sgd_after_dense);
+TEST_CASE_TEMPLATE_INVOKE(rule_trains, sgd, sgd_after_dense);
 
 TEST_CASE("a user's collective that splits goes on with other ranks") {
   const auto make = [](training<>& data, onebit::threads t) {

@@ -16,21 +16,28 @@
 
 namespace onebit_test {
 
-/// -s, 0, +s: two bits an element behind one float; s is the mean magnitude, and what is less
-/// than half of it is sent as 0.
+/// -s, 0, +s: two bits an element behind one float; what is less than half of the mean magnitude is
+/// sent as 0, and s keeps the norm.
 struct ternary {
   static std::string name() { return "ternary"; }
   std::size_t tile_bytes(std::size_t n) const { return 4 + (n + 3) / 4; }
   void encode(const float* values, std::size_t n, std::byte* out) const {
-    double sum = 0;
-    for (std::size_t i = 0; i < n; ++i) sum += std::fabs(static_cast<double>(values[i]));
-    const auto s = static_cast<float>(sum / static_cast<double>(n));
-    std::memcpy(out, &s, 4);
+    double sum = 0, squares = 0, n_sent = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const auto x = std::fabs(static_cast<double>(values[i]));
+      sum += x;
+      squares += x * x;
+    }
+    const double least = sum / static_cast<double>(n) / 2;
     std::memset(out + 4, 0, (n + 3) / 4);
     for (std::size_t i = 0; i < n; ++i) {
-      const unsigned code = std::fabs(values[i]) < s / 2 || s == 0 ? 0 : values[i] > 0 ? 1 : 2;
+      const bool is_sent = sum > 0 && std::fabs(static_cast<double>(values[i])) >= least;
+      const unsigned code = !is_sent ? 0 : values[i] > 0 ? 1 : 2;
+      n_sent += is_sent ? 1 : 0;
       out[4 + i / 4] |= static_cast<std::byte>(code << 2 * (i % 4));
     }
+    const auto s = static_cast<float>(n_sent > 0 ? std::sqrt(squares / n_sent) : sum);
+    std::memcpy(out, &s, 4);
   }
   void decode(const std::byte* in, std::size_t n, float* values) const noexcept {
     float s = 0;

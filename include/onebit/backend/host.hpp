@@ -221,9 +221,10 @@ class host {
     return isa::scalar;
   }
 
+  host() : host(1) {}  ///< one thread per rank
   /// `threads` per rank, the caller included. Throws invalid_input when threads < 1 or this machine
   /// (or this compiler) has no such instruction set.
-  [[gnu::cold]] explicit host(int threads = 1, isa set = best_isa()) : isa_(set) {
+  [[gnu::cold]] explicit host(int threads, isa set = best_isa()) : isa_(set) {
     if (threads < 1) {
       throw invalid_input(detail::message("host: ", threads, " threads; must be at least 1"));
     }

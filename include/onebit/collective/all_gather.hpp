@@ -48,6 +48,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
   using base::axis, base::has_residual, base::slot_bytes;
   using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using view = mean_view<C>;
+  static constexpr bool own_messages = true;
 
   all_gather_exchange(C codec, const communicator& w, B backend, std::span<const std::size_t> sizes)
       : base(std::move(codec), w, std::move(backend), sizes, 1, 1), gather_(w) {}

@@ -38,6 +38,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   using base::axis, base::has_residual, base::slot_bytes, base::travels;
   using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using view = gathered_view<C>;
+  static constexpr bool own_messages = true;
   static constexpr int most_under_way = 4;  ///< buckets, where their memory is used again
 
   /// Who takes what is received when the step ends, and nothing before.

@@ -448,7 +448,6 @@ class flat_exchange {
   using float_buffer = buffer_of<B, float>;
   using byte_buffer = buffer_of<B, std::byte>;
   static constexpr bool has_residual = sender_type::has_residual;
-  static constexpr bool own_messages = true;  ///< what it encodes, all of it, is this rank's own
 
   /// With one rank nothing would travel.
   [[nodiscard]] bool travels() const { return comm_.size() > 1; }

@@ -42,7 +42,8 @@ concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& k
 
 /// How bytes travel between `size()` ranks. All three operations are collective and take buffers
 /// that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it. They
-/// wait, or, with a deferred backend, are ordered with its kernels.
+/// wait, or, with a deferred backend, are ordered with its kernels. There is no send and receive:
+/// neighbours talk through `split` (SplittingTransport).
 template <class T>
 concept Transport = requires(T transport, const void* send, void* receive, std::size_t slot_bytes,
                              float* data, std::size_t n) {
@@ -54,9 +55,10 @@ concept Transport = requires(T transport, const void* send, void* receive, std::
 };
 
 /// Can also start its collectives, and wait for them later: gather_scatter with buckets computes
-/// meanwhile (nothing else starts them). All ranks start all theirs in the same order; several of
-/// both kinds may be under way. A request is movable; `test()` says whether it is done; `wait()`
-/// may be called again, and does nothing then; an error is thrown once; destroyed, it waits.
+/// meanwhile (nothing else starts them). All ranks of a communicator start all of its in the same
+/// order; several of both kinds may be under way. A request is movable; `test()` says whether it is
+/// done; `wait()` may be called again, and does nothing then; an error is thrown once; destroyed,
+/// it waits.
 template <class T>
 concept StartingTransport = Transport<T> &&
     requires(T t, const void* send, void* receive, std::size_t n) {
@@ -194,7 +196,8 @@ struct rule_defaults {
   [[nodiscard]] moments_updated updated(const step_plan&) const { return {}; }  ///< of such a step
   /// What gradients are clipped to, by their global norm; 0: they are not.
   [[nodiscard]] double max_grad_norm() const { return 0; }
-  /// Before anything of a step: may make the plan smaller, or throw.
+  /// Before anything of a step, by begin(): gradients may not be there yet, and `now` is the last
+  /// step's. May make the plan smaller, or throw.
   template <class At>
   void begin_step(step_plan&, float, std::uint64_t, const At&) {}
   /// ||v||_1 after `dense_update`, for schedules that ask.
@@ -239,7 +242,9 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   { fixed.bound() } -> std::same_as<scale_bound>;
 };
 
-/// A rule whose messages are exchanged.
+/// A rule whose messages are exchanged. `previous` is what was agreed in the last exchange; after a
+/// freeze or a resume it is 0 at first, and what was handed over is in the residual. A message may
+/// be made twice in a step: `compressed_update` is the first that may change what it reads.
 template <class R>
 concept ExchangeRule = Rule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
@@ -258,7 +263,8 @@ concept TilewiseRule = ExchangeRule<R> &&
 };
 
 /// A rule that freezes something at the end of the warm-up, hands its momentum over, and fills
-/// `active` with the bits of the elements that take part from then on (all_active_kernel: all).
+/// `active` with the bits of the elements that take part from then on (all_active_kernel: all). A
+/// dense step must come before; a rule without a v need not freeze.
 /// `freeze` allocates before it changes anything: when that fails the next step tries again.
 template <class R>
 concept FreezingRule = ExchangeRule<R> &&
@@ -297,9 +303,12 @@ concept LocalRule = ExchangeRule<R> && R::local_steps &&
   r.dense_step(gradient, at);  // the whole step, where nothing would travel, or it says `dense`
 };
 
-/// A rule that can go on with other ranks: hands over what was agreed, for an exchange that starts,
-/// or, one rank alone, goes back to dense steps; that allocates as `freeze` does. (One with local
-/// steps, after steps of one rank alone: starts from the parameters there are.)
+/// A rule that can go on with other ranks. One rank of the old job is built anew, as
+/// R(options, backend), and read; it moves to the new job. `resume` returns its momentum, on the
+/// flat axis, never empty (zeros where the rule keeps its own), for an exchange that starts. `thaw`
+/// goes back to dense steps: one rank alone exchanges nothing. Both allocate before they change
+/// anything. A rule with local steps has no `thaw`: its `resume`, after steps of one rank alone,
+/// starts from the parameters there are.
 template <class R>
 concept ResumingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_field& previous,
@@ -312,12 +321,17 @@ concept ResumingRule = ExchangeRule<R> &&
 // -- who talks to whom ---------------------------------------------------------------------------
 
 /// An exchange as the step uses it: the ranks agree on a message. Only `allocate` allocates; what a
-/// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says.
+/// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says. What
+/// is agreed, and the mean of what ranks still owe (workers' residuals over W, and servers'), are
+/// the mean of the messages.
 template <class X>
 concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
                             const exchange_args<undo_in_buffer>& t, const active_mask& active,
                             detail::any_archive a) {
   requires Backend<typename X::backend_type>;
+  // true: all that its sender encodes is this rank's own message, so that the end of a step can
+  // make it once more; false where it encodes sums on their way
+  { X::own_messages } -> std::convertible_to<bool>;
   { fixed.travels() } -> std::convertible_to<bool>;  // false: the plan never exchanges
   { fixed.needs_undo() } -> std::convertible_to<bool>;
   { fixed.axis() } -> std::convertible_to<const layout&>;

@@ -127,15 +127,15 @@ class step_in_progress {
       e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
       reduce_over_model(true);
     }
-    if (refreshes() && clips()) average_squares();  // of gradients before they are clipped
-    if (clips() && uses_own_gradient()) clip_own();
+    if (refreshes() && needs_norms()) average_squares();  // of gradients before they are clipped
+    if (needs_norms() && uses_own_gradient()) clip_own();
     if (e.veto) ask_veto();
     if (plan_.exchange) {
       if (!diverged()) exchange();
       reduce_over_model(false);
     }
-    if (refreshes() && !clips()) average_squares();
-    if (plan_.local() && !clips()) require_finite();
+    if (refreshes() && !needs_norms()) average_squares();
+    if (plan_.local() && !needs_norms()) require_finite();
     meter_.communicated();
     if (plan_.average_gradient) dense_update();
     if (plan_.exchange) compressed_update();
@@ -253,7 +253,7 @@ class step_in_progress {
     const double largest = e_->rule.max_grad_norm();
     return largest > 0 || !e_->veto ? largest : static_cast<double>(FLT_MAX);
   }
-  [[nodiscard]] bool clips() const { return largest_norm() > 0; }
+  [[nodiscard]] bool needs_norms() const { return largest_norm() > 0; }
   /// Asks the veto, before anything has changed. A message of the exchange carries the answer;
   /// steps without one gather it. A veto that throws calls the step off, and is told when it is
   /// over.
@@ -297,7 +297,7 @@ class step_in_progress {
   /// just learned them, `norms` become those of the whole.
   void reduce_over_model(bool norms) {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
-                               (clips() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U) |
+                               (needs_norms() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U) |
                                (refreshes() ? 16U : 0U) | (e_->veto ? 32U : 0U);
     e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, largest_norm());
   }
@@ -326,7 +326,7 @@ class step_in_progress {
       E& e = *e_;
       e.squares.all_reduce(e.rule.squares(at(), e.squares.sums()), e.now());
       e.rule.take_mean_squares(e.squares.latest(), e.at_squares(), at(), e.now(), e.squares.sums());
-      if (!clips())
+      if (!needs_norms())
         reduce_over_model(true);  // else when the norm of the own gradient is known, too
     }
   }
@@ -389,7 +389,7 @@ class step_in_progress {
       }
     } else if constexpr (compresses) {
       // to clip, the norm of all gradients must be known
-      const bool may_send = plan_.exchange && !clips();
+      const bool may_send = plan_.exchange && !needs_norms();
       for (; may_send && is_known(e.compressed); sent_early_ = true) {
         e.compressed.send_next(message(), args());
       }
