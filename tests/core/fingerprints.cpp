@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -136,6 +137,17 @@ TEST_CASE("other initial parameters: one bit of one element") {
     training<> data;
     if (odd) data.params[2][4999] = std::nextafter(data.params[2][4999], 2.0F);
     (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10));
+  });
+}
+
+TEST_CASE("a master that nobody has set, and that rounds to its parameter by chance") {
+  check_disagreement("or masters", [](onebit::threads t, bool odd) {
+    std::vector<onebit::bf16> params(64), grads(64);
+    std::vector<float> master(64);
+    if (odd) master[5] = std::bit_cast<float>(7);  // what was in memory
+    std::vector<onebit::param_group<onebit::bf16>> g(1);
+    g[0].tensors.push_back({params, grads, master});
+    (void)onebit::adam(g, t);
   });
 }
 

@@ -85,8 +85,9 @@ struct view_of_elements<T> {
 /// `P` and `G` are float, bf16 or fp16 (element_types.hpp), or both any_element: any of them, in
 /// each tensor another. With 2-byte parameters `master` may hold them in float: steps then act on
 /// it, and `params` receives its rounding. Without it, each step rounds. A master counts while it
-/// rounds to its parameter: where it does not, because nobody has set it, or other weights were
-/// loaded, the next step takes the parameter, and the master becomes what it makes of that.
+/// rounds to its parameter: where it does not, because it is still 0, or other weights were loaded,
+/// the next step takes the parameter, and the master becomes what it makes of that. Memory that
+/// nobody has written can round to a parameter by chance, on one rank: set it to 0.
 /// (Exchanges of 0/1 Adam start from its anchor: weights written between two of them are lost.)
 template <class P = float, class G = P>
 struct tensor {

@@ -108,9 +108,9 @@ struct rank_fingerprint {
                 std::to_string(usual.slot_bytes));
   }
   return both(
-      "other initial parameter values",
-      "its own; start all ranks from the same (seed or broadcast them; to resume, build the "
-      "optimizer first, then restore the parameters, then load)");
+      "other initial parameter values or masters",
+      "its own; start all ranks from the same (seed or broadcast them, with masters of 0; to "
+      "resume, build the optimizer first, then restore the parameters, then load)");
 }
 
 /// Counts the optimizers of this process.
