@@ -151,10 +151,10 @@ build_all() {
     -DONEBIT_INSTALL=OFF -DONEBIT_TESTS_COMPILED=OFF "${cmake_args[@]}" || return
   cmake --build "$build" --parallel "$(nproc)" --target onebit_device_probe test_cuda test_nccl \
     test_nccl_trainings language_model language_model_cuda language_model_cuda_gradient_check \
-    embed_cuda bench_cuda
+    embed_cuda llmc bench_cuda
 }
 run_tests() {
-  local tests='cuda|nccl|nccl_trainings|examples\.language_model_cuda.*|examples\.embed_cuda'
+  local tests='cuda|nccl|nccl_trainings|examples\.language_model_cuda.*|examples\.(embed_cuda|llmc)'
   local log rc=0
   log="$(mktemp)"
   ONEBIT_BUILT=1 ctest --test-dir "$build" --no-tests=error --output-on-failure --timeout "$test_seconds" \
