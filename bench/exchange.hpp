@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Ways to average the gradients of all ranks, each as one rank holds it, and what each must send.
+// Gradients are in host memory; in programs that nvcc compiles, in that of CUDA devices.
 
 #ifndef ONEBIT_BENCH_EXCHANGE_HPP
 #define ONEBIT_BENCH_EXCHANGE_HPP
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <onebit/backend/host.hpp>
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/dense_average.hpp>
@@ -20,25 +20,59 @@
 #include <stdexcept>
 #include <utility>
 #include <vector>
+#ifdef __CUDACC__
+#include <onebit/backend/cuda.cuh>
+#endif
+
+#include "support.hpp"
 
 namespace onebit_bench {
+
+#ifdef __CUDACC__
+using backend = onebit::cuda;
+/// On the communicator's stream.
+inline backend backend_of(const onebit::communicator& comm) {
+  return backend(reinterpret_cast<cudaStream_t>(comm.stream().value()));
+}
+#else
+using backend = onebit::host;
+inline backend backend_of(const onebit::communicator&) { return backend(); }
+#endif
 
 /// The gradients of one rank.
 class rank_memory {
  public:
-  rank_memory(std::size_t elements, const float* random) : source_(random), grads_(elements) {}
+  /// n random ones.
+  rank_memory(backend own, std::size_t n, std::uint64_t seed)
+      : backend_(std::move(own)), grads_(backend_.make_buffer<float>(n)) {
+    std::vector<float> random(n);
+    fill_random(random.data(), n, seed);
+    source_ = onebit::to_buffer(backend_, random);
+  }
   /// An exchange may consume its input; this goes before every one, outside of what is timed.
-  void refill() { std::memcpy(grads_.data(), source_, grads_.size() * sizeof(float)); }
-  [[nodiscard]] std::span<float> grads() { return {grads_.data(), grads_.size()}; }
+  void refill() {
+    const onebit::copy_kernel copy{source_.data(), grads_.data(), size()};
+    backend_.launch(copy.launches(), copy);
+    wait();
+  }
+  /// Until all that was enqueued is done.
+  void wait() const { backend_.wait(); }
+  [[nodiscard]] std::span<float> grads() { return {grads_.data(), size()}; }
+  [[nodiscard]] std::vector<float> on_host() const {
+    std::vector<float> values(size());
+    backend_.copy_out(values.data(), grads_.data(), size());
+    return values;
+  }
   [[nodiscard]] std::size_t size() const { return grads_.size(); }
 
  private:
-  const float* source_;
-  onebit::host_buffer<float> grads_;
+  backend backend_;
+  onebit::buffer_of<backend, float> grads_, source_;
 };
 
+/// Pending ones are told by `fetch`.
 inline void expect_kept(onebit::outcome o) {
-  if (o != onebit::outcome::kept) throw std::runtime_error("an exchange was skipped");
+  if (o == onebit::outcome::skipped) throw std::runtime_error("an exchange was skipped");
 }
 
 /// The compressed mean, as an optimizer's step exchanges it: encode, exchange, decode the mean into
@@ -46,44 +80,57 @@ inline void expect_kept(onebit::outcome o) {
 template <class Collective>
 class compressed_mean {
  public:
-  compressed_mean(onebit::communicator comm, std::size_t n, const Collective& collective = {})
-      : allreduce_(std::move(comm), {n}, collective) {}
+  compressed_mean(const onebit::communicator& comm, std::size_t n, const Collective& c = {})
+      : allreduce_(comm, {n}, c, backend_of(comm)) {}
   void average(std::span<float> grads) { expect_kept(allreduce_.mean(grads)); }
+  void fetch(std::span<float>) { expect_kept(allreduce_.settle()); }
 
  private:
-  onebit::compressed_allreduce<Collective> allreduce_;
+  onebit::compressed_allreduce<Collective, float, backend> allreduce_;
 };
 
 /// The library's exact mean. An optimizer reads it where it arrives, so `average` copies nothing.
 class dense_mean {
  public:
   dense_mean(onebit::communicator comm, std::size_t n, onebit::dense_sum mode)
-      : comm_(std::move(comm)), dense_(mode, comm_, backend_, std::span(&n, 1)) {}
+      : comm_(std::move(comm)),
+        backend_(backend_of(comm_)),
+        dense_(mode, comm_, backend_, std::span(&n, 1)),
+        now_(onebit::to_buffer(backend_, std::vector<onebit::step_scalars>(1))),
+        tensor_(backend_.make_buffer<tensor>(1)) {}
   void average(std::span<float> grads) {
-    if (std::exchange(ran_, true)) {
-      dense_.finish(&now_);
-      ++now_.number;
-    }
-    const onebit::tensor_entry<float, float> tensor{nullptr, grads.data(), 1.0F, 0.0F};
-    dense_.all_reduce(onebit::gradient_message<float, float>{&tensor, &now_}, &now_);
-    expect_kept(
-        onebit::outcome_of(onebit::fetch_scalars(backend_, &now_, comm_.rank(), comm_.size())));
+    if (const tensor t{grads.data(), grads.data()}; std::exchange(at_, t.grads) != t.grads)
+      backend_.copy_in(tensor_.data(), &t, 1);
+    if (calls_ > 0) dense_.finish(now_.data());
+    backend_.launch(1,
+                    onebit::detail::begin_step_kernel{now_.data(), {}, 0, 1, calls_++, 0, false});
+    dense_.all_reduce(onebit::gradient_message<float, float>{tensor_.data(), now_.data()},
+                      now_.data());
+    if constexpr (!backend::deferred) check();
   }
-  /// Copies the mean to `grads`.
-  void fetch(std::span<float> grads) {
-    const onebit::tensor_entry<float, float> tensor{grads.data(), grads.data(), 1.0F, 0.0F};
-    const auto mean = dense_.latest(&now_);
+  /// Copies the mean to the gradients.
+  void fetch(std::span<float>) {
+    check();
+    const auto mean = dense_.latest(now_.data());
     backend_.launch(dense_.axis().tiles().size(),
                     onebit::detail::store_mean_kernel<decltype(mean), float>{
-                        mean, dense_.sender().tiles(), &tensor});
+                        mean, dense_.sender().tiles(), tensor_.data()});
   }
 
  private:
+  using tensor = onebit::tensor_entry<float, float>;
+  void check() {
+    expect_kept(onebit::outcome_of(
+        onebit::fetch_scalars(backend_, now_.data(), comm_.rank(), comm_.size())));
+  }
+
   onebit::communicator comm_;
-  onebit::host backend_;
-  onebit::dense_average<onebit::host> dense_;
-  onebit::step_scalars now_;
-  bool ran_ = false;
+  backend backend_;
+  onebit::dense_average<backend> dense_;
+  onebit::buffer_of<backend, onebit::step_scalars> now_;
+  onebit::buffer_of<backend, tensor> tensor_;
+  const float* at_ = nullptr;
+  std::uint32_t calls_ = 0;
 };
 
 /// The transport's allreduce on the bare gradients, in place: no packing, no check, no division.

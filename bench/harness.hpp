@@ -20,7 +20,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -39,6 +38,9 @@
 #ifdef ONEBIT_BENCH_MPI
 #include <onebit/transport/mpi.hpp>
 #endif
+#ifdef __CUDACC__
+#include "cuda/ranks.cuh"
+#endif
 
 #include "exchange.hpp"
 #include "support.hpp"
@@ -47,10 +49,12 @@ namespace onebit_bench {
 
 // -- contenders
 
-/// One rank's part: `average` is timed and replaces the gradients by their mean over the ranks.
+/// One rank's part: `average` is timed and replaces the gradients by their mean over the ranks. On
+/// a device it may leave that on the stream of the communicator.
 struct exchange {
   std::function<void(std::span<float>)> average;
-  /// Where the mean arrives elsewhere: copies it to the gradients. Not timed.
+  /// After each `average`, not timed: throws where it was skipped; copies a mean that arrived
+  /// elsewhere to the gradients.
   std::function<void(std::span<float>)> fetch{};
 
   template <std::invocable<std::span<float>> F>
@@ -123,7 +127,7 @@ struct measurement {
 /// All ranks wait for each other, and get the largest.
 inline double largest(onebit::communicator& comm, double mine = 0) {
   std::vector<double> all(static_cast<std::size_t>(comm.size()));
-  comm.all_gather(&mine, all.data(), sizeof mine);
+  comm.host_all_gather(&mine, all.data(), sizeof mine);
   return *std::max_element(all.begin(), all.end());
 }
 
@@ -133,15 +137,20 @@ inline measurement measure(const onebit::communicator& world, const contender& c
   const auto own_counts = [&] { return world.split(0, world.rank()); };
   onebit::communicator sync = own_counts();
   const onebit::communicator comm = own_counts();
-  onebit::host_buffer<float> random(n);
-  fill_random(random.data(), n, static_cast<std::uint64_t>(world.rank()) + 1);
-  rank_memory memory(n, random.data());
+  rank_memory memory(backend_of(comm), n, static_cast<std::uint64_t>(world.rank()) + 1);
   const exchange baseline = bare().make(own_counts(), n);
   const exchange own = c.make(comm, n);
   const auto time = [&](const exchange& x) {
     memory.refill();
     largest(sync);
-    return largest(sync, time_of([&] { x.average(memory.grads()); }));
+    const double mine = time_of([&] {
+      x.average(memory.grads());
+      sync.wait();
+      memory.wait();
+    });
+    const double slowest = largest(sync, mine);
+    if (x.fetch) x.fetch(memory.grads());
+    return slowest;
   };
   const auto fail = [&](const std::string& what) {
     throw std::runtime_error(c.name() + " of " + std::to_string(n) + " elements: " + what +
@@ -151,17 +160,17 @@ inline measurement measure(const onebit::communicator& world, const contender& c
   measurement m;
   time(baseline);
   {
-    const std::vector<float> exact(memory.grads().begin(), memory.grads().end());
+    const std::vector<float> exact = memory.on_host();
     time(own);
-    if (own.fetch) own.fetch(memory.grads());
+    const std::vector<float> mean = memory.on_host();
     double product = 0, squares = 0, exact_squares = 0;
     onebit::digest bits;
     for (std::size_t i = 0; i < n; ++i) {
-      const auto x = static_cast<double>(memory.grads()[i]), y = static_cast<double>(exact[i]);
+      const auto x = static_cast<double>(mean[i]), y = static_cast<double>(exact[i]);
       product += x * y;
       squares += x * x;
       exact_squares += y * y;
-      bits.add(memory.grads()[i]);
+      bits.add(mean[i]);
     }
     m.cosine = product / std::sqrt(squares * exact_squares);
     // of a mean 1; what is exact is a sum, as that of bare_allreduce, which does not divide
@@ -172,7 +181,7 @@ inline measurement measure(const onebit::communicator& world, const contender& c
     if (largest(sync, is_mean ? 0 : 1) > 0) fail("what it gives is no mean of the gradients");
     const std::uint64_t own_bits = bits.value();
     std::vector<std::uint64_t> all_bits(static_cast<std::size_t>(sync.size()));
-    sync.all_gather(&own_bits, all_bits.data(), sizeof own_bits);
+    sync.host_all_gather(&own_bits, all_bits.data(), sizeof own_bits);
     for (const std::uint64_t of_rank : all_bits) {
       if (of_rank != all_bits[0]) fail("ranks have different means");
     }
@@ -213,15 +222,18 @@ struct options {
   double link = 0;  ///< bytes per second
 
   void declare(CLI::App& app) {
+    std::set<std::string> transports{"threads"};
 #ifdef ONEBIT_BENCH_MPI
-    const std::set<std::string> transports{"threads", "mpi"};  // the latter under mpirun
-#else
-    const std::set<std::string> transports{"threads"};
+    transports.insert("mpi");  // under mpirun
+#endif
+#ifdef __CUDACC__
+    transports.insert("nccl");
 #endif
     app.add_option("--transport", transport, "between ranks")
         ->check(CLI::IsMember(transports))
         ->capture_default_str();
-    list(app, "--ranks", ranks, "threads; mpirun has its own")->check(CLI::Range(2, 1024));
+    list(app, "--ranks", ranks, "threads; devices, all unless told; mpirun has its own")
+        ->check(CLI::Range(2, 1024));
     list(app, "--collective", collectives, "names; all unless told");
     list(app, "--compressor", compressors, "names; all unless told");
     list(app, "--size", sizes, "elements")->check(CLI::PositiveNumber);
@@ -383,6 +395,15 @@ class comparison {
   std::vector<contender> contenders_;
 };
 
+#ifndef __CUDACC__
+/// Runs f(communicator) on all ranks.
+template <class F>
+void run_ranks(const std::string&, int ranks, const F& f) {
+  onebit::run_threads(
+      ranks, [&](onebit::threads t) { f(onebit::communicator(t)); }, std::chrono::minutes(2));
+}
+#endif
+
 /// Google Benchmark runs and reports; `arguments` are its own.
 inline int run_registered(std::vector<std::string> arguments, bool silent, bool has_link) {
   const auto is = [](const char* prefix) {
@@ -441,11 +462,12 @@ inline int compare(int argc, char** argv,
 #endif
   try {
     comparison of_threads(o, wanted(all(o), o));
+#ifdef __CUDACC__
+    if (!has_device()) return 77;
+    if (o.transport == "nccl" && !find_devices(o.ranks, app.count("--ranks") > 0)) return 77;
+#endif
     for (const int ranks : o.ranks) {
-      of_threads.add(ranks, [ranks](const auto& f) {
-        onebit::run_threads(
-            ranks, [&](onebit::threads t) { f(onebit::communicator(t)); }, std::chrono::minutes(2));
-      });
+      of_threads.add(ranks, [&o, ranks](const auto& f) { run_ranks(o.transport, ranks, f); });
     }
     return run_registered(rest, false, o.link > 0);
   } catch (const std::exception& e) {

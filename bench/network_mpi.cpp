@@ -365,15 +365,14 @@ class benchmark {
  private:
   void run_size(unsigned exponent) {
     const std::size_t n = std::size_t{1} << exponent;
-    onebit::host_buffer<float> random(n);
-    fill_random(random.data(), n, static_cast<std::uint64_t>(rank_) + 1);
+    const auto seed = static_cast<std::uint64_t>(rank_) + 1;
     // Beyond some size the bandwidth decides, the same way for all larger ones.
     const std::size_t tried = std::min(n, std::size_t{1} << 22U);
-    rank_memory small(tried, random.data());
+    rank_memory small(onebit::host(), tried, seed);
     const allreduce_algorithm& other =
         options_.wanted("other_allreduce") ? quickest_other(small, watch_) : others[0];
 
-    rank_memory memory(n, random.data());
+    rank_memory memory(onebit::host(), n, seed);
     auto all = contenders(memory,
                           {connect(ring.number, watch_), connect(other.number, watch_), other.name},
                           options_.ranks_per_node, options_.buckets);

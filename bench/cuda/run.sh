@@ -55,14 +55,21 @@ results="$build/results-cuda"
 rm -rf "$results"
 mkdir -p "$results"
 n_run=0
+size=1048576,16777216,268435456 repetitions=0
+[[ -z "${ONEBIT_BENCH_QUICK:-}" ]] || size=1048576,16777216
+[[ -z "$tiny" ]] || size=16384 repetitions=3
+exchange=(--transport nccl --compressor sign --size "$size" --repetitions "$repetitions"
+  --collective "gather_scatter,all_gather,hierarchical,dense,dense_transport")
 for name in passes steps exchange; do
   program="$build/bench/bench_cuda_$name"
   if [[ ! -x "$program" ]]; then
-    echo "bench_cuda_$name was not built: it needs Google Benchmark, and exchange NCCL as well"
+    echo "bench_cuda_$name was not built: it needs Google Benchmark, and exchange NCCL and CLI11 as well"
     continue
   fi
   status=0
-  "$program" --benchmark_min_time="$seconds" --benchmark_out="$results/$name.json" \
+  own=()
+  [[ "$name" != exchange ]] || own=("${exchange[@]}")
+  "$program" "${own[@]}" --benchmark_min_time="$seconds" --benchmark_out="$results/$name.json" \
     --benchmark_out_format=json "${arguments[@]}" || status=$?
   ((status == 0 || status == 77)) || exit "$status"
   ((status == 77)) || n_run=$((n_run + 1))

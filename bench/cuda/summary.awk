@@ -18,8 +18,8 @@ function flush_one(    parts, key, n) {
     time[key, parts[5]] = v["step_us"]
     ratio[key, parts[5]] = v["adam_ns"] > 0 ? v["ns_per_parameter"] / v["adam_ns"] : 0
   } else if ("speed_up" in v) {
-    exchanges[++n_exchanges] = sprintf("%-9s n:%-10d %8.2f %12.1f %12.1f", parts[3], n, \
-      v["speed_up"], v["exchange_us"], v["allreduce_us"])
+    exchanges[++n_exchanges] = sprintf("%-20s %-7s n:%-10d %8.2f %6.2f..%-6.2f %12.1f", parts[1], \
+      parts[3], n, v["speed_up"], v["speed_up_10"], v["speed_up_90"], v["us_median"])
   } else if (v["error_occurred"] == "true") {
     failed[++n_failed] = name ": " v["error_message"]
   }
@@ -52,7 +52,7 @@ END {
     }
   }
   if (n_exchanges) {
-    print "\nExchanges over NCCL: speed-up over ncclAllReduce of the same floats, microseconds of both"
+    print "\nExchanges over NCCL: the bare allreduce's time over theirs, medians and 10%..90%, microseconds"
     for (i = 1; i <= n_exchanges; ++i) print exchanges[i]
   }
   for (i = 1; i <= n_failed; ++i) print "not measured: " failed[i]

@@ -133,18 +133,24 @@ inline void expect_same(const std::vector<const onebit::cuda_buffer<float>*>& of
   }
 }
 
-/// Runs the benchmarks that `add()` registers.
-template <class F>
-int cuda_main(int argc, char** argv, const F& add) {
+/// Puts the device into what is reported. False, and says so, where there is none.
+inline bool has_device() {
   if (onebit::cuda_device_count() == 0) {
     std::puts("skipped: no CUDA device");
-    return 77;
+    return false;
   }
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, 0), "cudaGetDeviceProperties");
   benchmark::AddCustomContext("device", properties.name);
   benchmark::AddCustomContext("multiprocessors", std::to_string(properties.multiProcessorCount));
   benchmark::AddCustomContext("l2_bytes", std::to_string(properties.l2CacheSize));
+  return true;
+}
+
+/// Runs the benchmarks that `add()` registers.
+template <class F>
+int cuda_main(int argc, char** argv, const F& add) {
+  if (!has_device()) return 77;
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   add();
