@@ -56,8 +56,8 @@ struct l1_scale {
 /// queries, keys and values are rows of one matrix, the first two have gradients a tenth to a
 /// hundredth of the values' while attention has still to be learnt. Directions, m / (sqrt(v) +
 /// eps), are mostly of one size; not where some elements' gradients are noise and others' are not.
-/// So a scale is by default that of a tile, the unit of work: a 128th of the message, and no more
-/// tiles. granularity::layer(), as in DeepSpeed's fp32 mode, is one per tensor.
+/// So a scale is by default one of a block of 4096 elements: a 128th of the message.
+/// granularity::layer(), as in DeepSpeed's fp32 mode, is one per tensor.
 template <class Scale = l2_scale>
 struct sign {
   /// Bytes of one word in a message.

@@ -17,9 +17,10 @@
 /// torch.nn.utils.clip_grad_norm_ would: the factor lies with the step's numbers, and is multiplied
 /// in where the mean is read. Where a rank's own gradient goes into a compressed message, or into a
 /// local step, nobody knows the mean: each rank clips its own, by a norm that is larger by as much
-/// as its gradient was larger than the mean in the steps that averaged. Norms of own gradients cost
-/// a pass over them, 4 bytes per element, in steps that have no average, if there is a largest
-/// norm.
+/// as its gradient was larger than the mean in the steps that averaged. Where ranks' norms differ
+/// for good, and most steps are clipped, that weighs ranks otherwise than a clip of the mean. Norms
+/// of own gradients cost a pass over them, 4 bytes per element, in steps that have no average, if
+/// there is a largest norm.
 namespace onebit::inline v0_2 {
 
 /// n floats that lie `stride` bytes apart.
