@@ -167,7 +167,8 @@ concept SerialKernel = requires {
   requires Kernel::serial;
 };
 
-/// One that says `static constexpr bool one_isa = true`: the host compiles it for one instruction set.
+/// One that says `static constexpr bool one_isa = true`: the host compiles it for one instruction
+/// set.
 template <class Kernel>
 concept OneIsaKernel = requires {
   requires Kernel::one_isa;
