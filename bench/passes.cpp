@@ -144,8 +144,8 @@ class update_pass {
   void run() {
     s_.own.repeat(s_.message(), s_.args(),
                   onebit::detail::adam_update_kernel<view, float, float>{
-                      s_.latest(), s_.own.tiles(), &s_.tensor, &s_.numbers, nullptr,
-                      squares_.data(), &s_.now});
+                      s_.latest(), s_.own.at(&s_.tensor, &s_.numbers, &s_.now, {}), nullptr,
+                      squares_.data()});
   }
   void run_axpy(const host& backend) { axpy(backend, squares_.data(), s_.params.data(), s_.n); }
 

@@ -22,7 +22,7 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
   template <class Field>
   struct update_kernel {
     Field field;  // gradients, of which m is the average; or what m is now
-    at_step at;
+    onebit::step_tables<float, float> at;
     float* m;
     bool gradients;
 

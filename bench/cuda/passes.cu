@@ -195,10 +195,11 @@ class update_pass : public encode_pass {
       : encode_pass(stream, n),
         squares_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 5)) {}
   void run() {
-    s_.own.repeat(message(), args(),
-                  onebit::detail::adam_update_kernel<view, float, float>{
-                      s_.latest(slots_), s_.own.tiles(), tensor_.data(), s_.numbers.data(), nullptr,
-                      squares_.data(), s_.now.data()});
+    s_.own.repeat(
+        message(), args(),
+        onebit::detail::adam_update_kernel<view, float, float>{
+            s_.latest(slots_), s_.own.at(tensor_.data(), s_.numbers.data(), s_.now.data(), {}),
+            nullptr, squares_.data()});
   }
 
  private:

@@ -53,8 +53,8 @@ class compressed_gradients : public onebit::rule_defaults {
   }
   template <class View>
   void dense_update(const View& gradient, const step_context& at) {
-    at.launch(onebit::detail::adam_dense_kernel<View, float, float>{
-        gradient, at.tiles, at.tensors, at.scalars, m_.data(), v_.data(), at.sums, at.now});
+    at.launch(
+        onebit::detail::adam_dense_kernel<View, float, float>{gradient, at, m_.data(), v_.data()});
   }
   template <class View>
   [[nodiscard]] onebit::gradient_message<float, float> message(const View&,

@@ -60,8 +60,9 @@ class sender {
   [[nodiscard]] step_context<B, P, G> at(const tensor_entry<P, G>* tensors,
                                          const tensor_scalars* scalars, const step_scalars* now,
                                          active_mask active) {
-    return {backend_, axis_, tiles_.data(), tensor_tiles_.data(), sums_.data(), tensors,
-            scalars,  now,   active};
+    return {{tiles_.data(), tensor_tiles_.data(), sums_.data(), tensors, scalars, now, active},
+            backend_,
+            axis_};
   }
 
   /// Encodes produce(residual) of one bucket into its slots, one per chunk, and writes their

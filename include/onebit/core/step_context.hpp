@@ -270,12 +270,10 @@ struct initial_momentum {
   const tensor_scalars* scalars = nullptr;  ///< by tensor: the next message takes beta1 of it
 };
 
-/// The trainer's tensors on the flat axis, cut into tiles, with the step in progress: all that a
-/// rule needs to launch its kernels. A view; the pointers are the backend's memory.
-template <class B, class P, class G>
-struct step_context {
-  B& backend;
-  const layout& axis;
+/// The trainer's tensors on the flat axis, cut into tiles, with the step in progress, as kernels
+/// see them. A view; the pointers are the backend's memory.
+template <class P, class G>
+struct step_tables {
   const tile* tiles;
   const tile_range* tensor_tiles;  ///< by tensor
   float* sums;  ///< by tile: v, from `dense_update` to `variance_norm`; else work space
@@ -283,17 +281,24 @@ struct step_context {
   const tensor_scalars* scalars;      ///< of the moments of each
   const step_scalars* now;            ///< learning rate, and whether to skip
   active_mask active;                 ///< which elements take part
+};
+
+/// All that a rule needs to launch its kernels.
+template <class B, class P, class G>
+struct step_context : step_tables<P, G> {
+  B& backend;
+  const layout& axis;
 
   [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
   /// Runs kernel(L{}, i) for each tile i, unless the step was called off.
   template <class Kernel>
   void launch(const Kernel& kernel) const {
-    launch_unless_skipped(backend, now, n_tiles(), kernel);
+    launch_unless_skipped(backend, this->now, n_tiles(), kernel);
   }
   /// The same for i in [0, n).
   template <class Kernel>
   void launch(std::size_t n, const Kernel& kernel) const {
-    launch_unless_skipped(backend, now, n, kernel);
+    launch_unless_skipped(backend, this->now, n, kernel);
   }
 };
 

@@ -140,26 +140,23 @@ template <class View, class P, class G>
 struct second_variance_kernel {
   View latest, previous;
   const float* first_momentum;  ///< of the warm-up: not `previous`, in the first compressed step
-  active_mask active;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  step_tables<P, G> tables;
   const paper_layer* layers;
   flat_field inverses;  ///< 1 / d
-  float *fresh, *sum_m, *sum_u, *largest;
+  float *fresh, *sum_m, *sum_u;
 
   // no tile_at: a device has no registers for several words of so much
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
-    const tile t = tiles[i];
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tile t = tables.tiles[i];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t);
     const auto latest_at = latest.template at<L>(t, i);
     const auto previous_at = previous.template at<L>(t, i);
     const auto inverse_at = inverses.template at<L>(t, i);
     const auto inverse_k = L::set(layers[t.tensor].inverse_k);
-    const tensor_scalars of = scalars[t.tensor];
+    const tensor_scalars of = tables.scalars[t.tensor];
     const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
     const auto decay = L::set(tensor.weight_decay), m_correction = L::set(of.m_correction);
     auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
@@ -173,7 +170,7 @@ struct second_variance_kernel {
       const auto inverse_d = inverse_at(k);
       const auto fresh_d = of.c.template denominator<L>(w, of.v_correction);
       const auto ratio = L::div(L::set(1.0F), L::mul(inverse_d, fresh_d));
-      const auto kept = active.template keep<L>(word, ratio);
+      const auto kept = tables.active.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
       const auto prelim = L::mul(L::mul(m, m_correction), inverse_d);
       const auto u = L::fma(decay, params.load(k), prelim);
@@ -183,7 +180,7 @@ struct second_variance_kernel {
     }
     L::store_scalar(sum_m + i, one::fold(ms));
     L::store_scalar(sum_u + i, one::fold(us));
-    L::store_scalar(largest + i, one::fold_max(most));
+    L::store_scalar(tables.sums + i, one::fold_max(most));
   }
 };
 
@@ -191,20 +188,19 @@ struct second_variance_kernel {
 template <class P, class G>
 struct paper_factor_kernel {
   static constexpr bool serial = true;
-  const tile_range* tensor_tiles;
-  const tensor_entry<P, G>* tensors;
-  const float *sum_m, *sum_u, *largest;
+  step_tables<P, G> tables;
+  const float *sum_m, *sum_u;
   paper_layer* layers;
   lamb_layer* coefficients;
   double least, greatest, threshold;  ///< clips of the factor, and of its change
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    if (tensors[i].rests) return;
-    const tile_range r = tensor_tiles[i];
+    if (tables.tensors[i].rests) return;
+    const tile_range r = tables.tensor_tiles[i];
     const std::size_t n = r.end - r.begin;
-    const bool decays = tensors[i].weight_decay > 0;
-    const float most = L::largest(largest + r.begin, n, 0.0F);
+    const bool decays = tables.tensors[i].weight_decay > 0;
+    const float most = L::largest(tables.sums + r.begin, n, 0.0F);
     double f = most > 0 ? static_cast<double>(most) : 1.0;
     if (decays) {
       const float m = norm_of(L::sum(sum_m + r.begin, n)), u = norm_of(L::sum(sum_u + r.begin, n));
@@ -224,24 +220,21 @@ struct paper_factor_kernel {
 template <class View, class P, class G>
 struct paper_update_kernel {
   View latest;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  step_tables<P, G> tables;
   const lamb_layer* coefficients;
   const paper_layer* layers;
   const float* inverses;  ///< 1 / (sqrt(v) + eps)
-  const step_scalars* now;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t, now);
-    const auto step = L::set(-(tensor.rate(now) * coefficients[t.tensor].coefficient));
+    const parameters_of<L, P> params(tensor, t, tables.now);
+    const auto step = L::set(-(tensor.rate(tables.now) * coefficients[t.tensor].coefficient));
     const auto inverse_k = L::set(layers[t.tensor].inverse_k),
-               correction = L::set(scalars[t.tensor].m_correction),
+               correction = L::set(tables.scalars[t.tensor].m_correction),
                decay = L::set(tensor.weight_decay);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
@@ -440,24 +433,18 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     at.launch(detail::second_variance_kernel<View, P, G>{latest,
                                                          previous,
                                                          first,
-                                                         at.active,
-                                                         at.tiles,
-                                                         at.tensors,
-                                                         at.scalars,
+                                                         at,
                                                          paper_layers_.data(),
                                                          {v_.data()},
                                                          fresh_.data(),
                                                          sums_a_.data(),
-                                                         sums_b_.data(),
-                                                         at.sums});
+                                                         sums_b_.data()});
     at.launch(layers_.size(),
-              detail::paper_factor_kernel<P, G>{at.tensor_tiles, at.tensors, sums_a_.data(),
-                                                sums_b_.data(), at.sums, paper_layers_.data(),
-                                                layers_.data(), options_.factor_min,
-                                                options_.factor_max, options_.factor_threshold});
-    last(at, detail::paper_update_kernel<View, P, G>{latest, at.tiles, at.tensors, at.scalars,
-                                                     layers_.data(), paper_layers_.data(),
-                                                     v_.data(), at.now});
+              detail::paper_factor_kernel<P, G>{
+                  at, sums_a_.data(), sums_b_.data(), paper_layers_.data(), layers_.data(),
+                  options_.factor_min, options_.factor_max, options_.factor_threshold});
+    last(at, detail::paper_update_kernel<View, P, G>{latest, at, layers_.data(),
+                                                     paper_layers_.data(), v_.data()});
   }
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
   /// that reads m.

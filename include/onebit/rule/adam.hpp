@@ -23,24 +23,21 @@ namespace detail {
 template <class View, class P, class G>
 struct adam_dense_kernel {
   View gradient;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
-  float *m, *v, *sums;
-  const step_scalars* now;
+  step_tables<P, G> tables;
+  float *m, *v;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
     const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto gradient_at = gradient.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t, now);
-    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const auto c = scalars[t.tensor].c;
-    const auto correction = L::set(scalars[t.tensor].m_correction);
-    const float v_correction = scalars[t.tensor].v_correction;
+    const parameters_of<L, P> params(tensor, t, tables.now);
+    const auto step = L::set(-tensor.rate(tables.now)), decay = L::set(tensor.weight_decay);
+    const auto c = tables.scalars[t.tensor].c;
+    const auto correction = L::set(tables.scalars[t.tensor].m_correction);
+    const float v_correction = tables.scalars[t.tensor].v_correction;
     auto sum = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
@@ -56,7 +53,7 @@ struct adam_dense_kernel {
       const auto u = L::div(L::mul(m_new, correction), d);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    L::store_scalar(sums + i, one::fold(sum));
+    L::store_scalar(tables.sums + i, one::fold(sum));
   }
 };
 
@@ -66,22 +63,19 @@ struct adam_dense_kernel {
 template <class View, class P, class G>
 struct adam_update_kernel {
   View latest;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  step_tables<P, G> tables;
   const float* inverses;  ///< of what momenta were sent; null: directions were
   float* squares;         ///< or null
-  const step_scalars* now;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t, now);
-    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const auto correction = L::set(scalars[t.tensor].m_correction);
+    const parameters_of<L, P> params(tensor, t, tables.now);
+    const auto step = L::set(-tensor.rate(tables.now)), decay = L::set(tensor.weight_decay);
+    const auto correction = L::set(tables.scalars[t.tensor].m_correction);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
       auto u = L::mul(latest_at(k), correction);
@@ -89,8 +83,8 @@ struct adam_update_kernel {
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
     if (squares == nullptr) return;
-    const gradients_of<L, G> gradient(tensor, t, now);
-    const auto c = scalars[t.tensor].c;
+    const gradients_of<L, G> gradient(tensor, t, tables.now);
+    const auto c = tables.scalars[t.tensor].c;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* const word = squares + (t.word + k) * 32;
       L::store(word, c.template next_variance<L>(L::load(word), gradient.load(k)));
@@ -118,17 +112,15 @@ class adam_rule : public freezing_rule<B, adam_options> {
   /// The dense step: x, m and v from the mean gradient. One pass, 28 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
-    at.launch(detail::adam_dense_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.scalars,
-                                                    m_.data(), v_.data(), at.sums, at.now});
+    at.launch(detail::adam_dense_kernel<View, P, G>{gradient, at, m_.data(), v_.data()});
   }
 
   /// The update from what was agreed anew; `last` runs the kernel of it over all tiles.
   template <class View, class P, class G, class Last = launch_tiles>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Last& last = {}) {
-    last(at, detail::adam_update_kernel<View, P, G>{latest, at.tiles, at.tensors, at.scalars,
-                                                    base::directions() ? nullptr : v_.data(),
-                                                    kept_.squares.data(), at.now});
+    last(at, detail::adam_update_kernel<View, P, G>{
+                 latest, at, base::directions() ? nullptr : v_.data(), kept_.squares.data()});
   }
 };
 

@@ -51,21 +51,19 @@ ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float cor
 template <class View, class P, class G>
 struct lamb_moments_kernel {
   View gradient;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
-  float *m, *v, *sum_v, *sum_x, *sum_u;
+  step_tables<P, G> tables;
+  float *m, *v, *sum_x, *sum_u;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
-    const tile t = tiles[i];
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tile t = tables.tiles[i];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto g_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const float decay = tensor.weight_decay;
-    const tensor_scalars of = scalars[t.tensor];
+    const tensor_scalars of = tables.scalars[t.tensor];
     auto vs = one::set(0.0F), xs = one::set(0.0F), us = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
@@ -82,7 +80,7 @@ struct lamb_moments_kernel {
       add_squares<L>(xs, x);
       add_squares<L>(us, u);
     }
-    L::store_scalar(sum_v + i, one::fold(vs));
+    L::store_scalar(tables.sums + i, one::fold(vs));
     L::store_scalar(sum_x + i, one::fold(xs));
     L::store_scalar(sum_u + i, one::fold(us));
   }
@@ -92,16 +90,15 @@ struct lamb_moments_kernel {
 template <class P, class G>
 struct lamb_coefficient_kernel {
   static constexpr bool serial = true;
-  const tile_range* tensor_tiles;
-  const tensor_entry<P, G>* tensors;
+  step_tables<P, G> tables;
   const float *sum_x, *sum_u;
   lamb_layer* layers;
   double least, most;  ///< clips of the coefficient
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    if (tensors[i].rests) return;
-    const tile_range r = tensor_tiles[i];
+    if (tables.tensors[i].rests) return;
+    const tile_range r = tables.tensor_tiles[i];
     const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin)),
                 u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
     double c = 1;
@@ -112,22 +109,19 @@ struct lamb_coefficient_kernel {
 
 template <class P, class G>
 struct lamb_dense_update_kernel {
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  step_tables<P, G> tables;
   const float *m, *v;
   const lamb_layer* layers;
-  const step_scalars* now;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tiles[i];
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const parameters_of<L, P> params(tensor, t, now);
-    const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
+    const tile t = tables.tiles[i];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
+    const parameters_of<L, P> params(tensor, t, tables.now);
+    const auto step = L::set(-(tensor.rate(tables.now) * layers[t.tensor].coefficient));
     const float decay = tensor.weight_decay;
-    const tensor_scalars of = scalars[t.tensor];
+    const tensor_scalars of = tables.scalars[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);
       const auto m_k = L::load(m + (t.word + k) * 32);
@@ -169,22 +163,19 @@ struct parameter_norm_kernel {
 template <class P, class G>
 struct followed_coefficient_kernel {
   static constexpr bool serial = true;
-  const tile_range* tensor_tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
-  const float* sum_x;
+  step_tables<P, G> tables;
   lamb_layer* layers;
   double least, most;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    if (tensors[i].rests) return;
-    const tile_range r = tensor_tiles[i];
+    if (tables.tensors[i].rests) return;
+    const tile_range r = tables.tensor_tiles[i];
     lamb_layer layer = layers[i];
-    layer.sketch_bias = product(layer.sketch_bias, static_cast<double>(scalars[i].c.beta1));
+    layer.sketch_bias = product(layer.sketch_bias, static_cast<double>(tables.scalars[i].c.beta1));
     if (layer.direction > 0) {
-      const double x = sqrt(L::sum(sum_x + r.begin, r.end - r.begin)),
-                   decay = static_cast<double>(tensors[i].weight_decay) * x,
+      const double x = sqrt(L::sum(tables.sums + r.begin, r.end - r.begin)),
+                   decay = static_cast<double>(tables.tensors[i].weight_decay) * x,
                    m = product(static_cast<double>(layer.direction),
                                static_cast<double>(layer.growth)),
                    u = sqrt(fma(decay, decay, product(m, m)));
@@ -201,25 +192,21 @@ struct followed_coefficient_kernel {
 template <class View, class P, class G>
 struct lamb_update_kernel {
   View latest;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  step_tables<P, G> tables;
   const lamb_layer* layers;
-  active_mask active;
-  const float* inverses;           ///< 1 / (sqrt(v) + eps)
-  float *squares, *sketch, *sums;  ///< the last by tile, of the agreed direction's squares
-  const step_scalars* now;
+  const float* inverses;  ///< 1 / (sqrt(v) + eps)
+  float *squares, *sketch;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
     const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const tensor_scalars of = scalars[t.tensor];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
+    const tensor_scalars of = tables.scalars[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t, now);
-    const auto step = L::set(-(tensor.rate(now) * layers[t.tensor].coefficient));
+    const parameters_of<L, P> params(tensor, t, tables.now);
+    const auto step = L::set(-(tensor.rate(tables.now) * layers[t.tensor].coefficient));
     const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
     auto size = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
@@ -228,8 +215,8 @@ struct lamb_update_kernel {
       add_squares<L>(size, u);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    L::store_scalar(sums + i, one::fold(size));
-    const gradients_of<L, G> gradient(tensor, t, now);
+    L::store_scalar(tables.sums + i, one::fold(size));  // of the agreed direction
+    const gradients_of<L, G> gradient(tensor, t, tables.now);
     // of v as it stands there
     const auto then = static_cast<double>(detail::correction(of.bias.v / of.since));
     const double since = of.since * static_cast<double>(of.c.beta2);
@@ -245,7 +232,8 @@ struct lamb_update_kernel {
       const auto inverse = L::load(inverses + word * 32);
       // v as it would be now, over v as it was; elements without v have no direction
       const auto grown = L::fma(L::mul(L::mul(s, new_part), inverse), inverse, old_part);
-      const auto own = active.template keep<L>(word, L::div(L::mul(g, inverse), L::sqrt(grown)));
+      const auto own =
+          tables.active.template keep<L>(word, L::div(L::mul(g, inverse), L::sqrt(grown)));
       for (unsigned j = 0; j < L::words; ++j) {
         const std::uint32_t signs = sketch_signs(word + j);
         auto& sum = (k + j) % 2 == 0 ? even : odd;
@@ -386,14 +374,12 @@ class lamb_rule : public freezing_rule<B, Options> {
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     prepare_sums(at.n_tiles());
-    at.launch(detail::lamb_moments_kernel<View, P, G>{gradient, at.tiles, at.tensors, at.scalars,
-                                                      m_.data(), v_.data(), at.sums, sums_a_.data(),
-                                                      sums_b_.data()});
+    at.launch(detail::lamb_moments_kernel<View, P, G>{gradient, at, m_.data(), v_.data(),
+                                                      sums_a_.data(), sums_b_.data()});
     at.launch(layers_.size(), detail::lamb_coefficient_kernel<P, G>{
-                                  at.tensor_tiles, at.tensors, sums_a_.data(), sums_b_.data(),
-                                  layers_.data(), options_.min_coeff, options_.max_coeff});
-    at.launch(detail::lamb_dense_update_kernel<P, G>{at.tiles, at.tensors, at.scalars, m_.data(),
-                                                     v_.data(), layers_.data(), at.now});
+                                  at, sums_a_.data(), sums_b_.data(), layers_.data(),
+                                  options_.min_coeff, options_.max_coeff});
+    at.launch(detail::lamb_dense_update_kernel<P, G>{at, m_.data(), v_.data(), layers_.data()});
   }
   /// See following_rule: 64 floats a tile more.
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
@@ -457,11 +443,9 @@ class lamb_rule : public freezing_rule<B, Options> {
                          const Last& last = {}) {
     at.launch(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
-                                  at.tensor_tiles, at.tensors, at.scalars, at.sums, layers_.data(),
-                                  options_.min_coeff, options_.max_coeff});
-    last(at, detail::lamb_update_kernel<View, P, G>{
-                 latest, at.tiles, at.tensors, at.scalars, layers_.data(), at.active, v_.data(),
-                 kept_.squares.data(), sketch_.data(), at.sums, at.now});
+                                  at, layers_.data(), options_.min_coeff, options_.max_coeff});
+    last(at, detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), v_.data(),
+                                                    kept_.squares.data(), sketch_.data()});
     at.launch(layers_.size(),
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }

@@ -135,26 +135,22 @@ struct variance_of_inverse_kernel {
 template <class Field, class P, class G>
 struct zero_one_step_kernel {
   Field gradient;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
-  active_mask active;
+  step_tables<P, G> tables;
   float* m;
   const float* variance;  ///< or its inverse root, where units have it
   direction_units units;
   float* squares;  ///< or null
-  const step_scalars* now;
-  float most;  ///< see adam_options::max_step
+  float most;      ///< see adam_options::max_step
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
-    const parameters_of<L, P> params(tensor, t, now);
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
+    const parameters_of<L, P> params(tensor, t, tables.now);
     const auto gradient_at = gradient.template at<L>(t, i);
-    const auto step = L::set(-tensor.rate(now)), decay = L::set(tensor.weight_decay);
-    const tensor_scalars of = scalars[t.tensor];
+    const auto step = L::set(-tensor.rate(tables.now)), decay = L::set(tensor.weight_decay);
+    const tensor_scalars of = tables.scalars[t.tensor];
     const auto in_units = units.at<L>(t, of);
     const bool frozen = in_units.inverse != nullptr;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
@@ -162,7 +158,7 @@ struct zero_one_step_kernel {
       float* const m_word = m + word * 32;
       const auto g = gradient_at(k), m_old = L::load(m_word);
       const auto v = L::load(variance + word * 32);
-      auto m_new = active.template keep<L>(
+      auto m_new = tables.active.template keep<L>(
           word, of.c.template next_momentum<L>(m_old, bounded_gradient<L>(in_units, k, g)));
       if (!frozen) m_new = L::keep(L::positive(v), m_new);
       const auto m_corrected = L::mul(m_new, L::set(of.m_correction));
@@ -186,26 +182,24 @@ struct zero_one_step_kernel {
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View latest;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
+  step_tables<P, G> tables;
   float *m, *anchor;
   const float* variance;
   bool frozen;              ///< 1 / (sqrt(v) + eps) in place of v: directions are summed
   float* squares;           ///< or null
   const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
-  const step_scalars* now;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tensors[t.tensor];
+    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    const tensor_scalars of = scalars[t.tensor];
+    const tensor_scalars of = tables.scalars[t.tensor];
     if (squares != nullptr) keep_squares<L>(t, tensor, of);
-    const double sum = lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : now->lr);
+    const double sum =
+        lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->lr);
     if (!(sum > 0)) return;
     // the mean of corrected momenta, and m what this step's correction makes it of
     const auto inverse_sum =
@@ -234,7 +228,7 @@ struct zero_one_sync_kernel {
   template <class L>
   ONEBIT_HD void keep_squares(const tile& t, const tensor_entry<P, G>& tensor,
                               const tensor_scalars& of) const {
-    const gradients_of<L, G> gradient(tensor, t, now);
+    const gradients_of<L, G> gradient(tensor, t, tables.now);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* const s = squares + (t.word + k) * 32;
       L::store(s, of.c.template next_variance<L>(L::load(s), gradient.load(k)));
@@ -390,9 +384,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
   template <class View, class P, class G, class Last = launch_tiles>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Last& last = {}) {
-    last(at, detail::zero_one_sync_kernel<View, P, G>{
-                 latest, at.tiles, at.tensors, at.scalars, m_.data(), anchor_.data(), v_.data(),
-                 frozen_, kept_.squares.data(), lr_sum_.data(), at.now});
+    last(at,
+         detail::zero_one_sync_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(), v_.data(),
+                                                  frozen_, kept_.squares.data(), lr_sum_.data()});
     at.launch(lr_sum_.size(), sum_of_rates(at, true));
   }
   void done(const step_plan& plan, float lr) {
@@ -431,9 +425,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
   template <class Field, class P, class G>
   void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
-    at.launch(detail::zero_one_step_kernel<Field, P, G>{
-        gradient, at.tiles, at.tensors, at.scalars, at.active, m_.data(), v_.data(), base::units(),
-        kept_.squares.data(), at.now, most});
+    at.launch(detail::zero_one_step_kernel<Field, P, G>{gradient, at, m_.data(), v_.data(),
+                                                        base::units(), kept_.squares.data(), most});
   }
   buffer_of<B, float> anchor_;
   buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
