@@ -118,16 +118,21 @@ struct cuda_warp {
   ONEBIT_HD static std::uint32_t arrive([[maybe_unused]] std::uint32_t* count) {
     std::uint32_t before = 0;
 #if defined(__CUDA_ARCH__)
-    __syncwarp(all);
-    __threadfence();
-    if (lane() == 0) before = atomicAdd(count, 1U);
+    sync();
+    // What cuda::atomic_ref's fetch_add and store are; <cuda/atomic> would double what a file with
+    // one kernel takes to compile.
+    if (lane() == 0) {
+      asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
+    }
     before = __shfl_sync(all, before, 0);
-    __threadfence();
+    sync();
 #endif
     return before;
   }
-  ONEBIT_HD static void raise(std::uint32_t* flag) {
-    *static_cast<volatile std::uint32_t*>(flag) = 1;  // whoever raises it writes the same
+  ONEBIT_HD static void raise([[maybe_unused]] std::uint32_t* flag) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(flag), "r"(1) : "memory");
+#endif
   }
 
   class transposition {
