@@ -351,9 +351,9 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
     }
   }
   {  // sums, in the order of the format
-    flat floats(199);
-    std::vector<double> doubles(199);
-    std::vector<std::uint32_t> counts(199);
+    flat floats(1199);
+    std::vector<double> doubles(1199);
+    std::vector<std::uint32_t> counts(1199);
     for (std::size_t i = 0; i < floats.size(); ++i) {
       floats[i] = std::ldexp(noise(4, 0, 0, i), static_cast<int>(hashed(4, 1, 0, i) % 80) - 40);
       doubles[i] = std::ldexp(static_cast<double>(noise(4, 2, 0, i)),

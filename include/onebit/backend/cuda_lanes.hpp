@@ -244,16 +244,22 @@ struct warp_lanes {
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
-  /// f(p[l]), f(p[l + 32]), ... in lane l: eight are loaded at a time, as memory is far.
+  /// f(p[l]), f(p[l + 32]), ... in lane l: 128 bytes are loaded at a time, as memory is far, then 8
+  /// values, then one.
   template <class T, class F>
   ONEBIT_HD static void each(const T* p, std::size_t n, const F& f) {
     std::size_t i = Warp::lane();
-    for (; i + 7 * 32 < n; i += 8 * 32) {
-      T x[8];
-      for (std::size_t j = 0; j < 8; ++j) x[j] = p[i + 32 * j];
+    each_of<128 / sizeof(T)>(p, i, n, f);
+    each_of<8>(p, i, n, f);
+    each_of<1>(p, i, n, f);
+  }
+  template <unsigned N, class T, class F>
+  ONEBIT_HD static void each_of(const T* p, std::size_t& i, std::size_t n, const F& f) {
+    for (; i + (N - 1) * 32 < n; i += N * 32) {
+      T x[N];
+      for (unsigned j = 0; j < N; ++j) x[j] = p[i + 32 * j];
       for (const T& one : x) f(one);
     }
-    for (; i < n; i += 32) f(p[i]);
   }
   ONEBIT_HD static std::uint32_t mine(bits b) { return b & Warp::own_bit(); }
   ONEBIT_HD static value minus(value s) { return from_word(to_word(s) ^ 0x80000000U); }
