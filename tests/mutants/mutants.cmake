@@ -152,8 +152,8 @@ mutant("a part of the model does not skip with the others" onebit/step/model_par
   [==[skip |= w.skip;]==]
   [==[skip |= PLANTED ? 0U : w.skip;]==])
 mutant("another learning rate on another rank is not seen" onebit/collective/message_header.hpp
-  [==[if (same_step && same_tag && found.digest == own.digest) continue;]==]
-  [==[if (same_step && same_tag && (PLANTED || found.digest == own.digest)) continue;]==])
+  [==[found.digest != own.digest;]==]
+  [==[(found.digest != own.digest && !PLANTED);]==])
 
 # -- transports: 41 and 42 -----------------------------------------------------------------------
 

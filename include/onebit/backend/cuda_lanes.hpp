@@ -140,6 +140,7 @@ struct warp_lanes {
     if (last) store_scalar(count, std::uint32_t{0});
     return last;
   }
+  ONEBIT_HD static bool any(bool mine) { return Warp::ballot(mine) != 0; }
   ONEBIT_HD static std::uint32_t own_index() { return Warp::lane(); }
   ONEBIT_HD static std::uint32_t n_indices() { return 32; }
 

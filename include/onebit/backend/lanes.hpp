@@ -70,9 +70,10 @@ struct host_lanes {
     return last;
   }
   /// Where each lane may go on its own, in plain code: the first index of this one, and how many
-  /// there are.
+  /// there are; and whether one of them says true.
   ONEBIT_LANES static std::uint32_t own_index() { return 0; }
   ONEBIT_LANES static std::uint32_t n_indices() { return 1; }
+  ONEBIT_LANES static bool any(bool own) { return own; }
 
   /// Sum in the fixed order of the format: lane l of 32 adds p[l], p[l + 32], ... in double, then
   /// the lanes fold 16, 8, 4, 2, 1.

@@ -154,8 +154,8 @@ struct status_kernel {
   ONEBIT_HD void operator()(L, std::size_t) const {
     const slot_status status{(now->number << 1U) | now->nonfinite, format.tag(now, part),
                              now->digest};
-    for (std::uint32_t j = 0; j < n; ++j) {
-      L::store_scalar(detail::status_of(format, slots, j), status);
+    for (auto j = L::own_index(); j < n; j += L::n_indices()) {
+      *detail::status_of(format, slots, j) = status;
     }
     L::store_scalar(&now->nonfinite, std::uint32_t{0});
   }
@@ -181,28 +181,40 @@ struct check_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     std::uint32_t skip = now->skip;
-    for (std::uint32_t r = 0; r < n; ++r) {
-      slot_status* const at = detail::status_of(format, slots, r);
-      const slot_status found = *at;
-      L::store_scalar(at, slot_status{});
-      if ((found.step & 1U) != 0) skip = 1;
-      const slot_status own{now->number & 0x7FFFFFFFU, format.tag(now, part + r / slots_per_bucket),
-                            now->digest};
-      const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
-      if (same_step && same_tag && found.digest == own.digest) continue;
+    bool bad = false;
+    for (auto r = L::own_index(); r < n; r += L::n_indices()) {
+      const slot_status own = expected(r), found = *detail::status_of(format, slots, r);
+      bad =
+          bad || found.step != own.step << 1U || found.tag != own.tag || found.digest != own.digest;
+    }
+    if (L::any(bad)) {
       skip = 1;
-      if (now->mismatched_rank != 0) continue;
-      L::store_scalar(
-          &now->mismatched_rank,
-          first_rank + r / slots_per_rank % n_ranks * rank_stride + r / slots_per_shift + 1);
-      L::store_scalar(&now->mismatched_in, !same_step  ? mismatch::step
-                                           : !same_tag ? mismatch::tag
-                                                       : mismatch::arguments);
-      L::store_scalar(&now->their_value, same_step ? found.tag : found.step >> 1U);
-      L::store_scalar(&now->own_value, same_step ? own.tag : own.step);
+      for (std::uint32_t r = 0; r < n && now->mismatched_rank == 0; ++r) tell_mismatch<L>(r);
     }
     L::store_scalar(&now->skip, skip);
     if (tell && skip != 0) L::store_scalar(&now->nonfinite, std::uint32_t{1});
+    for (auto r = L::own_index(); r < n; r += L::n_indices()) {
+      *detail::status_of(format, slots, r) = {};
+    }
+  }
+
+ private:
+  /// Of a rank that is in the same step, and saw no bad value.
+  [[nodiscard]] ONEBIT_HD slot_status expected(std::uint32_t r) const {
+    return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / slots_per_bucket), now->digest};
+  }
+  template <class L>
+  ONEBIT_HD void tell_mismatch(std::uint32_t r) const {
+    const slot_status own = expected(r), found = *detail::status_of(format, slots, r);
+    const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
+    if (same_step && same_tag && found.digest == own.digest) return;
+    L::store_scalar(&now->mismatched_rank, first_rank + r / slots_per_rank % n_ranks * rank_stride +
+                                               r / slots_per_shift + 1);
+    L::store_scalar(&now->mismatched_in, !same_step  ? mismatch::step
+                                         : !same_tag ? mismatch::tag
+                                                     : mismatch::arguments);
+    L::store_scalar(&now->their_value, same_step ? found.tag : found.step >> 1U);
+    L::store_scalar(&now->own_value, same_step ? own.tag : own.step);
   }
 };
 
