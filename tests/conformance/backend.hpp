@@ -6,9 +6,11 @@
 #ifndef ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 #define ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <onebit/collective/message.hpp>
+#include <onebit/compressor/rounded.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/launch.hpp>
 #include <onebit/core/layout.hpp>
@@ -70,8 +72,9 @@ struct count_raised {
 };
 
 /// What ranks say on average, on the flat axis.
+template <class C>
 struct mean_kernel {
-  onebit::mean_view<onebit::sign<>> mean;
+  onebit::mean_view<C> mean;
   const onebit::tile* tiles;
   float* to;
 
@@ -86,30 +89,30 @@ struct mean_kernel {
   }
 };
 
-/// Any number of ranks, scales of all kinds, tiles of whole words and others: the sum in the order
-/// of ranks.
-template <class B>
-void check_mean(B& backend, int n_ranks) {
+/// Any number of ranks, scales (or floats) of all kinds, tiles of whole words and others: the sum
+/// in the order of ranks.
+template <class C, class B>
+void check_mean(B& backend, const C& codec, int n_ranks) {
+  constexpr bool signs = onebit::detail::SignCompressor<C>;
+  constexpr std::size_t per_word = signs ? 1 : 32;  // floats, or as many bits
   const std::vector<std::size_t> sizes = {4096, 4096 + 384, 1000, 40};
   const onebit::layout axis(sizes, 1, onebit::granularity::layer());
   std::vector<std::uint64_t> offsets;
-  const onebit::slot_format format = onebit::make_slot_format(onebit::sign<>{}, axis, offsets);
+  const onebit::slot_format format = onebit::make_slot_format(codec, axis, offsets);
   const auto n = static_cast<std::size_t>(n_ranks);
-  std::vector<std::uint32_t> words(n * axis.n_words());
-  std::vector<float> scales(n * axis.slot_segments());
+  const auto any = [](std::size_t r, std::uint64_t what, std::size_t i) {
+    return (r + i) % 3 == 0 ? (i % 2 == 0 ? 0.0F : -0.0F) : noise(2, r, what, i);
+  };
+  std::vector<flat> said(n), scales(n);
   std::vector<std::byte> slots(n * format.slot_bytes);
   for (std::size_t r = 0; r < n; ++r) {
+    for (std::size_t w = 0; w < axis.n_words() * per_word; ++w) {
+      said[r].push_back(signs ? noise(2, r, 0, w) : any(r, 0, w));
+    }
+    for (std::size_t s = 0; s < axis.slot_segments(); ++s) scales[r].push_back(any(r, 1, s));
     std::byte* slot = slots.data() + r * format.slot_bytes;
-    for (std::size_t w = 0; w < axis.n_words(); ++w) {
-      const float x = noise(2, r, 0, w);
-      std::memcpy(&words[r * axis.n_words() + w], &x, 4);
-      std::memcpy(slot + 4 * w, &x, 4);
-    }
-    for (std::size_t s = 0; s < axis.slot_segments(); ++s) {
-      const float x = (r + s) % 3 == 0 ? 0.0F : noise(2, r, 1, s);
-      scales[r * axis.slot_segments() + s] = x;
-      std::memcpy(slot + format.scales_at + 4 * s, &x, 4);
-    }
+    std::memcpy(slot, said[r].data(), said[r].size() * sizeof(float));
+    std::memcpy(slot + format.scales_at, scales[r].data(), scales[r].size() * sizeof(float));
   }
   flat expected(axis.n_words() * 32);
   const float inverse = 1.0F / static_cast<float>(n_ranks);
@@ -117,9 +120,13 @@ void check_mean(B& backend, int n_ranks) {
     for (std::size_t i = 0; i < t.n_words() * 32; ++i) {
       float sum = -0.0F;
       for (std::size_t r = 0; r < n; ++r) {
-        const bool positive = (words[r * axis.n_words() + t.word + i / 32] >> i % 32 & 1U) != 0;
-        const float scale = scales[r * axis.slot_segments() + t.segment];
-        sum += positive ? scale : -scale;
+        if (signs) {
+          const auto word = std::bit_cast<std::uint32_t>(said[r][t.word + i / 32]);
+          const float scale = scales[r][t.segment];
+          sum += (word >> i % 32 & 1U) != 0 ? scale : -scale;
+        } else {
+          sum += said[r][t.word * 32 + i];
+        }
       }
       expected[t.word * 32 + i] = sum * inverse;
     }
@@ -129,7 +136,7 @@ void check_mean(B& backend, int n_ranks) {
   auto to = backend.template make_buffer<float>(expected.size());
   backend.launch(
       axis.tiles().size(),
-      mean_kernel{{{}, format, there.data(), n_ranks, inverse, {}}, tiles.data(), to.data()});
+      mean_kernel<C>{{codec, format, there.data(), n_ranks, inverse, {}}, tiles.data(), to.data()});
   const flat found = downloaded(backend, to);
   CHECK(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)) == 0);
 }
@@ -217,7 +224,8 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
 
   for (const int n_ranks : {1, 2, 4, 5, 6, 8, 9, 13, 16, 17, 40}) {
     CAPTURE(n_ranks);
-    backend_suite::check_mean(backend, n_ranks);
+    backend_suite::check_mean(backend, onebit::sign<>{}, n_ranks);
+    backend_suite::check_mean(backend, onebit::rounded{}, n_ranks);
   }
 
   // a launch sees what the one before wrote, and a copy what was launched
