@@ -170,13 +170,15 @@ struct take_status_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    slot_status status = *status_of(format, slots, 0);
-    for (std::uint32_t r = 0; r < n; ++r) {
-      slot_status* const at = status_of(format, slots, r);
-      status.step |= at->step & 1U;
-      L::store_scalar(at, slot_status{});
-    }
+    const slot_status status = *status_of(format, slots, 0);
     L::store_scalar(own, status);
+    bool bad = false;
+    for (auto r = L::own_index(); r < n; r += L::n_indices()) {
+      slot_status* const at = status_of(format, slots, r);
+      bad = bad || (at->step & 1U) != 0;
+      *at = {};
+    }
+    if (L::any(bad)) L::store_scalar(&own->step, status.step | 1U);
   }
 };
 
