@@ -5,6 +5,8 @@
 // a cast, and a resource as CCCL has them under a backend.
 
 #define LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <thrust/device_vector.h>
 
 #include <cuda/memory_resource>
@@ -105,6 +107,30 @@ TEST_CASE("cuda memory: device vectors of Thrust and spans of cuda::std are tens
   CHECK(view.data() == thrust::raw_pointer_cast(constant.data()));
   static_assert(!std::is_constructible_v<onebit::memory_view<float>, const vector&>);
   static_assert(!std::is_constructible_v<onebit::memory_view<float>, vector>);  // it would dangle
+}
+
+TEST_CASE("cuda memory: CUDA's own 16-bit types are bf16 and fp16") {
+  const auto check = [](auto own, auto x) {
+    using T = decltype(own);
+    using X = decltype(x);
+    X params[3] = {}, grads[3] = {};
+    onebit::param_group<T> group;
+    group.tensors.push_back({{params, 3}, {grads, 3}});
+    group.tensors.push_back({std::span<X>(params), {}});
+    for (const auto& t : group.tensors) {
+      CHECK(static_cast<void*>(t.params.data()) == params);
+      CHECK(t.params.size() == 3);
+    }
+    const onebit::memory_view<const T> view(static_cast<const X*>(grads), 2);
+    CHECK(static_cast<const void*>(view.data()) == grads);
+    static_assert(!std::is_constructible_v<onebit::memory_view<T>, const X*, int>);  // is const
+    static_assert(!std::is_constructible_v<onebit::memory_view<float>, X*, int>);
+    params[0] = X(-1.5F);
+    CHECK(onebit::to_float(group.tensors[0].params[0]) == -1.5F);
+  };
+  check(onebit::bf16{}, __nv_bfloat16{});
+  check(onebit::fp16{}, __half{});
+  static_assert(!std::is_constructible_v<onebit::memory_view<onebit::bf16>, __half*, int>);
 }
 
 TEST_CASE("cuda memory: a resource of CCCL under a backend") {

@@ -7,11 +7,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
+#include <type_traits>
 #include <utility>
+
+struct __nv_bfloat16;  // of <cuda_bf16.h>
+struct __half;         // of <cuda_fp16.h>
 
 /// CUDA's memory, streams and graphs, with checked calls. No kernels.
 namespace onebit::inline v0_2 {
+
+template <>
+struct same_memory<__nv_bfloat16> : std::type_identity<bf16> {};
+template <>
+struct same_memory<__half> : std::type_identity<fp16> {};
 
 namespace detail {
 

@@ -244,6 +244,23 @@ concept two_bytes = sizeof(X) == 2 && alignof(X) == 2 && std::is_trivially_copya
 
 }  // namespace detail
 
+/// Another library's 16-bit type: where its specialisation has `type`, bf16 or fp16, tensors of
+/// that take pointers to X, and spans. CUDA's are known to backend/cuda.cuh.
+template <class X>
+struct same_memory {};
+
+namespace detail {
+
+/// X, const or not, is such a type, and a tensor of T takes it.
+template <class X, class T>
+concept has_memory_of = requires {
+  typename same_memory<std::remove_const_t<X>>::type;
+  requires std::is_convertible_v < like_const<typename same_memory<std::remove_const_t<X>>::type, X>
+  *, T* > ;
+};
+
+}  // namespace detail
+
 /// Views a framework's bfloat16 values as ours: the same memory, no copy.
 template <detail::two_bytes X, std::size_t N>
 [[nodiscard]] std::span<detail::like_const<bf16, X>, N> as_bf16(std::span<X, N> values) {

@@ -49,6 +49,13 @@ struct memory_view : std::span<T> {
              !detail::lends_wrapped_pointer<const C, T> && detail::lends_pointer<const C, T> &&
              std::is_trivially_copyable_v<C>)
   constexpr memory_view(const C& view) : std::span<T>(view.data(), view.size()) {}
+  /// @{
+  /// Of another library's elements: see same_memory.
+  template <detail::has_memory_of<T> X>
+  memory_view(X* p, std::size_t n) : std::span<T>(reinterpret_cast<T*>(p), n) {}
+  template <detail::has_memory_of<T> X>
+  memory_view(std::span<X> s) : memory_view(s.data(), s.size()) {}
+  /// @}
   /// Of what owns other elements, as double: says so.
   template <class C>
     requires(std::is_arithmetic_v<std::remove_pointer_t<decltype(std::declval<C&>().data())>> &&
