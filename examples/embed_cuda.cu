@@ -8,6 +8,7 @@
 #include <thrust/device_vector.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <onebit/backend/cuda.cuh>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/nccl.hpp>
@@ -45,7 +46,8 @@ void train(int rank, int size, ncclUniqueId id) {
                                        2.0F * (rank + 1) / (size + 1));
       done = optimizer.step(step < 200 ? 0.1F : 0.01F);  // enqueued: does not wait
     }
-    const bool kept = optimizer.settle() == onebit::outcome::kept;  // waits
+    // waits; unlike cudaStreamSynchronize it throws if a rank is lost
+    const bool kept = optimizer.settle() == onebit::outcome::kept;
     const float x = params.back();
     std::printf("rank %d of %d: %.4f, should be 1; %llu bytes sent in the last step\n", rank, size,
                 x, static_cast<unsigned long long>(done.bytes_sent));
@@ -56,6 +58,8 @@ void train(int rank, int size, ncclUniqueId id) {
 }
 
 int main() {
+  // Ranks are threads: one that loads a kernel late could wait for a collective that waits for it.
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   const int size = onebit::cuda_device_count();
   if (size == 0) {
     std::puts("skipped: no CUDA device");

@@ -278,6 +278,8 @@ std::vector<std::pair<std::uint64_t, std::string>> train_through_failures(
     if (!done) step();
     CHECK(o.settle() == onebit::outcome::kept);
     states.push_back(state());
+    // a rank on which nothing fails replays the same steps
+    states.back().second += " after " + std::to_string(graphs.n_replayed) + " replays";
   }
   CHECK(graphs.n_replayed > 2);
   // recordings failed too, and none allocates
