@@ -242,9 +242,18 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
   return *reinterpret_cast<const T*>(p);
 }
 
+/// Lanes for several words that ask once whether the words are floats, which lie in a row.
+template <class L, class C>
+concept MovesFloats = (L::words > 1) && requires(const C& codec) {
+  codec.sends_floats();
+};
+
 // A word compressor knows lanes for one word.
 template <class L, class C>
 ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
+  if constexpr (MovesFloats<L, C>) {
+    if (codec.sends_floats()) return L::load(reinterpret_cast<const float*>(in));
+  }
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
     word_of<L>(v, j) = codec.template decode<one_word<L>>(in + j * codec.word_bytes, scale);
@@ -264,6 +273,15 @@ ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::
 template <class L, class C, class Sum>
 ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
   using one = one_word<L>;
+  if constexpr (MovesFloats<L, C>) {
+    if (codec.sends_floats()) {
+      L::store(reinterpret_cast<float*>(out), y);
+      for (unsigned j = 0; j < L::words; ++j) {
+        sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
+      }
+      return;
+    }
+  }
   for (unsigned j = 0; j < L::words; ++j) {
     codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j));
     sum = codec.template accumulate<one>(sum, word_of<L>(y, j));

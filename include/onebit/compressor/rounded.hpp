@@ -38,6 +38,8 @@ struct rounded {
   [[nodiscard]] std::string name() const {
     return roots ? "roots" : word_bytes == floats ? "fp32" : word_bytes == halves ? "bf16" : "int8";
   }
+  /// Words are 32 floats: a device moves several at once.
+  [[nodiscard]] ONEBIT_HD bool sends_floats() const { return word_bytes == floats; }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
   ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
   template <class L>
