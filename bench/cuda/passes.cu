@@ -145,9 +145,13 @@ class serve_pass {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
     s_.backend.launch(own.end - own.begin,
                       onebit::encode_kernel<codec, mean, feedback>{
-                          codec{}, average(), feedback{{residual_.data()}, s_.own.format()},
-                          s_.mask(), s_.own.tiles(), own.begin, s_.own.format(), served_.data(),
-                          s_.own.format().chunks_per_bucket, s_.own.sums()});
+                          codec{},
+                          average(),
+                          feedback{{residual_.data()}, s_.own.format()},
+                          s_.mask(),
+                          {s_.own.tiles(), own.begin},
+                          {s_.own.format(), served_.data(), s_.own.format().chunks_per_bucket},
+                          s_.own.sums()});
     const onebit::tile_range segments = s_.own.axis().chunk_segments(0);
     s_.backend.launch(segments.end - segments.begin,
                       onebit::scale_kernel<codec>{codec{},
@@ -179,8 +183,7 @@ class serve_commit_pass : public serve_pass {
                       onebit::server_residual_kernel<mean, view>{average(),
                                                                  s_.latest(served_),
                                                                  s_.mask(),
-                                                                 s_.own.tiles(),
-                                                                 own.begin,
+                                                                 {s_.own.tiles(), own.begin},
                                                                  s_.own.format(),
                                                                  {residual_.data()}});
   }

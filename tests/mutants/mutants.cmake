@@ -40,8 +40,8 @@ mutant("1-bit LAMB's direction does not grow between refreshes" onebit/rule/lamb
   [==[layer.growth = growth > least ? growth : least;]==]
   [==[layer.growth = PLANTED ? 1.0F : growth > least ? growth : least;]==])
 mutant("the paper's 1-bit LAMB's factor looks at the first tile of a layer only" onebit/papers/papers.hpp
-  [==[L::largest(largest + r.begin, n, 0.0F);]==]
-  [==[L::largest(largest + r.begin, PLANTED && n > 0 ? std::size_t{1} : n, 0.0F);]==])
+  [==[L::largest(tables.sums + r.begin, n, 0.0F);]==]
+  [==[L::largest(tables.sums + r.begin, PLANTED && n > 0 ? std::size_t{1} : n, 0.0F);]==])
 mutant("0/1 Adam's weight decay takes this step's rate, not the sum" onebit/rule/zero_one_adam.hpp
   [==[L::set(static_cast<float>(sum) * tensor.weight_decay);]==]
   [==[L::set((PLANTED ? now->lr : static_cast<float>(sum)) * tensor.weight_decay);]==])
@@ -146,8 +146,8 @@ mutant("other initial parameters are not seen" onebit/step/agreement.hpp
   [==[a.sizes_digest == b.sizes_digest && a.parameter_digest == b.parameter_digest &&]==]
   [==[a.sizes_digest == b.sizes_digest && (PLANTED || a.parameter_digest == b.parameter_digest) &&]==])
 mutant("the rank before the one that is out of step is named" onebit/collective/message_header.hpp
-  [==[r / slots_per_shift + 1);]==]
-  [==[r / slots_per_shift + (PLANTED ? 0U : 1U));]==])
+  [==[slot / slots_per_shift;]==]
+  [==[slot / slots_per_shift - (PLANTED ? 1U : 0U);]==])
 mutant("a part of the model does not skip with the others" onebit/step/model_parallel.hpp
   [==[skip |= w.skip;]==]
   [==[skip |= PLANTED ? 0U : w.skip;]==])

@@ -205,20 +205,19 @@ template <class C>
   return policy;
 }
 
-/// part += weight * field, on the flat axis; index i is the i-th tile from `first_tile` on.
+/// part += weight * field, on the flat axis; index i is the i-th of `tiles`.
 template <class Field>
 struct add_field_kernel {
   static constexpr bool one_isa = true;
   Field field;
-  const tile* tiles;
-  std::size_t first_tile;
+  tiles_from tiles;
   compensated_words part;
   float weight;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[first_tile + i];
-    const auto value = field.template at<L>(t, first_tile + i);
+    const tile& t = tiles[i];
+    const auto value = field.template at<L>(t, tiles.first + i);
     const auto place = part.at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       place.store(k, L::fma(value(k), L::set(weight), place.load(k)));
@@ -251,8 +250,9 @@ template <class E>
   if (!x.started()) return;
   const auto add = [&](auto& s, tile_range tiles, const auto& field, float weight) {
     using field_type = std::remove_cvref_t<decltype(field)>;
-    s.backend().launch(tiles.end - tiles.begin,
-                       add_field_kernel<field_type>{field, s.tiles(), tiles.begin, {flat}, weight});
+    s.backend().launch(
+        tiles.end - tiles.begin,
+        add_field_kernel<field_type>{field, {s.tiles(), tiles.begin}, {flat}, weight});
   };
   x.visit_residuals(
       [&](auto& s, tile_range tiles, bool every_rank) {
@@ -278,7 +278,7 @@ template <class E>
   if (old.rule.squares() == nullptr) return;
   auto& s = old.average.sender();
   const add_field_kernel<flat_field> add{
-      {old.rule.squares()}, s.tiles(), 0, {flat}, 1.0F / static_cast<float>(n_ranks)};
+      {old.rule.squares()}, {s.tiles()}, {flat}, 1.0F / static_cast<float>(n_ranks)};
   s.backend().launch(s.axis().tiles().size(), add);
 }
 /// Adds to what this rank carries.
@@ -289,7 +289,7 @@ template <class E>
     const tile_range own = e.compressed.compensated_tiles();
     s.backend().launch(
         own.end - own.begin,
-        add_field_kernel<flat_field>{{residuals}, s.tiles(), own.begin, s.compensated(), 1.0F});
+        add_field_kernel<flat_field>{{residuals}, {s.tiles(), own.begin}, s.compensated(), 1.0F});
   }
 }
 

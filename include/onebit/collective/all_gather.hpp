@@ -102,7 +102,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
     gather_(own_.data(), gathered_.next(), slot_bytes());
     const auto w = static_cast<std::uint32_t>(comm_.size());
     B& backend = sender_.backend();
-    sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .n_ranks = w, .part = 0});
+    sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .part = 0, .ranks = {w}});
     // Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
     if constexpr (sender_type::scaled) {
       backend.launch(axis().slot_segments(),

@@ -109,15 +109,14 @@ template <class To>
 struct take_mean_kernel {
   gathered_view<rounded> came;
   To to;
-  const tile* tiles;
-  std::size_t first_tile;
+  tiles_from tiles;
   float* squares;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
-    const auto mean = came.template at<L>(t, first_tile + i);
+    const auto mean = came.template at<L>(t, tiles.first + i);
     float* const out = to.tensors[t.tensor].grads + t.offset;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words)
       store_elements<L>(out, k, t.n, mean(k));
@@ -301,7 +300,7 @@ class dense_average {
           // in a step that is called off already the gradients stay what they are
           launch_unless_skipped(
               s.backend(), now, part.end - part.begin,
-              detail::take_mean_kernel<To>{mean, to, s.tiles(), part.begin, squares_.data()});
+              detail::take_mean_kernel<To>{mean, to, {s.tiles(), part.begin}, squares_.data()});
         });
       }
     }
@@ -333,8 +332,8 @@ class dense_average {
                                        .slots = reinterpret_cast<std::byte*>(all),
                                        .format = of_statuses,
                                        .n = w,
-                                       .n_ranks = w,
-                                       .part = 0});
+                                       .part = 0,
+                                       .ranks = {w}});
     s.backend().launch(axis().tiles().size(),
                        detail::mean_in_place_kernel{s.codec(), s.tiles(), f, slots, s.sums(),
                                                     1.0F / static_cast<float>(w), t.now});

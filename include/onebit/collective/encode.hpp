@@ -161,6 +161,17 @@ struct worker_feedback {
 
 // The passes of an exchange over the flat axis: by tile.
 
+/// Where a tile's code goes.
+struct code_slots {
+  slot_format format;
+  std::byte* slots;
+  std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
+
+  [[nodiscard]] ONEBIT_HD std::byte* of(const tile& t, std::size_t index) const {
+    return slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
+  }
+};
+
 /// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
 /// worker's value (by a tile compressor, the new residual) into the compensated buffer.
 template <class C, class Produce, class Feedback>
@@ -169,26 +180,22 @@ struct encode_kernel {
   Produce produce;
   Feedback feedback;
   active_mask active;
-  const tile* tiles;
-  std::size_t first_tile;
-  slot_format format;
-  std::byte* slots;
-  std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
-  float* sums;                    ///< by tile
+  tiles_from tiles;
+  code_slots to;
+  float* sums;  ///< by tile
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
       requires(WordCompressor<C> && !SingleWordField<Produce>) {
-    return tiles[first_tile + i];
+    return tiles[i];
   }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
-    const std::size_t index = first_tile + i;
-    const tile t = tiles[index];
+    const std::size_t index = tiles.first + i;
+    const tile t = tiles[i];
     const auto message = produce.template at<L>(t, index);
     const auto state = feedback.template at<L>(t, index);
-    std::byte* out =
-        slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
+    std::byte* out = to.of(t, index);
     const std::uint32_t n_words = t.n_words();
     auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
@@ -273,17 +280,16 @@ struct accumulate_kernel {
   residual_field<C> residual;
   Produce produce;
   active_mask active;
-  const tile* tiles;
-  std::size_t first_tile;
+  tiles_from tiles;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
       requires(!SingleWordField<Produce>) {
-    return tiles[first_tile + i];
+    return tiles[i];
   }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const std::size_t index = first_tile + i;
-    const tile t = tiles[index];
+    const std::size_t index = tiles.first + i;
+    const tile t = tiles[i];
     const auto message = produce.template at<L>(t, index);
     const auto old = residual.template at<L>(t, index);
     const auto place = residual.compensated.template at<L>(t);
@@ -300,16 +306,15 @@ struct server_residual_kernel {
   Produce produce;
   View latest;
   active_mask active;
-  const tile* tiles;
-  std::size_t first_tile;
+  tiles_from tiles;
   slot_format format;
   compensated_words residual;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const std::size_t index = first_tile + i;
-    const tile t = tiles[index];
+    const std::size_t index = tiles.first + i;
+    const tile t = tiles[i];
     const auto message = produce.template at<L>(t, index);
     const auto value = latest.template at<L>(t, index);
     const auto e = residual.from<L>(format.server_word(t));
@@ -372,14 +377,13 @@ struct scale_in_place_kernel {
 struct rescale_residual_kernel {
   static constexpr bool one_isa = true;
   const float* factors;  ///< on the flat axis
-  const tile* tiles;
-  std::size_t first_tile;
+  tiles_from tiles;
   slot_format format;
   compensated_words residual;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[first_tile + i];
+    const tile& t = tiles[i];
     const auto e = residual.from<L>(format.server_word(t));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       e.store(k, L::mul(e.load(k), L::load(factors + (t.word + k) * 32)));

@@ -266,9 +266,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     return {.now = now,
             .slots = slots,
             .n = static_cast<std::uint32_t>(n) * w,
-            .n_ranks = w,
             .part = part,
-            .slots_per_bucket = w};
+            .ranks = {.n = w, .slots_per_bucket = w}};
   }
   /// The chunk that this rank serves in bucket b.
   [[nodiscard]] int own_chunk(int b) const { return b * comm_.size() + comm_.rank(); }

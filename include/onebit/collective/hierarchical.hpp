@@ -136,11 +136,9 @@ class hierarchical_exchange {
     sender_.check({.now = t.now,
                    .slots = held_.received.data(),
                    .n = n,
-                   .n_ranks = n,
                    .part = me,
-                   .first_rank = me,
-                   .rank_stride = l,
-                   .tell = true});
+                   .tell = true,
+                   .ranks = {.n = n, .first = me, .stride = l}});
     server_.average_chunk(sender_, mean(), own_chunk(), t, held_.from_server.data(),
                           [&](const auto& scales) {
                             sender_.then_write_status(
@@ -152,11 +150,8 @@ class hierarchical_exchange {
     sender_.check({.now = t.now,
                    .slots = held_.gathered.next(),
                    .n = l * n,
-                   .n_ranks = n,
                    .part = message_tag::from_server,
-                   .rank_stride = l,
-                   .slots_per_shift = n,
-                   .slots_per_bucket = n});
+                   .ranks = {.n = n, .stride = l, .slots_per_shift = n, .slots_per_bucket = n}});
   }
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
@@ -243,11 +238,9 @@ class hierarchical_exchange {
     exact_.check({.now = t.now,
                   .slots = held_.exact_received.data(),
                   .n = l * n,
-                  .n_ranks = l,
                   .part = me,
-                  .slots_per_rank = n,
-                  .first_rank = node * l,
-                  .tell = true});
+                  .tell = true,
+                  .ranks = {.n = l, .slots_each = n, .first = node * l}});
     return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
   [[nodiscard]] byte_buffer make(std::size_t n) {

@@ -161,22 +161,30 @@ struct status_kernel {
   }
 };
 
-/// Reads the status of n slots: all ranks read the same, so all decide alike. The slots are those
-/// of `n_ranks` ranks over and over, `slots_per_rank` at a time; the ranks' numbers rise by
-/// `rank_stride`, and by 1, as the bucket does, after `slots_per_shift` slots. What was read is
+/// Which ranks sent the slots that come: n ranks over and over, `slots_each` at a time; their
+/// numbers rise by `stride`, and by 1, as the bucket does, after `slots_per_shift` slots.
+struct slot_senders {
+  std::uint32_t n;
+  std::uint32_t slots_each = 1, first = 0, stride = 1;
+  std::uint32_t slots_per_shift = 0xFFFFFFFFU, slots_per_bucket = 0xFFFFFFFFU;
+
+  [[nodiscard]] ONEBIT_HD std::uint32_t rank(std::uint32_t slot) const {
+    return first + slot / slots_each % n * stride + slot / slots_per_shift;
+  }
+};
+
+/// Reads the status of n slots: all ranks read the same, so all decide alike. What was read is
 /// wiped out: slots last, and are part of checkpoints.
 struct check_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   std::byte* slots;
   slot_format format{};  ///< of the sender that reads them
-  std::uint32_t n, n_ranks;
+  std::uint32_t n;
   std::uint32_t part;  ///< of the place of the first
-  std::uint32_t slots_per_rank = 1, first_rank = 0, rank_stride = 1;
-  bool tell = false;  ///< goes into the next status too: on all levels of a hierarchy but the
-                      ///< last, or other nodes do not hear of it
-  std::uint32_t slots_per_shift = 0xFFFFFFFFU;
-  std::uint32_t slots_per_bucket = 0xFFFFFFFFU;
+  bool tell = false;   ///< goes into the next status too: on all levels of a hierarchy but the
+                       ///< last, or other nodes do not hear of it
+  slot_senders ranks;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -201,15 +209,15 @@ struct check_kernel {
  private:
   /// Of a rank that is in the same step, and saw no bad value.
   [[nodiscard]] ONEBIT_HD slot_status expected(std::uint32_t r) const {
-    return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / slots_per_bucket), now->digest};
+    return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / ranks.slots_per_bucket),
+            now->digest};
   }
   template <class L>
   ONEBIT_HD void tell_mismatch(std::uint32_t r) const {
     const slot_status own = expected(r), found = *detail::status_of(format, slots, r);
     const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
     if (same_step && same_tag && found.digest == own.digest) return;
-    L::store_scalar(&now->mismatched_rank, first_rank + r / slots_per_rank % n_ranks * rank_stride +
-                                               r / slots_per_shift + 1);
+    L::store_scalar(&now->mismatched_rank, ranks.rank(r) + 1);
     L::store_scalar(&now->mismatched_in, !same_step  ? mismatch::step
                                          : !same_tag ? mismatch::tag
                                                      : mismatch::arguments);

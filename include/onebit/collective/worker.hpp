@@ -237,7 +237,7 @@ class sender {
   [[nodiscard]] calls<accumulate_kernel<C, Produce>> accumulation(const Produce& produce,
                                                                   const exchange_args<Undo>& t,
                                                                   tile_range tiles) {
-    return {{residual(), produce, t.active, tiles_.data(), tiles.begin},
+    return {{residual(), produce, t.active, {tiles_.data(), tiles.begin}},
             std::size_t{tiles.end - tiles.begin}};
   }
   template <class Produce, class Undo>
@@ -260,10 +260,14 @@ class sender {
   template <class Produce, class Feedback, class Undo>
   [[gnu::cold]] void run_encode(const Produce& produce, const Feedback& feedback,
                                 const exchange_args<Undo>& t, std::byte* slots, tile_range part) {
-    launch_unless_skipped(
-        backend_, t.now, part.end - part.begin,
-        encode_kernel<C, Produce, Feedback>{codec_, produce, feedback, t.active, tiles_.data(),
-                                            part.begin, format_, slots, 1, sums_.data()});
+    launch_unless_skipped(backend_, t.now, part.end - part.begin,
+                          encode_kernel<C, Produce, Feedback>{codec_,
+                                                              produce,
+                                                              feedback,
+                                                              t.active,
+                                                              {tiles_.data(), part.begin},
+                                                              {format_, slots, 1},
+                                                              sums_.data()});
   }
 
   C codec_;
@@ -371,7 +375,7 @@ class server {
     using kernel = server_residual_kernel<Mean, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
     return calls{detail::unless_skipped<kernel>{
-                     {mean, latest, t.active, s.tiles(), own.begin, mean.format, words()}, t.now},
+                     {mean, latest, t.active, {s.tiles(), own.begin}, mean.format, words()}, t.now},
                  std::size_t{own.end - own.begin}};
   }
 
@@ -383,7 +387,7 @@ class server {
       const tile_range own = s.axis().chunk_tiles(chunk);
       launch_unless_skipped(
           s.backend(), t.now, own.end - own.begin,
-          rescale_residual_kernel{factors, s.tiles(), own.begin, format, words()});
+          rescale_residual_kernel{factors, {s.tiles(), own.begin}, format, words()});
     }
   }
   /// By element, chunk after chunk.
@@ -401,10 +405,14 @@ class server {
   template <class Mean, class Feedback>
   [[gnu::cold]] static void encode(sender<C, B>& s, const Mean& mean, const Feedback& feedback,
                                    tile_range own, active_mask active, std::byte* slots) {
-    s.backend().launch(own.end - own.begin,
-                       encode_kernel<C, Mean, Feedback>{s.codec(), mean, feedback, active,
-                                                        s.tiles(), own.begin, mean.format, slots,
-                                                        mean.format.chunks_per_bucket, s.sums()});
+    s.backend().launch(own.end - own.begin, encode_kernel<C, Mean, Feedback>{
+                                                s.codec(),
+                                                mean,
+                                                feedback,
+                                                active,
+                                                {s.tiles(), own.begin},
+                                                {mean.format, slots, mean.format.chunks_per_bucket},
+                                                s.sums()});
   }
 
   residual_buffer residual_;

@@ -72,6 +72,13 @@ struct tile_range {
   std::uint32_t end = 0;
 };
 
+/// The tiles of a launch that begins at one of them.
+struct tiles_from {
+  const tile* tiles;
+  std::size_t first = 0;
+  [[nodiscard]] ONEBIT_HD const tile& operator[](std::size_t i) const { return tiles[first + i]; }
+};
+
 /// Tiles of one chunk that share a scale in the server phase, and a part of worker group `group`.
 struct segment {
   tile_range tiles;

@@ -142,15 +142,15 @@ template <class View>
 struct take_sums_kernel {
   static constexpr bool one_isa = true;
   View mean;
-  const tile* tiles;
-  std::size_t first_tile, n_words;
+  tiles_from tiles;
+  std::size_t n_words;
   float* sums;
   step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[first_tile + i];
-    const auto value = mean.template at<L>(t, first_tile + i);
+    const tile& t = tiles[i];
+    const auto value = mean.template at<L>(t, tiles.first + i);
     auto beyond = L::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* const place = sums + (t.word - n_words + k) * 32;
@@ -390,8 +390,8 @@ class following_rule : public moments_rule<B, Options> {
     float* const sketch = beside(sums);
     const float* const each = sketch + detail::sketch_floats * at.n_tiles();
     const std::size_t end = its.axis.tensor_tiles().back().begin;
-    its.launch(its.n_tiles() - end,
-               detail::take_sums_kernel<SquaresView>{mean, its.tiles, end, n_words(), sketch, now});
+    its.launch(its.n_tiles() - end, detail::take_sums_kernel<SquaresView>{
+                                        mean, {its.tiles, end}, n_words(), sketch, now});
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),

@@ -71,16 +71,15 @@ struct part_message {
 template <class Field, class T>
 struct store_part_kernel {
   Field field;
-  const tile* tiles;
-  std::size_t first_tile;
+  tiles_from tiles;
   T* to;
   std::size_t first;
 
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[first_tile + i]; }
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
-    const auto value = field.template at<L>(t, first_tile + i);
+    const auto value = field.template at<L>(t, tiles.first + i);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       auto v = value(k);
       if constexpr (std::is_same_v<T, fp16>) v = L::bound(v, 65504);
@@ -201,8 +200,11 @@ struct sharded_half {
   /// What came, when all that is read of the message has been read.
   template <class Message, class Args>
   auto exchanged(const Message& own_message, const Args& args) {
-    const check_kernel check{now.data(), received.data(), {},
-                             card.size,  card.size,       Gathers ? message_tag::from_server : 0};
+    const check_kernel check{.now = now.data(),
+                             .slots = received.data(),
+                             .n = card.size,
+                             .part = Gathers ? message_tag::from_server : 0,
+                             .ranks = {card.size}};
     if constexpr (Gathers) {
       const auto status = worker.write_status(to_send.data(), 1, check.part, now.data());
       const auto end = [&](const auto& scales) { worker.then_write_status(scales, status); };
@@ -230,8 +232,8 @@ struct sharded_half {
     const layout& axis = worker.axis();
     const tile_range part = Gathers ? axis.all_tiles() : axis.chunk_tiles(comm.rank());
     launch_unless_skipped(worker.backend(), now.data(), part.end - part.begin,
-                          store_part_kernel<Field, T>{field, worker.tiles(), part.begin, to,
-                                                      Gathers ? 0 : own().first});
+                          store_part_kernel<Field, T>{
+                              field, {worker.tiles(), part.begin}, to, Gathers ? 0 : own().first});
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
