@@ -25,7 +25,7 @@ struct lamb_layer {
   double sketch_bias = 1;  ///< 1 minus what the weights in the direction's sketch sum up to
   float coefficient = 1;   ///< of the step in progress
   float direction = 0;     ///< ||m / (sqrt(v) + eps)||, as the last refresh found it; 0: not yet
-  float ratio = 0;         ///< the part of all squares that was left in the mean gradient then
+  float ratio = 0;         ///< then, the part of own squares in the sketch's denominator
   float size = 0;          ///< of the agreed direction, in the first step after that; 0: not yet
   float growth = 1;        ///< what the direction is multiplied by, since it has grown
   float unused = 0;        ///< no padding: the bytes are part of checkpoints
@@ -187,8 +187,8 @@ struct followed_coefficient_kernel {
 
 /// x from the agreed direction and the layer's coefficient; and what this rank keeps: squares of
 /// its own gradient, and the sketch of that gradient over its denominator. The denominator has the
-/// squares since the last refresh in it, times the ratio of all elements: else an element whose
-/// gradients have just grown would be most of the norm. 24 bytes per element and a bit.
+/// squares since the last refresh in it, times `ratio`: else an element whose gradients have just
+/// grown would be most of the norm. 24 bytes per element and a bit.
 template <class View, class P, class G>
 struct lamb_update_kernel {
   View latest;
@@ -277,18 +277,22 @@ struct direction_growth_kernel {
 };
 
 /// The layer's direction from the squares of the sketch, without the bias that the sketch had
-/// before this step.
+/// before this step. `ratio`, for the sketch that comes: own squares are the mean's where all ranks
+/// have a gradient of an element, and W times those where one rank alone has one, as in rare rows.
+/// So they count over the root of W, in the middle: else rare rows are missing in the norm, and
+/// steps are up to the root of W too long.
 struct sketched_direction_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
   const tensor_scalars* scalars;
   const float *sums, *ratio;
+  float root_of_ranks;
   lamb_layer* layers;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile_range r = tensor_tiles[i];
-    L::store_scalar(&layers[i].ratio, *ratio);
+    L::store_scalar(&layers[i].ratio, *ratio / root_of_ranks);
     L::store_scalar(&layers[i].size, 0.0F);
     L::store_scalar(&layers[i].growth, 1.0F);
     const auto beta1 = static_cast<double>(scalars[i].c.beta1);
@@ -420,8 +424,9 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(
         detail::sketch_squares_kernel{mean_sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(layers_.size(),
-              detail::sketched_direction_kernel{at.tensor_tiles, at.scalars, at.sums,
-                                                base::ratio(sums), layers_.data()});
+              detail::sketched_direction_kernel{
+                  at.tensor_tiles, at.scalars, at.sums, base::ratio(sums),
+                  std::sqrt(static_cast<float>(its.axis.n_chunks())), layers_.data()});
   }
   /// Memory for what is kept: zeros.
   struct kept_squares : base::kept_squares {
