@@ -290,7 +290,7 @@ TEST_CASE("compressed_allreduce: what does not fit is said, with its numbers") {
   };
   onebit::run_threads(2, [&](onebit::threads t) {
     says(message_of([&] { onebit::compressed_allreduce x(t, {t.rank() == 0 ? 10U : 11U}); }),
-         "rank 1 has 11 parameters, rank 0 has 10");
+         "elements of tensor 0: 11 on rank 1, 10 on rank 0");
     onebit::compressed_allreduce a(t, {10}), b(t, {10});
     std::vector<float> data(10, 1.0F), few(9);
     says(message_of([&] { a.mean(few); }), "tensor 0 has 9 elements, built for 10");

@@ -506,5 +506,7 @@ TEST_CASE("of two descriptions only what differs is told") {
   CHECK(differing(a + ", more") == pair("nothing more", "more"));
   CHECK(differing(with(", [1 tensors, lr_factor 1, eps 2]", "")) ==
         pair("1 tensors in group 1", "sums by the transport"));
+  CHECK(differing(with("eps 2]", "eps 2, rests]")) ==
+        pair("nothing more in group 1", "rests in group 1"));
   CHECK(differing_item("", "b") == "nothing more");
 }

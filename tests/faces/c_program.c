@@ -91,7 +91,7 @@ static int alone(void) {
   EXPECT(onebit_create("adam", options, 2, t, 2, two_groups, 2, comm, &o) == ONEBIT_OK);
   onebit_comm_destroy(comm);
   EXPECT(onebit_lr(o) == 0.25F && onebit_steps(o) == 0 && onebit_state_bytes(o) >= 8 * n);
-  EXPECT(strstr(onebit_description(o), "adam beta1 0.8") == onebit_description(o));
+  EXPECT(strstr(onebit_description(o), "adam, beta1 0.8") == onebit_description(o));
   differentiate(&m, 0, 0);
   EXPECT(onebit_begin(o, 0.1F, 1) == ONEBIT_OK);
   FAILS(onebit_begin(o, 0.1F, 1), ONEBIT_INVALID_INPUT, "begin() twice");

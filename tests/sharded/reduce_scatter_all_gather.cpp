@@ -483,15 +483,15 @@ TEST_CASE("sharded: what does not fit is said, with its numbers") {
     const auto mismatch = [](const auto& f) { return thrown<onebit::rank_mismatch>(f); };
     const auto invalid = [](const auto& f) { return thrown<onebit::invalid_input>(f); };
     CHECK(mismatch([&] { onebit::compressed_reduce_scatter x(t, rank == 0 ? 10U : 11U); }) ==
-          contains{"rank 1 has 11 parameters, rank 0 has 10"});
+          contains{"elements of tensor 0: 11 on rank 1, 10 on rank 0"});
     CHECK(mismatch([&] {
             onebit::compressed_all_gather x(
                 t, 100, rank == 0 ? onebit::rounded::to_bf16() : onebit::rounded::to_int8());
-          }) == contains{"rank 1 has compressed_all_gather by int8, rank 0 has"});
+          }) == contains{"rank 1 has int8, rank 0 has bf16"});
     CHECK(mismatch([&] {
             if (rank == 0) onebit::compressed_all_gather x(t, 100);
             if (rank == 1) onebit::compressed_reduce_scatter x(t, 100);
-          }) == contains{"rank 1 has compressed_reduce_scatter by"});
+          }) == contains{"rank 1 has compressed_reduce_scatter, rank 0 has"});
     CHECK(invalid([&] { onebit::compressed_all_gather x(t, static_cast<std::size_t>(-10)); }) ==
           contains{"18446744073709551606 elements"});
 

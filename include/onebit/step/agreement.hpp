@@ -65,27 +65,36 @@ struct rank_fingerprint {
   return card;
 }
 
-/// The first item of a description (items are joined by ", ") that another one has not in its
-/// place, and, where it is of a group, of which.
-[[nodiscard, gnu::cold]] inline std::string differing_item(std::string_view own,
-                                                           std::string_view other) {
-  const auto first_of = [](std::string_view& list) {
-    const std::string_view item = list.substr(0, list.find(", "));
-    list.remove_prefix(std::min(list.size(), item.size() + 2));
-    return item;
-  };
-  bool in_group = false;
-  for (std::size_t n_groups = 0; !own.empty();) {
-    std::string_view item = first_of(own);
-    const bool differs = item != first_of(other);
-    if (item.starts_with('[')) item.remove_prefix(1), in_group = true, ++n_groups;
-    const bool ends = in_group && item.ends_with(']');
-    if (ends) item.remove_suffix(1);
-    if (differs && !in_group) return std::string(item);
-    if (differs) return join(6, {item, " in group ", n_groups - 1});
+/// A description, item by item: they are joined by ", ", those of a group in brackets.
+struct description_items {
+  std::string_view left, item{};
+  std::size_t n_groups = 0;
+  bool in_group = false, ends = false;  ///< the item
+
+  void next() {
     in_group = in_group && !ends;
+    item = left.substr(0, left.find(", "));
+    left.remove_prefix(std::min(left.size(), item.size() + 2));
+    if (item.starts_with('[')) item.remove_prefix(1), in_group = true, ++n_groups;
+    ends = in_group && item.ends_with(']');
+    if (ends) item.remove_suffix(1);
   }
-  return "nothing more";
+};
+
+/// The first item of a description that another one has not in its place, and, where it is of a
+/// group, of which.
+[[nodiscard, gnu::cold]] inline std::string differing_item(std::string_view own_text,
+                                                           std::string_view other_text) {
+  description_items own{own_text}, other{other_text};
+  do {
+    own.next();
+    other.next();
+  } while (!own.item.empty() && own.item == other.item && own.in_group == other.in_group);
+  if (!own.in_group && other.in_group && own.n_groups == other.n_groups) {
+    return join(6, {"nothing more in group ", other.n_groups - 1});
+  }
+  if (own.item.empty()) return "nothing more";
+  return own.in_group ? join(6, {own.item, " in group ", own.n_groups - 1}) : std::string(own.item);
 }
 
 /// In what `odd` differs from `usual`, in words. Not of sizes: empty where only these differ.
