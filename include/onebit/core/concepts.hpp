@@ -481,6 +481,11 @@ consteval void check_split() {
   static_assert(!Compressor<C>,
                 "onebit: a compressor stands where a collective should: wrap it, as in "
                 "onebit::gather_scatter{compressor}");
+  if constexpr (requires { typename C::template exchange<detail::any_backend, false>; }) {
+    static_assert(Exchange<typename C::template exchange<detail::any_backend, false>>,
+                  "onebit: what this collective binds to is no Exchange: see the concept for the "
+                  "members, and the compiler's next note for the one that is missing");
+  }
   static_assert(Compressor<C> || Collective<C>,
                 "onebit: this type is no Collective: derive from collective_defaults and write "
                 "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
