@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -237,6 +238,7 @@ void train(int rank, int size, const ncclUniqueId (&ids)[2], int use_master_weig
 }  // namespace
 
 int main() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);  // see embed_cuda.cu
   const int size = onebit::cuda_device_count();
   if (size == 0) {
     std::puts("skipped: no CUDA device");

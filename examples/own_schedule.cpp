@@ -8,7 +8,7 @@
 
 int main() {
   const toy::result r = toy::train(4, 400, 0.02F, [](const auto& groups, onebit::threads comm) {
-    return onebit::optimizer("adam, compressed from the peak on", groups, comm,
+    return onebit::optimizer("adam compressed from the peak on", groups, comm,
                              onebit::adam_rule({.beta2 = 0.99}, onebit::host()), from_the_peak{},
                              onebit::gather_scatter<onebit::sign<>>{});
   });

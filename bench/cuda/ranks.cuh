@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <onebit/transport/threads.hpp>
@@ -23,6 +24,7 @@ namespace onebit_bench {
 /// NCCL's ranks: all devices of this machine, or as given. False, and says so, where there is one
 /// device, and nothing to exchange. Throws where there are too few.
 inline bool find_devices(std::vector<int>& ranks, bool given) {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 1);  // as examples/embed_cuda.cu
   const int n = onebit::cuda_device_count();
   if (n == 1) {
     std::puts("skipped: exchanges over NCCL need two CUDA devices, and there is one");

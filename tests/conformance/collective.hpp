@@ -256,7 +256,10 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
       std::size_t at = 0;
       for (const exchange_trace& r : ranks) {
         if (r.server_residual.empty()) break;
-        for (const float e : r.server_residual.back()) server[at++] = static_cast<double>(e);
+        for (const float e : r.server_residual.back()) {
+          REQUIRE(at < n);
+          server[at++] = static_cast<double>(e);
+        }
       }
       for (std::size_t i = 0; i < n; ++i) {
         double in = 0, out = server[i];

@@ -505,7 +505,9 @@ TEST_CASE("of two descriptions only what differs is told") {
         pair("sums by the transport", "sums by the ranks"));
   CHECK(differing(a + ", more") == pair("nothing more", "more"));
   CHECK(differing(with(", [1 tensors, lr_factor 1, eps 2]", "")) ==
-        pair("1 tensors in group 1", "sums by the transport"));
+        pair("1 tensors in group 1", "no group 1"));
+  CHECK(differing(with("1], [1", "1, eps 3], [1")) ==
+        pair("nothing more in group 0", "eps 3 in group 0"));
   CHECK(differing(with("eps 2]", "eps 2, rests]")) ==
         pair("nothing more in group 1", "rests in group 1"));
   CHECK(differing_item("", "b") == "nothing more");

@@ -53,10 +53,7 @@ struct checkpoint_header {
       return with == resume_with::same_options ? name : name.substr(0, name.find(','));
     };
     if (compared(its) != compared(own)) {
-      const std::string text = differ("", differing_item(its, own), differing_item(own, its));
-      const bool same_rule = its.substr(0, its.find(',')) == own.substr(0, own.find(','));
-      return same_rule ? text + " (resume_with::other_options takes those of rule and groups)"
-                       : text;
+      return differ("", differing_item(its, own), differing_item(own, its));
     }
     if (size != here.size) return differ("world size ", size, here.size);
     if (ranks_per_node != here.ranks_per_node) {

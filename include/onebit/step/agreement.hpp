@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -90,9 +91,11 @@ struct description_items {
     own.next();
     other.next();
   } while (!own.item.empty() && own.item == other.item && own.in_group == other.in_group);
-  if (!own.in_group && other.in_group && own.n_groups == other.n_groups) {
+  const bool has_ended = !own.in_group || own.n_groups > other.n_groups;
+  if (other.in_group && own.n_groups >= other.n_groups && has_ended) {
     return join(6, {"nothing more in group ", other.n_groups - 1});
   }
+  if (other.in_group && !own.in_group) return join(6, {"no group ", other.n_groups - 1});
   if (own.item.empty()) return "nothing more";
   return own.in_group ? join(6, {own.item, " in group ", own.n_groups - 1}) : std::string(own.item);
 }
@@ -187,7 +190,8 @@ template <class T>
     if (what.starts_with("earlier")) return join(6, {what, ", on rank ", ranks, most_say});
     const auto value = [&](std::size_t rank, int digits) {
       const auto x = std::bit_cast<double>(said[rank]);
-      return what.starts_with("whether") ? x != 0 ? "yes" : "no" : join(digits, {x});
+      if (what.starts_with("whether")) return std::string(x != 0 ? "yes" : "no");
+      return join(x == std::trunc(x) ? 17 : digits, {x});
     };
     const int digits = value(odd, 6) == value(most.first, 6) ? 17 : 6;
     return join(6, {what, ": ", value(odd, digits), " on rank ", ranks, ", ",
@@ -221,7 +225,9 @@ template <class T>
         return join(6, {"elements of tensor ", t});
       });
     }
-    if (text.empty()) text = "tensors of other sizes";  // a rank has left
+    if (text.empty()) {  // a rank has left, or has other tensors
+      text = join(6, {"rank ", r, " has tensors of other sizes than rank ", usual});
+    }
     throw rank_mismatch(message(who, ": the ranks disagree: ", text, where));
   }
   return cards[0].number;

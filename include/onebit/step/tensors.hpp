@@ -364,7 +364,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   [[gnu::cold]] void check_saved(const R& rule, const std::string& where) const {
     if (saved.size() != flat::options.size()) {
       throw checkpoint_error(detail::message(
-          "checkpoint: it has ", saved.size(), " groups, this optimizer ", flat::options.size(),
+          "checkpoint: saved with ", saved.size(), " groups, loaded with ", flat::options.size(),
           "; resume_with::other_options takes those of this optimizer"));
     }
     for (std::size_t g = 0; g < saved.size(); ++g) {
