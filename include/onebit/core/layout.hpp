@@ -74,8 +74,9 @@ struct tile_range {
 
 /// The tiles of a launch that begins at one of them.
 struct tiles_from {
-  const tile* tiles;
-  std::size_t first = 0;
+  const tile* tiles;      ///< all
+  std::size_t first = 0;  ///< where it begins
+  /// Its i-th.
   [[nodiscard]] ONEBIT_HD const tile& operator[](std::size_t i) const { return tiles[first + i]; }
 };
 
