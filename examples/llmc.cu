@@ -21,7 +21,6 @@
 #include <onebit/backend/cuda.cuh>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/nccl.hpp>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -136,9 +135,8 @@ struct trainer {
           model->master_weights == nullptr ? nullptr : model->master_weights + offset;
       offset += n;
       // [hand_over]
-      groups[wd > 0].tensors.push_back({onebit::as_bf16(std::span(param_ptr, n)),
-                                        onebit::as_bf16(std::span(grad_ptr, n)),
-                                        std::span(master_ptr, master_ptr == nullptr ? 0 : n)});
+      const std::size_t n_master = master_ptr == nullptr ? 0 : n;
+      groups[wd > 0].tensors.push_back({{param_ptr, n}, {grad_ptr, n}, {master_ptr, n_master}});
       // [/hand_over]
     }
     if (!optimizer.has_value()) {

@@ -40,8 +40,7 @@ consteval void check_policies() {
 }  // namespace detail
 
 /// @{
-/// In words, for names of optimizers: items, joined by commas; those of a group
-/// in brackets.
+/// In words, for names of optimizers: items, joined by commas; those of a group in brackets.
 template <class P, class G>
 [[nodiscard, gnu::cold]] std::string describe(const std::vector<param_group<P, G>>& groups) {
   std::string text;

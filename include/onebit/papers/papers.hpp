@@ -516,9 +516,8 @@ struct form {
 }
 /// 0/1 Adam (arXiv 2202.06009), algorithm 1 and section 5: T_v in the first so many steps, in which
 /// every step exchanges; then T_u doubles each time the learning rate has halved. A scale per
-/// tensor. The paper adds eps under the root, its authors' code, and this library, outside: there
-/// an element with next to no variance moves by its layer's scale over eps. In short runs that
-/// diverges at 1e-8, and not at `.adam.eps` 1e-4, the root of 1e-8.
+/// tensor. eps is added to the root, as in the authors' code: an element with next to no variance
+/// moves by its tensor's scale over eps. Short runs can diverge at 1e-8; `.adam.eps` 1e-4 helps.
 [[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
   return {{.adam = {.bias_correction = false, .max_step = 0, .keeps_squares = false},
            .schedule = {.warmup_steps = warm_up, .stop_refreshing = true}},
