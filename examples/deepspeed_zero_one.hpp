@@ -267,7 +267,7 @@ class zero_one_rule : public onebit::rule_defaults {
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     at.launch(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
-    step(gradient, at, nullptr);
+    step(gradient, at, nullptr, [&](const auto& kernel) { at.launch(kernel); });
   }
   template <class View, class P, class G>
   void dense_step(const View& gradient, const step_context<B, P, G>& at) {
@@ -280,15 +280,17 @@ class zero_one_rule : public onebit::rule_defaults {
   template <class P, class G>
   void local_step(const onebit::step_plan& plan, const step_context<B, P, G>& at) {
     if (plan.average_gradient) return;  // refresh was the step
-    step(plain_field<onebit::gradient_message<P, G>>{{at.tensors, at.now}}, at, sum_.data());
+    step(plain_field<onebit::gradient_message<P, G>>{{at.tensors, at.now}}, at, sum_.data(),
+         [&](const auto& kernel) { at.launch(kernel); });
     at.backend.launch(lr_sum_.size(),
                       onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});
   }
-  template <class View, class P, class G>
-  void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at) {
-    if (!stage_b_) return step(latest, at, nullptr);
-    at.launch(zero_one_sync_kernel<View, P, G>{latest, at.tiles, at.tensors, m_.data(), v_.data(),
-                                               sum_.data(), lr_sum_.data(), at.now, c_});
+  template <class View, class P, class G, class Update>
+  void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
+                         const Update& update) {
+    if (!stage_b_) return step(latest, at, nullptr, update);
+    update(zero_one_sync_kernel<View, P, G>{latest, at.tiles, at.tensors, m_.data(), v_.data(),
+                                            sum_.data(), lr_sum_.data(), at.now, c_});
     at.launch(lr_sum_.size(),
               onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
@@ -322,10 +324,10 @@ class zero_one_rule : public onebit::rule_defaults {
   }
 
  private:
-  template <class Field, class P, class G>
-  void step(const Field& gradient, const step_context<B, P, G>& at, float* sum) {
-    at.launch(zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, m_.data(),
-                                                v_.data(), sum, at.now, c_});
+  template <class Field, class P, class G, class Run>
+  void step(const Field& gradient, const step_context<B, P, G>& at, float* sum, const Run& run) {
+    run(zero_one_step_kernel<Field, P, G>{gradient, at.tiles, at.tensors, m_.data(), v_.data(), sum,
+                                          at.now, c_});
   }
 
   onebit::moments moments_;

@@ -49,17 +49,16 @@ struct recursive_doubling : onebit::collective_defaults {
 
   std::string name() const { return "recursive doubling of " + onebit::policy_name(codec); }
 
-  template <class B, bool Accumulates>
-  using exchange =
-      onebit::all_gather_exchange<onebit::codec_for<Accumulates, C>, B, doubling_gather>;
-  template <class B, bool Accumulates>
-  exchange<B, Accumulates> bind(const onebit::communicator& w, const B& backend,
-                                std::span<const std::size_t> sizes) const {
+  template <class B>
+  using exchange = onebit::all_gather_exchange<C, B, doubling_gather>;
+  template <class B>
+  exchange<B> bind(const onebit::communicator& w, const B& backend,
+                   std::span<const std::size_t> sizes) const {
     if ((w.size() & (w.size() - 1)) != 0) {
       throw onebit::invalid_input("recursive_doubling: " + std::to_string(w.size()) +
                                   " ranks; it takes a power of two");
     }
-    return {onebit::for_rule<Accumulates>(codec), w, backend, sizes};
+    return {codec, w, backend, sizes};
   }
 };
 

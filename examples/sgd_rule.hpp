@@ -57,8 +57,8 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
     return onebit::momentum_message<onebit::flat_field, float, float>{
         {m_.data()}, at.tensors, at.scalars, at.now};
   }
-  template <class Field>  // a step from what came back
-  void compressed_update(const Field& latest, const Field&, const at_step& at) {
-    at.launch(update_kernel<Field>{latest, at, m_.data(), false});
+  template <class Field, class Update>  // a step from what came back
+  void compressed_update(const Field& latest, const Field&, const at_step& at, const Update& run) {
+    run(update_kernel<Field>{latest, at, m_.data(), false});
   }
 };

@@ -61,9 +61,10 @@ class compressed_gradients : public onebit::rule_defaults {
                                                                const step_context& at) const {
     return gradient(at);
   }
-  template <class View>
-  void compressed_update(const View& heard, const View&, const step_context& at) {
-    dense_update(heard, at);
+  template <class View, class Update>
+  void compressed_update(const View& latest, const View&, const step_context& at,
+                         const Update& update) {
+    update(onebit::detail::adam_dense_kernel<View, float, float>{latest, at, m_.data(), v_.data()});
   }
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
   template <class Archive>

@@ -60,7 +60,7 @@ struct store_mean_kernel {
 /// What lasts of a compressed_allreduce from call to call.
 template <class C, class T, class B>
 struct allreduce_state {
-  using exchange_type = stateful_exchange<typename C::template exchange<B, false>>;
+  using exchange_type = stateful_exchange<typename C::template exchange<B>>;
 
   [[gnu::cold]] allreduce_state(communicator w, std::vector<std::size_t> of, const C& collective,
                                 B own_backend)
@@ -72,8 +72,7 @@ struct allreduce_state {
         exchange(collective_try(comm,
                                 [&] {
                                   check_streams(comm, backend);
-                                  return collective.template bind<B, false>(comm, backend,
-                                                                            checked());
+                                  return collective.bind(comm, backend, checked());
                                 })),
         now(to_buffer(backend, std::vector<step_scalars>(1))),
         entries(sizes.size()),
@@ -85,7 +84,7 @@ struct allreduce_state {
     s.optimizer = compare_fingerprints(comm, own, sizes) % message_tag::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend.copy_in(now.data(), &s, 1);
-    if (averages()) exchange.start_from_nothing(false);
+    if (averages()) exchange.start_from_nothing({});
   }
   /// A hierarchy of one node, too, where nothing travels between nodes.
   [[nodiscard]] bool averages() const { return comm.size() > 1; }
@@ -145,9 +144,9 @@ struct allreduce_state {
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
-    exchange.archive(a, false, [&] { return exchange.has_residual && exchange.started(); });
-    if constexpr (Archive::reading) {
-      if (exchange.started()) exchange.allocate_undo();
+    exchange.archive(a, {});
+    if (Archive::reading) {
+      if (exchange.started()) exchange.allocate_undo({});
     }
   }
   void check_read(resume_with) const {}
@@ -249,7 +248,7 @@ class compressed_allreduce {
   /// a call.
   [[gnu::cold]] void reset() {
     state& own = between_calls("reset");
-    if (own.averages()) own.exchange.start_from_nothing(false);
+    if (own.averages()) own.exchange.start_from_nothing({});
   }
   /// Writes what this rank owes. Not collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
@@ -391,9 +390,8 @@ outcome compressed_allreduce<C, T, B>::wait() {
     if (own.averages()) {
       own.exchange.all_reduce(message(), args());
       const auto latest = own.exchange.latest(own.exchange.mask());
-      own.exchange.updates_after(message(), args())
-          .run(detail::store_mean_kernel<decltype(latest), T>{latest, own.exchange.sender().tiles(),
-                                                              own.table.data()});
+      own.exchange.updates_after(message(), args())(detail::store_mean_kernel<decltype(latest), T>{
+          latest, own.exchange.sender().tiles(), own.table.data()});
       end();
     }
   } catch (...) {
@@ -402,7 +400,7 @@ outcome compressed_allreduce<C, T, B>::wait() {
   }
   own.begun = false;
   outcome result = outcome::pending;
-  if constexpr (!B::deferred) result = became();
+  if (!B::deferred) result = became();
   ++own.step;
   return result;
 }

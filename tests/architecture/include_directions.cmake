@@ -57,7 +57,7 @@ set(homes_of_torch torch)
 set(umbrella onebit/onebit.hpp)
 
 set(max_lines 600)
-set(max_floors 16)
+set(max_floors 14)
 
 # -- the check ---------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ using two_l1_layer = gather_scatter_of<sign_per<l1_scale, scale_per::layer>>;
 using two_l1_chunk = gather_scatter_of<sign_per<l1_scale, scale_per::chunk>>;
 using two_l1_block = gather_scatter_of<sign_per<l1_scale, scale_per::block, 32>>;
 using two_identity = gather_scatter_of<onebit::identity>;
-using two_identity_carrying = gather_scatter_of<onebit::basic_identity<true>>;
 using two_ternary = gather_scatter_of<ternary>;
 using two_int8 = gather_scatter_of<int8_tile>;
 using one_l2_vector = all_gather_of<sign_per<l2_scale, scale_per::vector>>;
@@ -39,7 +38,7 @@ struct doubling {
   static onebit::sign<> codec() { return {}; }
   static auto make(const onebit::communicator& w, onebit::host backend,
                    const std::vector<std::size_t>& sizes) {
-    return recursive_doubling{codec()}.bind<onebit::host, false>(w, backend, sizes);
+    return recursive_doubling{codec()}.bind(w, backend, sizes);
   }
   static exchange_limits limits() { return {{1, 2, 4, 8}, 3}; }
 };
@@ -49,7 +48,7 @@ struct doubling {
 TEST_CASE_TEMPLATE_INVOKE(collective_conformance, doubling);
 TEST_CASE_TEMPLATE_INVOKE(collective_conformance, two_l2_vector, two_l2_layer, two_l2_chunk,
                           two_l2_block, two_l1_vector, two_l1_layer, two_l1_chunk, two_l1_block,
-                          two_identity, two_identity_carrying, two_ternary, two_int8);
+                          two_identity, two_ternary, two_int8);
 TEST_CASE_TEMPLATE_INVOKE(collective_conformance, one_l2_vector, one_l2_layer, one_l2_chunk,
                           one_l2_block, one_l1_layer, one_identity, one_ternary, one_int8,
                           dense_in_rank_order, dense_by_transport);

@@ -316,7 +316,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     }
     onebit::step_scalars now;
     const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {active.data()}, {undo.data()}};
-    x.start(x.allocate(true, true), {});
+    x.start(x.allocate({.previous = true}), {});
     x.count_active(turn.active);
     std::vector<flat> agreed;
     for (std::size_t step = 0; step < 12; ++step) {
@@ -336,8 +336,8 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     return agreed;
   };
   const auto two = on_ranks(6, [&](onebit::threads t) {
-    onebit::hierarchical_exchange<onebit::sign<>, false, onebit::host> x(
-        {}, onebit::communicator(t), onebit::host(), sizes, 2);
+    onebit::hierarchical_exchange<onebit::sign<>, onebit::host> x({}, onebit::communicator(t),
+                                                                  onebit::host(), sizes, 2);
     auto agreed = agree(x, t.rank() / 2);
     // 12 steps of two phases to two other nodes; slots of a sixth of the words
     CHECK(x.sent_across() == 12 * 2 * 2 * x.slot_bytes());

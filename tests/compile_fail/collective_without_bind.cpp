@@ -7,7 +7,7 @@
 #include <vector>
 
 struct no_bind : onebit::collective_defaults {
-  template <class B, bool Accumulates>
+  template <class B>
   using exchange = onebit::gather_scatter_exchange<onebit::identity, B>;
 };
 

@@ -12,7 +12,6 @@
 struct word_codec {
   static constexpr std::size_t word_bytes = 4;
   static constexpr bool scaled = true;
-  static constexpr bool has_residual = true;
   onebit::granularity scale_granularity() const { return onebit::granularity::layer(); }
   float scale(double, std::uint64_t) const { return 1; }
   template <class L>
@@ -80,9 +79,9 @@ struct own_rule : onebit::rule_defaults {
                                          const onebit::step_context<own_backend, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  template <class View, class P, class G>
-  void compressed_update(const View&, const View&, const onebit::step_context<own_backend, P, G>&) {
-  }
+  template <class View, class P, class G, class Update>
+  void compressed_update(const View&, const View&, const onebit::step_context<own_backend, P, G>&,
+                         const Update&) {}
   std::size_t state_bytes() const { return 0; }
   template <class Archive>
   void archive(Archive&) {}

@@ -13,7 +13,6 @@
 struct incomplete {
   static constexpr std::size_t word_bytes = 4;
   static constexpr bool scaled = true;
-  static constexpr bool has_residual = true;
   onebit::granularity scale_granularity() const { return onebit::granularity::layer(); }
   template <class L>
   typename L::value accumulate(const typename L::value& sum, const typename L::value&) const {

@@ -19,7 +19,6 @@ using sign_l2 = plain<onebit::sign<onebit::l2_scale>>;
 using sign_l1 = plain<onebit::sign<onebit::l1_scale>>;
 using sign_l2_block = per_block<onebit::l2_scale>;
 using exact = plain<onebit::identity>;
-using exact_carrying = plain<onebit::basic_identity<true>>;
 using ternary_model = plain<ternary>;
 using int8_model = plain<int8_tile>;
 
@@ -126,7 +125,7 @@ void check_sign(bool l2) {
 }  // namespace
 
 TEST_CASE_TEMPLATE_INVOKE(compressor_conformance, sign_l2, sign_l1, sign_l2_block, exact,
-                          exact_carrying, ternary_model, int8_model);
+                          ternary_model, int8_model);
 
 TEST_CASE("the suite's training tells compressors that do not train") {
   using compressor_suite::distance_left, compressor_suite::most_of_sign;

@@ -93,7 +93,7 @@ struct mean_kernel {
 /// in the order of ranks.
 template <class C, class B>
 void check_mean(B& backend, const C& codec, int n_ranks) {
-  constexpr bool signs = onebit::detail::SignCompressor<C>;
+  constexpr bool signs = requires { requires C::one_sign; };
   constexpr std::size_t per_word = signs ? 1 : 32;  // floats, or as many bits
   const std::vector<std::size_t> sizes = {4096, 4096 + 384, 1000, 40};
   const onebit::layout axis(sizes, 1, onebit::granularity::layer());

@@ -59,22 +59,20 @@ class driven {
   [[nodiscard]] virtual flat server_residual() = 0;
 
   onebit::step_scalars now;
-  bool is_dense = false;      ///< nothing is remembered
-  bool has_residual = false;  ///< there are residuals
+  bool is_dense = false;  ///< nothing is remembered, and nothing owed
 };
 
 template <class X>
 class driven_exchange final : public driven {
  public:
-  static constexpr bool dense = !requires(X x) { x.needs_undo(); };
+  static constexpr bool dense = !requires(X x) { x.needs_undo({}); };
 
   driven_exchange(X x, onebit::host backend) : x_(std::move(x)), backend_(std::move(backend)) {
     is_dense = dense;
-    has_residual = std::remove_cvref_t<decltype(x_.sender())>::has_residual;
   }
   [[nodiscard]] const onebit::layout& axis() const override { return x_.axis(); }
   void start() override {
-    if constexpr (!dense) x_.start_from_nothing(true);
+    if constexpr (!dense) x_.start_from_nothing({.previous = true});
   }
   void all_reduce(const float* values) override {
     values_ = values;
@@ -86,9 +84,9 @@ class driven_exchange final : public driven {
   }
   void finish() override {
     if constexpr (dense) {
-      x_.finish(&now);
+      x_.finish();
     } else {
-      x_.updates_after(flat_message{values_}, turn()).run();
+      x_.updates_after(flat_message{values_}, turn())(onebit::nothing_kernel{});
       x_.finish(turn());
     }
   }
@@ -107,7 +105,11 @@ class driven_exchange final : public driven {
     }
   }
   [[nodiscard]] flat worker_residual() override {
-    return copied(x_.sender().residual({}), x_.sender(), backend_);
+    if constexpr (dense) {
+      return {};
+    } else {
+      return copied(x_.sender().residual({}), x_.sender(), backend_);
+    }
   }
   [[nodiscard]] flat server_residual() override {
     if constexpr (requires { x_.server_residual(); }) {
@@ -153,7 +155,7 @@ inline exchange_trace drive(driven& x, const onebit::communicator& counted, std:
       CHECK(first_difference(x.previous(), trace.agreed[last]) == none);
     }
     x.now.number += kept ? 1U : 0U;
-    if (!x.has_residual) continue;
+    if (x.is_dense) continue;
     flat residual = x.worker_residual();
     for (std::size_t i = 0; i < residual.size(); ++i) {
       if (!trace.real[i]) residual[i] = 0;  // the field does not know what is padding

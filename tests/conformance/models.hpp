@@ -229,11 +229,9 @@ trace train(onebit::threads transport, const plan& p, Collective collective,
   if (!x.started()) return t;  // with one rank it never does: nothing would travel
   t.agreed = copied(x.previous(o.active()), x.sender(), backend);
   t.scales.assign(x.sender().scales().begin(), x.sender().scales().end());
-  if constexpr (std::remove_cvref_t<decltype(x.sender())>::has_residual) {
-    t.worker_residual = copied(x.sender().residual({}), x.sender(), backend);
-    const auto& server = x.server_residual();
-    t.server_residual.assign(server.data(), server.data() + server.size());
-  }
+  t.worker_residual = copied(x.sender().residual({}), x.sender(), backend);
+  const auto& server = x.server_residual();
+  t.server_residual.assign(server.data(), server.data() + server.size());
   return t;
 }
 

@@ -427,7 +427,7 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
     using B = decltype(backend);
     onebit::gather_scatter_exchange<onebit::sign<>, B> x({}, onebit::communicator(t), backend,
                                                          small);
-    x.start(x.allocate(true, true), {});
+    x.start(x.allocate({.previous = true}), {});
     auto params = backend.template make_buffer<float>(x.sender().flat_elements());
     auto now = backend.template make_buffer<onebit::step_scalars>(1);
     const onebit::step_scalars own{.number = 7U + static_cast<std::uint32_t>(t.rank())};

@@ -118,7 +118,7 @@ void check_allreduce(const golden::golden_case& c) {
       std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(first), count, b.data());
       return b;
     };
-    auto space = x.allocate(true, true);
+    auto space = x.allocate({.previous = true});
     space.compensated = buffer(worker_error, r * n, n);
     space.residual = buffer(server_error, r * chunk, chunk);
     x.start(std::move(space), {});
@@ -235,10 +235,8 @@ tensor_run run_frozen(const golden::golden_case& c, std::size_t k, onebit::threa
   tensor_run result = run_tensor(c, k, plays, params, grads, o);
   auto& x = o.exchange();
   result.m = o.copy(x.previous(o.active()), 0);
-  if constexpr (std::remove_cvref_t<decltype(x)>::has_residual) {
-    result.worker_error = o.copy(x.sender().residual(o.active()), 0);
-    result.server_error = to_vector(x.server_residual().data(), x.server_residual().size());
-  }
+  result.worker_error = o.copy(x.sender().residual(o.active()), 0);
+  result.server_error = to_vector(x.server_residual().data(), x.server_residual().size());
   // The rule keeps 1 / (sqrt(v) + eps) from the freeze on.
   for (const float inverse : to_vector(o.rule().variance(), params.size())) {
     const double root = 1 / static_cast<double>(inverse) - options.adam.eps;

@@ -15,7 +15,7 @@ float first_parameter_after_a_step() {
     groups[0].tensors.push_back({std::span<float>(w), std::span<float>(g)});
     // not one that is compiled elsewhere
     auto optimizer = onebit::one_bit_adam(groups, comm, onebit::one_bit_adam_options{},
-                                          onebit::gather_scatter<onebit::basic_identity<true>>{});
+                                          onebit::all_gather<onebit::sign<onebit::l1_scale>>{});
     optimizer.step(0.1f);
   });
   return w[0];

@@ -457,12 +457,10 @@ owed_directions owed_after_refresh(onebit::threads t, const Collective& c, std::
                            o.copy(onebit::flat_field{o.rule().variance()}, 0),
                            t.rank() * exchange.axis().chunk_words() * onebit::word_elements};
     for (float& u : result.own) u *= 0.9F;
-    if constexpr (std::remove_cvref_t<decltype(exchange.sender())>::has_residual) {
-      const auto residual = o.copy(exchange.sender().residual(o.active()), 0);
-      for (std::size_t i = 0; i < n_shown; ++i) result.own[i] += residual[i];
-      const auto& served = exchange.server_residual();
-      result.served.assign(served.data(), served.data() + served.size());
-    }
+    const auto residual = o.copy(exchange.sender().residual(o.active()), 0);
+    for (std::size_t i = 0; i < n_shown; ++i) result.own[i] += residual[i];
+    const auto& served = exchange.server_residual();
+    result.served.assign(served.data(), served.data() + served.size());
     return result;
   }
 }

@@ -22,6 +22,7 @@
 #include <span>
 #include <sstream>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -77,7 +78,7 @@ void with_residuals(const F& f) {
 
 template <class C>
 constexpr bool owes(const C&) {
-  return onebit::sender<C, onebit::host>::has_residual;
+  return onebit::detail::sharded_half<C, onebit::host, true>::owes;
 }
 /// The private base of either: what it owes is no part of the interface.
 template <class C>
@@ -329,8 +330,10 @@ TEST_CASE("sharded: both halves, one after the other, are compressed_allreduce b
         CAPTURE(n);
         CAPTURE(w);
         // W = 3: 1/W is no power of two, so that the mean, which is rounded when it is handed over,
-        // is rounded once more when what is owed is added: the same bits while nothing is owed
-        const std::uint64_t calls = w == 3 && owes(codec) ? 1 : 8;
+        // is rounded once more when what is owed is added: the same bits while nothing is owed. What
+        // a bf16 or int8 mean loses is owed by gather_scatter's servers, and here by nobody
+        const bool exact = std::is_same_v<std::remove_cvref_t<decltype(codec)>, onebit::identity>;
+        const std::uint64_t calls = exact || (owes(codec) && w != 3) ? 8 : 1;
         onebit::run_threads(w, [&](onebit::threads t) {
           both x(t, n, codec);
           onebit::compressed_allreduce whole(t, {n}, onebit::gather_scatter{codec});

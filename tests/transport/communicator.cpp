@@ -399,29 +399,44 @@ TEST_CASE("a failure is passed on, and counted") {
   });
 }
 
-TEST_CASE("in_flight: waits for one, pokes them in their order, ends them all") {
+TEST_CASE("two_phases: waits for one, pokes them in their order, ends them all") {
   onebit::run_threads(2, [](onebit::threads t) {
     const auto told = std::make_shared<notes>();
     onebit::communicator w{lazy(t, told)};
     const int mine = t.rank();
-    int all[3][2] = {};
-    onebit::in_flight under_way;
-    under_way.reserve(3);
-    under_way.wait(0);  // none is there: nothing to wait for
-    under_way.poke();
-    for (auto& place : all) under_way.add(w.start_all_gather(&mine, place, sizeof mine));
+    const int both[2] = {mine, mine};
+    int received[3][2] = {}, all[3][2] = {};
+    const auto bytes = [](const auto& x) { return reinterpret_cast<const std::byte*>(&x); };
+    const auto place = [](auto& x) { return reinterpret_cast<std::byte*>(&x); };
+    onebit::two_phases phases(w, 3, sizeof mine);
+    phases.wait_gathered(0);  // none is there: nothing to wait for
+    phases.poke();
+    CHECK_FALSE(phases.serves_now());
+    for (int bucket = 2; bucket >= 0; --bucket) {
+      CHECK(phases.n_unsent() == bucket + 1);
+      CHECK(phases.next_to_send() == bucket);
+      phases.scatter(bytes(both), place(received[bucket]));
+      CHECK(phases.serves_now() == (bucket < 2));  // one travels while the next is encoded
+    }
     CHECK(told->under_way == 3);
-    under_way.poke();  // the first is not done at the first test: no other is asked
+    phases.poke();  // the first is not done at the first test: no other is asked
     CHECK(told->under_way == 3);
-    under_way.poke();
+    phases.poke();
     CHECK(told->under_way == 2);
-    under_way.wait(2);
+    CHECK(phases.next_to_serve() == 2);
+    CHECK(phases.next_to_serve() == 1);
     CHECK(told->under_way == 1);
-    CHECK(all[2][1] == 1);
-    under_way.clear();
-    CHECK(told->under_way == 0);
+    CHECK(received[1][1] == 1);
+    for (auto& slots : {&all[0], &all[1]}) phases.gather(bytes(mine), place(*slots));
+    CHECK(told->under_way == 3);
+    phases.wait_gathered(1);
+    CHECK(told->under_way == 2);
     CHECK(all[1][1] == 1);
-    under_way.wait(1);
+    phases.clear();
+    CHECK(told->under_way == 0);
+    CHECK(all[0][1] == 1);
+    CHECK(phases.n_unsent() == 3);
+    phases.wait_gathered(1);
   });
 }
 

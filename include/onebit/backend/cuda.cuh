@@ -10,7 +10,7 @@
 #include <onebit/backend/cuda_lanes.hpp>
 #include <onebit/backend/cuda_memory.cuh>
 #include <onebit/core/concepts.hpp>
-#include <onebit/core/wide_lanes.hpp>
+#include <onebit/core/launch.hpp>
 #include <type_traits>
 #include <utility>
 

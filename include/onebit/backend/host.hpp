@@ -14,7 +14,7 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/core/wide_lanes.hpp>
+#include <onebit/core/launch.hpp>
 #include <string_view>
 #include <thread>
 #include <tuple>

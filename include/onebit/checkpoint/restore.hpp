@@ -260,34 +260,24 @@ template <class E>
         add(s, tiles, served_field{residual, f}, 1.0F);
       });
 }
-/// Memory for what ranks keep of their own squares, where they do.
-template <class E>
-[[nodiscard, gnu::cold]] auto make_kept([[maybe_unused]] E& e) {
-  if constexpr (E::follows) {
-    return e.rule.make_kept();
-  } else {
-    return 0;
-  }
-}
 /// flat += this rank's part of the mean of what n_ranks ranks have kept of their own squares.
 template <class E>
 [[gnu::cold]] void add_kept_squares(E& old, std::size_t n_ranks, float* flat) {
-  if (old.rule.squares() == nullptr) return;
+  const float* const kept = E::refresh_type::kept_by(old.rule);
+  if (kept == nullptr) return;
   auto& s = old.average.sender();
   const add_field_kernel<flat_field> add{
-      {old.rule.squares()}, {s.tiles()}, {flat}, 1.0F / static_cast<float>(n_ranks)};
+      {kept}, {s.tiles()}, {flat}, 1.0F / static_cast<float>(n_ranks)};
   s.backend().launch(s.axis().tiles().size(), add);
 }
 /// Adds to what this rank carries.
 template <class E>
 [[gnu::cold]] void resume_feedback(E& e, const float* residuals) {
   auto& s = e.compressed.sender();
-  if constexpr (std::remove_reference_t<decltype(s)>::has_residual) {
-    const tile_range own = e.compressed.compensated_tiles();
-    s.backend().launch(
-        own.end - own.begin,
-        add_field_kernel<flat_field>{{residuals}, {s.tiles(), own.begin}, s.compensated(), 1.0F});
-  }
+  const tile_range own = e.compressed.compensated_tiles();
+  s.backend().launch(
+      own.end - own.begin,
+      add_field_kernel<flat_field>{{residuals}, {s.tiles(), own.begin}, s.compensated(), 1.0F});
 }
 
 }  // namespace detail
@@ -311,7 +301,7 @@ class old_job {
         n_(n),
         source_rank_(source),
         residuals_(make_flat(e)),
-        kept_(detail::make_kept(e)) {}
+        kept_(E::refresh_type::make_kept(e.rule)) {}
 
   /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
   /// tensors, and, from the rank whose place this one takes, its parameters. Throws
@@ -357,7 +347,7 @@ class old_job {
     old->restore_options(with);
     old->tensors.take_options(old->backend());
     detail::add_residuals(*old, n_, node_, residuals_.data());
-    if constexpr (E::follows) detail::add_kept_squares(*old, n_, kept_.squares.data());
+    detail::add_kept_squares(*old, n_, E::refresh_type::data(kept_));
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_diverged(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
@@ -367,16 +357,16 @@ class old_job {
     E& old = *source_;
     const bool travels = e_->compressed.travels();
     if constexpr (R::local_steps) {
-      if (travels) space_ = e_->compressed.allocate(false, true);
-      if (travels) e_->compressed.allocate_undo();
+      if (travels) space_ = e_->compressed.allocate(e_->from_nothing);
+      if (travels) e_->compressed.allocate_undo(e_->from_nothing);
     } else if (old.compressed.started()) {
       if (!travels) {  // one rank alone never compresses
         old.thaw();
         return;
       }
       given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at(old.mask()));
-      space_ = e_->compressed.allocate(E::keeps_previous, !E::keeps_previous);
-      e_->compressed.allocate_undo();
+      space_ = e_->compressed.allocate(e_->from_momentum);
+      e_->compressed.allocate_undo(e_->from_momentum);
     }
   }
   [[nodiscard]] std::uint64_t step() const { return step_; }
@@ -392,10 +382,8 @@ class old_job {
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    if constexpr (E::follows) {
-      e.rule.prepare_squares(e.compressed.axis());  // not that of the old job
-      e.rule.take_kept(std::move(kept_));
-    }
+    E::refresh_type::prepare_rule(e.rule, e.compressed.axis());  // not that of the old job
+    E::refresh_type::take_kept(e.rule, std::move(kept_));
     auto& active = old.compressed.active();
     if (active.size() > 0 || !starts) {
       e.compressed.active() = std::move(active);
@@ -425,7 +413,8 @@ class old_job {
       if (travelled && !travels && e.rule.moved()) {
         // nothing will be exchanged: the exchange that was due, here, alike on all ranks
         e.rule.compressed_update(flat_field{residuals_.data()}, flat_field{residuals_.data()},
-                                 e.at(e.mask()));
+                                 e.at(e.mask()),
+                                 [&](const auto& kernel) { e.at(e.mask()).launch(kernel); });
       }
       if (!travelled || !travels) e.rule.resume(e.compressed.previous(e.mask()), e.at(e.mask()));
       if (!travels) e.compressed.active() = {};
@@ -444,8 +433,8 @@ class old_job {
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  buffer_of<B, float> residuals_;                         ///< on the flat axis
-  decltype(detail::make_kept(std::declval<E&>())) kept_;  ///< the mean of what the ranks have kept
+  buffer_of<B, float> residuals_;                ///< on the flat axis
+  typename E::refresh_type::kept_squares kept_;  ///< the mean of what the ranks have kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   resume_with with_ = resume_with::same_options;

@@ -45,7 +45,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
   using base::make, base::sender_, base::comm_;
 
  public:
-  using base::axis, base::has_residual, base::slot_bytes;
+  using base::axis, base::slot_bytes;
   using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using view = mean_view<C>;
   static constexpr bool own_messages = true;
@@ -59,27 +59,18 @@ class all_gather_exchange : public flat_exchange<C, B> {
     byte_buffer own;
     float_buffer compensated;
   };
-  [[nodiscard, gnu::cold]] space allocate(bool keeps_previous, bool from_nothing) {
+  [[nodiscard, gnu::cold]] space allocate(const exchange_memory& m) {
     space s;
     const std::size_t all = slot_bytes() * static_cast<std::size_t>(comm_.size());
-    s.gathered = {keeps_previous ? make(all) : byte_buffer{}, make(all)};
+    s.gathered = {m.previous ? make(all) : byte_buffer{}, make(all)};
     s.own = make(slot_bytes());
-    s.compensated = sender_.make_compensated_if(from_nothing);
+    s.compensated = sender_.make_compensated(m.compensated ? axis().n_words() : 0);
     return s;
   }
   [[gnu::cold]] void start(space&& s, initial_momentum<float_buffer>&& given) {
     gathered_ = std::move(s.gathered);
     own_ = std::move(s.own);
-    if (given.momentum.size() == 0) {
-      if constexpr (has_residual) sender_.start_from(std::move(s.compensated));
-      return;
-    }
-    take_over(sender_, given);
-    if constexpr (has_residual) {
-      sender_.start_from(std::move(given.momentum));
-    } else {  // every rank says the same: the mean is that
-      store_flat(sender_, given.momentum.data(), gathered_.current(), comm_.size());
-    }
+    start_sender(sender_, std::move(s.compensated), std::move(given));
   }
   [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
 
@@ -104,7 +95,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
     B& backend = sender_.backend();
     sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .part = 0, .ranks = {w}});
     // Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
-    if constexpr (sender_type::scaled) {
+    if (sender_type::scaled) {
       backend.launch(axis().slot_segments(),
                      finite_scales_kernel{t.now, gathered_.next(), sender_.format(), w});
     } else {
@@ -114,17 +105,16 @@ class all_gather_exchange : public flat_exchange<C, B> {
   }
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
-    sender_.finish_with(t, gathered_.keeping(t.now));
+    sender_.finish(t, gathered_.keeping(t.now));
   }
 
   template <class Rescaled, class Undo>
   [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
-    sender_.rescale(rescaled, t, axis().all_tiles(), gathered_.current(),
-                    static_cast<std::size_t>(comm_.size()));
+    sender_.rescale(rescaled, t, axis().all_tiles());
   }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server&) {
-    if constexpr (has_residual) worker(sender_, axis().all_tiles(), true);
+    worker(sender_, axis().all_tiles(), true);
   }
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
@@ -134,8 +124,8 @@ class all_gather_exchange : public flat_exchange<C, B> {
     return sender_.work_bytes() + gathered_.next_bytes() + own_.bytes();
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a, bool keeps_previous) {
-    archive_start(*this, a, keeps_previous, gathered_, own_);
+  [[gnu::cold]] void archive(Archive& a, const exchange_memory& m) {
+    archive_start(*this, a, m, gathered_, own_);
     sender_.archive(a);
     gathered_.archive(a, sender_.backend());
   }
@@ -166,12 +156,12 @@ struct all_gather : collective_defaults {
   [[nodiscard, gnu::cold]] std::string name() const {
     return "all_gather of " + policy_name(codec);
   }
-  template <class B, bool Accumulates>
-  using exchange = all_gather_exchange<codec_for<Accumulates, C>, B>;
-  template <class B, bool Accumulates>
-  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const communicator& w, const B& backend,
-                                                         std::span<const std::size_t> sizes) const {
-    return {for_rule<Accumulates>(codec), w, backend, sizes};
+  template <class B>
+  using exchange = all_gather_exchange<compressor_or_identity<C>, B>;
+  template <class B>
+  [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,
+                                            std::span<const std::size_t> sizes) const {
+    return {checked_compressor(codec), w, backend, sizes};
   }
   /// @}
 };

@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/collective/gather_scatter.hpp>
 #include <onebit/collective/message.hpp>
+#include <onebit/collective/message_header.hpp>
+#include <onebit/collective/worker.hpp>
 #include <onebit/compressor/rounded.hpp>
 #include <onebit/core/clipping.hpp>
 #include <onebit/core/concepts.hpp>
@@ -127,8 +129,6 @@ struct take_mean_kernel {
 
 }  // namespace detail
 
-// The uncompressed mean: of gradients, in the warm-up and in the baselines.
-
 namespace detail {
 
 /// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
@@ -189,8 +189,180 @@ struct take_status_kernel {
   return n_buckets(sizes, elements != 0 ? elements : std::size_t{1} << 22U);
 }
 
-/// Agrees on the mean of what the ranks produce: a gather-scatter whose sums are in fp32, or a sum
-/// of the transport's.
+/// The slots of buckets, n of each. Where there is not room for all, buckets take turns.
+struct slots_of_buckets {
+  std::byte* first;
+  std::size_t bytes;  ///< of all; 0: no slot is there
+  std::size_t n, slot_bytes;
+
+  [[nodiscard]] std::byte* at(int b) const {
+    const std::size_t places = bytes / (n * slot_bytes);
+    return first + (places == 0 ? 0 : static_cast<std::size_t>(b) % places * n * slot_bytes);
+  }
+  /// What slots are counted from, the first of all buckets, so that those of b are where they are.
+  [[nodiscard]] std::byte* counted(int b) const {
+    return at(b) - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b) * n * slot_bytes);
+  }
+};
+
+/// The two phases of gather_scatter_exchange for values that are only rounded: nothing is carried,
+/// and buckets may be taken one by one, so that the memory of a few is used for all.
+template <class B>
+class rounded_exchange {
+ public:
+  using view = gathered_view<rounded>;
+  static constexpr int most_under_way = 4;  ///< buckets, where their memory is used again
+
+  rounded_exchange(rounded codec, const communicator& w, B backend,
+                   std::span<const std::size_t> sizes, int n_buckets)
+      : encoder_(codec, std::move(backend), sizes, w.size(), n_buckets),
+        phases_(w, axis().n_buckets(), slot_bytes()) {}
+
+  [[nodiscard]] bool travels() const { return phases_.travels(); }
+  [[nodiscard]] const layout& axis() const { return encoder_.axis(); }
+  [[nodiscard]] std::size_t slot_bytes() const { return encoder_.format().slot_bytes; }
+  [[nodiscard]] encoder<rounded, B>& sender() { return encoder_; }
+  [[nodiscard]] int n_unsent() const { return phases_.n_unsent(); }
+
+  /// What memory is for: a mean that is read as a whole, one whose buckets are taken one by one, or
+  /// messages alone, which something else adds up.
+  enum class use : std::uint8_t { whole, by_bucket, messages };
+  [[gnu::cold]] void allocate(use of) {
+    const bool all = of != use::by_bucket;
+    auto make = [&](std::size_t n) {
+      return encoder_.backend().template make_buffer<std::byte>(slot_bytes() * n);
+    };
+    const std::size_t places = travels() && of != use::messages ? few_buckets() : 0;
+    auto gathered = make((all ? encoder_.n_buckets() : few_buckets()) * ranks());
+    auto received = make(places * ranks()), served = make(places);
+    gathered_ = std::move(gathered);
+    received_ = std::move(received);
+    served_ = std::move(served);
+  }
+  [[nodiscard]] bool allocated() const { return gathered_.size() > 0; }
+  void release() noexcept {
+    for (auto* buffer : {&gathered_, &received_, &served_}) *buffer = {};
+  }
+  /// Whether there is memory for a mean that is read as a whole.
+  [[nodiscard]] bool has_all_slots() const {
+    return gathered_.size() == slot_bytes() * encoder_.n_buckets() * ranks();
+  }
+  [[nodiscard]] std::byte* slots() { return gathered_.data(); }
+  /// The mean of this step, where it is read as a whole.
+  [[nodiscard]] view latest() { return view_of(gathered_.data()); }
+
+  /// See gather_scatter_exchange. `take(bucket, view)`: called for each bucket that was received;
+  /// null: they are read as a whole.
+  template <class Produce, class Take>
+  [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const Take* take) {
+    make_way(now, take);
+    const int b = phases_.next_to_send();
+    encoder_.encode_bucket(produce, no_feedback{}, args_of(now), gathered().counted(b), b);
+    if (!B::deferred) phases_.poke();
+    if (travels()) phases_.scatter(gathered().at(b), received().at(b));
+  }
+  template <class Produce, class Take>
+  [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now, const Take* take) {
+    while (n_unsent() > 0) {
+      send_next(produce, now, take);
+      if (phases_.serves_now()) serve_next(now);
+    }
+    while (phases_.serves_now()) serve_next(now);
+    if (take != nullptr) {
+      while (n_taken_ < axis().n_buckets()) take_next(now, *take);
+    } else {
+      for (int i = 0; i < axis().n_buckets(); ++i) phases_.wait_gathered(i);
+      encoder_.check(check(gathered_.data(), encoder_.n_buckets(), tag_of_gathered(), now));
+    }
+  }
+  /// Ends the step: nothing lasts but the memory.
+  void finish() {
+    phases_.clear();
+    n_taken_ = 0;
+  }
+  [[nodiscard]] static exchange_args<undo_in_buffer> args_of(step_scalars* now) {
+    return {now, {}, {}};
+  }
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
+    return encoder_.work_bytes() + gathered_.bytes() + received_.bytes() + served_.bytes();
+  }
+
+ private:
+  [[nodiscard]] std::size_t ranks() const {
+    return static_cast<std::size_t>(phases_.comm().size());
+  }
+  [[nodiscard]] std::size_t few_buckets() const {
+    return std::min<std::size_t>(encoder_.n_buckets(), most_under_way);
+  }
+  [[nodiscard]] view view_of(const std::byte* slots) const {
+    return {encoder_.codec(), encoder_.format(), slots, {}, tile_room::latest};
+  }
+  [[nodiscard]] slots_of_buckets gathered() {
+    return {gathered_.data(), gathered_.size(), ranks(), slot_bytes()};
+  }
+  [[nodiscard]] slots_of_buckets received() {
+    return {received_.data(), received_.size(), ranks(), slot_bytes()};
+  }
+  [[nodiscard]] slots_of_buckets served() {
+    return {served_.data(), served_.size(), 1, slot_bytes()};
+  }
+  [[nodiscard]] std::uint32_t tag_of_gathered() const {
+    return travels() ? message_tag::from_server : 0;
+  }
+  /// Reads the status of n buckets.
+  [[nodiscard]] check_kernel check(std::byte* slots, std::size_t n, std::uint32_t part,
+                                   step_scalars* now) const {
+    const auto w = static_cast<std::uint32_t>(ranks());
+    return {.now = now,
+            .slots = slots,
+            .n = static_cast<std::uint32_t>(n) * w,
+            .part = part,
+            .ranks = {.n = w, .slots_per_bucket = w}};
+  }
+  /// Before a bucket is sent: those whose memory it needs are served and taken, the former sooner.
+  template <class Take>
+  [[gnu::cold]] void make_way(step_scalars* now, const Take* take) {
+    const bool again = encoder_.n_buckets() > few_buckets();
+    const int under_way = phases_.n_sent() - phases_.n_served();
+    if (travels() && again && under_way == most_under_way - 1) serve_next(now);
+    if (take != nullptr && phases_.n_sent() - n_taken_ == most_under_way) take_next(now, *take);
+  }
+  [[gnu::cold]] void serve_next(step_scalars* now) {
+    // the memory of its average was another's, which must have gone out
+    const int before = phases_.n_served() - most_under_way;
+    if (before >= 0) phases_.wait_gathered(before);
+    const int b = phases_.next_to_serve();
+    const auto part = static_cast<std::uint32_t>(b);
+    std::byte* const slot = served().at(b);
+    const auto mean =
+        encoder_.mean(encoder_.format(), received().counted(b), phases_.comm().size());
+    encoder_.encode_chunk(
+        mean, no_feedback{}, b * phases_.comm().size() + phases_.comm().rank(), args_of(now),
+        served().counted(b), [&](const auto& scales) {
+          encoder_.check_then_write_status(
+              scales, check(received().at(b), 1, part, now),
+              encoder_.write_status(slot, 1, message_tag::from_server + part, now));
+        });
+    phases_.gather(slot, gathered().at(b));
+  }
+  /// Waits for the next bucket that was served, and gives it away.
+  template <class Take>
+  [[gnu::cold]] void take_next(step_scalars* now, const Take& take) {
+    const int b = phases_.bucket_at(n_taken_);
+    phases_.wait_gathered(n_taken_++);
+    encoder_.check(
+        check(gathered().at(b), 1, tag_of_gathered() + static_cast<std::uint32_t>(b), now));
+    take(b, view_of(gathered().counted(b)));
+  }
+
+  encoder<rounded, B> encoder_;
+  buffer_of<B, std::byte> gathered_, received_, served_;  ///< as gather_scatter_exchange's
+  int n_taken_ = 0;                                       ///< buckets, in this step
+  two_phases phases_;  // last: what is under way ends before its buffers
+};
+
+/// Agrees on the mean of what the ranks produce: a rounded_exchange, whose sums are in fp32, or a
+/// sum of the transport's.
 ///
 /// Cost: rank_order: 2 collectives a bucket, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per
 /// rank, plus a status of 12 bytes and a sum of squares per slot; in_bf16: half of it, in_int8
@@ -218,9 +390,9 @@ class dense_average {
   /// The mean, clipped; `to`: as `all_reduce` was told.
   [[nodiscard]] view latest(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
     if constexpr (To::in_gradients) {
-      return {{exchange_.latest({}), passes(to) ? to : To{}}, now};
+      return {{exchange_.latest(), passes(to) ? to : To{}}, now};
     } else {
-      return {exchange_.latest({}), now};
+      return {exchange_.latest(), now};
     }
   }
   [[nodiscard]] const layout& axis() const { return exchange_.axis(); }
@@ -235,8 +407,7 @@ class dense_average {
   template <class Produce>
   [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const To& to = {}) {
     prepare(to);
-    send(to, now,
-         [&](const auto&... take) { exchange_.send_next(produce, args_of(now), take...); });
+    with_take(to, now, [&](const auto* take) { exchange_.send_next(produce, now, take); });
   }
   /// Collective; waits, unless the backend is deferred. Allocates what is not prepared. A mean
   /// whose norm is above `largest_norm` is clipped to it; 0: none is.
@@ -249,13 +420,12 @@ class dense_average {
     const std::size_t words = axis().n_words(), each = axis().chunk_words();
     const auto n_slots = static_cast<std::uint32_t>(words == 0 ? 0 : (words - 1) / each + 1);
     const slot_format& f = s.format();
-    strided_floats squares{exchange_.latest_slots() + f.scales_at, f.slot_bytes, n_slots};
+    strided_floats squares{exchange_.slots() + f.scales_at, f.slot_bytes, n_slots};
     if (!by_rank_order()) {
-      sum_by_transport(produce, args_of(now));
+      sum_by_transport(produce, now);
       squares = floats_of(s.sums(), axis().tiles().size());
     } else {
-      send(to, now,
-           [&](const auto&... take) { exchange_.all_reduce(produce, args_of(now), take...); });
+      with_take(to, now, [&](const auto* take) { exchange_.all_reduce(produce, now, take); });
       if (passes(to)) squares = floats_of(squares_.data(), n_slots);
     }
     s.backend().launch(
@@ -263,17 +433,15 @@ class dense_average {
                             static_cast<float>(largest_norm)});
   }
   /// Ends the step: nothing lasts but the memory.
-  void finish(step_scalars* now) { exchange_.finish(args_of(now)); }
+  void finish() { exchange_.finish(); }
 
   /// Allocates what was released, or was never there, or was for means that go elsewhere; whether
   /// it did.
   [[gnu::cold]] bool prepare(const To& to = {}) {
-    if (exchange_.started() && (passes(to) || exchange_.has_all_slots())) return false;
+    if (exchange_.allocated() && (passes(to) || exchange_.has_all_slots())) return false;
     exchange_.release();
-    auto space = !by_rank_order() ? exchange_.allocate_latest(false)
-                 : passes(to)     ? exchange_.allocate_passing()
-                                  : exchange_.allocate(false, false);
-    exchange_.hold(space);
+    using use = typename rounded_exchange<B>::use;
+    exchange_.allocate(!by_rank_order() ? use::messages : passes(to) ? use::by_bucket : use::whole);
     return true;
   }
 
@@ -285,36 +453,34 @@ class dense_average {
     const bool many = axis().n_buckets() > exchange_.most_under_way;
     return To::in_gradients && to.tensors != nullptr && many && by_rank_order();
   }
-  [[nodiscard]] static exchange_args<undo_in_buffer> args_of(step_scalars* now) {
-    return {now, {}, {}};
-  }
-  /// Calls `go`, with who takes the buckets, if the means go anywhere.
+  /// Calls `go` with who takes the buckets, or null where means are read as they came.
   template <class Go>
-  [[gnu::cold]] void send([[maybe_unused]] const To& to, [[maybe_unused]] const step_scalars* now,
-                          const Go& go) {
+  [[gnu::cold]] void with_take([[maybe_unused]] const To& to,
+                               [[maybe_unused]] const step_scalars* now, const Go& go) {
     if constexpr (To::in_gradients) {
-      if (passes(to)) {
-        return go([&](int b, const came& mean) {
-          auto& s = exchange_.sender();
-          const tile_range part = axis().bucket_at(b).tiles;
-          // in a step that is called off already the gradients stay what they are
-          launch_unless_skipped(
-              s.backend(), now, part.end - part.begin,
-              detail::take_mean_kernel<To>{mean, to, {s.tiles(), part.begin}, squares_.data()});
-        });
-      }
+      const auto take = [&](int b, const came& mean) {
+        auto& s = exchange_.sender();
+        const tile_range part = axis().bucket_at(b).tiles;
+        // in a step that is called off already the gradients stay what they are
+        launch_unless_skipped(
+            s.backend(), now, part.end - part.begin,
+            detail::take_mean_kernel<To>{mean, to, {s.tiles(), part.begin}, squares_.data()});
+      };
+      go(passes(to) ? &take : nullptr);
+    } else {
+      go(static_cast<const detail::any_visitor*>(nullptr));
     }
-    go();
   }
   template <class Produce>
-  [[gnu::cold]] void sum_by_transport(const Produce& produce,
-                                      const exchange_args<undo_in_buffer>& t) {
+  [[gnu::cold]] void sum_by_transport(const Produce& produce, step_scalars* now) {
     auto& s = exchange_.sender();
     const slot_format& f = s.format();
     const auto w = static_cast<std::uint32_t>(comm_.size());
     const auto n_slots = static_cast<std::uint32_t>(axis().n_slots());
-    std::byte* slots = exchange_.latest_slots();
-    for (int b = axis().n_buckets() - 1; b >= 0; --b) s.encode(produce, t, slots, b);
+    std::byte* slots = exchange_.slots();
+    for (int b = axis().n_buckets() - 1; b >= 0; --b) {
+      s.encode_bucket(produce, no_feedback{}, exchange_.args_of(now), slots, b);
+    }
     const std::size_t bytes = n_slots * f.slot_bytes;
     slot_status *const all = statuses_.data(), *const own = all + w;
     s.backend().launch(1, detail::take_status_kernel{slots, f, n_slots, own});
@@ -328,7 +494,7 @@ class dense_average {
     slot_format of_statuses = f;
     of_statuses.status_at = 0;
     of_statuses.slot_bytes = sizeof *own;
-    s.backend().launch(1, check_kernel{.now = t.now,
+    s.backend().launch(1, check_kernel{.now = now,
                                        .slots = reinterpret_cast<std::byte*>(all),
                                        .format = of_statuses,
                                        .n = w,
@@ -336,12 +502,12 @@ class dense_average {
                                        .ranks = {w}});
     s.backend().launch(axis().tiles().size(),
                        detail::mean_in_place_kernel{s.codec(), s.tiles(), f, slots, s.sums(),
-                                                    1.0F / static_cast<float>(w), t.now});
+                                                    1.0F / static_cast<float>(w), now});
   }
 
   dense_sum mode_;
   communicator comm_;
-  gather_scatter_exchange<rounded, B> exchange_;
+  rounded_exchange<B> exchange_;
   buffer_of<B, float> squares_;         ///< by slot, where means go to the gradients
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
 };
@@ -364,21 +530,20 @@ class squares_average {
 
   [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `latest`
   /// The mean; its last tensor is what was beside.
-  [[nodiscard]] auto latest() { return exchange_.latest({}); }
+  [[nodiscard]] auto latest() { return exchange_.latest(); }
   /// Collective; waits, unless the backend is deferred.
   template <class Produce>
   [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now) {
-    exchange_.all_reduce(produce, args_of(now));
+    exchange_.all_reduce(produce, now, static_cast<const detail::any_visitor*>(nullptr));
   }
   /// Ends the step: nothing lasts but the memory.
-  void finish(step_scalars* now) { exchange_.finish(args_of(now)); }
+  void finish() { exchange_.finish(); }
   [[nodiscard]] float* sums() { return sums_.data(); }  ///< for the rule: see following_rule
   /// Allocates what was released, or was never there; whether it did.
   [[gnu::cold]] bool prepare() {
-    if (exchange_.started()) return false;
+    if (exchange_.allocated()) return false;
     auto sums = sender().backend().template make_buffer<float>(n_sums_);
-    auto space = exchange_.allocate(false, false);
-    exchange_.hold(space);
+    exchange_.allocate(rounded_exchange<B>::use::whole);
     sums_ = std::move(sums);
     return true;
   }
@@ -393,16 +558,13 @@ class squares_average {
   }
 
  private:
-  [[nodiscard]] static exchange_args<undo_in_buffer> args_of(step_scalars* now) {
-    return {now, {}, {}};
-  }
   [[nodiscard]] static std::vector<std::size_t> with(std::vector<std::size_t> sizes,
                                                      std::size_t one_more) {
     sizes.push_back(one_more);
     return sizes;
   }
 
-  gather_scatter_exchange<rounded, B> exchange_;
+  rounded_exchange<B> exchange_;
   std::size_t n_sums_;
   buffer_of<B, float> sums_;
 };

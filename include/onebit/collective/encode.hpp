@@ -38,7 +38,7 @@ struct compensated_words {
   }
 };
 
-/// No residual: identity.
+/// No residual: what is sent is not compressed.
 struct no_feedback {
   template <class L>
   struct access {
@@ -89,11 +89,7 @@ struct residual_field {
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(place.load(k)); }
     /// That of a word whose compensated value is y.
     ONEBIT_HD typename L::value of(const typename L::value& y) const {
-      if constexpr (WordCompressor<C>) {
-        return detail::residual_of_words<L>(codec, y, scale);
-      } else {
-        return y;
-      }
+      return codec_traits<C>::template residual<L>(codec, y, scale);
     }
   };
   template <class L>
@@ -142,15 +138,10 @@ struct worker_feedback {
       return field.of(old);
     }
     /// From here on the tile's values are overwritten.
-    ONEBIT_HD void begin() const {
-      if constexpr (!Undo::repeats) L::store_scalar(saved, std::uint32_t{1});
-    }
+    ONEBIT_HD void begin() const { undo.begin(saved); }
     ONEBIT_HD void replace(std::uint32_t k, const typename L::value& old,
                            const typename L::value& now) const {
-      if constexpr (!Undo::repeats) {
-        undo.save(k, old);
-        field.place.store(k, now);
-      }
+      undo.replace(field.place, k, old, now);
     }
   };
   template <class L>
@@ -387,31 +378,6 @@ struct rescale_residual_kernel {
     const auto e = residual.from<L>(format.server_word(t));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       e.store(k, L::mul(e.load(k), L::load(factors + (t.word + k) * 32)));
-    }
-  }
-};
-
-/// The same of a message that was agreed, where there is no residual: n copies of it.
-template <class C>
-struct rescale_message_kernel {
-  static constexpr bool one_isa = true;
-  C codec;
-  const float* factors;
-  const tile* tiles;
-  slot_format format;
-  std::byte* slots;
-  std::size_t n, message_bytes;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    for (std::size_t r = 0; r < n; ++r) {
-      std::byte* const slot = slots + r * message_bytes + t.chunk * format.slot_bytes;
-      const detail::tile_reader<L, C> value(codec, format, slot, t, i);
-      for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-        const auto y = L::mul(value(k), L::load(factors + (t.word + k) * 32));
-        codec.template encode<L>(slot + format.payload_at(t, i) + k * codec.word_bytes, y);
-      }
     }
   }
 };

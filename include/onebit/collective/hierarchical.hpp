@@ -18,6 +18,34 @@
 /// Averages on two levels: full precision inside a node, compressed between nodes.
 namespace onebit::inline v0_2 {
 
+/// The mean over the ranks of a node of what each sent of this rank's share: identity's slots.
+struct share_mean {
+  slot_format format;
+  const std::byte* slots;  ///< one bucket from each local rank
+  std::uint32_t first_chunk;
+  int n_ranks;
+  float inverse;
+
+  template <class L>
+  struct reader {
+    detail::tile_sum<L, identity> sum;
+    float inverse;
+    /// base + mean, rounded once
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::fma(sum(k), L::set(inverse), base);
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    slot_format by_rank = format;
+    by_rank.slot_bytes = format.slot_bytes * format.chunks_per_bucket;
+    return {detail::tile_sum<L, identity>(identity{}, by_rank,
+                                          slots + (t.chunk - first_chunk) * format.slot_bytes,
+                                          n_ranks, t, index),
+            inverse};
+  }
+};
+
 /// One exchange on two levels. The ranks of a node average their messages exactly, each its share
 /// of the flat axis (1 / L of it, a bucket); the ranks with the same share on all nodes run the two
 /// compressed phases on it; the ranks of a node gather the compressed shares. Worker residuals
@@ -28,14 +56,12 @@ namespace onebit::inline v0_2 {
 /// inside a node 4n (L-1)/L bytes and n/8 (L-1)/L; 4 collectives. Memory: two messages of 4 bytes
 /// per element of work space, compensated values 4/L bytes per element (and 4 for rules that
 /// accumulate), the server's residual 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
-template <WordCompressor C, bool Accumulates, class B>
+template <WordCompressor C, class B>
 class hierarchical_exchange {
-  using exact_codec = basic_identity<Accumulates>;
-
  public:
   using backend_type = B;
   using sender_type = onebit::sender<C, B>;
-  using exact_type = onebit::sender<exact_codec, B>;
+  using exact_type = onebit::sender<identity, B>;
   using float_buffer = buffer_of<B, float>;
   using byte_buffer = buffer_of<B, std::byte>;
   using view = gathered_view<C>;
@@ -46,16 +72,16 @@ class hierarchical_exchange {
       : local_(w.split(w.rank() / n_local, w.rank())),
         across_(w.split(w.rank() % n_local, w.rank())),
         sender_(std::move(codec), backend, sizes, across_.size(), n_local),
-        exact_(exact_codec{}, std::move(backend), sizes, across_.size(), n_local) {}
+        exact_(identity{}, std::move(backend), sizes, across_.size(), n_local) {}
 
   /// As gather_scatter_exchange, here and below. With one node nothing would travel between nodes.
   [[nodiscard]] bool travels() const { return across_.size() > 1; }
-  [[nodiscard]] bool needs_undo() const { return flat() ? sender_type::has_residual : Accumulates; }
+  [[nodiscard]] bool needs_undo(const exchange_memory& m) const { return flat() || m.accumulates; }
   [[nodiscard]] const layout& axis() const { return sender_.axis(); }
   [[nodiscard]] std::size_t slot_bytes() const { return sender_.format().slot_bytes; }
   /// Between the nodes.
   [[nodiscard]] sender_type& sender() { return sender_; }
-  /// Inside the node: carries this rank's sums, for rules that accumulate.
+  /// Inside the node: carries what this rank's local steps add up, if there are any.
   [[nodiscard]] exact_type& exact() { return exact_; }
 
   struct space {
@@ -65,36 +91,32 @@ class hierarchical_exchange {
     float_buffer undo, residual, compensated,
         sums;  ///< the last three: of server, sender and exact
   };
-  [[nodiscard, gnu::cold]] space allocate(bool keeps_previous, bool from_nothing) {
+  [[nodiscard, gnu::cold]] space allocate(const exchange_memory& m) {
     space s;
     const std::size_t bucket = bucket_bytes(sender_.format()), all = bucket * shares();
-    s.gathered = {keeps_previous ? make(all) : byte_buffer{}, make(all)};
+    s.gathered = {m.previous ? make(all) : byte_buffer{}, make(all)};
     s.received = make(bucket);
     s.from_server = make(slot_bytes());
-    s.residual = server<C, B>::make_residual(sender_, axis().words_of_chunk(own_chunk()));
+    s.residual = floats(axis().words_of_chunk(own_chunk()));
     if (!flat()) {
       const std::size_t exact = bucket_bytes(exact_.format()) * shares();
       for (auto* sent : {&s.exact_sent, &s.exact_received}) *sent = make(exact);
       s.sent = make(all);
       s.share = make(bucket);
-      if (Accumulates && from_nothing) s.sums = floats(axis().n_words());
-      if constexpr (sender_type::has_residual) s.undo = floats(share_words());
+      if (m.accumulates) s.sums = floats(axis().n_words());
+      s.undo = floats(share_words());
     }
-    if constexpr (sender_type::has_residual) {
-      if (from_nothing || !flat()) s.compensated = floats(share_words());
-    }
+    if (m.compensated || !flat()) s.compensated = floats(share_words());
     return s;
   }
   /// Every node holds the same momentum, each rank its share of it.
   [[gnu::cold]] void start(space&& s, initial_momentum<float_buffer>&& given) {
     held_ = std::move(s);
     server_.start(std::move(held_.residual));
-    if constexpr (Accumulates) exact_.start_from(std::move(held_.sums));
+    exact_.start_from(std::move(held_.sums));
     if (given.momentum.size() > 0) {
-      take_over(sender_, given);
-      if constexpr (!sender_type::has_residual) {
-        store_flat(sender_, given.momentum.data(), held_.gathered.current());
-      } else if (flat()) {
+      scale_given(sender_, given);
+      if (flat()) {
         held_.compensated = std::move(given.momentum);
       } else {
         const std::size_t first = std::min(share_first(), axis().n_words());
@@ -103,8 +125,7 @@ class hierarchical_exchange {
         sender_.backend().launch(copy.launches(), copy);
       }
     }
-    if constexpr (sender_type::has_residual)
-      sender_.start_from(std::move(held_.compensated), share_first());
+    sender_.start_from(std::move(held_.compensated), share_first());
   }
   [[nodiscard]] bool started() const { return held_.gathered.next_size() > 0; }
   void count_active(active_mask active) { sender_.count_active(active); }
@@ -155,41 +176,31 @@ class hierarchical_exchange {
   }
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
-    if constexpr (Accumulates) {
-      if (!flat()) return exact_.accumulate(produce, t);
-    }
-    sender_.accumulate(produce, t);
+    if (flat()) return sender_.accumulate(produce, t);
+    exact_.accumulate(produce, t);
   }
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
-    if constexpr (sender_type::has_residual) {
-      const auto residual = server_.finish(sender_, mean(), own_chunk(), latest({}), t);
-      finish_with(t, residual, held_.gathered.keeping(t.now));
-    } else {
-      finish_with(t, held_.gathered.keeping(t.now));
-    }
+    const auto residual = server_.finish(sender_, mean(), own_chunk(), latest({}), t);
+    if (flat()) return sender_.finish(t, residual, held_.gathered.keeping(t.now));
+    sender_.finish(share_turn(t), residual, held_.gathered.keeping(t.now));
+    if (adds_up()) exact_.finish(t);
   }
 
   template <class Rescaled, class Undo>
   [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
-    sender_.rescale(rescaled, t, compensated_tiles(), held_.gathered.current());
+    sender_.rescale(rescaled, t, compensated_tiles());
     server_.rescale(sender_, mean().format, own_chunk(), rescaled.ratios, t);
-    if constexpr (Accumulates) {
-      if (!flat()) exact_.rescale(rescaled, t, exact_.axis().all_tiles());
-    }
+    if (adds_up()) exact_.rescale(rescaled, t, exact_.axis().all_tiles());
   }
   [[nodiscard]] tile_range compensated_tiles() const {
     return axis().bucket_at(local_.rank()).tiles;
   }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server& server) {
-    if constexpr (sender_type::has_residual) {
-      worker(sender_, compensated_tiles(), false);
-      server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean().format);
-    }
-    if constexpr (Accumulates) {
-      if (!flat()) worker(exact_, exact_.axis().all_tiles(), true);
-    }
+    worker(sender_, compensated_tiles(), false);
+    server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean().format);
+    if (adds_up()) worker(exact_, exact_.axis().all_tiles(), true);
   }
   /// The residual of this rank's chunk of its share.
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
@@ -209,9 +220,9 @@ class hierarchical_exchange {
     return n;
   }
   template <class Archive>
-  [[gnu::cold]] void archive(Archive& a, bool keeps_previous) {
-    if constexpr (Archive::reading) exact_.back_up(a);
-    archive_start(*this, a, keeps_previous, held_, server_.residual_place());
+  [[gnu::cold]] void archive(Archive& a, const exchange_memory& m) {
+    if (Archive::reading) exact_.back_up(a);
+    archive_start(*this, a, m, held_, server_.residual_place());
     sender_.archive(a);
     exact_.archive(a);
     server_.archive(a, sender_.backend());
@@ -219,21 +230,18 @@ class hierarchical_exchange {
   }
 
  private:
-  template <class Undo, class... Kernels>
-  [[gnu::cold]] void finish_with(const exchange_args<Undo>& t, const calls<Kernels>&... others) {
-    if (flat()) return sender_.finish_with(t, others...);
-    sender_.finish_with(share_turn(t), others...);
-    exact_.finish(t);
-  }
   /// The messages of the node's ranks, each this rank's share of it.
   template <class Produce, class Undo>
   share_mean average_in_node(const Produce& produce, const exchange_args<Undo>& t) {
     const slot_format& f = exact_.format();
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
-    for (int b = local_.size() - 1; b >= 0; --b)
-      exact_.encode(produce, t, held_.exact_sent.data(), b);
-    local_.all_to_all(held_.exact_sent.data(), held_.exact_received.data(), bucket_bytes(f));
+    std::byte* const sent = held_.exact_sent.data();
+    for (int b = local_.size() - 1; b >= 0; --b) {
+      adds_up() ? exact_.encode(produce, t, sent, b)
+                : exact_.encode_bucket(produce, no_feedback{}, t, sent, b);
+    }
+    local_.all_to_all(sent, held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(across_.rank());
     exact_.check({.now = t.now,
                   .slots = held_.exact_received.data(),
@@ -251,6 +259,7 @@ class hierarchical_exchange {
   }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
   [[nodiscard]] bool flat() const { return local_.size() == 1; }  // there is no level inside
+  [[nodiscard]] bool adds_up() { return exact_.compensated().values != nullptr; }  // local steps
   [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
     return f.slot_bytes * f.chunks_per_bucket;
   }
@@ -274,7 +283,7 @@ class hierarchical_exchange {
   [[nodiscard]] mean_view<C> mean() const {
     slot_format f = sender_.format();
     f.chunks_per_bucket = static_cast<std::uint32_t>(axis().n_slots());
-    return server<C, B>::mean(sender_.codec(), f, held_.received.data(), across_.size());
+    return sender_.mean(f, held_.received.data(), across_.size());
   }
 
   communicator local_, across_;
@@ -304,19 +313,19 @@ struct hierarchical : collective_defaults {
   [[nodiscard]] std::string agreement() const {  ///< what of the name may differ from job to job
     return "hierarchical, " + std::to_string(ranks_per_node) + " ranks per node";
   }
-  template <class B, bool Accumulates>  ///< what it binds
-  using exchange = hierarchical_exchange<codec_for<Accumulates, C>, Accumulates, B>;
+  template <class B>  ///< what it binds
+  using exchange = hierarchical_exchange<compressor_or_identity<C>, B>;
   /// Collective. Throws invalid_input when the ranks do not divide into such nodes.
-  template <class B, bool Accumulates>
-  [[nodiscard, gnu::cold]] exchange<B, Accumulates> bind(const communicator& w, const B& backend,
-                                                         std::span<const std::size_t> sizes) const {
+  template <class B>
+  [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,
+                                            std::span<const std::size_t> sizes) const {
     const int n = ranks_per_node == 0 ? w.ranks_per_node() : ranks_per_node;
     if (n < 1 || w.size() % n != 0) {
       throw invalid_input(
           detail::message("hierarchical: ", w.size(), " ranks in nodes of ", n,
                           "; give the number of ranks on each node, the same on all", w.where()));
     }
-    return {for_rule<Accumulates>(codec), w, backend, sizes, n};
+    return {checked_compressor(codec), w, backend, sizes, n};
   }
 };
 

@@ -9,7 +9,7 @@
 #include <onebit/core/layout.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
-#include <onebit/core/wide_lanes.hpp>
+#include <onebit/core/launch.hpp>
 #include <vector>
 
 /// What travels: the bytes of a slot, and the views that read values out of them.
@@ -187,15 +187,50 @@ struct slot_format {
   }
 };
 
-/// The bytes that each tile takes in a slot, for any compressor.
+/// What messages ask of a compressor: of one by word itself.
 template <Compressor C>
-[[nodiscard]] std::size_t tile_payload_bytes(const C& codec, const tile& t) {
-  if constexpr (WordCompressor<C>) {
+struct codec_traits {
+  static constexpr bool by_word = true, scaled = C::scaled;
+  [[nodiscard]] static std::size_t tile_bytes(const C& codec, const tile& t) {
     return t.n_words() * codec.word_bytes;
-  } else {
-    return (codec.tile_bytes(t.n) + 3) / 4 * 4;  // slots, scales and tiles stay 4-byte aligned
   }
-}
+  [[nodiscard]] static std::size_t word_bytes(const C& codec) { return codec.word_bytes; }
+  [[nodiscard]] static granularity scales(const C& codec) { return codec.scale_granularity(); }
+  [[nodiscard]] ONEBIT_HD static float scale(const C& codec, double sum, std::uint64_t n) {
+    return codec.scale(sum, n);
+  }
+  template <class L>
+  [[nodiscard]] ONEBIT_HD static typename L::value residual(const C& codec,
+                                                            const typename L::value& y,
+                                                            float scale) {
+    typename L::value v;
+    for (unsigned j = 0; j < L::words; ++j) {
+      word_of<L>(v, j) = codec.template residual<one_word<L>>(word_of<L>(y, j), scale);
+    }
+    return v;
+  }
+};
+/// One by tile has no scales (but NaN where a value is not finite), and its residual is kept for
+/// it.
+template <Compressor C>
+  requires(!WordCompressor<C>)
+struct codec_traits<C> {
+  static constexpr bool by_word = false, scaled = false;
+  /// Slots, scales and tiles stay 4-byte aligned.
+  [[nodiscard]] static std::size_t tile_bytes(const C& codec, const tile& t) {
+    return (codec.tile_bytes(t.n) + 3) / 4 * 4;
+  }
+  [[nodiscard]] static std::size_t word_bytes(const C&) { return 0; }
+  [[nodiscard]] static granularity scales(const C&) { return granularity::vector(); }
+  [[nodiscard]] ONEBIT_HD static float scale(const C&, double sum, std::uint64_t) {
+    return static_cast<float>(sum);
+  }
+  template <class L>
+  [[nodiscard]] ONEBIT_HD static typename L::value residual(const C&, const typename L::value& y,
+                                                            float) {
+    return y;
+  }
+};
 
 /// The slot of a layout, and the offsets of its tiles where they must be told.
 template <Compressor C>
@@ -204,24 +239,21 @@ template <Compressor C>
   slot_format f;
   f.chunk_words = axis.chunk_words();
   f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
-  if constexpr (WordCompressor<C>) {
-    f.word_bytes = codec.word_bytes;
-    f.scales_at = (axis.chunk_words() * codec.word_bytes + 3) / 4 * 4;
-  } else {
+  using traits = codec_traits<C>;
+  f.word_bytes = traits::word_bytes(codec);
+  f.scales_at = (axis.chunk_words() * f.word_bytes + 3) / 4 * 4;
+  if (!traits::by_word) {
     tile_offsets.resize(axis.tiles().size());
     for (int j = 0; j < axis.n_slots(); ++j) {
       std::size_t offset = 0;
       for (auto i = axis.chunk_tiles(j).begin; i < axis.chunk_tiles(j).end; ++i) {
         tile_offsets[i] = offset;
-        offset += tile_payload_bytes(codec, axis.tiles()[i]);
+        offset += traits::tile_bytes(codec, axis.tiles()[i]);
       }
       if (offset > f.scales_at) f.scales_at = offset;
     }
   }
-  f.status_at = f.scales_at;
-  if constexpr (WordCompressor<C>) {
-    if (C::scaled) f.status_at += axis.slot_segments() * sizeof(float);
-  }
+  f.status_at = f.scales_at + (traits::scaled ? axis.slot_segments() * sizeof(float) : 0);
   f.slot_bytes = f.status_at + sizeof(slot_status);
   return f;
 }
@@ -242,16 +274,11 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
   return *reinterpret_cast<const T*>(p);
 }
 
-/// Lanes for several words that ask once whether the words are floats, which lie in a row.
-template <class L, class C>
-concept MovesFloats = (L::words > 1) && requires(const C& codec) {
-  codec.sends_floats();
-};
-
-// A word compressor knows lanes for one word.
+// A word compressor knows lanes for one word. One that may send floats says so, once for several
+// words, which lie in a row.
 template <class L, class C>
 ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
-  if constexpr (MovesFloats<L, C>) {
+  if constexpr (L::words > 1 && requires { codec.sends_floats(); }) {
     if (codec.sends_floats()) return L::load(reinterpret_cast<const float*>(in));
   }
   typename L::value v;
@@ -260,20 +287,11 @@ ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, fl
   }
   return v;
 }
-template <class L, class C>
-ONEBIT_HD typename L::value residual_of_words(const C& codec, const typename L::value& y,
-                                              float scale) {
-  typename L::value v;
-  for (unsigned j = 0; j < L::words; ++j) {
-    word_of<L>(v, j) = codec.template residual<one_word<L>>(word_of<L>(y, j), scale);
-  }
-  return v;
-}
 /// Adds what the codec gathers of each word to `sum`.
 template <class L, class C, class Sum>
 ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
   using one = one_word<L>;
-  if constexpr (MovesFloats<L, C>) {
+  if constexpr (L::words > 1 && requires { codec.sends_floats(); }) {
     if (codec.sends_floats()) {
       L::store(reinterpret_cast<float*>(out), y);
       for (unsigned j = 0; j < L::words; ++j) {
@@ -299,9 +317,7 @@ struct tile_reader {
   ONEBIT_HD tile_reader(const C& c, const slot_format& f, const std::byte* slot, const tile& t,
                         std::size_t index, tile_room = {})
       : codec(c), words(slot + f.payload_at(t, index)), scale(0) {
-    if constexpr (C::scaled) {
-      scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
-    }
+    if (C::scaled) scale = load_scalar<float>(slot + f.scales_at + t.segment * sizeof(float));
   }
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
     return decode_words<L>(codec, words + k * codec.word_bytes, scale);
@@ -357,24 +373,20 @@ struct tile_sum {
  private:
   ONEBIT_HD typename L::value from(int r, std::uint32_t k) const {
     const std::size_t at = static_cast<std::size_t>(r) * stride;
-    float s = 0;
-    if constexpr (C::scaled) s = load_scalar<float>(scales + at);
+    const float s = C::scaled ? load_scalar<float>(scales + at) : 0.0F;
     return decode_words<L>(codec, words + at + k * codec.word_bytes, s);
   }
 };
 
-/// Lanes for four words that know how to sum their signs.
-template <class L>
-concept SignSummingLanes = L::words == 4 && requires {
+/// Lanes for four words that know how to sum their signs, and a compressor of whose words each bit
+/// is one sign.
+template <class C, class L>
+concept SignsSummedBy = L::words == 4 && requires {
   typename one_word<L>::sum_of_four;
-};
-/// A compressor of whose words each bit is one sign.
-template <class C>
-concept SignCompressor = requires {
   requires C::one_sign;
 };
 
-template <SignSummingLanes L, SignCompressor C>
+template <class L, SignsSummedBy<L> C>
 struct tile_sum<L, C, true> {
   typename one_word<L>::sum_of_four sum;
 

@@ -14,22 +14,6 @@
 /// of each other's steps and bad values. A few scalars a call: serial kernels.
 namespace onebit::inline v0_2 {
 
-/// The slots of buckets, n of each. Where there is not room for all, buckets take turns.
-struct slots_of_buckets {
-  std::byte* first;
-  std::size_t bytes;  ///< of all; 0: no slot is there
-  std::size_t n, slot_bytes;
-
-  [[nodiscard]] std::byte* at(int b) const {
-    const std::size_t places = bytes / (n * slot_bytes);
-    return first + (places == 0 ? 0 : static_cast<std::size_t>(b) % places * n * slot_bytes);
-  }
-  /// What slots are counted from, the first of all buckets, so that those of b are where they are.
-  [[nodiscard]] std::byte* counted(int b) const {
-    return at(b) - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b) * n * slot_bytes);
-  }
-};
-
 /// A scale and where it goes. `n_active` elements share it.
 struct scale_entry {
   tile_range tiles;
@@ -83,16 +67,9 @@ struct scale_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const scale_entry& e = entries[i];
     const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
-    float s;
-    if constexpr (WordCompressor<C>) {
-      s = codec.scale(sum, e.n_active);
-    } else {
-      s = static_cast<float>(sum);
-    }
+    float s = codec_traits<C>::scale(codec, sum, e.n_active);
     if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->nonfinite);
-    if constexpr (WordCompressor<C>) {
-      if (C::scaled && C::has_residual && bound.most > 0 && s > most_of(e)) s = most_of(e);
-    }
+    if (codec_traits<C>::scaled && bound.most > 0 && s > most_of(e)) s = most_of(e);
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
       L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);

@@ -14,9 +14,8 @@
 namespace onebit::inline v0_2 {
 
 /// An exchange X; which elements take part in it, one bit each; and what its encode pass
-/// overwrites. Its own memory is what `state_bytes` adds: 1 bit per element, if the compressor has
-/// a residual or the rule freezes, and 4 bytes where a message cannot be made twice (see
-/// undo_by_repeating).
+/// overwrites. Its own memory is what `state_bytes` adds: 1 bit per element, and 4 bytes where a
+/// message cannot be made twice (see undo_by_repeating).
 template <class X>
 class stateful_exchange : public X {
   using B = typename X::backend_type;
@@ -24,7 +23,6 @@ class stateful_exchange : public X {
  public:
   using mask_buffer = buffer_of<B, std::uint32_t>;
   using sender_type = std::remove_reference_t<decltype(std::declval<X&>().sender())>;
-  static constexpr bool has_residual = sender_type::has_residual;
   /// Whether the end of a step makes the message once more: then nothing must be saved.
   static constexpr bool repeats = sender_type::by_word && X::own_messages;
   using undo_type = std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>;
@@ -50,15 +48,15 @@ class stateful_exchange : public X {
                      all_active_kernel{s.tiles(), elements.data()});
     set_active(std::move(elements));
   }
-  void allocate_undo() {
-    if (repeats || !X::needs_undo() || undo_.size() > 0) return;
+  void allocate_undo(const exchange_memory& memory) {
+    if (repeats || !X::needs_undo(memory) || undo_.size() > 0) return;
     undo_ = backend().template make_buffer<float>(X::axis().n_words() * word_elements);
   }
   /// Starts without a momentum. Allocates before it changes anything.
-  [[gnu::cold]] void start_from_nothing(bool keeps_previous) {
-    allocate_undo();
-    auto elements = has_residual && active_.size() == 0 ? make_mask() : mask_buffer{};
-    X::start(X::allocate(keeps_previous, true), {});
+  [[gnu::cold]] void start_from_nothing(const exchange_memory& memory) {
+    allocate_undo(memory);
+    auto elements = active_.size() == 0 ? make_mask() : mask_buffer{};
+    X::start(X::allocate(memory), {});
     activate_all(std::move(elements));
   }
 
@@ -74,21 +72,13 @@ class stateful_exchange : public X {
     Message message;
     args_type args;
 
-    template <class At, class Kernel>
-    void operator()(const At&, const Kernel& update) const {
-      run(update);
-    }
     template <class Kernel>
-    void run(const Kernel& update) const {
+    void operator()(const Kernel& update) const {
       if constexpr (repeats) {
         exchange.repeat(message, args, update);
       } else {
         launch_unless_skipped(exchange.backend(), args.now, exchange.axis().tiles().size(), update);
       }
-    }
-    /// Only what was left undone.
-    void run() const {
-      if constexpr (repeats) run(nothing_kernel{});
     }
   };
   template <class Message>
@@ -99,11 +89,10 @@ class stateful_exchange : public X {
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return X::state_bytes() + undo_.bytes() + active_.bytes();
   }
-  /// `masked` is asked when the exchange is read: whether there is a mask.
-  template <class Archive, class Masked>
-  [[gnu::cold]] void archive(Archive& a, bool keeps_previous, const Masked& masked) {
-    X::archive(a, keeps_previous);
-    a.buffer(active_, backend(), masked() ? X::axis().n_words() : 0);
+  template <class Archive>
+  [[gnu::cold]] void archive(Archive& a, const exchange_memory& memory) {
+    X::archive(a, memory);
+    a.buffer(active_, backend(), X::started() ? X::axis().n_words() : 0);
   }
 
  private:

@@ -11,18 +11,14 @@
 
 namespace onebit::inline v0_2 {
 
-/// No compression: C(y) = y in fp32, no residual. 128 bytes on the wire per word of 32 elements.
-/// Through gather-scatter it is the dense mean, bit for bit.
-///
-/// With `HasResidual` it has a compensated buffer all the same, for rules that accumulate between
-/// exchanges.
-template <bool HasResidual>
-struct basic_identity {
+/// No compression: C(y) = y in fp32, and a residual of 0. 128 bytes on the wire per word of 32
+/// elements. Through gather-scatter it is the dense mean, bit for bit.
+struct identity {
   /// @{
   /// See WordCompressor.
   static constexpr std::size_t word_bytes = 128;
   static constexpr bool scaled = false;
-  static constexpr bool has_residual = HasResidual;
+  static constexpr bool memoryless = true;  ///< it owes nothing: see compressed_reduce_scatter
 
   [[nodiscard]] static std::string name() { return "identity"; }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::vector(); }
@@ -51,24 +47,18 @@ struct basic_identity {
   /// @}
 };
 
-/// The compressor that does not compress.
-using identity = basic_identity<false>;
+static_assert(WordCompressor<identity>);
 
-/// The compressor as a rule needs it: rules that accumulate need a compensated buffer even with
-/// `identity`. It stands for what is no Compressor, too: that was said, once.
-template <bool Accumulates, class C>
-using codec_for = std::conditional_t<std::is_same_v<C, identity> || !Compressor<C>,
-                                     basic_identity<Accumulates>, C>;
-/// The same, of a compressor that there is.
-template <bool Accumulates, class C>
-[[nodiscard]] codec_for<Accumulates, C> for_rule(const C& codec) {
-  if constexpr (std::is_same_v<C, codec_for<Accumulates, C>>) {
+/// C, or a compressor that always works where C is none: that is said elsewhere, once.
+template <class C>
+using compressor_or_identity = std::conditional_t<Compressor<C>, C, identity>;
+template <class C>
+[[nodiscard]] compressor_or_identity<C> checked_compressor(const C& codec) {
+  if constexpr (Compressor<C>) {
     return codec;
   } else {
     return {};
   }
 }
-
-static_assert(WordCompressor<basic_identity<false>> && WordCompressor<basic_identity<true>>);
 
 }  // namespace onebit::inline v0_2

@@ -36,7 +36,6 @@ struct quantized {
   /// See sign.
   static constexpr std::size_t word_bytes = 4 * (Bits + 1);
   static constexpr bool scaled = true;
-  static constexpr bool has_residual = true;
 
   [[nodiscard]] static std::string name() { return std::to_string(Bits) + " bits, a scale per 32"; }
   [[nodiscard]] constexpr granularity scale_granularity() const {

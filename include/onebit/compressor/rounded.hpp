@@ -11,8 +11,9 @@
 
 namespace onebit::inline v0_2 {
 
-/// Rounds to bf16 or int8, without a residual: what is added up of it is added up in fp32. The
-/// dense averages send by it; without error feedback it suits states as well as increments.
+/// Rounds to bf16 or int8: what is added up of it is added up in fp32. The dense averages and the
+/// sharded halves send by it and carry nothing: without error feedback it suits states as well as
+/// increments. (A gather_scatter's servers keep what its means lose, as of any compressor.)
 ///
 /// Behind the words of each chunk stands the sum of their squares, before they were rounded (of
 /// roots: of the values): whoever has a mean has its norm.
@@ -31,7 +32,7 @@ struct rounded {
   /// @{
   /// See WordCompressor.
   static constexpr bool scaled = true;
-  static constexpr bool has_residual = false;
+  static constexpr bool memoryless = true;  ///< what rounding loses is not owed by its sender
   std::size_t word_bytes = floats;
   bool roots = false;  ///< with halves
 
@@ -74,8 +75,8 @@ struct rounded {
     return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));
   }
   template <class L>
-  ONEBIT_HD typename L::value residual(const typename L::value&, float) const {
-    return L::set(0.0F);
+  ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
+    return s == 0.0F ? y : L::set(0.0F);
   }
   /// @}
 

@@ -67,8 +67,6 @@ struct sign {
   /// What `decode` gives is L::with_sign(L::load_bits(in), L::set(s)): lanes may know how to sum
   /// it.
   static constexpr bool one_sign = true;
-  /// Has a residual to carry.
-  static constexpr bool has_residual = true;
 
   granularity scales = granularity::block(tile_elements);  ///< how many elements share a scale
 

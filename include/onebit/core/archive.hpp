@@ -51,6 +51,8 @@ void read_on_host(B& backend, const T* data, std::size_t n, const F& f) {
 class payload_writer {
  public:
   static constexpr bool reading = false;
+  template <class T>
+  void back_up(T&) {}  // a reader replaces what is there
 
   explicit payload_writer(std::ostream* out) : out_(out) {}
 

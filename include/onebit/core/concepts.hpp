@@ -13,12 +13,6 @@
 /// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
 namespace onebit::inline v0_2 {
 
-/// A policy with a name, as checkpoints and error messages tell it.
-template <class Policy>
-concept Named = requires(const Policy p) {
-  std::string(p.name());
-};
-
 // -- where arithmetic runs -----------------------------------------------------------------------
 
 /// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being its
@@ -36,6 +30,26 @@ concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& k
   backend.copy_out(to, from, n);
   { backend.template make_buffer<float>(n).data() } -> std::same_as<float*>;
   { backend.template make_buffer<float>(n).size() } -> std::convertible_to<std::size_t>;
+};
+
+/// A kernel of a few scalars a call, that says `static constexpr bool serial = true`: it needs no
+/// lanes that hold a word, and the host compiles it once, not for every instruction set.
+template <class Kernel>
+concept SerialKernel = requires {
+  requires Kernel::serial;
+};
+
+/// One that says `static constexpr bool one_isa = true`: the host compiles it for one instruction
+/// set.
+template <class Kernel>
+concept OneIsaKernel = requires {
+  requires Kernel::one_isa;
+};
+
+/// A kernel that goes through the words of a tile L::words at a time says which tile that is.
+template <class Kernel>
+concept TileKernel = requires(const Kernel& k, std::size_t i) {
+  k.tile_at(i).n;
 };
 
 // -- how bytes travel ----------------------------------------------------------------------------
@@ -130,7 +144,6 @@ concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in
                                   std::uint64_t n, const detail::any_lanes::value& v) {
   { c.word_bytes } -> std::convertible_to<std::size_t>;
   { C::scaled } -> std::convertible_to<bool>;
-  { C::has_residual } -> std::convertible_to<bool>;
   c.scale_granularity();
   { c.scale(statistic, n) } -> std::convertible_to<float>;
   c.template encode<detail::any_lanes>(out, v);
@@ -186,9 +199,9 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, do
 
 /// What a rule need not say.
 struct rule_defaults {
-  static constexpr bool accumulates = false;  ///< the compensated buffer gathers what is sent later
-  static constexpr bool local_steps = false;  ///< steps without communication
-  static constexpr bool refreshes = false;    ///< it is a RefreshingRule
+  static constexpr bool local_steps = false;    ///< steps without communication
+  static constexpr bool accumulates = false;    ///< their messages are added up by the exchange
+  static constexpr bool refreshes = false;      ///< it is a RefreshingRule
   static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
   /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
   static constexpr bool has_moments = false;
@@ -244,22 +257,15 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
 
 /// A rule whose messages are exchanged. `previous` is what was agreed in the last exchange; after a
 /// freeze or a resume it is 0 at first, and what was handed over is in the residual. A message may
-/// be made twice in a step: `compressed_update` is the first that may change what it reads.
+/// be made twice in a step. So the kernel that first changes what the message reads is run by
+/// `update(kernel)`, which calls it for each tile when the message of this tile has been made.
 template <class R>
 concept ExchangeRule = Rule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
              const detail::any_field& latest, const detail::any_field& previous) {
   fixed.message(previous, at);  // what is exchanged, from what was agreed in the last exchange
-  r.compressed_update(latest, previous, at);  // the update, from what was received in this one
-};
-
-/// A rule whose update ends with a kernel over all tiles, which it runs by `last`, as launch_tiles
-/// does.
-template <class R>
-concept TilewiseRule = ExchangeRule<R> &&
-    requires(R r, const detail::any_step_context<R>& at, const detail::any_field& latest,
-             const detail::any_field& previous, const launch_tiles& last) {
-  r.compressed_update(latest, previous, at, last);
+  // the update, from what was received in this one
+  r.compressed_update(latest, previous, at, detail::any_visitor{});
 };
 
 /// A rule that freezes something at the end of the warm-up, hands its momentum over, and fills
@@ -333,11 +339,10 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   // make it once more; false where it encodes sums on their way
   { X::own_messages } -> std::convertible_to<bool>;
   { fixed.travels() } -> std::convertible_to<bool>;  // false: the plan never exchanges
-  { fixed.needs_undo() } -> std::convertible_to<bool>;
+  { fixed.needs_undo(exchange_memory{}) } -> std::convertible_to<bool>;
   { fixed.axis() } -> std::convertible_to<const layout&>;
   x.sender();  // an onebit::sender: its axis is the one that rules see
-  // memory; true: also for `previous`; true: also compensated values, of zeros
-  { x.allocate(true, true) } -> std::same_as<typename X::space>;
+  { x.allocate(exchange_memory{}) } -> std::same_as<typename X::space>;
   // from a momentum, or from nothing
   x.start(std::declval<typename X::space>(),
           std::declval<initial_momentum<typename X::float_buffer>>());
@@ -348,8 +353,8 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.send_next(message, t);
   x.all_reduce(message, t);
   x.accumulate(message, t);
-  x.rescale(message, t);            // other units: see `sender`
-  x.finish(t), x.archive(a, true);  // true: with memory for `previous`
+  x.rescale(message, t);  // other units: see `sender`
+  x.finish(t), x.archive(a, exchange_memory{});
   x.compensated_tiles(), x.visit_residuals(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any
   { fixed.ranks_per_node() } -> std::convertible_to<int>;         // that it knows: else 1
@@ -368,24 +373,22 @@ struct collective_defaults {
   static constexpr std::size_t bucket_elements = 0;
 };
 
-/// Who talks to whom: `bind` makes the exchange for a communicator, a backend, tensor sizes, and
-/// rules that accumulate or not. Collective.
+/// Who talks to whom: `bind` makes the exchange for a communicator, a backend and tensor sizes.
+/// Collective.
 template <class C>
 concept Collective = requires(const C c, const communicator& w, const detail::any_backend& backend,
                               std::span<const std::size_t> sizes) {
-  requires Exchange<typename C::template exchange<detail::any_backend, false>>;
-  {
-    c.template bind<detail::any_backend, false>(w, backend, sizes)
-    } -> std::same_as<typename C::template exchange<detail::any_backend, false>>;
+  requires Exchange<typename C::template exchange<detail::any_backend>>;
+  { c.bind(w, backend, sizes) } -> std::same_as<typename C::template exchange<detail::any_backend>>;
   { C::splits } -> std::convertible_to<bool>;
   { c.agreement() } -> std::convertible_to<std::string>;
   { c.bucket_elements } -> std::convertible_to<std::size_t>;
 };
 
-/// What a policy calls itself, or "custom".
+/// What a policy calls itself by `name()`, as checkpoints and error messages tell it, or "custom".
 template <class Policy>
 [[nodiscard]] std::string policy_name(const Policy& policy) {
-  if constexpr (Named<Policy>) {
+  if constexpr (requires { std::string(policy.name()); }) {
     return policy.name();
   } else {
     return "custom";
@@ -424,12 +427,10 @@ consteval void check_compressor() {
       !by_word ||
           requires(const C c, double sum, std::uint64_t n) {
             { C::scaled } -> std::convertible_to<bool>;
-            { C::has_residual } -> std::convertible_to<bool>;
             c.scale_granularity();
             { c.scale(sum, n) } -> std::convertible_to<float>;
           },
-      "onebit: this type is no Compressor: scaled, has_residual, scale_granularity() const or "
-      "float "
+      "onebit: this type is no Compressor: scaled, scale_granularity() const or float "
       "scale(double sum, std::uint64_t n) const is missing (onebit/compressor/sign.hpp)");
   static_assert(
       !by_word ||
@@ -481,14 +482,14 @@ consteval void check_split() {
   static_assert(!Compressor<C>,
                 "onebit: a compressor stands where a collective should: wrap it, as in "
                 "onebit::gather_scatter{compressor}");
-  if constexpr (requires { typename C::template exchange<detail::any_backend, false>; }) {
-    static_assert(Exchange<typename C::template exchange<detail::any_backend, false>>,
+  if constexpr (requires { typename C::template exchange<detail::any_backend>; }) {
+    static_assert(Exchange<typename C::template exchange<detail::any_backend>>,
                   "onebit: what this collective binds to is no Exchange: see the concept for the "
                   "members, and the compiler's next note for the one that is missing");
   }
   static_assert(Compressor<C> || Collective<C>,
                 "onebit: this type is no Collective: derive from collective_defaults and write "
-                "exchange<B, Accumulates> and bind, as in onebit/collective/all_gather.hpp");
+                "exchange<B> and bind, as in onebit/collective/all_gather.hpp");
   if constexpr (Collective<C>) {
     static_assert(!C::splits || SplittingTransport<T>,
                   "onebit: this collective splits the transport, which has no split(color, key)");

@@ -62,7 +62,6 @@ struct bf16;          // element_types.hpp
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
 struct active_mask;   // step_context.hpp
-struct launch_tiles;  // the same
 struct step_scalars;  // step_state.hpp
 class communicator;   // transport/communicator.hpp
 template <class B, class P, class G>
@@ -87,6 +86,14 @@ struct step_plan {
 
   /// A step in which nothing travels, for rules that have one.
   [[nodiscard]] bool local() const { return !average_gradient && !exchange && !average_squares; }
+};
+
+/// What an exchange needs memory for, beside its messages.
+struct exchange_memory {
+  bool previous = false;     ///< what was agreed in the last exchange, which messages read
+  bool accumulates = false;  ///< messages of local steps, which it adds up
+  /// Compensated values, which start as zeros: no momentum is handed over to become them.
+  bool compensated = true;
 };
 
 /// The largest scale with which a message is sent. What it cuts stays in the residual.

@@ -5,10 +5,176 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/core/concepts.hpp>
-#include <onebit/core/wide_lanes.hpp>
+#include <onebit/core/element_types.hpp>
+#include <type_traits>
 
-/// Kernels that share a launch: on a device each launch costs as much as a pass over a megabyte.
+/// How kernels are run: with lanes for several words, and several kernels in one launch.
 namespace onebit::inline v0_2 {
+
+// Several words at a time: for lanes that hold a word in one register each, a warp's. The words'
+// loads come before what is computed from them, and addresses, loops and masks cost once for all.
+
+/// Lanes for N words that lie one after the other, made of lanes for one. Whoever goes through
+/// words with these takes L::words at a time.
+///
+/// There is no `fold`, and no load or store of a part: sums have an order, word after word (see
+/// word_of), and tiles that do not end with whole words are for lanes of one.
+template <class L, unsigned N>
+struct wide_lanes {
+  static constexpr unsigned words = N;
+  struct value {
+    typename L::value word[N];
+  };
+  struct bits {
+    typename L::bits word[N];
+  };
+
+  ONEBIT_HD static bool first_lane() { return L::first_lane(); }
+  template <class T>
+  ONEBIT_HD static void store_scalar(T* p, T x) {
+    L::store_scalar(p, x);
+  }
+  ONEBIT_HD static void raise(std::uint32_t* flag) { L::raise(flag); }
+
+  ONEBIT_HD static bits load_bits(const std::uint32_t* p) {
+    bits r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::load_bits(p + j);
+    return r;
+  }
+  ONEBIT_HD static void store_bits(std::uint32_t* p, const bits& b) {
+    for (unsigned j = 0; j < N; ++j) L::store_bits(p + j, b.word[j]);
+  }
+  ONEBIT_HD static value load(const float* p) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::load(p + 32 * j);
+    return r;
+  }
+  ONEBIT_HD static void store(float* p, const value& v) {
+    for (unsigned j = 0; j < N; ++j) L::store(p + 32 * j, v.word[j]);
+  }
+  template <Storable T>
+  ONEBIT_HD static value load_as(const T* p, std::uint32_t) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::load_as(p + 32 * j, 32);
+    return r;
+  }
+  template <Storable T>
+  ONEBIT_HD static void store_as(T* p, const value& v, std::uint32_t) {
+    for (unsigned j = 0; j < N; ++j) L::store_as(p + 32 * j, v.word[j], 32);
+  }
+  template <Storable T>
+  ONEBIT_HD static value unrounded(const value& a, const value& b) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::template unrounded<T>(a.word[j], b.word[j]);
+    return r;
+  }
+  ONEBIT_HD static value stochastic_bf16(const value& a, std::uint32_t key) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::stochastic_bf16(a.word[j], key + 32 * j);
+    return r;
+  }
+
+  ONEBIT_HD static value set(float x) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::set(x);
+    return r;
+  }
+#define ONEBIT_OF_EACH(name)                                             \
+  template <class... Values>                                             \
+  ONEBIT_HD static value name(const Values&... v) {                      \
+    value r;                                                             \
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::name(part(v, j)...); \
+    return r;                                                            \
+  }
+  ONEBIT_OF_EACH(add)
+  ONEBIT_OF_EACH(sub)
+  ONEBIT_OF_EACH(mul)
+  ONEBIT_OF_EACH(div)
+  ONEBIT_OF_EACH(max)
+  ONEBIT_OF_EACH(sqrt)
+  ONEBIT_OF_EACH(abs)
+  ONEBIT_OF_EACH(fma)
+  ONEBIT_OF_EACH(bound)
+  ONEBIT_OF_EACH(select)
+  ONEBIT_OF_EACH(with_sign)
+  ONEBIT_OF_EACH(with_sign_of)
+  ONEBIT_OF_EACH(keep)
+#undef ONEBIT_OF_EACH
+  ONEBIT_HD static bits not_negative(const value& v) {
+    bits r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::not_negative(v.word[j]);
+    return r;
+  }
+  ONEBIT_HD static bits positive(const value& v) {
+    bits r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::positive(v.word[j]);
+    return r;
+  }
+
+ private:
+  template <class Words>
+  ONEBIT_HD static const auto& part(const Words& w, unsigned j) {
+    if constexpr (std::is_class_v<Words>) {
+      return w.word[j];
+    } else {
+      return w;
+    }
+  }
+};
+
+namespace detail {
+
+template <class L>
+struct lanes_within {
+  using lanes = L;
+};
+template <class L, unsigned N>
+struct lanes_within<wide_lanes<L, N>> {
+  using lanes = L;
+};
+
+}  // namespace detail
+
+/// The lanes for one word that L is made of: itself, where it holds one.
+template <class L>
+using one_word = typename detail::lanes_within<L>::lanes;
+
+/// Word j, below L::words, of a value of L.
+template <class L, class Value>
+ONEBIT_HD auto& word_of(Value& v, [[maybe_unused]] unsigned j) {
+  if constexpr (L::words == 1) {
+    return v;
+  } else {
+    return v.word[j];
+  }
+}
+
+/// Adds the words of v to a word of sums, one after the other.
+template <class L, class Sum>
+ONEBIT_HD void add_words(Sum& sum, const typename L::value& v) {
+  for (unsigned j = 0; j < L::words; ++j) sum = one_word<L>::add(sum, word_of<L>(v, j));
+}
+/// The same of their squares.
+template <class L, class Sum>
+ONEBIT_HD void add_squares(Sum& sum, const typename L::value& v) {
+  for (unsigned j = 0; j < L::words; ++j) {
+    sum = one_word<L>::fma(word_of<L>(v, j), word_of<L>(v, j), sum);
+  }
+}
+
+/// Calls kernel(L{}, i), or, on lanes that say `at_once`, a tile kernel with lanes for so many
+/// words, where its tile has a multiple of them, all whole.
+template <class L, class Kernel>
+ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
+  if constexpr (TileKernel<Kernel> && requires { L::at_once; }) {
+    if (kernel.tile_at(i).n % (32 * L::at_once) == 0) {
+      return kernel(wide_lanes<L, L::at_once>{}, i);
+    }
+  }
+  kernel(L{}, i);
+}
+
+// Kernels that share a launch: on a device each launch costs as much as a pass over a megabyte.
 
 /// n calls of a kernel: a part of a launch.
 template <class Kernel>

@@ -302,13 +302,6 @@ struct step_context : step_tables<P, G> {
   }
 };
 
-/// Runs a kernel over all tiles, unless the step was called off.
-struct launch_tiles {
-  template <class At, class Kernel>
-  void operator()(const At& at, const Kernel& kernel) const {
-    at.launch(kernel);
-  }
-};
 /// Does nothing.
 struct nothing_kernel {
   template <class L>
@@ -343,12 +336,6 @@ struct finite_kernel {
 template <class Field>
 concept SingleWordField = requires {
   requires Field::single_word;
-};
-
-/// A view that reads many slots for each value.
-template <class View>
-concept ManySlotView = requires {
-  View::n_slots;
 };
 
 /// The local gradient as a message: base + g.
@@ -399,8 +386,13 @@ struct undo_in_buffer {
   struct writer {
     float* values;
     std::size_t word;
-    ONEBIT_HD void save(std::uint32_t k, const typename L::value& v) const {
-      L::store(values + (word + k) * 32, v);
+    /// From here on a tile's values are overwritten.
+    ONEBIT_HD void begin(std::uint32_t* saved) const { L::store_scalar(saved, std::uint32_t{1}); }
+    template <class Place>
+    ONEBIT_HD void replace(const Place& place, std::uint32_t k, const typename L::value& old,
+                           const typename L::value& now) const {
+      L::store(values + (word + k) * 32, old);
+      place.store(k, now);
     }
     ONEBIT_HD typename L::value load(std::uint32_t k) const {
       return L::load(values + (word + k) * 32);
@@ -419,7 +411,12 @@ struct undo_by_repeating {
 
   static undo_by_repeating from(float*) { return {}; }
   template <class L>
-  struct writer {};
+  struct writer {
+    ONEBIT_HD void begin(std::uint32_t*) const {}
+    template <class Place>
+    ONEBIT_HD void replace(const Place&, std::uint32_t, const typename L::value&,
+                           const typename L::value&) const {}
+  };
   template <class L>
   ONEBIT_HD writer<L> at(const tile&) const {
     return {};

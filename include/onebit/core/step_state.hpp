@@ -9,7 +9,6 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/core/wide_lanes.hpp>
 #include <string>
 #include <utility>
 #include <vector>

@@ -425,9 +425,9 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     return {previous, at.tensors, at.scalars, paper_layers_.data(), at.now};
   }
   /// The update: two passes over the agreed message, 28 bytes per element.
-  template <class View, class P, class G, class Last = launch_tiles>
+  template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View& previous, const step_context<B, P, G>& at,
-                         const Last& last = {}) {
+                         const Update& update) {
     base::prepare_sums(at.n_tiles());
     const float* const first = m_.size() > 0 ? m_.data() : nullptr;
     at.launch(detail::second_variance_kernel<View, P, G>{latest,
@@ -443,8 +443,8 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
               detail::paper_factor_kernel<P, G>{
                   at, sums_a_.data(), sums_b_.data(), paper_layers_.data(), layers_.data(),
                   options_.factor_min, options_.factor_max, options_.factor_threshold});
-    last(at, detail::paper_update_kernel<View, P, G>{latest, at, layers_.data(),
-                                                     paper_layers_.data(), v_.data()});
+    update(detail::paper_update_kernel<View, P, G>{latest, at, layers_.data(), paper_layers_.data(),
+                                                   v_.data()});
   }
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
   /// that reads m.
@@ -472,7 +472,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     a.buffer(layers_, backend_);
     a.buffer(paper_layers_, backend_);
     a.buffer(factors_, backend_);
-    if constexpr (Archive::reading) {
+    if (Archive::reading) {
       for (auto* s : {&sums_a_, &sums_b_}) a.back_up(*s);
     }
   }

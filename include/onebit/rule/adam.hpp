@@ -115,12 +115,12 @@ class adam_rule : public freezing_rule<B, adam_options> {
     at.launch(detail::adam_dense_kernel<View, P, G>{gradient, at, m_.data(), v_.data()});
   }
 
-  /// The update from what was agreed anew; `last` runs the kernel of it over all tiles.
-  template <class View, class P, class G, class Last = launch_tiles>
+  /// The update from what was agreed anew.
+  template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
-                         const Last& last = {}) {
-    last(at, detail::adam_update_kernel<View, P, G>{
-                 latest, at, base::directions() ? nullptr : v_.data(), kept_.squares.data()});
+                         const Update& update) {
+    update(detail::adam_update_kernel<View, P, G>{
+        latest, at, base::directions() ? nullptr : v_.data(), kept_.squares.data()});
   }
 };
 

@@ -22,7 +22,7 @@ namespace onebit::inline v0_2 {
 /// same bits.
 template <class View, class P, class G>
 struct momentum_message {
-  static constexpr bool single_word = ManySlotView<View> || SingleWordField<View>;
+  static constexpr bool single_word = SingleWordField<View> || requires { View::n_slots; };
   View momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
@@ -442,7 +442,7 @@ class following_rule : public moments_rule<B, Options> {
     a.local(keeps);  // what is read does not outlive this
     a.local(sends_directions);
     a.buffer(mean_parts_, backend_, keeps ? n_tensors_ : 0);
-    if constexpr (Archive::reading) {
+    if (Archive::reading) {
       if (differs && keeps != keeps_squares()) {
         throw checkpoint_error(detail::message(
             "checkpoint: its v ", keeps ? "follows" : "does not follow", ", and here it ",
@@ -463,7 +463,7 @@ class following_rule : public moments_rule<B, Options> {
     bool kept = frozen_ && keeps_squares();
     a.local(kept);
     a.buffer(kept_.squares, backend_, kept ? n_floats() : 0);
-    if constexpr (Archive::reading) {
+    if (Archive::reading) {
       if (frozen_ && keeps_squares() && !kept) {
         throw checkpoint_error(detail::message(
             "checkpoint: it has no squares of gradients, since it was saved with refreshes 0; ",

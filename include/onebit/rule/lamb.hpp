@@ -443,14 +443,14 @@ class lamb_rule : public freezing_rule<B, Options> {
     restart_sketch(false);
   }
   /// The update: two passes, 28 bytes per element.
-  template <class View, class P, class G, class Last = launch_tiles>
+  template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
-                         const Last& last = {}) {
+                         const Update& update) {
     at.launch(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
-    last(at, detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), v_.data(),
-                                                    kept_.squares.data(), sketch_.data()});
+    update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), v_.data(),
+                                                  kept_.squares.data(), sketch_.data()});
     at.launch(layers_.size(),
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }
@@ -464,7 +464,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   void archive(Archive& a) {
     base::archive(a);
     a.buffer(layers_, backend_);
-    if constexpr (Archive::reading) {
+    if (Archive::reading) {
       for (auto* s : {&sums_a_, &sums_b_}) a.back_up(*s);
     }
   }

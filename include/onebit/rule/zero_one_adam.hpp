@@ -277,7 +277,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
       base::v_;
 
  public:
-  static constexpr bool accumulates = true, local_steps = true;
+  static constexpr bool local_steps = true, accumulates = true;
 
   zero_one_rule(adam_options options, B backend) : base(options, std::move(backend)) {
     validate(options);
@@ -381,12 +381,12 @@ class zero_one_rule : public following_rule<B, adam_options> {
     }
   }
   /// One pass, 20 bytes per element, 32 with squares.
-  template <class View, class P, class G, class Last = launch_tiles>
+  template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
-                         const Last& last = {}) {
-    last(at,
-         detail::zero_one_sync_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(), v_.data(),
-                                                  frozen_, kept_.squares.data(), lr_sum_.data()});
+                         const Update& update) {
+    update(detail::zero_one_sync_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(),
+                                                    v_.data(), frozen_, kept_.squares.data(),
+                                                    lr_sum_.data()});
     at.launch(lr_sum_.size(), sum_of_rates(at, true));
   }
   void done(const step_plan& plan, float lr) {

@@ -91,8 +91,10 @@ struct store_part_kernel {
 /// One half of gather_scatter_exchange: what its workers do, or, with Gathers, its servers.
 template <class C, class B, bool Gathers>
 struct sharded_half {
-  using codec = codec_for<false, C>;
+  using codec = compressor_or_identity<C>;
   using sender_type = sender<codec, B>;
+  /// Whether what the compressor loses is owed.
+  static constexpr bool owes = !requires { requires codec::memoryless; };
   using undo_type = std::conditional_t<sender_type::by_word, undo_by_repeating, undo_in_buffer>;
 
   template <class Transport>
@@ -114,14 +116,14 @@ struct sharded_half {
     const std::size_t all = slot_bytes() * card.size, slots = Gathers ? slot_bytes() : all;
     to_send = worker.backend().template make_buffer<std::byte>(slots);
     received = worker.backend().template make_buffer<std::byte>(all);
-    if (sender_type::has_residual && !sender_type::by_word && !Gathers)
+    if (owes && !sender_type::by_word && !Gathers)
       undo = worker.make_compensated(worker.axis().n_words());
     reset();
   }
   [[nodiscard]] sender_type make_sender(const C& compressor, const B& backend) {
     check_streams(comm, backend);
     refuse_if(sizes[0] > PTRDIFF_MAX / sizeof(float), sizes[0], " elements: more than memory has");
-    return sender_type(for_rule<false>(compressor), backend, sizes, comm.size());
+    return sender_type(checked_compressor(compressor), backend, sizes, comm.size());
   }
   [[nodiscard]] vector_part own() const {  ///< what this rank owns
     const std::size_t each = worker.axis().chunk_words() * word_elements, n = sizes[0];
@@ -135,7 +137,7 @@ struct sharded_half {
   }
   /// Nothing is owed any more. All ranks should do the same.
   [[gnu::cold]] void reset() {
-    if (!sender_type::has_residual || !travels()) return;
+    if (!owes || !travels()) return;
     const std::size_t words = worker.axis().words_of_chunk(comm.rank());
     if (Gathers) return server.start(worker.make_compensated(words));
     worker.start_from(worker.make_compensated(worker.axis().n_words()));
@@ -208,22 +210,30 @@ struct sharded_half {
     if constexpr (Gathers) {
       const auto status = worker.write_status(to_send.data(), 1, check.part, now.data());
       const auto end = [&](const auto& scales) { worker.then_write_status(scales, status); };
-      server.average_chunk(worker, own_message, comm.rank(), args, to_send.data(), end);
+      if (owes) {
+        server.average_chunk(worker, own_message, comm.rank(), args, to_send.data(), end);
+      } else {
+        worker.encode_chunk(own_message, no_feedback{}, comm.rank(), args, to_send.data(), end);
+      }
       comm.all_gather(to_send.data(), received.data(), slot_bytes());
       worker.check(check);
       const gathered_view<codec> came{
           worker.codec(), worker.format(), received.data(), {}, tile_room::latest};
-      if constexpr (sender_type::has_residual) {
+      if (owes) {
         const auto lost = server.finish(worker, own_message, comm.rank(), came, args);
         worker.backend().launch(lost.n, lost.kernel);
       }
       return came;
     } else {
-      worker.encode(own_message, args, to_send.data(), 0);
+      if (owes) {
+        worker.encode(own_message, args, to_send.data(), 0);
+      } else {
+        worker.encode_bucket(own_message, no_feedback{}, args, to_send.data(), 0);
+      }
       comm.all_to_all(to_send.data(), received.data(), slot_bytes());
       worker.check(check);
-      if constexpr (sender_type::by_word) worker.repeat(own_message, args, nothing_kernel{});
-      return decltype(server)::mean(worker.codec(), worker.format(), received.data(), comm.size());
+      if (owes && sender_type::by_word) worker.repeat(own_message, args, nothing_kernel{});
+      return worker.mean(worker.format(), received.data(), comm.size());
     }
   }
   /// Writes a field where it goes, unless the call is off.

@@ -364,7 +364,7 @@ template <class E>
   payload_writer writer(&out);
   e.rule.archive(writer);
   mine.state = state.value();
-  if (e.compressed.started() && E::keeps_previous) {
+  if (e.compressed.started() && E::from_nothing.previous) {
     const auto flat = e.compressed.sender().flatten(e.compressed.previous(e.mask()));
     digest previous;
     read_on_host(e.backend(), flat.data(), flat.size(),

@@ -51,10 +51,82 @@ namespace detail {
 
 }  // namespace detail
 
-/// What an engine has in place of squares_average where v is not refreshed.
-struct no_squares {
-  void release() noexcept {}                                  ///< there is nothing
-  [[nodiscard]] std::size_t work_bytes() const { return 0; }  ///< none
+/// How a step refreshes v from the squares that ranks keep of their own gradients: their average,
+/// and what a RefreshingRule does with it. `E` is an engine.
+template <class B, class R, bool Follows>
+class variance_refresh : public squares_average<B> {
+  using base = squares_average<B>;
+
+ public:
+  using kept_squares = decltype(std::declval<R&>().make_kept());
+
+  variance_refresh(communicator w, R& rule, const std::vector<std::size_t>& sizes,
+                   const layout& messages, std::size_t bucket_elements)
+      : base(std::move(w), rule.backend(), sizes, R::n_beside(messages), bucket_elements) {}
+
+  [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
+  static void prepare_rule(R& rule, const layout& messages) { rule.prepare_squares(messages); }
+  [[nodiscard]] static kept_squares make_kept(R& rule) { return rule.make_kept(); }
+  static void take_kept(R& rule, kept_squares&& kept) { rule.take_kept(std::move(kept)); }
+  /// What a rank has kept, on the flat axis, or null.
+  [[nodiscard]] static const float* kept_by(R& rule) { return rule.squares(); }
+  [[nodiscard]] static float* data(kept_squares& kept) { return kept.squares.data(); }
+  template <class Archive>
+  static void archive(R& rule, Archive& a) {
+    rule.archive_squares(a);
+  }
+
+  /// What v will follow from. Collective.
+  template <class E>
+  void average(E& e) {
+    const auto at = e.at(e.mask());
+    base::all_reduce(e.rule.squares(at, base::sums()), e.now());
+    e.rule.take_mean_squares(base::latest(), at_mean(e), at, e.now(), base::sums());
+  }
+  /// v follows after the exchange: what was sent is in units of the old v.
+  template <class E>
+  void refresh(E& e) {
+    const auto at = e.at(e.mask());
+    e.rule.refresh_variance(base::latest(), at_mean(e), at, e.compressed.active().data(),
+                            base::sums());
+    e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at), e.exchange_args());
+    e.rule.restart_squares(at);
+    launch_unless_skipped(e.backend(), e.now(), e.tensors.size(),
+                          detail::begin_since_kernel{e.tensors.scalars.data()});
+    e.compressed.count_active(e.mask());
+  }
+
+ private:
+  template <class E>
+  [[nodiscard]] auto at_mean(E& e) {
+    return base::sender().at(e.tensors.table.data(), e.tensors.scalars.data(), e.now(),
+                             active_mask{});
+  }
+};
+
+/// Where v is not refreshed there is none of it.
+template <class B, class R>
+class variance_refresh<B, R, false> {
+ public:
+  struct kept_squares {};
+  template <class... Unused>
+  explicit variance_refresh(const Unused&...) {}
+  [[nodiscard]] static bool wanted(const R&) { return false; }
+  static void prepare_rule(R&, const layout&) {}
+  [[nodiscard]] static kept_squares make_kept(R&) { return {}; }
+  static void take_kept(R&, kept_squares&&) {}
+  [[nodiscard]] static const float* kept_by(R&) { return nullptr; }
+  [[nodiscard]] static float* data(kept_squares&) { return nullptr; }
+  template <class Archive>
+  static void archive(R&, Archive&) {}
+  template <class E>
+  void average(E&) {}
+  template <class E>
+  void refresh(E&) {}
+  [[nodiscard]] bool prepare() { return false; }
+  void finish() noexcept {}
+  void release() noexcept {}
+  [[nodiscard]] std::size_t work_bytes() const { return 0; }
 };
 
 /// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
@@ -78,13 +150,16 @@ struct engine {
       !R::refreshes || RefreshingRule<R>,
       "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "
       "as in onebit/rule/zero_one_adam.hpp");
-  using exchange_type = stateful_exchange<typename C::template exchange<B, R::accumulates>>;
+  using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
   using own_squares = own_squares_kernel<P, G>;
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
-  /// Whether v is refreshed from the ranks' own squares.
-  static constexpr bool follows = R::refreshes && S::compresses;
-  static constexpr bool keeps_previous = !R::local_steps;  ///< for messages
+  using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
+  /// What the exchange needs memory for; where it starts with a momentum, and where without.
+  static constexpr exchange_memory from_momentum{
+      .previous = !R::local_steps, .accumulates = R::accumulates, .compensated = R::local_steps};
+  static constexpr exchange_memory from_nothing{.previous = !R::local_steps,
+                                                .accumulates = R::accumulates};
 
   /// Collective: all ranks throw when one rejects its input.
   [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, communicator w, R own_rule,
@@ -106,7 +181,12 @@ struct engine {
                                        buckets_of_means(tensors.sizes, collective.bucket_elements));
             })),
         compressed(bind(collective)),
-        squares(average_of_squares(collective.bucket_elements)),
+        refresh(detail::collective_try(comm,
+                                       [&] {
+                                         return refresh_type(comm, rule, tensors.sizes,
+                                                             compressed.axis(),
+                                                             collective.bucket_elements);
+                                       })),
         scalars(to_buffer(rule.backend(), std::vector<step_scalars>(1))),
         announced(tensors.size(), 0) {
     detail::collective_try(comm, [&] {
@@ -121,7 +201,7 @@ struct engine {
     return rule.state_bytes() + compressed.state_bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return tensors.bytes() + average.work_bytes() + squares.work_bytes() + compressed.work_bytes();
+    return tensors.bytes() + average.work_bytes() + refresh.work_bytes() + compressed.work_bytes();
   }
   /// Why a step with these numbers cannot be; empty: it can.
   [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
@@ -206,7 +286,7 @@ struct engine {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
-    if constexpr (follows) rule.prepare_squares(compressed.axis());
+    refresh_type::prepare_rule(rule, compressed.axis());
     if constexpr (LocalRule<R>) {
       if (compressed.travels()) start_compressed();
     }
@@ -216,7 +296,7 @@ struct engine {
   /// Waits for the transport, with its deadline, so that the host does not wait for ever for a rank
   /// that is lost.
   void wait() {
-    if constexpr (B::deferred) {
+    if (B::deferred) {
       comm.wait();
       model_parts.wait();
     }
@@ -237,22 +317,21 @@ struct engine {
   [[nodiscard]] step_context<B, P, G> at(active_mask elements) {
     return compressed.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
-  [[nodiscard]] step_context<B, P, G> at_squares(active_mask elements = {}) {
-    return squares.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
-  }
+  /// What the exchange is told of the step.
+  [[nodiscard]] auto exchange_args() { return compressed.args(now(), mask(), rule.bound()); }
   /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
     step_plan plan = schedule.plan(step, lr);
-    if constexpr (follows) {
-      const bool is_compressed = R::local_steps ? rule.frozen() : plan.exchange;
-      if (plan.average_gradient && is_compressed && rule.keeps_squares()) {
-        plan.average_gradient = false;
-        plan.average_squares = true;
-      }
-      // with local steps it is not the schedule's to say: v freezes where it is to follow
-      if (R::local_steps) plan.frozen = rule.keeps_squares() && !plan.average_gradient;
+    const bool follows = refresh_type::wanted(rule);
+    const bool is_compressed = R::local_steps ? rule.frozen() : plan.exchange;
+    if (plan.average_gradient && is_compressed && follows) {
+      plan.average_gradient = false;
+      plan.average_squares = true;
     }
+    // with local steps it is not the schedule's to say: v freezes where it is to follow
+    if (R::local_steps && R::refreshes && S::compresses)
+      plan.frozen = follows && !plan.average_gradient;
     return plan;
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
@@ -271,9 +350,7 @@ struct engine {
         if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
       }
       if (plan.exchange && !compressed.started()) start_compressed();
-      if constexpr (follows) {
-        if (plan.average_squares && squares.prepare()) ++graph_epoch;
-      }
+      if (plan.average_squares && refresh.prepare()) ++graph_epoch;
     }
     if (plan.average_gradient && average.prepare(mean_destination_in(plan))) ++graph_epoch;
   }
@@ -316,19 +393,17 @@ struct engine {
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
-    if constexpr (follows) rule.archive_squares(a);
+    refresh_type::archive(rule, a);
     if constexpr (S::compresses) {
-      compressed.archive(a, keeps_previous, [&] {
-        return (FreezingRule<R> || exchange_type::has_residual) && compressed.started();
-      });
+      compressed.archive(a, from_nothing);
     }
-    if constexpr (Archive::reading) {
+    if (Archive::reading) {
       const bool fits = R::local_steps    ? compressed.started() == compressed.travels()
                         : FreezingRule<R> ? compressed.started() == rule.frozen()
                                           : true;
       constexpr const char* what = "checkpoint: its rule and its exchange are in different phases";
       if (S::compresses && !fits) throw checkpoint_error(detail::message(what));
-      if (compressed.started()) compressed.allocate_undo();
+      if (compressed.started()) compressed.allocate_undo(from_nothing);
     }
   }
   /// Throws invalid_input where what was read of groups cannot be used.
@@ -354,7 +429,7 @@ struct engine {
   C policy;
   dense_average<B, mean_destination<P, G>> average;
   exchange_type compressed;
-  std::conditional_t<follows, squares_average<B>, no_squares> squares;
+  refresh_type refresh;
   buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
   static constexpr char is_final = 1, rests = 2;
   std::vector<char> announced;          ///< by tensor, in this step: one of these, or 0
@@ -380,7 +455,7 @@ struct engine {
     a.local(s[0].bias.m);
     a.local(s[0].bias.v);
     a.local(s[0].noise);
-    if constexpr (Archive::reading) {
+    if (Archive::reading) {
       s[0].n_skipped_in_row = 0;
       auto read = to_buffer(backend(), s);
       a.back_up(scalars);
@@ -394,37 +469,26 @@ struct engine {
       (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0),
                                          {});
     }
-    return exchange_type(detail::collective_try(comm, [&] {
-      return collective.template bind<B, R::accumulates>(comm, rule.backend(), tensors.sizes);
-    }));
+    return exchange_type(detail::collective_try(
+        comm, [&] { return collective.bind(comm, rule.backend(), tensors.sizes); }));
   }
   void release_averages() noexcept {
     average.release();
-    squares.release();
-  }
-  [[nodiscard, gnu::cold]] auto average_of_squares([[maybe_unused]] std::size_t bucket_elements) {
-    if constexpr (follows) {
-      return detail::collective_try(comm, [&] {
-        return squares_average<B>(comm, rule.backend(), tensors.sizes,
-                                  R::n_beside(compressed.axis()), bucket_elements);
-      });
-    } else {
-      return no_squares{};
-    }
+    refresh.release();
   }
   [[noreturn, gnu::cold]] void refuse(const char* why) const {
     throw invalid_input(
         detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
   }
   [[gnu::cold]] void start_compressed() {
-    compressed.start_from_nothing(keeps_previous);
+    compressed.start_from_nothing(from_nothing);
     ++graph_epoch;
   }
   [[gnu::cold]] void freeze() {
     if (step == 0) refuse("comes before any variance; the first step must average gradients");
     release_averages();
-    compressed.allocate_undo();
-    auto space = compressed.allocate(keeps_previous, R::local_steps);
+    compressed.allocate_undo(from_momentum);
+    auto space = compressed.allocate(from_momentum);
     auto elements = compressed.make_mask();
     auto given = rule.freeze(elements.data(), at_average());
     compressed.start(std::move(space), std::move(given));  // from here on only launches

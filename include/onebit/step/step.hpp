@@ -127,21 +127,20 @@ class step_in_progress {
       e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
       reduce_over_model(true);
     }
-    if (refreshes() && needs_norms()) average_squares();  // of gradients before they are clipped
+    if (refreshes()) average_squares();  // of gradients before they are clipped
     if (needs_norms() && uses_own_gradient()) clip_own();
     if (e.veto) ask_veto();
     if (plan_.exchange) {
       if (!diverged()) exchange();
       reduce_over_model(false);
     }
-    if (refreshes() && !needs_norms()) average_squares();
     if (plan_.local() && !needs_norms()) require_finite();
     meter_.communicated();
     if (plan_.average_gradient) dense_update();
     if (plan_.exchange) compressed_update();
     if (!plan_.exchange) local_step();
     finish();
-    if (refreshes()) refresh_variance();
+    if (refreshes()) e.refresh.refresh(e);
     const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
     e.backend().launch(e.tensors.launches(),
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
@@ -150,10 +149,8 @@ class step_in_progress {
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
     E& e = *e_;
-    if (plan_.average_gradient) e.average.finish(e.now());
-    if constexpr (E::follows) {
-      if (refreshes()) e.squares.finish(e.now());
-    }
+    if (plan_.average_gradient) e.average.finish();
+    if (refreshes()) e.refresh.finish();
     if (plan_.exchange) end_exchange();
   }
   /// Calls the step off. Where even that fails (a device that is lost) nothing can be done.
@@ -321,27 +318,9 @@ class step_in_progress {
   }
   /// What v will follow from.
   void average_squares() {
-    if constexpr (E::follows) {
-      if (diverged()) return;
-      E& e = *e_;
-      e.squares.all_reduce(e.rule.squares(at(), e.squares.sums()), e.now());
-      e.rule.take_mean_squares(e.squares.latest(), e.at_squares(), at(), e.now(), e.squares.sums());
-      if (!needs_norms())
-        reduce_over_model(true);  // else when the norm of the own gradient is known, too
-    }
-  }
-  /// v follows after the exchange: what was sent is in units of the old v.
-  void refresh_variance() {
-    if constexpr (E::follows) {
-      E& e = *e_;
-      e.rule.refresh_variance(e.squares.latest(), e.at_squares(), at(),
-                              e.compressed.active().data(), e.squares.sums());
-      e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at()), args());
-      e.rule.restart_squares(at());
-      launch_unless_skipped(e.backend(), e.now(), e.tensors.size(),
-                            detail::begin_since_kernel{e.tensors.scalars.data()});
-      e.compressed.count_active(e.mask());
-    }
+    if (diverged()) return;
+    e_->refresh.average(*e_);
+    if (!needs_norms()) reduce_over_model(true);  // else when the norm of the own gradient is known
   }
   /// The update; with what the encode pass has left undone, before it.
   void compressed_update() {
@@ -349,13 +328,8 @@ class step_in_progress {
       E& e = *e_;
       const auto latest = e.compressed.latest(e.mask());
       const auto previous = e.compressed.previous(e.mask());
-      const auto last = e.compressed.updates_after(message(), args());
-      if constexpr (TilewiseRule<R>) {
-        return e.rule.compressed_update(latest, previous, at(), last);
-      } else {
-        last.run();
-      }
-      e.rule.compressed_update(latest, previous, at());
+      e.rule.compressed_update(latest, previous, at(),
+                               e.compressed.updates_after(message(), args()));
     }
   }
   /// Nobody hears of a local step: a rank whose gradient is bad leaves it out.
@@ -369,7 +343,7 @@ class step_in_progress {
   void local_step() {
     if constexpr (LocalRule<R>) {
       if (is_dense()) return;
-      if constexpr (R::accumulates) e_->compressed.accumulate(message(), args());
+      if (R::accumulates) e_->compressed.accumulate(message(), args());
       e_->rule.local_step(plan_, at());
     }
   }
@@ -429,9 +403,7 @@ class step_in_progress {
   [[nodiscard]] bool refreshes() const { return plan_.average_squares; }
   [[nodiscard]] auto at() const { return e_->at(e_->mask()); }
   [[nodiscard]] auto message() const { return e_->rule.message(e_->compressed.previous({}), at()); }
-  [[nodiscard]] auto args() const {
-    return e_->compressed.args(e_->now(), e_->mask(), e_->rule.bound());
-  }
+  [[nodiscard]] auto args() const { return e_->exchange_args(); }
 
   E* e_;
   float lr_, scale_;

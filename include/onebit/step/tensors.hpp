@@ -332,7 +332,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   /// `restore_saved` applies them.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
-    if constexpr (!Archive::reading) {
+    if (!Archive::reading) {
       saved.clear();
       for (const group_options& o : flat::options) saved.push_back(saved_options::of(o));
     }
@@ -349,7 +349,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
       a.local(of.bias.v);
       a.local(of.since);
     }
-    if constexpr (Archive::reading) {
+    if (Archive::reading) {
       for (tensor_scalars& of : n) {
         of.m_correction = detail::correction(of.bias.m);
         of.v_correction = detail::correction(of.bias.v);

@@ -76,18 +76,10 @@ struct c10d_group {
   }
 };
 
-/// Some torches call these by other names.
-template <class B>
-concept GathersSingle = requires(B& b, at::Tensor& t) {
-  b.all_gather_single(t, t);
-};
-template <class B>
-concept SwapsSingle = requires(B& b, at::Tensor& t, std::vector<std::int64_t>& sizes) {
-  b.all_to_all_single(t, t, sizes, sizes);
-};
+// Some torches call these by other names.
 template <class B>
 [[nodiscard]] auto c10d_all_gather(B& b, at::Tensor& to, at::Tensor& from) {
-  if constexpr (GathersSingle<B>) {
+  if constexpr (requires { b.all_gather_single(to, from); }) {
     return b.all_gather_single(to, from);
   } else {
     return b._allgather_base(to, from);
@@ -96,7 +88,7 @@ template <class B>
 template <class B>
 [[nodiscard]] auto c10d_all_to_all(B& b, at::Tensor& to, at::Tensor& from) {
   std::vector<std::int64_t> equal;  // empty: slots of one size
-  if constexpr (SwapsSingle<B>) {
+  if constexpr (requires { b.all_to_all_single(to, from, equal, equal); }) {
     return b.all_to_all_single(to, from, equal, equal);
   } else {
     return b.alltoall_base(to, from, equal, equal);

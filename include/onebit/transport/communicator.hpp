@@ -333,29 +333,6 @@ class communicator {
 static_assert(StartingTransport<communicator> && SplittingTransport<communicator> &&
               NodeAwareTransport<communicator>);
 
-/// The collectives of one kind that an exchange has started in this step, in their order.
-class in_flight {
- public:
-  /// Space for n at a time.
-  [[gnu::cold]] void reserve(std::size_t n) { requests_.reserve(n); }
-  [[gnu::cold]] void add(request r) { requests_.push_back(std::move(r)); }
-  template <std::integral I>
-  void wait(I i) {
-    if (std::cmp_less(i, requests_.size())) requests_[static_cast<std::size_t>(i)].wait();
-  }
-  /// Lets the transport make progress.
-  [[gnu::cold]] void poke() {
-    for (request& r : requests_) {
-      if (!r.test()) return;
-    }
-  }
-  /// Forgets them; waits for those that are still under way.
-  [[gnu::cold, gnu::noinline]] void clear() noexcept { requests_.clear(); }
-
- private:
-  std::vector<request> requests_;
-};
-
 namespace detail {
 
 /// A transport as collective policy C may use it, without its type.
