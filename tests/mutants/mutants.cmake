@@ -73,10 +73,12 @@ mutant("two levels: node and rank are swapped in a chunk's number" onebit/collec
   [==[return local_.rank() * across_.size() + across_.rank();]==]
   [==[return PLANTED ? across_.rank() * local_.size() + local_.rank()
                      : local_.rank() * across_.size() + across_.rank();]==])
-mutant("a bucket is served twice, and the last one never" onebit/collective/gather_scatter.hpp
-  [==[const int b = bucket_at(n_served_);]==]
-  [==[const int b = bucket_at(PLANTED && n_served_ > 0 ? n_served_ - 1 : n_served_);]==])
-mutant("two levels: the mean in a node steps by a slot, not by a rank's bucket" onebit/collective/worker.hpp
+mutant("a bucket is served twice, and the last one never" onebit/collective/worker.hpp
+  [==[return bucket_at(n_served_++);]==]
+  [==[const int b = bucket_at(PLANTED && n_served_ > 0 ? n_served_ - 1 : n_served_);
+    ++n_served_;
+    return b;]==])
+mutant("two levels: the mean in a node steps by a slot, not by a rank's bucket" onebit/collective/hierarchical.hpp
   [==[by_rank.slot_bytes = format.slot_bytes * format.chunks_per_bucket;]==]
   [==[by_rank.slot_bytes = PLANTED ? format.slot_bytes : format.slot_bytes * format.chunks_per_bucket;]==])
 mutant("the status does not say that a rank saw a bad value" onebit/collective/message_header.hpp

@@ -330,8 +330,8 @@ TEST_CASE("sharded: both halves, one after the other, are compressed_allreduce b
         CAPTURE(n);
         CAPTURE(w);
         // W = 3: 1/W is no power of two, so that the mean, which is rounded when it is handed over,
-        // is rounded once more when what is owed is added: the same bits while nothing is owed. What
-        // a bf16 or int8 mean loses is owed by gather_scatter's servers, and here by nobody
+        // is rounded once more when what is owed is added: the same bits while nothing is owed.
+        // What a bf16 or int8 mean loses is owed by gather_scatter's servers, and here by nobody
         const bool exact = std::is_same_v<std::remove_cvref_t<decltype(codec)>, onebit::identity>;
         const std::uint64_t calls = exact || (owes(codec) && w != 3) ? 8 : 1;
         onebit::run_threads(w, [&](onebit::threads t) {

@@ -181,14 +181,6 @@ struct take_status_kernel {
   }
 };
 
-}  // namespace detail
-
-/// Buckets of averages beside an exchange in buckets of so many elements, or, 0, in one.
-[[nodiscard]] inline int buckets_of_means(std::span<const std::size_t> sizes,
-                                          std::size_t elements) {
-  return n_buckets(sizes, elements != 0 ? elements : std::size_t{1} << 22U);
-}
-
 /// The slots of buckets, n of each. Where there is not room for all, buckets take turns.
 struct slots_of_buckets {
   std::byte* first;
@@ -204,6 +196,14 @@ struct slots_of_buckets {
     return at(b) - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b) * n * slot_bytes);
   }
 };
+
+}  // namespace detail
+
+/// Buckets of averages beside an exchange in buckets of so many elements, or, 0, in one.
+[[nodiscard]] inline int buckets_of_means(std::span<const std::size_t> sizes,
+                                          std::size_t elements) {
+  return n_buckets(sizes, elements != 0 ? elements : std::size_t{1} << 22U);
+}
 
 /// The two phases of gather_scatter_exchange for values that are only rounded: nothing is carried,
 /// and buckets may be taken one by one, so that the memory of a few is used for all.
@@ -297,13 +297,13 @@ class rounded_exchange {
   [[nodiscard]] view view_of(const std::byte* slots) const {
     return {encoder_.codec(), encoder_.format(), slots, {}, tile_room::latest};
   }
-  [[nodiscard]] slots_of_buckets gathered() {
+  [[nodiscard]] detail::slots_of_buckets gathered() {
     return {gathered_.data(), gathered_.size(), ranks(), slot_bytes()};
   }
-  [[nodiscard]] slots_of_buckets received() {
+  [[nodiscard]] detail::slots_of_buckets received() {
     return {received_.data(), received_.size(), ranks(), slot_bytes()};
   }
-  [[nodiscard]] slots_of_buckets served() {
+  [[nodiscard]] detail::slots_of_buckets served() {
     return {served_.data(), served_.size(), 1, slot_bytes()};
   }
   [[nodiscard]] std::uint32_t tag_of_gathered() const {

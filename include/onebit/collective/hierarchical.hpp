@@ -18,6 +18,8 @@
 /// Averages on two levels: full precision inside a node, compressed between nodes.
 namespace onebit::inline v0_2 {
 
+namespace detail {
+
 /// The mean over the ranks of a node of what each sent of this rank's share: identity's slots.
 struct share_mean {
   slot_format format;
@@ -45,6 +47,8 @@ struct share_mean {
             inverse};
   }
 };
+
+}  // namespace detail
 
 /// One exchange on two levels. The ranks of a node average their messages exactly, each its share
 /// of the flat axis (1 / L of it, a bucket); the ranks with the same share on all nodes run the two
@@ -232,7 +236,7 @@ class hierarchical_exchange {
  private:
   /// The messages of the node's ranks, each this rank's share of it.
   template <class Produce, class Undo>
-  share_mean average_in_node(const Produce& produce, const exchange_args<Undo>& t) {
+  detail::share_mean average_in_node(const Produce& produce, const exchange_args<Undo>& t) {
     const slot_format& f = exact_.format();
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());

@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/core/concepts.hpp>
+#include <onebit/core/launch.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
-#include <onebit/core/launch.hpp>
 #include <vector>
 
 /// What travels: the bytes of a slot, and the views that read values out of them.

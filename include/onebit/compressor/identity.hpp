@@ -52,6 +52,7 @@ static_assert(WordCompressor<identity>);
 /// C, or a compressor that always works where C is none: that is said elsewhere, once.
 template <class C>
 using compressor_or_identity = std::conditional_t<Compressor<C>, C, identity>;
+/// The same of a value.
 template <class C>
 [[nodiscard]] compressor_or_identity<C> checked_compressor(const C& codec) {
   if constexpr (Compressor<C>) {
