@@ -41,7 +41,8 @@ class doubling_gather {
 
 template <class C>
 struct recursive_doubling : onebit::collective_defaults {
-  static constexpr bool splits = true;  // the transport
+  static_assert((onebit::check_compressor<C>(), true));  // says what C lacks
+  static constexpr bool splits = true;                   // the transport
   C codec{};
 
   recursive_doubling() = default;

@@ -15,14 +15,38 @@ struct sgd_options {
 };
 
 class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
-  using at_step = onebit::step_context<onebit::host, float, float>;  // all that it sees of a step
+  template <class P, class G>  // parameters, gradients: float, bf16, fp16
+  using at_step = onebit::step_context<onebit::host, P, G>;  // all that it sees of a step
 
-  // A kernel does tile i, at most 4096 elements of one tensor, by words of 32: L is the processor's
-  // arithmetic on one.
-  template <class Field>
+  // What is sent of an element, added to `owed`, what is left of earlier messages. L is the
+  // processor's arithmetic on a word of 32 elements; a tile has at most 4096, of one tensor.
+  template <class P, class G>
+  struct sent {
+    onebit::step_tables<P, G> step;
+    const float* m;
+
+    template <class L>
+    struct reader {
+      const float* m;
+      onebit::gradients_of<L, G> gradient;
+      onebit::moments_constants c;
+
+      ONEBIT_HD typename L::value operator()(std::uint32_t k, typename L::value owed) const {
+        const auto kept = L::fma(L::load(m + 32 * k), L::set(c.beta1), owed);
+        return L::fma(gradient.load(k), L::set(c.one_minus_beta1), kept);
+      }
+    };
+    template <class L>
+    ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t) const {
+      return {m + 32 * t.word, {step.tensors[t.tensor], t, step.now}, step.scalars[t.tensor].c};
+    }
+  };
+
+  // A kernel does tile i, word by word.
+  template <class Field, class P, class G>
   struct update_kernel {
     Field field;  // gradients, of which m is the average; or what m is now
-    onebit::step_tables<float, float> at;
+    onebit::step_tables<P, G> at;
     float* m;
     bool gradients;
 
@@ -30,13 +54,14 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
     ONEBIT_HD void operator()(L, std::size_t i) const {
       const onebit::tile& t = at.tiles[i];
       const auto value = field.template at<L>(t, i);
-      const onebit::parameters_of<L, float> x(at.tensors[t.tensor], t);
+      const onebit::parameters_of<L, P> x(at.tensors[t.tensor], t, at.now);
       const auto step = L::set(-at.tensors[t.tensor].rate(at.now));
       const auto decay = L::set(at.tensors[t.tensor].weight_decay);
       for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-        float* const word = m + (t.word + k) * 32;
+        float* const word = m + 32 * (t.word + k);
         auto momentum = value(k);
-        if (gradients) momentum = at.scalars[t.tensor].c.next_momentum<L>(L::load(word), momentum);
+        if (gradients)
+          momentum = at.scalars[t.tensor].c.template next_momentum<L>(L::load(word), momentum);
         L::store(word, momentum);
         const auto before = x.load(k);
         x.store(k, L::fma(step, L::fma(decay, before, momentum), before));
@@ -45,20 +70,32 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
   };
 
  public:
-  explicit sgd_rule(double beta, onebit::host backend = onebit::host())
-      : moments_rule({.beta1 = beta}, std::move(backend), false) {}
+  explicit sgd_rule(sgd_options options, onebit::host backend = onebit::host())
+      : moments_rule(options, std::move(backend), false) {
+    onebit::validate_moments("sgd_options", own_moments(), options.max_grad_norm);
+  }
 
-  template <class Field>  // a step from the mean gradient
-  void dense_update(const Field& mean, const at_step& at) {
-    at.launch(update_kernel<Field>{mean, at, m_.data(), true});
+  template <class Field, class P, class G>  // a step from the mean gradient
+  void dense_update(const Field& mean, const at_step<P, G>& at) {
+    at.launch(update_kernel<Field, P, G>{mean, at, m_.data(), true});
   }
-  template <class Field>  // what is sent: what is owed + beta m + (1 - beta) g
-  auto message(const Field&, const at_step& at) const {
-    return onebit::momentum_message<onebit::flat_field, float, float>{
-        {m_.data()}, at.tensors, at.scalars, at.now};
+  template <class Field, class P, class G>  // what is sent
+  auto message(const Field&, const at_step<P, G>& at) const {
+    return sent<P, G>{at, m_.data()};
   }
-  template <class Field, class Update>  // a step from what came back
-  void compressed_update(const Field& latest, const Field&, const at_step& at, const Update& run) {
-    run(update_kernel<Field>{latest, at, m_.data(), false});
+  template <class Field, class P, class G, class Update>  // a step from what came back
+  void compressed_update(const Field& latest, const Field&, const at_step<P, G>& at,
+                         const Update& run) {
+    run(update_kernel<Field, P, G>{latest, at, m_.data(), false});
   }
+
+  // To go on with other numbers of ranks: m stays in the rule, so that nothing is handed over.
+  template <class Field, class At>
+  onebit::initial_momentum<float_buffer> resume(const Field&, const At&) {
+    return {make_floats()};
+  }
+  template <class Field, class At>
+  void thaw(const Field&, const At&) {}
 };
+
+static_assert(onebit::ResumingRule<sgd_rule>);

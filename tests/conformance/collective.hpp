@@ -225,7 +225,9 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
                                                            {0, 5, 0}, {64, 64}, odd_sizes()};
   for (const auto& sizes : all_sizes) {
     for (const int w : limits.ranks) {
-      CAPTURE(sizes);
+      std::string elements;  // of each tensor
+      for (const std::size_t n : sizes) elements += std::to_string(n) + ' ';
+      CAPTURE(elements);
       CAPTURE(w);
       const auto n_ranks = static_cast<std::size_t>(w);
       const messages message = [](int rank, std::size_t step, std::size_t i) {
@@ -236,16 +238,25 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
       const exchange_trace& first = ranks[0];
       const std::size_t n = first.real.size();
       std::size_t n_skipped = 0, n_different = 0, n_padding = 0;
+      std::uint64_t most_collectives = 0;
       for (const exchange_trace& r : ranks) {
         for (std::size_t step = 0; step < steps; ++step) {
           n_skipped += r.skipped[step] ? 1U : 0U;
           n_different += first_difference(r.agreed[step], first.agreed[step]) != none ? 1U : 0U;
-          CHECK(r.sent[step].collectives <= limits.collectives);
+          most_collectives = std::max<std::uint64_t>(most_collectives, r.sent[step].collectives);
           CHECK(r.sent[step].bytes_sent == first.sent[step].bytes_sent);
         }
       }
-      CHECK(n_skipped == 0);
-      CHECK(n_different == 0);  // all ranks hold the same bits
+      CHECK_MESSAGE(most_collectives <= limits.collectives,
+                    most_collectives << " collectives in an exchange of " << w
+                                     << " ranks, more than " << limits.collectives
+                                     << ": the model's limits() may allow more");
+      CHECK_MESSAGE(n_skipped == 0, n_skipped
+                                        << " exchanges were skipped: messages that did not come, "
+                                        << "or came twice");
+      CHECK_MESSAGE(n_different == 0, n_different
+                                          << " times ranks held other bits than rank 0: do all "
+                                          << "add up slots in rank order?");
       if (w == 1) CHECK(first.sent[0].bytes_sent == 0);
 
       // What went in comes out, or is still held: the mean of the messages, summed over the steps,

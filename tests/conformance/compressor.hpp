@@ -105,6 +105,14 @@ void check_word_compressor(const C& codec) {
     for (const float s : sums) sum += static_cast<double>(s);
     run(sparse, codec.scale(sum, n));
     check_distance(sparse, decoded);
+    flat skewed(n);  // one element that is a million times as large as all others
+    for (std::size_t i = 0; i < n; ++i) skewed[i] = i % 2 == 0 ? 1e-3F : -1e-3F;
+    skewed[77] = 1e3F;
+    run(skewed, 1);
+    sum = 0;
+    for (const float s : sums) sum += static_cast<double>(s);
+    run(skewed, codec.scale(sum, n));
+    check_distance(skewed, decoded);
 
     y[0] = 0.0F, y[1] = -0.0F, y[2] = 1e-42F, y[3] = -1e-42F, y[4] = 1e18F, y[5] = -1e18F;
     const float scale = C::scaled ? 0.375F : 1.0F;
@@ -148,6 +156,18 @@ void check_tile_compressor(const C& codec) {
     const auto [zero_bytes, zeros] = tile_round_trip(codec, flat(n, 0.0F));
     CHECK(zeros == flat(n, 0.0F));
     CHECK(codec.tile_bytes(n) <= 4 * n + 64);
+    // the ranks skip what is not finite, but not before it is encoded: within its bytes
+    for (const float bad :
+         {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+      flat poisoned = y;
+      poisoned[n / 2] = bad;
+      std::vector<std::byte> guarded(codec.tile_bytes(n) + 64, std::byte{0x5A});
+      codec.encode(poisoned.data(), n, guarded.data());
+      for (std::size_t i = codec.tile_bytes(n); i < guarded.size(); ++i)
+        CHECK(guarded[i] == std::byte{0x5A});
+      flat out(n);
+      codec.decode(guarded.data(), n, out.data());
+    }
   }
 }
 

@@ -13,7 +13,9 @@
 //   #include "conformance/rule.hpp"
 //   TEST_CASE_TEMPLATE_INVOKE(rule_bits, my_model);
 //   TEST_CASE_TEMPLATE_INVOKE(rule_resumes, my_model);
-// and so on: rule_skips, rule_interrupted, rule_elsewhere, rule_options, rule_trains.
+// and so on: rule_skips, rule_interrupted, rule_elsewhere, rule_options, rule_trains; and, where a
+// compressed step without compression is the dense step, rule_phases_agree, for a model that has
+//   exact(schedule, groups, transport)   its optimizer over gather_scatter<identity>
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_RULE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_RULE_HPP
@@ -21,6 +23,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -261,9 +264,12 @@ TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refus
           return std::make_unique<std::istringstream>(old[r].checkpoint);
         });
         CHECK(o.steps() == stop);
-        auto phase = onebit::phase::local;
-        while (o.steps() < conformance_steps || phase == onebit::phase::local)
+        auto phase = onebit::phase::dense;
+        bool local = false;  // between two exchanges of local steps the ranks' parameters differ
+        while (o.steps() < conformance_steps || (local && phase != onebit::phase::compressed)) {
           phase = train(o, data).phase;
+          local = local || phase == onebit::phase::local;
+        }
         o.verify();
       } else {
         std::istringstream in(place.checkpoint);
@@ -273,6 +279,33 @@ TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refus
     });
     if (optimizer::resumes) CHECK(digests[0] == digests[1]);
   }
+}
+
+TEST_CASE_TEMPLATE_DEFINE("without compression a compressed step is the dense one", Make,
+                          rule_phases_agree) {
+  using namespace onebit_test;
+  const auto run = [](auto schedule) {
+    return on_ranks(3, [&](onebit::threads transport) {
+      training data;
+      auto o = Make::exact(schedule, data.groups(), transport);
+      o.warn_with(nullptr);
+      while (o.steps() < conformance_steps) train(o, data);
+      return data.params;
+    })[0];
+  };
+  const auto dense = run(onebit::always_dense{}), exchanged = run(onebit::always_compressed{});
+  double worst = 0, size = 0;
+  for (std::size_t t = 0; t < dense.size(); ++t) {
+    for (std::size_t i = 0; i < dense[t].size(); ++i) {
+      worst = std::max(worst, std::fabs(static_cast<double>(dense[t][i] - exchanged[t][i])));
+      size = std::max(size, std::fabs(static_cast<double>(dense[t][i])));
+    }
+  }
+  // in each step m and x are rounded a few times, in another order
+  const double rounding = static_cast<double>(conformance_steps) * 16 / (1 << 24);
+  CHECK_MESSAGE(worst <= rounding * std::max(size, 1.0),
+                "the phases are " << worst << " apart: dense_update, message and compressed_update "
+                                  << "say different rules");
 }
 
 TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps", Make,

@@ -356,7 +356,7 @@ TEST_CASE("ranks that are alike are never found to differ, in any algorithm and 
           o.verify();
           ++n_verified;
         } catch (const onebit::invalid_input& e) {  // between two exchanges of 0/1 Adam
-          CHECK(std::string(e.what()) == contains{"a local step"});
+          CHECK(std::string(e.what()) == contains{"between two exchanges"});
         }
       }
       CHECK(n_verified >= 4);

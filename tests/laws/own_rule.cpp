@@ -19,8 +19,13 @@ struct sgd_maker {
   static constexpr double times_sgd = 2;  // 1.4; without error feedback it diverges
   template <class Groups, class T>
   auto operator()(const Groups& groups, T transport, onebit::host backend = onebit::host()) const {
-    return onebit::optimizer("sgd", groups, transport, sgd_rule(0.9, backend), Schedule{},
+    return onebit::optimizer("sgd", groups, transport, sgd_rule({}, backend), Schedule{},
                              onebit::gather_scatter<onebit::sign<>>{});
+  }
+  template <class AnySchedule, class Groups, class T>
+  static auto exact(AnySchedule schedule, const Groups& groups, T transport) {
+    return onebit::optimizer("sgd", groups, transport, sgd_rule({}), schedule,
+                             onebit::gather_scatter<onebit::identity>{});
   }
 };
 struct after_seven : onebit::schedule_defaults {
@@ -39,6 +44,7 @@ TEST_CASE_TEMPLATE_INVOKE(rule_skips, sgd, sgd_after_dense);
 TEST_CASE_TEMPLATE_INVOKE(rule_interrupted, sgd, sgd_after_dense);
 TEST_CASE_TEMPLATE_INVOKE(rule_elsewhere, sgd, sgd_after_dense);
 TEST_CASE_TEMPLATE_INVOKE(rule_options, sgd, sgd_after_dense);
+TEST_CASE_TEMPLATE_INVOKE(rule_phases_agree, sgd);
 TEST_CASE_TEMPLATE_INVOKE(rule_trains, sgd, sgd_after_dense);
 
 TEST_CASE("a user's collective that splits goes on with other ranks") {

@@ -36,11 +36,16 @@ class transport_gather {
 /// `sign`, W/2 times the gather-scatter's. Memory: sender, W messages agreed, W of work space.
 /// Prefer it for 2 or 3 ranks, or vectors so small that a second round trip costs more than bytes.
 ///
-/// `Gather` says how the slots travel: built from a communicator, called as transport_gather is. A
-/// collective of one's own that only needs another way for them is this exchange with its Gather
-/// (the example recursive_doubling).
+/// `Gather` says how the slots travel: built from a communicator, called as transport_gather is, on
+/// the backend's memory. A collective of one's own that only needs another way for them is this
+/// exchange with its Gather (the example recursive_doubling).
 template <Compressor C, class B, class Gather = transport_gather>
 class all_gather_exchange : public flat_exchange<C, B> {
+  static_assert(
+      requires(const communicator& w, const std::byte* own, std::byte* all,
+               std::size_t slot_bytes) { Gather(w)(own, all, slot_bytes); },
+      "onebit: a Gather is built from a const communicator&, and called with (const "
+      "std::byte* own, std::byte* all, std::size_t slot_bytes)");
   using base = flat_exchange<C, B>;
   using base::make, base::sender_, base::comm_;
 

@@ -163,8 +163,9 @@ struct code_slots {
   }
 };
 
-/// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and a
-/// worker's value (by a tile compressor, the new residual) into the compensated buffer.
+/// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and,
+/// but for undo_by_repeating, a worker's value (by a tile compressor, the new residual) into the
+/// compensated buffer.
 template <class C, class Produce, class Feedback>
 struct encode_kernel {
   C codec;

@@ -195,9 +195,11 @@ struct check_kernel {
     const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
     if (same_step && same_tag && found.digest == own.digest) return;
     L::store_scalar(&now->mismatched_rank, ranks.rank(r) + 1);
-    L::store_scalar(&now->mismatched_in, !same_step  ? mismatch::step
-                                         : !same_tag ? mismatch::tag
-                                                     : mismatch::arguments);
+    const bool is_empty = found.step == 0 && found.tag == 0 && found.digest == 0 && own.digest != 0;
+    L::store_scalar(&now->mismatched_in, is_empty     ? mismatch::missing
+                                         : !same_step ? mismatch::step
+                                         : !same_tag  ? mismatch::tag
+                                                      : mismatch::arguments);
     L::store_scalar(&now->their_value, same_step ? found.tag : found.step >> 1U);
     L::store_scalar(&now->own_value, same_step ? own.tag : own.step);
   }

@@ -89,6 +89,8 @@ concept HalfSummingTransport = Transport<T> && requires(T t, bf16* data) {
   t.all_reduce_sum(data, 1);
 };
 
+/// split(color, key): collective. Ranks with the same color, at least 0, become one transport, in
+/// the order of their keys, then of their ranks. A rank that needs none gives a color of its own.
 template <class T>
 concept SplittingTransport = Transport<T> && requires(const T t, int color, int key) {
   { t.split(color, key) } -> std::convertible_to<T>;
@@ -240,7 +242,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   r.backend();                // where it runs
   r.prepare(axis);            // its state, for these tensors
   fixed.gradient(at);         // the message that is averaged
-  r.dense_update(field, at);  // the dense step, from the mean; where messages are exchanged, only v
+  r.dense_update(field, at);  // the dense step, from the mean; in one that exchanges too only v
   { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
   r.archive(a);
   { R::has_moments } -> std::convertible_to<bool>;
@@ -422,7 +424,7 @@ consteval void check_compressor() {
             noexcept;
           },
       "onebit: this type is no Compressor: void decode(const std::byte* in, std::size_t n, float* "
-      "values) const noexcept is missing");
+      "values) const noexcept is missing, or it is not noexcept");
   static_assert(
       !by_word ||
           requires(const C c, double sum, std::uint64_t n) {

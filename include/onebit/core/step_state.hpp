@@ -23,7 +23,8 @@ enum class mismatch : std::uint32_t {
   step,       ///< it is at another one
   tag,        ///< it is in another exchange, or at another optimizer
   arguments,  ///< it was told another rate, scale, or other group options, or plans another step
-  part        ///< it holds another part of the model, and does something else
+  part,       ///< it holds another part of the model, and does something else
+  missing     ///< no message of it has come: its slot is empty
 };
 
 struct step_scalars {
@@ -193,6 +194,10 @@ namespace detail {
           message("exchange: rank ", rank, " was told other numbers for step ", s.number,
                   " than this rank (lr ", s.lr, "): another lr, loss scale or option of a group, ",
                   "here or in a local step before, or one that was refused", where));
+    case mismatch::missing:
+      throw rank_mismatch(message("exchange: in step ", s.number, " no message of rank ", rank,
+                                  " has come: its slot is empty; the transport, or a Gather of ",
+                                  "one's own, has not delivered it", where));
     case mismatch::step:
       break;
   }
@@ -401,7 +406,7 @@ struct end_step_kernel {
   step_scalars* now;
   moments_in_step tensors;
   float most_noise;  ///< see `noise`
-  bool local;
+  bool local, refreshes;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -413,7 +418,10 @@ struct end_step_kernel {
     if (i > 0) return;
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
     L::store_scalar(&now->n_skipped_in_row, now->skip != 0 ? now->n_skipped_in_row + 1 : 0U);
+    const std::uint32_t differs = now->differs;
+    L::store_scalar(&now->differs, 0U);
     if (!is_done) return;
+    if (refreshes) L::store_scalar(&now->n_alike, differs == 0 ? now->n_alike + 1 : 0U);
     L::store_scalar(&now->bias, tensors.next(now->bias, tensors.of, false));
     if (now->mean_norm > 0 && now->own_norm >= 0) L::store_scalar(&now->noise, next_noise());
   }

@@ -197,8 +197,7 @@ struct mean_ratio_kernel {
     L::store_scalar(ratio, static_cast<float>(found));
     const double norm = sqrt(product(L::sum(squares, n_tiles), found));
     L::store_scalar(&now->mean_norm, static_cast<float>(norm));
-    L::store_scalar(&now->n_alike, all > 0 && now->differs == 0 ? now->n_alike + 1 : 0U);
-    L::store_scalar(&now->differs, 0U);
+    if (!(all > 0)) L::store_scalar(&now->differs, 1U);  // no gradients are none that are alike
   }
 };
 

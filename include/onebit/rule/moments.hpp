@@ -139,6 +139,13 @@ struct direction_units {
 /// Options have beta1, beta2, eps and max_grad_norm.
 template <Backend B, class Options>
 class moments_rule : public rule_defaults {
+  static_assert(
+      requires(const Options o) {
+        moments{o.beta1, o.beta2, o.eps}, o.max_grad_norm;
+      },
+      "onebit: the options of a moments_rule have beta1, beta2, eps and max_grad_norm "
+      "(without a v: beta2 0 and eps 1)");
+
  public:
   using backend_type = B;
   using float_buffer = buffer_of<B, float>;

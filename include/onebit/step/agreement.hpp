@@ -351,9 +351,10 @@ struct common_digests {
 template <class E>
 [[gnu::cold]] void verify(E& e) {
   if (!e.alike) {
-    throw invalid_input(message("verify: after step ", e.step,
-                                ", a local step: the ranks' parameters differ until the next "
-                                "exchange; call it after a step that exchanged",
+    throw invalid_input(message("verify: after ", e.step,
+                                " steps the ranks are between two exchanges, where a local step "
+                                "makes their parameters differ; call it after a step whose phase "
+                                "is compressed",
                                 e.comm.where()));
   }
   e.wait();

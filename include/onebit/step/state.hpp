@@ -143,9 +143,14 @@ struct engine {
   static_assert(Schedule<S>,
                 "onebit: this type is no Schedule: derive from schedule_defaults and write "
                 "step_plan plan(step, lr) const");
+  static_assert(
+      !S::compresses ||
+          requires(const R r, const detail::any_field& previous,
+                   const detail::any_step_context<R>& at) { r.message(previous, at); },
+      "onebit: this schedule exchanges, but the rule has no message(previous, at) const");
   static_assert(!S::compresses || ExchangeRule<R>,
-                "onebit: this schedule exchanges, but the rule has no message(previous, at) and "
-                "compressed_update(latest, previous, at)");
+                "onebit: this schedule exchanges, but the rule has no "
+                "compressed_update(latest, previous, at, update)");
   static_assert(
       !R::refreshes || RefreshingRule<R>,
       "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "

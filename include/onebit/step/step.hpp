@@ -144,7 +144,7 @@ class step_in_progress {
     const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
     e.backend().launch(e.tensors.launches(),
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
-                                               most_noise, plan_.local()});
+                                               most_noise, plan_.local(), refreshes()});
   }
   /// The only end of a step: all that it replaced is kept, or is as before.
   [[gnu::cold]] void finish() {
@@ -304,7 +304,7 @@ class step_in_progress {
     return now != nullptr && now->mismatched_rank != 0;
   }
   void exchange() {
-    if constexpr (compresses) e_->compressed.all_reduce(message(), args());
+    if constexpr (compresses) e_->compressed.all_reduce(own_message(), args());
   }
   void end_exchange() {
     if constexpr (compresses) e_->compressed.finish(args());
@@ -329,7 +329,7 @@ class step_in_progress {
       const auto latest = e.compressed.latest(e.mask());
       const auto previous = e.compressed.previous(e.mask());
       e.rule.compressed_update(latest, previous, at(),
-                               e.compressed.updates_after(message(), args()));
+                               e.compressed.updates_after(own_message(), args()));
     }
   }
   /// Nobody hears of a local step: a rank whose gradient is bad leaves it out.
@@ -343,7 +343,7 @@ class step_in_progress {
   void local_step() {
     if constexpr (LocalRule<R>) {
       if (is_dense()) return;
-      if (R::accumulates) e_->compressed.accumulate(message(), args());
+      if (R::accumulates) e_->compressed.accumulate(own_message(), args());
       e_->rule.local_step(plan_, at());
     }
   }
@@ -365,7 +365,7 @@ class step_in_progress {
       // to clip, the norm of all gradients must be known
       const bool may_send = plan_.exchange && !needs_norms();
       for (; may_send && is_known(e.compressed); sent_early_ = true) {
-        e.compressed.send_next(message(), args());
+        e.compressed.send_next(own_message(), args());
       }
     }
   }
@@ -402,7 +402,9 @@ class step_in_progress {
   }
   [[nodiscard]] bool refreshes() const { return plan_.average_squares; }
   [[nodiscard]] auto at() const { return e_->at(e_->mask()); }
-  [[nodiscard]] auto message() const { return e_->rule.message(e_->compressed.previous({}), at()); }
+  [[nodiscard]] auto own_message() const {
+    return e_->rule.message(e_->compressed.previous({}), at());
+  }
   [[nodiscard]] auto args() const { return e_->exchange_args(); }
 
   E* e_;

@@ -351,8 +351,9 @@ static_assert(SplittingTransport<threads>);
 
 /// Runs `f(basic_threads<M>)` on memories.size() ranks, one thread each, and waits for all;
 /// `memories[r]` is rank r's. When a rank throws, or returns while others wait for it, these are
-/// released from their collectives, and the first exception is rethrown here. f sets its thread's
-/// device, where there are several.
+/// released from their collectives, and the first exception is rethrown here: the cause, where
+/// others are the rank_mismatch and transport_error that it has led to. f sets its thread's device,
+/// where there are several.
 template <Memory M, class F>
 [[gnu::cold]] void run_threads(std::vector<M> memories, F f,
                                std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
@@ -361,21 +362,27 @@ template <Memory M, class F>
   const auto hub = std::make_shared<detail::thread_hub>(n, timeout);
   std::mutex mutex;
   std::exception_ptr first;
+  int echo_of_first = 3;  // 0: it is a cause; 1, 2: the failure of another rank may have led to it
   const auto run = [&](int rank) {
-    const auto failed = [&](const char* why) {
+    const auto failed = [&](const char* why, int echo) {
       {
         const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
+        if (echo < echo_of_first) first = std::current_exception();
+        echo_of_first = std::min(echo, echo_of_first);
       }
       hub->abort("rank " + std::to_string(rank) + " failed: " + why);
     };
     try {
       f(basic_threads<M>(hub, rank, memories[static_cast<std::size_t>(rank)]));
       hub->leave(rank);
+    } catch (const transport_error& e) {
+      failed(e.what(), 2);
+    } catch (const rank_mismatch& e) {
+      failed(e.what(), 1);
     } catch (const std::exception& e) {
-      failed(e.what());
+      failed(e.what(), 0);
     } catch (...) {
-      failed("unknown exception");
+      failed("unknown exception", 0);
     }
   };
   std::vector<std::thread> others;
