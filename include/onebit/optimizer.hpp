@@ -168,12 +168,12 @@ class optimizer {
   /// numbers, and refuses them if they cannot be used. Not collective.
   void begin(float lr, float inverse_loss_scale = 1.0F);
   /// Says that the gradients of one tensor, in the order of the groups, are final: buckets whose
-  /// gradients are all known start to travel, the last bucket first, and may be overwritten. The
-  /// step reads them again: they stay until it returns. It waits for all ranks where there is one
-  /// bucket, or the transport cannot start collectives (threads). Collective in its effect: all
-  /// ranks
-  /// announce the same in the same order, between begin() and step(), with which the others go.
-  /// When the transport throws, the step is taken back: begin() again, with fresh gradients.
+  /// gradients are all known start to travel, the last bucket first. Leave them alone until the
+  /// step returns: it reads them again, and dense steps may overwrite them. `ready` waits for all
+  /// ranks where there is one bucket, where the transport cannot start collectives (threads), and
+  /// where averages use memory again. Collective in its effect: all ranks announce the same in the
+  /// same order, between begin() and step(), with which the others go. When the transport throws,
+  /// the step is taken back: begin() again, with fresh gradients.
   void ready(std::size_t tensor);
 
   /// What became of the last step, on a deferred backend too: waits. Throws as step.

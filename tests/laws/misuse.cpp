@@ -219,6 +219,25 @@ TEST_CASE("local steps with another learning rate on one rank: told at the next 
     CHECK(text == contains{"earlier local steps were told other numbers, on rank 1"});
 }
 
+TEST_CASE("a rank that refreshes v in another step than the others is found in the exchange") {
+  const auto told = on_ranks(3, [](onebit::threads t) {
+    training<> data;
+    const std::uint64_t refresh = t.rank() == 1 ? 7 : 6;
+    const onebit::custom_schedule when([refresh](std::uint64_t step, float) {
+      return onebit::step_plan{.average_gradient = step < 4 || step == refresh,
+                               .exchange = step >= 4,
+                               .frozen = step >= 4};
+    });
+    onebit::optimizer o("refreshes", data.groups(), t,
+                        onebit::adam_rule<onebit::host>({}, onebit::host()), when,
+                        onebit::gather_scatter<onebit::sign<>>{});
+    for (int step = 0; step < 6; ++step) (void)train(o, data);
+    return thrown<onebit::rank_mismatch>([&] { (void)train(o, data); });
+  });
+  for (const auto& text : told)
+    CHECK(text == contains{"whether v is refreshed: no on rank 1, yes on rank 0"});
+}
+
 TEST_CASE("two optimizers of one shape, called in another order on one rank: all are told") {
   const auto check = [](const auto& make) {
     for (const int before : {1, 5}) {

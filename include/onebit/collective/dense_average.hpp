@@ -127,9 +127,8 @@ struct take_mean_kernel {
   }
 };
 
-}  // namespace detail
-
-namespace detail {
+/// In place of who takes the buckets of a mean, where it is read as it came.
+inline constexpr const any_visitor* takes_nothing = nullptr;
 
 /// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
 /// Per tile the sum of its squares.
@@ -468,7 +467,7 @@ class dense_average {
       };
       go(passes(to) ? &take : nullptr);
     } else {
-      go(static_cast<const detail::any_visitor*>(nullptr));
+      go(detail::takes_nothing);
     }
   }
   template <class Produce>
@@ -534,7 +533,7 @@ class squares_average {
   /// Collective; waits, unless the backend is deferred.
   template <class Produce>
   [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now) {
-    exchange_.all_reduce(produce, now, static_cast<const detail::any_visitor*>(nullptr));
+    exchange_.all_reduce(produce, now, detail::takes_nothing);
   }
   /// Ends the step: nothing lasts but the memory.
   void finish() { exchange_.finish(); }

@@ -262,8 +262,8 @@ class hierarchical_exchange {
     return sender_.backend().template make_buffer<float>(n_words * word_elements);
   }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
-  [[nodiscard]] bool flat() const { return local_.size() == 1; }  // there is no level inside
-  [[nodiscard]] bool adds_up() { return exact_.compensated().values != nullptr; }  // local steps
+  [[nodiscard]] bool flat() const { return local_.size() == 1; }   // there is no level inside
+  [[nodiscard]] bool adds_up() const { return exact_.carries(); }  // local steps
   [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
     return f.slot_bytes * f.chunks_per_bucket;
   }

@@ -276,6 +276,8 @@ class sender : public encoder<C, B> {
   [[nodiscard]] active_part<residual_field<C>> residual(active_mask active) {
     return {residual(), active};
   }
+  /// Whether it carries compensated values.
+  [[nodiscard]] bool carries() const { return compensated_.size() > 0; }
   /// What it stands for.
   [[nodiscard]] compensated_words compensated() {
     return {compensated_.data(), first_compensated_};

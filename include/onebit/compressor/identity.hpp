@@ -11,8 +11,9 @@
 
 namespace onebit::inline v0_2 {
 
-/// No compression: C(y) = y in fp32, and a residual of 0. 128 bytes on the wire per word of 32
-/// elements. Through gather-scatter it is the dense mean, bit for bit.
+/// No compression: C(y) = y in fp32, and a residual of 0, which an exchange carries as any other.
+/// 128 bytes on the wire per word of 32 elements. Through gather-scatter it is the dense mean, bit
+/// for bit; that mean by itself, without what an exchange carries, is dense_average.
 struct identity {
   /// @{
   /// See WordCompressor.

@@ -100,7 +100,7 @@ struct sign {
     return L::with_sign(bits, L::set(s));
   }
 
-  /// y - C(y), from the compensated y.
+  /// y - C(y), from the compensated y; y itself for a scale of 0, with which nothing was sent.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return L::sub(y, L::with_sign_of(y, L::set(s)));

@@ -140,7 +140,8 @@ concept Memory = std::copy_constructible<M> &&
 
 /// A compressor whose codec works word by word and fuses into the passes that produce and use the
 /// values: `sign`, `identity`. See compressor/sign.hpp for what each member means. `decode` and
-/// `residual` may be given a smaller scale than `scale` gave: a rule's bound.
+/// `residual` may be given a smaller scale than `scale` gave: a rule's bound; and residual(y, 0) is
+/// y, since a scale of 0 stands for nothing that was sent.
 template <class C>
 concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in, double statistic,
                                   std::uint64_t n, const detail::any_lanes::value& v) {
@@ -425,6 +426,10 @@ consteval void check_compressor() {
           },
       "onebit: this type is no Compressor: void decode(const std::byte* in, std::size_t n, float* "
       "values) const noexcept is missing, or it is not noexcept");
+  static_assert(
+      !requires { requires !C::has_residual; },
+      "onebit: every compressor has a residual: leave has_residual out, and let "
+      "residual(y, scale) give 0 (but y for a scale of 0) where nothing is owed");
   static_assert(
       !by_word ||
           requires(const C c, double sum, std::uint64_t n) {

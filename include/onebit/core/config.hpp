@@ -201,6 +201,7 @@ struct any_field {
   reader<L> at(const tile&, std::size_t) const;
 };
 
+/// Takes whatever it is given.
 struct any_visitor {
   template <class... T>
   void operator()(T&&...) const {}

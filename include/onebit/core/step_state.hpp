@@ -396,6 +396,7 @@ struct begin_step_kernel {
     L::store_scalar(&now->digest, digest);
     L::store_scalar(&now->nonfinite, std::uint32_t{nonfinite ? 1U : 0U});
     L::store_scalar(&now->skip, std::uint32_t{nonfinite ? 1U : 0U});
+    L::store_scalar(&now->differs, 0U);
   }
 };
 
@@ -418,10 +419,8 @@ struct end_step_kernel {
     if (i > 0) return;
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
     L::store_scalar(&now->n_skipped_in_row, now->skip != 0 ? now->n_skipped_in_row + 1 : 0U);
-    const std::uint32_t differs = now->differs;
-    L::store_scalar(&now->differs, 0U);
     if (!is_done) return;
-    if (refreshes) L::store_scalar(&now->n_alike, differs == 0 ? now->n_alike + 1 : 0U);
+    if (refreshes) L::store_scalar(&now->n_alike, now->differs == 0 ? now->n_alike + 1 : 0U);
     L::store_scalar(&now->bias, tensors.next(now->bias, tensors.of, false));
     if (now->mean_norm > 0 && now->own_norm >= 0) L::store_scalar(&now->noise, next_noise());
   }

@@ -127,13 +127,15 @@ class step_in_progress {
       e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
       reduce_over_model(true);
     }
-    if (refreshes()) average_squares();  // of gradients before they are clipped
+    if (refreshes() && needs_norms()) average_squares();  // of gradients before they are clipped
     if (needs_norms() && uses_own_gradient()) clip_own();
     if (e.veto) ask_veto();
     if (plan_.exchange) {
       if (!diverged()) exchange();
       reduce_over_model(false);
     }
+    // after the exchange, in which ranks that plan different steps find each other
+    if (refreshes() && !needs_norms()) average_squares();
     if (plan_.local() && !needs_norms()) require_finite();
     meter_.communicated();
     if (plan_.average_gradient) dense_update();
@@ -216,9 +218,10 @@ class step_in_progress {
   /// the ranks of this exchange, all of which have found the mismatch. On deferred backends always
   /// empty: there ranks learn of it at different times.
   [[nodiscard, gnu::cold]] std::string difference_of(const step_scalars& found) {
-    if (B::deferred || found.mismatched_rank == 0 || found.mismatched_in == mismatch::part) {
-      return {};
-    }
+    // a part, or a slot that has not come, may be found by one rank alone
+    const bool alone =
+        found.mismatched_in == mismatch::part || found.mismatched_in == mismatch::missing;
+    if (B::deferred || found.mismatched_rank == 0 || alone) return {};
     std::vector<double> told;
     if (found.mismatched_in == mismatch::arguments) {
       e_->visit_told(lr_, scale_, plan_, [&](auto x) { told.push_back(static_cast<double>(x)); });
@@ -318,8 +321,7 @@ class step_in_progress {
   }
   /// What v will follow from.
   void average_squares() {
-    if (diverged()) return;
-    e_->refresh.average(*e_);
+    if (!diverged()) e_->refresh.average(*e_);
     if (!needs_norms()) reduce_over_model(true);  // else when the norm of the own gradient is known
   }
   /// The update; with what the encode pass has left undone, before it.
