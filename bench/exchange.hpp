@@ -101,7 +101,7 @@ class dense_mean {
   void average(std::span<float> grads) {
     if (const tensor t{grads.data(), grads.data()}; std::exchange(at_, t.grads) != t.grads)
       backend_.copy_in(tensor_.data(), &t, 1);
-    if (calls_ > 0) dense_.finish(now_.data());
+    if (calls_ > 0) dense_.finish();
     backend_.launch(1,
                     onebit::detail::begin_step_kernel{now_.data(), {}, 0, 1, calls_++, 0, false});
     dense_.all_reduce(onebit::gradient_message<float, float>{tensor_.data(), now_.data()},
