@@ -194,7 +194,7 @@ class zero_one_schedule : public onebit::schedule_defaults {
     const bool dense = theirs % var_interval_ == 0;
     return {.average_gradient = dense, .exchange = !dense};
   }
-  void done(std::uint64_t step, float, double) {
+  void done(std::uint64_t step, float) {
     if (stage_b(step)) {
       if (++local_counter_ < options_.local_step_scaler) return;
       local_counter_ = 0;

@@ -14,10 +14,10 @@ class from_the_peak : public onebit::schedule_defaults {
   // What the next step does. Every rank sees the same numbers and makes the same plan.
   onebit::step_plan plan(std::uint64_t, float lr) const {
     if (over_ || lr < peak_) return {.average_gradient = false, .exchange = true};
-    return {.average_gradient = true, .may_end_warm_up = true};
+    return {.average_gradient = true, .ends_warm_up = true};
   }
   // After each step that was done, so not after one that all skipped.
-  void done(std::uint64_t, float lr, double) {
+  void done(std::uint64_t, float lr) {
     over_ = over_ || lr < peak_;
     peak_ = std::max(peak_, lr);
   }

@@ -62,9 +62,9 @@ struct step_counts {
   }
 };
 
-/// Runs a schedule for `steps` steps with lr(step) as learning rate. The variance is taken to be
-/// unknown, so an automatic freeze does not happen. With `follows` an average is one of squares
-/// once a step has exchanged, or, of rules with local steps, not averaged.
+/// Runs a schedule for `steps` steps with lr(step) as learning rate. With `follows` an
+/// average is one of squares once a step has exchanged, or, of rules with local steps, not
+/// averaged.
 template <class Schedule, class LearningRate>
 [[nodiscard]] step_counts dry_run(Schedule schedule, std::uint64_t steps, LearningRate lr,
                                   bool follows = false, bool local_steps = false) {
@@ -83,7 +83,7 @@ template <class Schedule, class LearningRate>
       if (p.average_gradient) ++n.refreshes;
       if (p.average_gradient && !p.exchange) ++n.alone;
     }
-    schedule.done(step, rate, 0.0);
+    schedule.done(step, rate);
   }
   return n;
 }

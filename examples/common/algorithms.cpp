@@ -93,9 +93,7 @@ onebit::option_map options_of(const std::string& algorithm, const optimizer_sett
                                                        : "sum";
   options[where] = settings.averages;
   if (algorithm == "zero_one_adam") {
-    // it has no freeze that comes by itself
-    const auto steps = settings.freeze_after > 0 ? settings.freeze_after : 10;
-    options["schedule.warmup_steps"] = describe(steps);
+    options["schedule.warmup_steps"] = describe(settings.freeze_after);
     options["schedule.also_every"] = describe(settings.meet_every);
   }
   return options;

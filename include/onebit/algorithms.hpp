@@ -69,7 +69,7 @@ template <class P, class G>
                   ", max_grad_norm ", o.max_grad_norm, ", max_step ", o.max_step);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const freeze_options& o) {
-  return describe(", freeze after ", o.after, ", freeze ratio ", o.ratio);
+  return describe(", freeze after ", o.after);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
   return describe(", kappa ", o.kappa, ", warmup_steps ", o.warmup_steps, ", stop_refreshing ",
@@ -81,8 +81,8 @@ template <class P, class G>
 /// Options of an algorithm that compresses: its rule's, when it compresses, and how the ranks add
 /// up where they average.
 struct one_bit_adam_options {
-  adam_options adam{};                 ///< of each step
-  freeze_options freeze{.after = 10};  ///< when the dense steps end
+  adam_options adam{};      ///< of each step
+  freeze_options freeze{};  ///< when the dense steps end
   /// Then every rank keeps squares of its own gradients, and v follows from their mean now and
   /// then: from a step t of the training to the next such step it is t / refreshes, at least 1, so
   /// that 0.7 times as many come until t has doubled. 0: v is constant from the freeze on, as in
@@ -158,8 +158,8 @@ template <class P, class G, class T, class B = host>
 
 /// As one_bit_adam_options.
 struct one_bit_lamb_options {
-  lamb_options lamb{};                 ///< of each step
-  freeze_options freeze{.after = 10};  ///< when the dense steps end
+  lamb_options lamb{};           ///< of each step
+  freeze_options freeze{};       ///< when the dense steps end
   std::uint64_t refreshes = 16;  ///< when v follows and norms of directions are found; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };

@@ -219,10 +219,9 @@ class optimizer {
   /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several ranks hold
   /// counts as often). LAMB's layers are each rank's own tensors. Local steps are each rank's own.
   ///
-  /// All make the same steps: one schedule (an automatic freeze sees v of the whole), more than
-  /// one rank each or one each; else all throw rank_mismatch. Not collective itself. Costs an
-  /// all_gather of 20 bytes in steps that average or exchange, a second if both, or to clip alone,
-  /// or to look at v.
+  /// All make the same steps: one schedule, more than one rank each or one each; else all throw
+  /// rank_mismatch. Not collective itself. Costs an all_gather of 20 bytes in steps that average or
+  /// exchange, a second if both, or to clip alone.
   template <class T>
   [[gnu::cold]] void join_model_parallel(T transport) {
     join_model(detail::communicator_of<C>(std::move(transport)));

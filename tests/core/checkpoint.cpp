@@ -35,14 +35,6 @@ onebit::one_bit_adam_options corrected_after(std::uint64_t n) {
   return o;
 }
 
-/// A freeze by itself, after 8 steps or so: the window is 4 steps.
-onebit::one_bit_adam_options frozen_by_itself() {
-  onebit::one_bit_adam_options o;
-  o.adam.beta2 = 0.75;
-  o.freeze.ratio = 0.5;
-  return o;
-}
-
 // The algorithms under test: each makes an optimizer over data and transport.
 const auto plain = [](auto& data, auto t) { return onebit::adam(data.groups(), t); };
 const auto summed_by_transport = [](auto& data, auto t) {
@@ -55,9 +47,6 @@ const auto gathered = [](auto& data, auto t) {
   return onebit::one_bit_adam(
       data.groups(), t, corrected_after(4),
       onebit::all_gather<onebit::sign<onebit::l1_scale>>{{onebit::granularity::block(96)}});
-};
-const auto automatic = [](auto& data, auto t) {
-  return onebit::one_bit_adam(data.groups(), t, frozen_by_itself());
 };
 
 /// What a rank has at a moment: all that must be equal.
@@ -284,27 +273,6 @@ TEST_CASE("resumed == never stopped: gradients that are only read") {
   }
 }
 
-TEST_CASE("resumed == never stopped: the automatic freeze keeps its history") {
-  for (const int n : {1, 2, 3}) {
-    const std::size_t steps = 24;
-    const auto whole = uninterrupted<float>(n, steps, automatic);
-    std::size_t n_dense = 0;
-    for (std::size_t i = 1; i <= steps; ++i) {
-      n_dense += whole[0][i].last_phase == onebit::phase::dense ? 1U : 0U;
-    }
-    REQUIRE(n_dense > 5);
-    if (n > 1) {
-      REQUIRE(n_dense < steps - 1);
-    } else {  // one rank alone never freezes
-      REQUIRE(n_dense == steps);
-    }
-    for (std::size_t k = 0; k <= steps; ++k) {
-      check_resumed<float>(n, whole, k, 0, automatic);
-      check_resumed<float>(n, whole, k, 11, automatic);
-    }
-  }
-}
-
 TEST_CASE("a skipped step between does no harm, and several checkpoints may share a stream") {
   onebit::run_threads(2, [](onebit::threads t) {
     training<> a, b;
@@ -380,7 +348,7 @@ TEST_CASE("a foreign file, another version, another byte order") {
   std::string order = whole[0].substr(8, 4);
   std::reverse(order.begin(), order.end());
   CHECK(changed(8, order) == contains{"the other byte order (mark 67305985, here 16909060)"});
-  CHECK(changed(12, {"\x63\0\0\0", 4}) == contains{"format version 99, this library reads 18"});
+  CHECK(changed(12, {"\x63\0\0\0", 4}) == contains{"format version 99, this library reads 19"});
   // A length that is not true allocates no more than what comes.
   CHECK(changed(16, std::string(8, '\xff')) == contains{"bytes after its end"});
   CHECK(changed(16, {"\0\0\0\0\0\0\0\0", 8}) == contains{"damaged: it ends at byte 0"});

@@ -191,24 +191,17 @@ TEST_CASE("Adam's options") {
 
 TEST_CASE("1-bit Adam's options") {
   onebit::one_bit_adam_options o;
-  for (const double bad : {-1.0, 1.01, nan_d}) {
-    o = {};
-    o.freeze.ratio = bad;
-    CHECK(refusal(o) == contains{"freeze_options: ratio is "});
-  }
+  o.freeze.after = 0;
+  CHECK(refusal(o) == contains{"freeze_options: after (DeepSpeed: freeze_step) is 0"});
   o = {};
   o.adam.beta2 = 1;
   CHECK(refusal(o) == contains{"must be in [0, 1)"});
   o = {};
   o.adam.eps = -1;
   CHECK(refusal(o) == contains{"eps is -1"});
-  // An automatic freeze keeps 1 / (1 - beta2) norms: not thousands of gigabytes of them.
   for (const double close : {1 - 1e-9, std::nextafter(1.0, 0.0)}) {
     o = {};
     o.adam.beta2 = close;
-    o.freeze.after = 0;
-    CHECK(refusal(o) == contains{"freeze_options: after is 0, and beta2 "});
-    o.freeze.after = 10;
     CHECK(refusal(o) == "thrown: nothing");
   }
   o = {};

@@ -38,15 +38,14 @@ TEST_CASE("a line for logs") {
         "step 12 compressed: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, 78.42 kB in 2 "
         "collectives");
   r.gradient_norm = 0.531F;
-  r.variance_ratio = 0.91F;
   r.skipped = true;
   r.bytes_sent = 12345678;
   r.skipped_share = 0.25F;
   r.sent_of_dense = 0.0612F;
   CHECK(to_string(r) ==
         "step 12 compressed, skipped: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, "
-        "12.35 MB in 2 collectives, gradient norm 0.53, variance ratio 0.91, 25.00% of all steps "
-        "skipped, 6.12% of the bytes of dense steps so far");
+        "12.35 MB in 2 collectives, gradient norm 0.53, 25.00% of all steps skipped, "
+        "6.12% of the bytes of dense steps so far");
   r = {};
   r.phase = phase::local;
   r.pending = true;
@@ -63,7 +62,7 @@ TEST_CASE("a line of JSON") {
   CHECK(
       to_json(r) ==
       R"({"step":0,"phase":"dense","skipped":false,"pending":false,"gradient_norm":null,)"
-      R"("variance_ratio":null,"skipped_share":null,"sent_of_dense":null,"bytes_sent":0,"bytes_between_nodes":0,"collectives":0,)"
+      R"("skipped_share":null,"sent_of_dense":null,"bytes_sent":0,"bytes_between_nodes":0,"collectives":0,)"
       R"("encode_seconds":0,"communicate_seconds":0,"update_seconds":0})");
   r.step = std::numeric_limits<std::uint64_t>::max();
   r.phase = phase::compressed;
@@ -77,13 +76,11 @@ TEST_CASE("a line of JSON") {
   CHECK(
       to_json(r) ==
       R"({"step":18446744073709551615,"phase":"compressed","skipped":true,"pending":true,)"
-      R"("gradient_norm":0.1,"variance_ratio":null,"skipped_share":0.5,"sent_of_dense":null,"bytes_sent":3,"bytes_between_nodes":2,)"
+      R"("gradient_norm":0.1,"skipped_share":0.5,"sent_of_dense":null,"bytes_sent":3,"bytes_between_nodes":2,)"
       R"("collectives":1,"encode_seconds":1e-07,"communicate_seconds":0,"update_seconds":0})");
   r.gradient_norm = std::numeric_limits<float>::infinity();
-  r.variance_ratio = std::numeric_limits<float>::quiet_NaN();
   r.update_seconds = -std::numeric_limits<double>::infinity();
   CHECK(value_of(to_json(r), "gradient_norm") == "null");
-  CHECK(value_of(to_json(r), "variance_ratio") == "null");
   CHECK(value_of(to_json(r), "update_seconds") == "null");
 }
 

@@ -172,14 +172,6 @@ TEST_CASE("law 7: with the transport's own sums") {
   }
 }
 
-TEST_CASE("law 7: with an automatic freeze, which looks at the variance") {
-  plan p = small_plan(2);
-  p.options.freeze.after = 0;
-  p.options.freeze.ratio = 0.01;  // after 16 steps, the least
-  p.steps = 21;
-  check<float>(p, onebit::gather_scatter<onebit::sign<>>{}, not_finite, {0, 7, 15, 16, 17, 19});
-}
-
 TEST_CASE("law 7: finite values that are too large") {
   // 1e30 is finite, its square is not: every rank learns it by the first phase.
   for (const int w : {2, 3}) {

@@ -112,14 +112,11 @@ mutant("a skipped step counts for the bias of the moments" onebit/core/step_stat
 # -- schedules: 28 to 31 -------------------------------------------------------------------------
 
 mutant("the warm-up ends one step late" onebit/schedule/freeze.hpp
-  [==[return automatic() ? stable_ : step >= end_;]==]
-  [==[return automatic() ? stable_ : PLANTED ? step > end_ : step >= end_;]==])
+  [==[return step >= after_;]==]
+  [==[return PLANTED ? step > after_ : step >= after_;]==])
 mutant("refreshes come one step late" onebit/schedule/freeze.hpp
   [==[next_refresh_ = step + gap_after(step);]==]
   [==[next_refresh_ = step + gap_after(step) + (PLANTED ? 1U : 0U);]==])
-mutant("a v that falls counts as stable" onebit/schedule/freeze.hpp
-  [==[now < then ? now / then : then / now;]==]
-  [==[now < then && !PLANTED ? now / then : then / now;]==])
 mutant("gaps between refreshes double one refresh too early" onebit/schedule/intervals.hpp
   [==[least(refresh / options_.kappa, 62);]==]
   [==[least((refresh + (PLANTED ? 1U : 0U)) / options_.kappa, 62);]==])

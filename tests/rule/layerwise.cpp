@@ -310,7 +310,7 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
         }
       }
       if (plan.exchange) sum_lr = 0;
-      plans.done(step, 0.01F, 0.0);
+      plans.done(step, 0.01F);
     }
     CHECK(locals > 10);
     CHECK(refreshes >= 5);

@@ -45,7 +45,7 @@ std::vector<onebit::step_plan> plans(const zero_one_run& run) {
   std::vector<onebit::step_plan> all;
   for (std::uint64_t t = 0; t < steps_of_zero_one; ++t) {
     all.push_back(schedule.plan(t, rate_of_zero_one(t)));
-    schedule.done(t, rate_of_zero_one(t), 0);
+    schedule.done(t, rate_of_zero_one(t));
   }
   return all;
 }

@@ -53,7 +53,7 @@ TEST_CASE("intervals: the fields of a plan") {
                                     .exchange = exchanges,
                                     .last_average = step == 5});
     CHECK(plan.local() == (!refresh && !exchanges));
-    s.done(step, 0.1F, 0.0);
+    s.done(step, 0.1F);
   }
 }
 
@@ -89,8 +89,8 @@ TEST_CASE("intervals: the end of the warm-up says what a v without correction la
   const auto warned = [&](double lacking) {
     onebit::intervals s(options, lacking);
     for (std::uint64_t step = 0; step < 20; ++step) {
-      CHECK(s.plan(step, 1).may_end_warm_up == (lacking > 0 && step == 19));
-      s.done(step, 1, 0);
+      CHECK(s.plan(step, 1).ends_warm_up == (lacking > 0 && step == 19));
+      s.done(step, 1);
     }
     return s.warning();
   };

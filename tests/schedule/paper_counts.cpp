@@ -89,7 +89,7 @@ TEST_CASE("intervals: refreshes at 0 to 16, 18, 20, ..., gaps doubling after eve
   for (std::uint64_t step = 0; step < 200; ++step) {
     if (s.plan(step, 1.0F).average_gradient) refreshes.push_back(step);
     CHECK(s.plan(step, 1.0F).exchange);
-    s.done(step, 1.0F, 0.0);
+    s.done(step, 1.0F);
   }
   std::vector<std::uint64_t> expected;
   for (std::uint64_t step = 0; step <= 16; ++step) expected.push_back(step);
@@ -109,6 +109,6 @@ TEST_CASE("intervals: double each time the learning rate has halved, up to the l
     const std::uint64_t interval = std::min<std::uint64_t>(8, std::uint64_t{1} << halvings);
     CAPTURE(step);
     CHECK(s.plan(step, lr(step)).exchange == (step % interval == 0));
-    s.done(step, lr(step), 0.0);
+    s.done(step, lr(step));
   }
 }

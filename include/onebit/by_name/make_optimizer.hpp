@@ -264,18 +264,7 @@ template <class Options>
   if (place) sum = static_cast<dense_sum>(*place);
 }
 [[gnu::cold]] inline void read_freeze(option_reader& r, freeze_options& o) {
-  std::uint64_t steps = 0;
-  const bool theirs = r.read({"freeze_step"}, steps);
-  if (theirs && steps == 0) {
-    r.fail(
-        {"freeze_step is 0: the first step must average; give at least 1, or leave it out and "
-         "give after 0, by which the warm-up ends when v is stable"});
-  }
-  if (r.read({"after", "freeze.after"}, o.after) && theirs) {
-    r.fail({"freeze_step and after are the same option; give one of them"});
-  }
-  if (theirs) o.after = steps;
-  r.read({"ratio", "freeze.ratio"}, o.ratio);
+  r.read({"after", "freeze.after", "freeze_step"}, o.after);
 }
 [[gnu::cold]] inline void read_intervals(option_reader& r, intervals_options& o) {
   r.read({"warmup_steps", "schedule.warmup_steps", "var_freeze_step"}, o.warmup_steps);

@@ -137,11 +137,10 @@ typedef struct onebit_report {
   onebit_phase phase;  /**< what travelled */
   int skipped;         /**< a gradient was not finite, or a veto; nothing has changed on any rank */
   float gradient_norm; /**< of the mean gradient before it was clipped; NaN: not known */
-  float variance_ratio; /**< how still v is, 0 to 1, in warm-up steps that looked; NaN in others */
-  float skipped_share;  /**< of all steps since onebit_create, 0 to 1 */
-  float sent_of_dense;  /**< bytes sent since then over those of averages of floats by a ring; NaN:
-                           one rank */
-  uint64_t bytes_sent;  /**< by this rank */
+  float skipped_share; /**< of all steps since onebit_create, 0 to 1 */
+  float sent_of_dense; /**< bytes sent since then over those of averages of floats by a ring; NaN:
+                          one rank */
+  uint64_t bytes_sent; /**< by this rank */
   uint64_t bytes_between_nodes; /**< of these, by a hierarchical exchange */
   uint32_t collectives;         /**< in which they were */
   double encode_seconds;        /**< passes before and between them */

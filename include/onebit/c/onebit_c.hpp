@@ -170,7 +170,6 @@ class c_transport {
   r.phase = static_cast<phase>(c.phase);
   r.skipped = c.skipped != 0;
   r.gradient_norm = known(c.gradient_norm);
-  r.variance_ratio = known(c.variance_ratio);
   r.skipped_share = known(c.skipped_share);
   r.sent_of_dense = known(c.sent_of_dense);
   r.bytes_sent = c.bytes_sent;
@@ -190,7 +189,6 @@ class c_transport {
           static_cast<onebit_phase>(r.phase),
           r.skipped ? 1 : 0,
           r.gradient_norm.value_or(unknown),
-          r.variance_ratio.value_or(unknown),
           r.skipped_share.value_or(unknown),
           r.sent_of_dense.value_or(unknown),
           r.bytes_sent,

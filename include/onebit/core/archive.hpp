@@ -28,7 +28,7 @@ namespace detail {
 
 inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r', '\n'};
 inline constexpr std::uint32_t checkpoint_order = 0x01020304U;
-inline constexpr std::uint32_t checkpoint_version = 18;
+inline constexpr std::uint32_t checkpoint_version = 19;
 
 /// Calls f(data, n) with what lies in a backend's memory: in pieces, where the host cannot look
 /// there itself.

@@ -175,11 +175,9 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 /// What a schedule need not say.
 struct schedule_defaults {
   static constexpr bool compresses = true;  ///< never exchanging, it needs no memory for it
-  /// After each step that was done; `variance_norm`: ||v||_1, corrected, where the plan asked.
-  void done(std::uint64_t, float, double) {}
-  /// How still v was when it last looked, 0 to 1: for reports; 0: it did not look.
-  [[nodiscard]] double variance_ratio() const { return 0; }
-  /// After a step that `may_end_warm_up` was done: what the user should hear; empty: nothing.
+  /// After each step that was done.
+  void done(std::uint64_t, float) {}
+  /// After a step that `ends_warm_up` was done: what the user should hear; empty: nothing.
   [[nodiscard]] std::string warning() const { return {}; }
   /// What it remembers, for checkpoints.
   template <class Archive>
@@ -188,11 +186,10 @@ struct schedule_defaults {
 
 /// When a step averages and exchanges. `plan` changes nothing, and is the same on every rank.
 template <class S>
-concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr, double variance_norm,
+concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr,
                             detail::any_archive a) {
   { fixed.plan(step, lr) } -> std::same_as<step_plan>;
-  s.done(step, lr, variance_norm);
-  { fixed.variance_ratio() } -> std::convertible_to<double>;
+  s.done(step, lr);
   { fixed.warning() } -> std::convertible_to<std::string>;
   s.archive(a);
   { S::compresses } -> std::convertible_to<bool>;
@@ -216,11 +213,6 @@ struct rule_defaults {
   /// step's. May make the plan smaller, or throw.
   template <class At>
   void begin_step(step_plan&, float, std::uint64_t, const At&) {}
-  /// ||v||_1 after `dense_update`, for schedules that ask.
-  template <class At>
-  [[nodiscard]] double variance_norm(const At&) {
-    return 0;
-  }
   /// Whether the host must know the outcome of the step that comes.
   [[nodiscard]] bool needs_outcome() const { return false; }
   /// Of rules with local steps: whether the step that `begin_step` has begun is `dense_step`.
@@ -251,7 +243,6 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   { fixed.updated(plan) } -> std::same_as<moments_updated>;
   { fixed.max_grad_norm() } -> std::convertible_to<double>;
   r.begin_step(plan, 0.0F, std::uint64_t{}, at);
-  { r.variance_norm(at) } -> std::convertible_to<double>;
   { fixed.needs_outcome() } -> std::convertible_to<bool>;
   r.done(plan, 0.0F);
   { fixed.frozen() } -> std::convertible_to<bool>;

@@ -79,10 +79,9 @@ struct step_plan {
   /// Mean of the squares that ranks keep of their own gradients, from which v is refreshed. Where v
   /// follows, an average in the compressed phase is that.
   bool average_squares = false;
-  bool frozen = false;  ///< the warm-up is over: what the rule freezes is frozen before it
-  bool needs_variance_norm = false;  ///< `done` looks at ||v||_1
-  bool may_end_warm_up = false;      ///< the next plan hangs on whether this step is skipped
-  bool last_average = false;         ///< of many steps: its memory is given back
+  bool frozen = false;        ///< the warm-up is over: what the rule freezes is frozen before it
+  bool ends_warm_up = false;  ///< the next plan hangs on whether this step is skipped
+  bool last_average = false;  ///< of many steps: its memory is given back
 
   /// A step in which nothing travels, for rules that have one.
   [[nodiscard]] bool local() const { return !average_gradient && !exchange && !average_squares; }

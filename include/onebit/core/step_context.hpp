@@ -275,8 +275,8 @@ struct initial_momentum {
 template <class P, class G>
 struct step_tables {
   const tile* tiles;
-  const tile_range* tensor_tiles;  ///< by tensor
-  float* sums;  ///< by tile: v, from `dense_update` to `variance_norm`; else work space
+  const tile_range* tensor_tiles;     ///< by tensor
+  float* sums;                        ///< by tile: work space
   const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
   const tensor_scalars* scalars;      ///< of the moments of each
   const step_scalars* now;            ///< learning rate, and whether to skip

@@ -503,8 +503,7 @@ struct form {
   gather_scatter<sign<l2_scale>> collective;  ///< with the paper's scales
 };
 
-/// 1-bit Adam (arXiv 2102.02888), algorithm 1: so many dense steps (0: until v is stable, section
-/// 7.1), a scale per tensor.
+/// 1-bit Adam (arXiv 2102.02888), algorithm 1: so many dense steps, a scale per tensor.
 [[nodiscard]] inline form<one_bit_adam_options> one_bit_adam(std::uint64_t after) {
   return {{.adam = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
           {{granularity::layer()}}};

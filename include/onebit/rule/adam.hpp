@@ -19,7 +19,7 @@ namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// A dense Adam step: m, v and x from the exact mean gradient; the tile's sum of v into `sums`.
+/// A dense Adam step: m, v and x from the exact mean gradient.
 template <class View, class P, class G>
 struct adam_dense_kernel {
   View gradient;
@@ -29,7 +29,6 @@ struct adam_dense_kernel {
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    using one = one_word<L>;
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto gradient_at = gradient.template at<L>(t, i);
@@ -38,7 +37,6 @@ struct adam_dense_kernel {
     const auto c = tables.scalars[t.tensor].c;
     const auto correction = L::set(tables.scalars[t.tensor].m_correction);
     const float v_correction = tables.scalars[t.tensor].v_correction;
-    auto sum = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
       float* v_word = v + (t.word + k) * 32;
@@ -48,12 +46,10 @@ struct adam_dense_kernel {
       const auto x = params.load(k);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
-      add_words<L>(sum, v_new);
       const auto d = c.template denominator<L>(v_new, v_correction);
       const auto u = L::div(L::mul(m_new, correction), d);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    L::store_scalar(tables.sums + i, one::fold(sum));
   }
 };
 

@@ -333,17 +333,11 @@ class following_rule : public moments_rule<B, Options> {
   void prepare(const layout& axis) {
     base::prepare(axis);
     n_tensors_ = axis.tensor_tiles().size();
-    variance_norm_ = backend_.template make_buffer<double>(1);
     mean_parts_ = make_parts(keeps_squares());
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || (frozen_ && keeps_squares())};
-  }
-  /// ||v||_1 after `dense_update`. Waits for the backend.
-  template <class At>
-  [[nodiscard]] double variance_norm(const At& at) {
-    return detail::sum_of_tiles(at, variance_norm_.data());
   }
   /// Whether messages are directions: m / (sqrt(v) + eps), else m.
   [[nodiscard]] bool directions() const {
@@ -506,7 +500,6 @@ class following_rule : public moments_rule<B, Options> {
 
   std::size_t n_tensors_ = 0;
   float_buffer mean_parts_;  ///< by tensor, of the last refresh; 0: there was none
-  buffer_of<B, double> variance_norm_;
 };
 
 /// The base of rules that freeze v after their dense steps and exchange directions from then on, or

@@ -47,7 +47,7 @@ ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float cor
   return L::fma(L::set(weight_decay), x, L::div(L::mul(m, L::set(correction)), denominator));
 }
 
-/// m and v from the mean gradient; per tile ||x||^2, ||u||^2 and ||v||_1.
+/// m and v from the mean gradient; per tile ||x||^2 and ||u||^2.
 template <class View, class P, class G>
 struct lamb_moments_kernel {
   View gradient;
@@ -64,7 +64,7 @@ struct lamb_moments_kernel {
     const parameters_of<L, P> params(tensor, t);
     const float decay = tensor.weight_decay;
     const tensor_scalars of = tables.scalars[t.tensor];
-    auto vs = one::set(0.0F), xs = one::set(0.0F), us = one::set(0.0F);
+    auto xs = one::set(0.0F), us = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       float* m_word = m + (t.word + k) * 32;
       float* v_word = v + (t.word + k) * 32;
@@ -76,11 +76,9 @@ struct lamb_moments_kernel {
       L::store(v_word, v_new);
       const auto d = of.c.template denominator<L>(v_new, of.v_correction);
       const auto u = lamb_direction<L>(m_new, of.m_correction, d, x, decay);
-      add_words<L>(vs, v_new);
       add_squares<L>(xs, x);
       add_squares<L>(us, u);
     }
-    L::store_scalar(tables.sums + i, one::fold(vs));
     L::store_scalar(sum_x + i, one::fold(xs));
     L::store_scalar(sum_u + i, one::fold(us));
   }

@@ -312,25 +312,5 @@ struct flatten_kernel {
   }
 };
 
-struct sum_kernel {
-  static constexpr bool serial = true;
-  const float* values;
-  std::size_t n;
-  double* result;
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(result, L::sum(values, n));
-  }
-};
-
-/// The sum of the tiles' sums, of which `result` has place for one. Waits for the backend.
-template <class At>
-[[nodiscard]] double sum_of_tiles(const At& at, double* result) {
-  at.backend.launch(1, sum_kernel{at.sums, at.n_tiles(), result});
-  double sum = 0;
-  at.backend.copy_out(&sum, result, 1);
-  return sum;
-}
-
 }  // namespace detail
 }  // namespace onebit::inline v0_2

@@ -59,11 +59,11 @@ class intervals : public schedule_defaults {
     const bool stops = options_.stop_refreshing && step + 1 == options_.warmup_steps;
     return {.average_gradient = refresh,
             .exchange = extra || step % interval(step, lr) == 0,
-            .may_end_warm_up = lacking_ > 0 && stops,
+            .ends_warm_up = lacking_ > 0 && stops,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
   /// See Schedule.
-  void done(std::uint64_t step, float lr, double) {
+  void done(std::uint64_t step, float lr) {
     if (step == next_refresh_) {
       next_refresh_ += gap(refreshes_);
       ++refreshes_;

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <onebit/core/clipping.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
@@ -13,7 +12,6 @@
 #include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <utility>
-#include <vector>
 
 /// The model-parallel group of a rank: the ranks that hold the other parts of its replica of the
 /// model (pipeline stages, tensor-parallel ranks, experts). Each part has its own ranks, its own
@@ -86,8 +84,7 @@ class model_parallel_group {
       : comm_(std::move(w)),
         own_(backend.template make_buffer<model_parallel_word>(1)),
         all_(backend.template make_buffer<model_parallel_word>(
-            static_cast<std::size_t>(comm_->size()))),
-        terms_(static_cast<std::size_t>(comm_->size())) {}
+            static_cast<std::size_t>(comm_->size()))) {}
 
   [[nodiscard]] bool empty() const { return !comm_ || comm_->size() < 2; }
   /// All learn who skips; with `norms`, once in a step, also the norms of the whole. Collective
@@ -103,32 +100,12 @@ class model_parallel_group {
                                         plan, norms, static_cast<float>(largest_norm)});
     if (const model_parallel_word* const words = host_view<B>(all_.data())) {
       // all hear the same words: all find it, or none
-      for (std::size_t r = 1; r < terms_.size(); ++r) {
+      for (std::size_t r = 1; r < all_.size(); ++r) {
         parted_ = parted_ || words[r].number != words[0].number || words[r].plan != words[0].plan;
       }
     }
   }
-
-  /// After a step: the sum over the group, the same bits on all. Collective over it: 1 all_gather
-  /// of 8 bytes. What goes wrong is thrown by `begin_step`: this step was done.
-  [[nodiscard, gnu::cold]] double sum(double mine) {
-    if (empty()) return mine;
-    double total = 0;
-    try {
-      comm_->host_all_gather(&mine, terms_.data(), sizeof mine);
-      for (const double x : terms_) total += x;
-    } catch (...) {
-      lost_ = std::current_exception();
-    }
-    return total;
-  }
-
-  /// Before anything of the next step: others that wait for this rank then name it, and not one
-  /// that waits in its turn.
-  void begin_step() {
-    parted_ = false;
-    if (lost_) std::rethrow_exception(std::exchange(lost_, nullptr));
-  }
+  void begin_step() { parted_ = false; }
 
   void wait() {
     if (!empty()) comm_->wait();
@@ -137,17 +114,7 @@ class model_parallel_group {
  private:
   std::optional<communicator> comm_;
   buffer_of<B, model_parallel_word> own_, all_;
-  std::vector<double> terms_;  ///< of `sum`, by rank
-  std::exception_ptr lost_;
   bool parted_ = false;  ///< in this step
 };
-
-/// ||v||_1 of the whole model, corrected as v is, after a step. Collective over the group.
-template <class E>
-[[nodiscard]] double variance_norm_of_all(E& e) {
-  const step_scalars now = e.fetch();
-  return e.model_parts.sum(e.rule.variance_norm(e.at_average()) *
-                           static_cast<double>(detail::correction(now.bias.v)));
-}
 
 }  // namespace onebit::inline v0_2

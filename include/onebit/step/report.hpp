@@ -45,9 +45,6 @@ struct report {
   /// clipped, of this rank's, divided by how much larger than the mean it used to be. Empty where
   /// it is not known: without clipping or a veto, or while the outcome is pending.
   std::optional<float> gradient_norm{};
-  /// In warm-up steps that looked (all of an automatic freeze, the last of another): how still v
-  /// is, from 0 to 1, as freeze_options::ratio is compared with.
-  std::optional<float> variance_ratio{};
   /// Of all steps since the optimizer was built, from 0 to 1; empty while it is not known
   /// (pending).
   std::optional<float> skipped_share{};
@@ -88,7 +85,7 @@ template <class T>
 
 /// A step in a line, for logs:
 /// step 12 compressed: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, 78.42 kB in 2
-/// collectives, gradient norm 0.53, variance ratio 0.91
+/// collectives, gradient norm 0.53
 [[nodiscard, gnu::cold]] inline std::string to_string(const report& r) {
   using detail::two_decimals;
   const auto ms = [](double seconds) { return two_decimals(1e3 * seconds); };
@@ -104,8 +101,6 @@ template <class T>
                        r.collectives, " collectives"});
   if (r.gradient_norm)
     text += ", gradient norm " + two_decimals(static_cast<double>(*r.gradient_norm));
-  if (r.variance_ratio)
-    text += ", variance ratio " + two_decimals(static_cast<double>(*r.variance_ratio));
   const auto percent = [](float share) { return two_decimals(100 * static_cast<double>(share)); };
   if (r.skipped_share && *r.skipped_share > 0)
     text += ", " + percent(*r.skipped_share) + "% of all steps skipped";
@@ -126,7 +121,6 @@ template <class T>
   add("skipped", r.skipped ? "true" : "false");
   add("pending", r.pending ? "true" : "false");
   add("gradient_norm", json_number(r.gradient_norm));
-  add("variance_ratio", json_number(r.variance_ratio));
   add("skipped_share", json_number(r.skipped_share));
   add("sent_of_dense", json_number(r.sent_of_dense));
   add("bytes_sent", r.bytes_sent);

@@ -171,7 +171,7 @@ class step_in_progress {
   [[nodiscard, gnu::cold]] report report_outcome() {
     E& e = *e_;
     const bool needs_outcome = e.rule.needs_outcome(), refused = !refusal_.empty();
-    const bool is_known = !B::deferred || needs_outcome || plan_.may_end_warm_up;
+    const bool is_known = !B::deferred || needs_outcome || plan_.ends_warm_up;
     outcome o = refused && is_known ? outcome::skipped : outcome::pending;
     float norm = -1;
     std::optional<step_scalars> found;
@@ -189,15 +189,14 @@ class step_in_progress {
       found = e.fetch();
     }
     if (o != outcome::skipped || plan_.local()) {
-      const double size = plan_.needs_variance_norm ? variance_norm_of_all(e) : 0;
       if (needs_outcome) ++e.graph_epoch;
       e.rule.done(plan_, usable_lr());
-      e.schedule.done(e.step, usable_lr(), size);
+      e.schedule.done(e.step, usable_lr());
       if (plan_.last_average) e.release_averages_memory();
       e.alike = !R::local_steps || plan_.exchange || is_dense();
       e.refreshed = refreshes();
       e.count_step(plan_, usable_lr());  // where others count the step, this rank does
-      if (plan_.may_end_warm_up) warn();
+      if (plan_.ends_warm_up) warn();
     }
     if (refused) throw invalid_input(refusal_);
     report r = meter_.finish(o, e.compressed.sent_across(), norm);
@@ -206,9 +205,6 @@ class step_in_progress {
                                            static_cast<double>(e.n_attempts));
     }
     if (!B::deferred) r.sent_of_dense = e.sent_of_dense();
-    const double ratio = e.schedule.variance_ratio();
-    if (plan_.needs_variance_norm && ratio > 0 && !r.skipped)
-      r.variance_ratio = static_cast<float>(ratio);
     if (found) e.watch(*found, plan_.local(), true);
     if (veto_failure_) std::rethrow_exception(veto_failure_);
     return r;
@@ -297,8 +293,8 @@ class step_in_progress {
   /// just learned them, `norms` become those of the whole.
   void reduce_over_model(bool norms) {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
-                               (needs_norms() ? 4U : 0U) | (plan_.needs_variance_norm ? 8U : 0U) |
-                               (refreshes() ? 16U : 0U) | (e_->veto ? 32U : 0U);
+                               (needs_norms() ? 4U : 0U) | (refreshes() ? 8U : 0U) |
+                               (e_->veto ? 16U : 0U);
     e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, largest_norm());
   }
   /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
