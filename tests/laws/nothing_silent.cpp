@@ -210,10 +210,10 @@ TEST_CASE("a run that skips on and on is told: how often, and whose gradient it 
       if (levels && n == 2) continue;
       const auto sent = levels ? run(by_node, n, n - 1, 17) : run(scattered, n, n - 1, 17);
       CHECK(sent.size() == 6);
-      CHECK(count(sent,
-                  "by a gradient or a veto of another rank, or what ranks carry has overflowed") ==
-            3);
-      const auto last = std::to_string(n - 1) + "/" + std::to_string(n);
+      const auto rank = std::to_string(n - 1), last = rank + "/" + std::to_string(n);
+      const auto who = levels ? " or of its node, or what it" : rank + ", or what it";
+      CHECK(count(sent, "by a gradient or a veto of rank ") == 3);
+      CHECK(count(sent, who + " carries has overflowed") == 3);
       CHECK(
           count(sent, "the gradient of tensor 2, element 17, is inf (inverse loss scale 1) [rank " +
                           last) == 3);

@@ -193,7 +193,11 @@ struct check_kernel {
   ONEBIT_HD void tell_mismatch(std::uint32_t r) const {
     const slot_status own = expected(r), found = *detail::status_of(format, slots, r);
     const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
-    if (same_step && same_tag && found.digest == own.digest) return;
+    if (same_step && same_tag && found.digest == own.digest) {
+      if ((found.step & 1U) != 0 && now->bad_rank == 0)
+        L::store_scalar(&now->bad_rank, ranks.rank(r) + 1);
+      return;
+    }
     L::store_scalar(&now->mismatched_rank, ranks.rank(r) + 1);
     const bool is_empty = found.step == 0 && found.tag == 0 && found.digest == 0 && own.digest != 0;
     L::store_scalar(&now->mismatched_in, is_empty     ? mismatch::missing

@@ -46,6 +46,7 @@ struct step_scalars {
   mismatch mismatched_in = mismatch::step;  ///< in what
   std::uint32_t their_value = 0;            ///< the step or the tag that it sent
   std::uint32_t own_value = 0;              ///< and the one that this rank would have sent
+  std::uint32_t bad_rank = 0;  ///< 1 + the first rank that said that it saw a bad value in the step
   std::uint32_t n_skipped = 0;              ///< steps, since the optimizer was built
   std::uint32_t n_skipped_in_row = 0;       ///< the last ones
   std::uint32_t differs = 0;                ///< this refresh found other gradients on other ranks
@@ -397,6 +398,7 @@ struct begin_step_kernel {
     L::store_scalar(&now->nonfinite, std::uint32_t{nonfinite ? 1U : 0U});
     L::store_scalar(&now->skip, std::uint32_t{nonfinite ? 1U : 0U});
     L::store_scalar(&now->differs, 0U);
+    L::store_scalar(&now->bad_rank, 0U);
   }
 };
 
