@@ -27,7 +27,7 @@
 #include <cstring>
 #include <memory>
 #include <onebit/backend/host.hpp>
-#include <onebit/collective/worker.hpp>
+#include <onebit/collective/roles.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/core/step_context.hpp>

@@ -29,7 +29,7 @@
 #include <cstring>
 #include <cub/device/device_reduce.cuh>
 #include <cub/device/device_transform.cuh>
-#include <onebit/collective/worker.hpp>
+#include <onebit/collective/roles.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/core/step_context.hpp>

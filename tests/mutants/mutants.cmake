@@ -73,7 +73,7 @@ mutant("two levels: node and rank are swapped in a chunk's number" onebit/collec
   [==[return local_.rank() * across_.size() + across_.rank();]==]
   [==[return PLANTED ? across_.rank() * local_.size() + local_.rank()
                      : local_.rank() * across_.size() + across_.rank();]==])
-mutant("a bucket is served twice, and the last one never" onebit/collective/worker.hpp
+mutant("a bucket is served twice, and the last one never" onebit/collective/roles.hpp
   [==[return bucket_at(n_served_++);]==]
   [==[const int b = bucket_at(PLANTED && n_served_ > 0 ? n_served_ - 1 : n_served_);
     ++n_served_;
@@ -123,7 +123,7 @@ mutant("gaps between refreshes double one refresh too early" onebit/schedule/int
 
 # -- checkpoints: 32 to 36 -----------------------------------------------------------------------
 
-mutant("the server's residual is not saved" onebit/collective/worker.hpp
+mutant("the server's residual is not saved" onebit/collective/roles.hpp
   [==[a.buffer(residual_, backend);]==]
   [==[if (!PLANTED) a.buffer(residual_, backend);]==])
 mutant("checksums are read and not compared" onebit/core/archive.hpp

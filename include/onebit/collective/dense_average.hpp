@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <onebit/collective/message.hpp>
 #include <onebit/collective/message_header.hpp>
-#include <onebit/collective/worker.hpp>
+#include <onebit/collective/roles.hpp>
 #include <onebit/compressor/rounded.hpp>
 #include <onebit/core/clipping.hpp>
 #include <onebit/core/concepts.hpp>

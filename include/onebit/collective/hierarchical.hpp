@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/message.hpp>
-#include <onebit/collective/worker.hpp>
+#include <onebit/collective/roles.hpp>
 #include <onebit/compressor/identity.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
