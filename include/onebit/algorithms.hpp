@@ -87,7 +87,7 @@ struct one_bit_adam_options {
   /// then: from a step t of the training to the next such step it is t / refreshes, at least 1, so
   /// that 0.7 times as many come until t has doubled. 0: v is constant from the freeze on, as in
   /// the paper, which wants a warm-up of 15 to 25% of all steps.
-  std::uint64_t refreshes = 16;
+  std::uint64_t refreshes = 64;
   dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };
 
@@ -114,9 +114,9 @@ template <class P, class G, class T, class B = host>
 /// over the transport.
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
-/// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also 2 more
-/// collectives, 2 (W-1)/W 2n bytes, and 2 (1 + 2/W) bytes per parameter of work space and as much
-/// for messages, given back where the gaps are long. Gradients are not written. Elements that had
+/// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also 4 more
+/// collectives, 2 (W-1)/W n bytes, and 1 + 2/W bytes per parameter of work space and as much for
+/// messages, given back where the gaps are long. Gradients are not written. Elements that had
 /// no gradient up to the freeze or a refresh are not moved (with one rank nothing freezes); weight
 /// decay still acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; how v follows is
 /// this library's (guide/variance.md), at growing gaps as 0/1 Adam's T_v. `collective` is
@@ -160,7 +160,7 @@ template <class P, class G, class T, class B = host>
 struct one_bit_lamb_options {
   lamb_options lamb{};           ///< of each step
   freeze_options freeze{};       ///< when the dense steps end
-  std::uint64_t refreshes = 16;  ///< when v follows and norms of directions are found; at least 1
+  std::uint64_t refreshes = 64;  ///< when v follows and norms of directions are found; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
 };
 

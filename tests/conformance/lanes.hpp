@@ -369,6 +369,8 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
   check_elements<float>(backend);
   check_elements<onebit::bf16>(backend);
   check_elements<onebit::fp16>(backend);
+  check_elements<onebit::int8>(backend);
+  check_elements<onebit::float8>(backend);
 }
 
 #endif  // ONEBIT_TESTS_CONFORMANCE_LANES_HPP

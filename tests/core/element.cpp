@@ -160,3 +160,27 @@ TEST_CASE("element: a framework's own 16-bit values are viewed, not copied") {
   const std::span<const fp16, 1> half = onebit::as_fp16(std::span(halves));
   CHECK(onebit::to_float(half[0]) == 1.0F);
 }
+
+TEST_CASE("float8: all values come back, and all others round to the nearest") {
+  using onebit::float8;
+  float before = 0;
+  for (std::uint32_t i = 0; i < 256; ++i) {
+    const float x = onebit::to_float(float8{static_cast<std::uint8_t>(i)});
+    // 0, and from 1.125 2^-25 on eight to an octave
+    CHECK(x == (i == 0 ? 0
+                       : std::ldexp(1.0F + static_cast<float>(i % 8) / 8,
+                                    static_cast<int>(i / 8) - 25)));
+    CHECK(onebit::to_float8(x).bits == i);
+    if (i > 1) {
+      const float middle = (before + x) / 2;
+      CHECK(onebit::to_float8(middle).bits == i);
+      CHECK(onebit::to_float8(std::nextafter(middle, 0.0F)).bits == i - 1);
+    }
+    before = x;
+  }
+  CHECK(before == 120);
+  CHECK(onebit::to_float8(127.9F).bits == 255);
+  CHECK(onebit::to_float8(std::numeric_limits<float>::denorm_min()).bits == 1);  // stays positive
+  CHECK(onebit::to_float8(-1).bits == 0);
+  CHECK(onebit::to_float8(std::nanf("")).bits == 0);
+}

@@ -54,7 +54,7 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(ours.adam.bias_correction);
   CHECK(ours.adam.max_step == 2);
   CHECK(ours.freeze.after == 10);
-  CHECK(ours.refreshes == 16);
+  CHECK(ours.refreshes == 64);
   CHECK(read_options("one_bit_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("zero_one_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("OneBitAdam", {}).scale_elements == 0);
@@ -78,7 +78,7 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(lamb.lamb.factor_threshold == 0.1);
   CHECK(lamb.freeze.after == 100000);
   CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.freeze.after == 10);
-  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.refreshes == 16);
+  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.refreshes == 64);
   CHECK(read_options("zero_one_adam", {{"warmup_steps", "9"}}).zero_one_adam.adam.keeps_squares);
   CHECK_FALSE(read_options("ZeroOneAdam", {}).zero_one_adam.adam.keeps_squares);
 

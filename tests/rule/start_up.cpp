@@ -25,16 +25,19 @@ namespace {
 
 constexpr float lr = 1e-3F;
 
-/// Gradients that never change, +1 and -1 by turns, so that Adam's step is lr: the least and the
-/// greatest change of an element in `steps` steps, in units of lr. Zeroed first, so that a
-/// difference loses nothing.
+/// The least and the greatest change of an element in a step, and in all, a step.
+struct moves {
+  double least = 1e9, greatest = 0, least_in_all = 1e9, greatest_in_all = 0;
+};
+/// Gradients that never change, +1 and -1 by turns, so that Adam's step is lr: what elements move
+/// in `steps` steps, in units of lr. Zeroed first, so that a difference loses nothing.
 template <class Make>
-std::pair<double, double> changes(int n_ranks, std::uint64_t steps, const Make& make) {
+moves changes(int n_ranks, std::uint64_t steps, const Make& make) {
   const auto of_ranks = on_ranks(n_ranks, [&](onebit::threads transport) {
     training<> data;
     for (auto& p : data.params) p.assign(p.size(), 0.0F);
     auto o = make(data.groups(), transport);
-    double least = 1e9, greatest = 0;
+    moves found;
     for (std::uint64_t step = 0; step < steps; ++step) {
       const auto before = data.params;
       for (auto& g : data.grads) {
@@ -46,12 +49,20 @@ std::pair<double, double> changes(int n_ranks, std::uint64_t steps, const Make& 
           const double moved = std::fabs(static_cast<double>(data.params[t][i]) -
                                          static_cast<double>(before[t][i])) /
                                static_cast<double>(lr);
-          least = std::min(least, moved);
-          greatest = std::max(greatest, moved);
+          found.least = std::min(found.least, moved);
+          found.greatest = std::max(found.greatest, moved);
         }
       }
     }
-    return std::pair(least, greatest);
+    for (const auto& p : data.params) {
+      for (const float x : p) {
+        const double moved = std::fabs(static_cast<double>(x)) / static_cast<double>(lr) /
+                             static_cast<double>(steps);
+        found.least_in_all = std::min(found.least_in_all, moved);
+        found.greatest_in_all = std::max(found.greatest_in_all, moved);
+      }
+    }
+    return found;
   });
   return of_ranks[0];
 }
@@ -59,11 +70,9 @@ std::pair<double, double> changes(int n_ranks, std::uint64_t steps, const Make& 
 /// 200 steps sum up to 0.2, of which a float knows 1.5e-8: 1.5e-5 of a step. Twice that for the
 /// arithmetic.
 constexpr double start_up_tolerance = 3e-5;
-/// The root of v goes through bf16 twice in a refresh: the ranks' own, and their mean.
-constexpr double followed_tolerance = 0x1p-8;
-/// The same of 0/1 Adam: the sketches that say which part is left go through it, too, twice as
-/// squares, and an exchange takes the local steps before it once more, by the v of now.
-constexpr double local_tolerance = 0x1p-6 + 0x1p-8;
+/// The root of s goes through 3 bits of mantissa in a refresh; twice, but what ranks agree on
+/// already does not change.
+constexpr double followed_tolerance = 0x1p-4;
 
 }  // namespace
 
@@ -78,16 +87,17 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
       CAPTURE(n_ranks);
       const auto check = [&](const std::string& algorithm, const auto& make) {
         CAPTURE(algorithm);
-        const auto [least, greatest] =
-            changes(n_ranks, 200, [&](const auto& groups, auto transport) {
-              return make(groups_without_decay(groups), transport);
-            });
-        const double tolerance =
-            start_up_tolerance + (algorithm == "one_bit_adam"    ? followed_tolerance
-                                  : algorithm == "zero_one_adam" ? local_tolerance
-                                                                 : 0);
-        CHECK(least > 1 - tolerance);
-        CHECK(greatest < 1 + tolerance);
+        const moves found = changes(n_ranks, 200, [&](const auto& groups, auto transport) {
+          return make(groups_without_decay(groups), transport);
+        });
+        const bool follows = algorithm == "one_bit_adam" || algorithm == "zero_one_adam";
+        const double tolerance = start_up_tolerance + (follows ? followed_tolerance : 0);
+        CHECK(found.least_in_all > 1 - tolerance);
+        CHECK(found.greatest_in_all < 1 + tolerance);
+        // an exchange takes the local steps before it once more, by the v of now
+        if (algorithm == "zero_one_adam") return;
+        CHECK(found.least > 1 - tolerance);
+        CHECK(found.greatest < 1 + tolerance);
       };
       check("adam", [](const auto& g, auto t) { return onebit::adam(g, t); });
       check("one_bit_adam", [&](const auto& g, auto t) {
@@ -110,7 +120,7 @@ TEST_CASE("start-up: the papers' form is there, and far from Adam's step") {
     return onebit::one_bit_adam(groups, transport, form.options, form.collective);
   };
   // 1 / sqrt(1 - 0.999^20), once m has come up
-  CHECK(changes(2, 200, papers).second == doctest::Approx(7.1).epsilon(0.01));
+  CHECK(changes(2, 200, papers).greatest == doctest::Approx(7.1).epsilon(0.01));
 }
 
 TEST_CASE("max_step: small gradients that share a scale with large ones move by a bounded step") {

@@ -511,59 +511,60 @@ class dense_average {
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
 };
 
-/// Agrees on the mean of what the ranks keep of their own squares: of all elements, and of some
-/// floats beside, as a tensor behind them: 66 a tile of Adam's, 130 of LAMB's.
+/// Agrees on the mean of what the ranks keep of their own squares, in 8 bits, and of some floats
+/// beside, in 16: 66 a tile of Adam's, 130 of LAMB's.
 ///
-/// Cost: 2 collectives a bucket, 2 (W-1)/W 2 bytes per element, and float beside, and rank. Memory
-/// while in use: 2 (1 + 2/W) bytes for each, and as much again for messages; and `sums`, a work
-/// space of the rule's, of 4 bytes for each float beside and each 32 elements.
+/// Cost: 2 collectives a bucket and 2 for what is beside; 2 (W-1)/W bytes per element (33/32 of
+/// it), and twice as many per float beside. Memory while in use: 1 + 2/W bytes per element, 2 (1 +
+/// 2/W) per float beside, and as much again for messages; and `sums`, a work space of the rule's,
+/// of 4 bytes for each float beside and each 32 elements.
 template <class B>
 class squares_average {
  public:
   /// For tensors of these sizes, in buckets as `dense` has them. Not collective.
-  squares_average(communicator w, B backend, std::vector<std::size_t> sizes, std::size_t n_beside,
-                  std::size_t bucket_elements)
-      : exchange_(rounded::to_roots(), w, std::move(backend), with(sizes, n_beside),
-                  buckets_of_means(sizes, bucket_elements)),
-        n_sums_(n_beside + exchange_.axis().n_words() + word_elements) {}
+  squares_average(const communicator& w, const B& backend, std::span<const std::size_t> sizes,
+                  std::size_t n_beside, std::size_t bucket_elements)
+      : squares_(rounded::to_roots_in_8_bits(), w, backend, sizes,
+                 buckets_of_means(sizes, bucket_elements)),
+        beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
+        n_sums_(n_beside + squares_.axis().n_words() + word_elements) {}
 
-  [[nodiscard]] auto& sender() { return exchange_.sender(); }  ///< its axis is that of `latest`
-  /// The mean; its last tensor is what was beside.
-  [[nodiscard]] auto latest() { return exchange_.latest(); }
+  [[nodiscard]] rounded_exchange<B>& squares() { return squares_; }  ///< has their mean
+  [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }    ///< of what is beside
   /// Collective; waits, unless the backend is deferred.
   template <class Produce>
-  [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now) {
-    exchange_.all_reduce(produce, now, detail::takes_nothing);
+  [[gnu::cold]] void all_reduce(const Produce& squares, const Produce& beside, step_scalars* now) {
+    squares_.all_reduce(squares, now, detail::takes_nothing);
+    beside_.all_reduce(beside, now, detail::takes_nothing);
   }
   /// Ends the step: nothing lasts but the memory.
-  void finish() { exchange_.finish(); }
+  void finish() {
+    squares_.finish();
+    beside_.finish();
+  }
   [[nodiscard]] float* sums() { return sums_.data(); }  ///< for the rule: see following_rule
   /// Allocates what was released, or was never there; whether it did.
   [[gnu::cold]] bool prepare() {
-    if (exchange_.allocated()) return false;
-    auto sums = sender().backend().template make_buffer<float>(n_sums_);
-    exchange_.allocate(rounded_exchange<B>::use::whole);
+    if (sums_.size() > 0) return false;
+    auto sums = squares_.sender().backend().template make_buffer<float>(n_sums_);
+    squares_.allocate(rounded_exchange<B>::use::whole);
+    beside_.allocate(rounded_exchange<B>::use::whole);
     sums_ = std::move(sums);
     return true;
   }
   /// Gives the memory back.
   void release() noexcept {
-    exchange_.release();
+    squares_.release();
+    beside_.release();
     sums_ = {};
   }
   /// Bytes of tables, and of what is allocated now.
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return exchange_.work_bytes() + sums_.bytes();
+    return squares_.work_bytes() + beside_.work_bytes() + sums_.bytes();
   }
 
  private:
-  [[nodiscard]] static std::vector<std::size_t> with(std::vector<std::size_t> sizes,
-                                                     std::size_t one_more) {
-    sizes.push_back(one_more);
-    return sizes;
-  }
-
-  rounded_exchange<B> exchange_;
+  rounded_exchange<B> squares_, beside_;
   std::size_t n_sums_;
   buffer_of<B, float> sums_;
 };

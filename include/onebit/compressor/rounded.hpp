@@ -22,11 +22,13 @@ struct rounded {
   /// Values of word_bytes: fp32, which changes nothing; bf16; and int8, where 32 elements are whole
   /// numbers from -127 to 127 times a common power of two (MXINT8 of the OCP Microscaling Formats,
   /// a bit to spare), which loses elements below a 127th of the largest of the 32; and the roots of
-  /// values that are not negative in bf16, to 0.8% whatever their size.
+  /// values in bf16, to 0.4% whatever their size, or of values that are not negative in float8, to
+  /// 6% down to a 2^31th of the largest of the 32. What is positive stays so.
   static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
   [[nodiscard]] static constexpr rounded to_bf16() { return {halves}; }
   [[nodiscard]] static constexpr rounded to_int8() { return {int8s}; }
   [[nodiscard]] static constexpr rounded to_roots() { return {halves, true}; }
+  [[nodiscard]] static constexpr rounded to_roots_in_8_bits() { return {int8s, true}; }
   /// @}
 
   /// @{
@@ -34,10 +36,13 @@ struct rounded {
   static constexpr bool scaled = true;
   static constexpr bool memoryless = true;  ///< what rounding loses is not owed by its sender
   std::size_t word_bytes = floats;
-  bool roots = false;  ///< with halves
+  bool roots = false;  ///< with halves or int8s
 
   [[nodiscard]] std::string name() const {
-    return roots ? "roots" : word_bytes == floats ? "fp32" : word_bytes == halves ? "bf16" : "int8";
+    return roots                  ? word_bytes == halves ? "roots" : "roots in 8 bits"
+           : word_bytes == floats ? "fp32"
+           : word_bytes == halves ? "bf16"
+                                  : "int8";
   }
   /// Words are 32 floats: a device moves several at once.
   [[nodiscard]] ONEBIT_HD bool sends_floats() const { return word_bytes == floats; }
@@ -52,13 +57,15 @@ struct rounded {
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
     if (word_bytes == floats) [[likely]]
       return L::store(reinterpret_cast<float*>(out), y);
-    if (word_bytes == halves) {
-      const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
-      return L::store_as(reinterpret_cast<bf16*>(out), sent, 32);
+    const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
+    if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), sent, 32);
+    const std::uint32_t e = unit_of(L::fold_size(sent));
+    const auto scaled_y = L::mul(sent, L::set(power_of_two(260 - e)));
+    if (roots) {
+      L::store_as(reinterpret_cast<float8*>(out), scaled_y, 32);
+    } else {
+      L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
     }
-    const std::uint32_t e = unit_of(L::fold_size(y));
-    const auto scaled_y = L::mul(y, L::set(power_of_two(260 - e)));
-    L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
     out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
   }
   template <class L>
@@ -67,12 +74,11 @@ struct rounded {
       return L::load(reinterpret_cast<const float*>(in));
     if (word_bytes == halves) {
       const auto half = L::load_as(reinterpret_cast<const bf16*>(in), 32);
-      // a product would be contracted with a sum of it
-      return roots ? L::fma(half, L::abs(half), L::set(0.0F)) : half;
+      return roots ? squared<L>(half) : half;
     }
-    const auto e = static_cast<std::uint32_t>(in[32]);
-    const float unit = power_of_two(e - 6);
-    return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), L::set(unit));
+    const auto unit = L::set(power_of_two(static_cast<std::uint32_t>(in[32]) - 6));
+    if (!roots) return L::mul(L::load_as(reinterpret_cast<const int8*>(in), 32), unit);
+    return squared<L>(L::mul(L::load_as(reinterpret_cast<const float8*>(in), 32), unit));
   }
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
@@ -81,6 +87,11 @@ struct rounded {
   /// @}
 
  private:
+  /// x |x|. A product would be contracted with a sum of it.
+  template <class L>
+  [[nodiscard]] ONEBIT_HD static typename L::value squared(const typename L::value& x) {
+    return L::fma(x, L::abs(x), L::set(0.0F));
+  }
   /// Of the unit, 64 of which make the largest: it and its inverse, 2^(260 - e - 127), are normal.
   [[nodiscard]] ONEBIT_HD static std::uint32_t unit_of(float largest) {
     const std::uint32_t e = exponent_of(largest);

@@ -285,9 +285,9 @@ concept RefreshingRule = ExchangeRule<R> &&
   { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;
   r.prepare_squares(at.axis);
   r.take_kept(r.make_kept());
-  r.squares(at, sums);  // what is averaged: see squares_average
-  // from the mean, and its axis; and when the exchange has ended
-  r.take_mean_squares(mean, at, at, std::declval<step_scalars*>(), sums);
+  r.squares(at, sums);  // what is averaged: the squares, and what is beside
+  // from their means, each on its axis: the latter before the exchange, the former after it
+  r.take_mean_beside(mean, at, at, std::declval<step_scalars*>(), sums);
   r.refresh_variance(mean, at, at, active, sums);
   fixed.rescaled(mean, at);  // the residual in new units, and what was agreed in old ones; `ratios`
   r.restart_squares(at);     // begins to keep squares anew

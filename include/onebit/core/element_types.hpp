@@ -108,15 +108,38 @@ ONEBIT_HD constexpr int8 to_int8(float x) {
   return {static_cast<std::int8_t>(__builtin_bit_cast(std::uint32_t, shifted) & 0xFFU)};
 }
 
-/// What lanes load and store: elements, and int8.
+/// A number of a message that is not negative and below 128, in 5 bits of exponent and 3 of
+/// mantissa: 0, or 1.125 2^-25 to 120, to 6%.
+struct [[gnu::may_alias]] float8 {
+  std::uint8_t bits = 0;                        ///< 0, or exponent and mantissa
+  static constexpr std::uint32_t before = 816;  ///< what a float's upper 12 bits have more
+};
+/// Exact.
+ONEBIT_HD constexpr float to_float(float8 x) {
+  const std::uint32_t u = x.bits == 0 ? 0 : (x.bits + float8::before) << 20U;
+  return __builtin_bit_cast(float, u);
+}
+/// Rounds to nearest, ties up. What is positive does not become 0, what is too large the largest.
+ONEBIT_HD constexpr float8 to_float8(float x) {
+  if (!(x > 0)) return {0};
+  const std::uint32_t u = (__builtin_bit_cast(std::uint32_t, x) + 0x80000U) >> 20U;
+  const std::uint32_t bits = u <= float8::before        ? 1
+                             : u > float8::before + 255 ? 255
+                                                        : u - float8::before;
+  return {static_cast<std::uint8_t>(bits)};
+}
+
+/// What lanes load and store: elements, and numbers of messages.
 template <class T>
-concept Storable = Element<T> || std::same_as<T, int8>;
+concept Storable = Element<T> || std::same_as<T, int8> || std::same_as<T, float8>;
 
 /// Rounds a float to any of them.
 template <Storable T>
 ONEBIT_HD constexpr T from_float(float x) {
   if constexpr (std::same_as<T, int8>) {
     return to_int8(x);
+  } else if constexpr (std::same_as<T, float8>) {
+    return to_float8(x);
   } else if constexpr (std::same_as<T, bf16>) {
     return to_bf16(x);
   } else if constexpr (std::same_as<T, fp16>) {

@@ -118,11 +118,9 @@ struct gradient_sketch_kernel {
   }
 };
 
-/// What ranks average in a refresh: their own squares, and behind these, as one tensor more, what a
-/// rule has beside them.
-struct squares_message {
-  const float *squares, *sums;
-  std::size_t n_words;
+/// Floats on the flat axis, as a message.
+struct flat_message {
+  const float* values;
 
   template <class L>
   struct reader {
@@ -133,8 +131,12 @@ struct squares_message {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {t.word < n_words ? squares + t.word * 32 : sums + (t.word - n_words) * 32};
+    return {values + t.word * 32};
   }
+};
+/// What ranks average in a refresh.
+struct squares_messages {
+  flat_message squares, beside;
 };
 /// Takes the mean of the sums to where they came from, and tells whether they are the same on all
 /// ranks: within 1%, since they travel as roots in bf16.
@@ -142,18 +144,17 @@ template <class View>
 struct take_sums_kernel {
   static constexpr bool one_isa = true;
   View mean;
-  tiles_from tiles;
-  std::size_t n_words;
+  const tile* tiles;
   float* sums;
   step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const auto value = mean.template at<L>(t, tiles.first + i);
+    const auto value = mean.template at<L>(t, i);
     auto beyond = L::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      float* const place = sums + (t.word - n_words + k) * 32;
+      float* const place = sums + (t.word + k) * 32;
       const auto own = L::load(place), of_all = value(k);
       const auto off = L::abs(L::sub(of_all, own));
       beyond = L::max(beyond, L::fma(L::abs(own), L::set(-0.01F), off));
@@ -368,23 +369,21 @@ class following_rule : public moments_rule<B, Options> {
   /// What the ranks average in a refresh: the squares kept since the last one, and a sketch of this
   /// step's gradient. 4 bytes read per element.
   template <class P, class G>
-  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at, float* sums) {
+  [[nodiscard]] detail::squares_messages squares(const step_context<B, P, G>& at, float* sums) {
     float *const sketch = beside(sums), *const each = sketch + detail::sketch_floats * at.n_tiles();
     backend_.launch(at.n_tiles(),
                     detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, sketch, each,
                                                          each + by_tile(at.axis)});
-    return {kept_.squares.data(), sketch, n_words()};
+    return {{kept_.squares.data()}, {sketch}};
   }
-  /// From the mean of that, on its axis: the part of squares that is left in the mean gradient, and
-  /// the norm of that, as far as the sketch knows it.
-  template <class SquaresView, class P, class G>
-  void take_mean_squares(const SquaresView& mean, const step_context<B, P, G>& its,
-                         const step_context<B, P, G>& at, step_scalars* now, float* sums) {
+  /// From the mean of what is beside, on its axis: the part of squares that is left in the mean
+  /// gradient, and the norm of that, as far as the sketch knows it.
+  template <class View, class P, class G>
+  void take_mean_beside(const View& mean, const step_context<B, P, G>& its,
+                        const step_context<B, P, G>& at, step_scalars* now, float* sums) {
     float* const sketch = beside(sums);
     const float* const each = sketch + detail::sketch_floats * at.n_tiles();
-    const std::size_t end = its.axis.tensor_tiles().back().begin;
-    its.launch(its.n_tiles() - end, detail::take_sums_kernel<SquaresView>{
-                                        mean, {its.tiles, end}, n_words(), sketch, now});
+    its.launch(detail::take_sums_kernel<View>{mean, its.tiles, sketch, now});
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),
@@ -392,22 +391,20 @@ class following_rule : public moments_rule<B, Options> {
     at.launch(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(sums), sums});
   }
   /// v from the mean squares, on their axis: its inverse; and who is active. What is kept of
-  /// squares becomes the ratios of `rescaled`, until `restart_squares`. One pass, 14 bytes per
+  /// squares becomes the ratios of `rescaled`, until `restart_squares`. One pass, 13 bytes per
   /// element.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
-    const std::size_t end = its.axis.tensor_tiles().back().begin;
     const float *const sketch = beside(sums), *const each =
                                                   sketch + detail::sketch_floats * at.n_tiles();
-    // those of `take_mean_squares` are overwritten by now, and that step could still be skipped
+    // those of `take_mean_beside` are overwritten by now, and that step could still be skipped
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(n_tensors_,
               detail::part_by_tensor_kernel{at.tensor_tiles, each, at.sums, mean_parts_.data()});
-    its.launch(end,
-               detail::followed_variance_kernel<SquaresView>{
-                   mean, its.tiles, active, v_.data(), kept_.squares.data(), sums, its.scalars});
+    its.launch(detail::followed_variance_kernel<SquaresView>{
+        mean, its.tiles, active, v_.data(), kept_.squares.data(), sums, its.scalars});
   }
   /// After `refresh_variance`: the residual in new units.
   template <class View, class At>

@@ -406,7 +406,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   }
   /// As following_rule's, and the sketch.
   template <class P, class G>
-  [[nodiscard]] detail::squares_message squares(const step_context<B, P, G>& at, float* sums) {
+  [[nodiscard]] detail::squares_messages squares(const step_context<B, P, G>& at, float* sums) {
     const copy_kernel copy{sketch_.data(), base::beside(sums) + base::n_beside(at.axis),
                            sketch_.size()};
     backend_.launch(copy.launches(), copy);

@@ -60,9 +60,9 @@ class variance_refresh : public squares_average<B> {
  public:
   using kept_squares = decltype(std::declval<R&>().make_kept());
 
-  variance_refresh(communicator w, R& rule, const std::vector<std::size_t>& sizes,
+  variance_refresh(const communicator& w, R& rule, const std::vector<std::size_t>& sizes,
                    const layout& messages, std::size_t bucket_elements)
-      : base(std::move(w), rule.backend(), sizes, R::n_beside(messages), bucket_elements) {}
+      : base(w, rule.backend(), sizes, R::n_beside(messages), bucket_elements) {}
 
   [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
   static void prepare_rule(R& rule, const layout& messages) { rule.prepare_squares(messages); }
@@ -80,15 +80,17 @@ class variance_refresh : public squares_average<B> {
   template <class E>
   void average(E& e) {
     const auto at = e.at(e.mask());
-    base::all_reduce(e.rule.squares(at, base::sums()), e.now());
-    e.rule.take_mean_squares(base::latest(), at_mean(e), at, e.now(), base::sums());
+    const auto [squares, beside] = e.rule.squares(at, base::sums());
+    base::all_reduce(squares, beside, e.now());
+    e.rule.take_mean_beside(base::beside().latest(), on_axis_of(base::beside(), e), at, e.now(),
+                            base::sums());
   }
   /// v follows after the exchange: what was sent is in units of the old v.
   template <class E>
   void refresh(E& e) {
     const auto at = e.at(e.mask());
-    e.rule.refresh_variance(base::latest(), at_mean(e), at, e.compressed.active().data(),
-                            base::sums());
+    e.rule.refresh_variance(base::squares().latest(), on_axis_of(base::squares(), e), at,
+                            e.compressed.active().data(), base::sums());
     e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at), e.exchange_args());
     e.rule.restart_squares(at);
     launch_unless_skipped(e.backend(), e.now(), e.tensors.size(),
@@ -98,9 +100,8 @@ class variance_refresh : public squares_average<B> {
 
  private:
   template <class E>
-  [[nodiscard]] auto at_mean(E& e) {
-    return base::sender().at(e.tensors.table.data(), e.tensors.scalars.data(), e.now(),
-                             active_mask{});
+  [[nodiscard]] static auto on_axis_of(rounded_exchange<B>& x, E& e) {
+    return x.sender().at(e.tensors.table.data(), e.tensors.scalars.data(), e.now(), active_mask{});
   }
 };
 
@@ -278,8 +279,9 @@ struct engine {
     if (why.empty()) {
       const std::string rank =
           now.bad_rank == 0 ? "another rank" : detail::join(2, {"rank ", now.bad_rank - 1});
-      why = detail::join(6, {"by a gradient or a veto of ", rank, C::splits ? " or of its node" : "",
-                             ", or what it carries has overflowed (rates that jump do that)"});
+      why =
+          detail::join(6, {"by a gradient or a veto of ", rank, C::splits ? " or of its node" : "",
+                           ", or what it carries has overflowed (rates that jump do that)"});
     }
     warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
                          now.n_skipped, " in all, the last at step ", now.number, ": ", why,
