@@ -14,16 +14,22 @@ namespace advisor {
 
 /// A sign for every element, and one float for the scale of a tile of 4096: bits per parameter.
 inline constexpr double message_bits = 1 + 32.0 / 4096;
-/// What a refresh of v sends beside a message, bits per parameter: squares in 8 bits and one
-/// more byte for 32, and 66 numbers of the gradient for each tile, of 4096 elements in a model of 2^23 and more.
-[[nodiscard]] inline double squares_bits(double parameters, int numbers = 66) {
+/// What a refresh of v sends beside a message, bits per parameter: squares in 8 bits and one more
+/// byte for 32, and 66 numbers of the gradient for each tile, of 4096 elements in a model of 2^23
+/// and more.
+[[nodiscard]] inline double squares_bits(double parameters, double squares = 8.25,
+                                         int numbers = 66) {
   const auto words = static_cast<std::size_t>(parameters) / onebit::word_elements;
   const std::size_t tile = onebit::word_elements * onebit::words_of_tiles(words);
-  return 8.25 + 16.0 * numbers / static_cast<double>(tile);
+  return squares + 16.0 * numbers / static_cast<double>(tile);
 }
 /// The same of 1-bit LAMB: also a sketch of its direction, 64 numbers for each tile.
 [[nodiscard]] inline double lamb_squares_bits(double parameters) {
-  return squares_bits(parameters, 66 + 64);
+  return squares_bits(parameters, 8.25, 66 + 64);
+}
+/// The same of 0/1 Adam: squares in 16 bits.
+[[nodiscard]] inline double zero_one_squares_bits(double parameters) {
+  return squares_bits(parameters, 16);
 }
 
 /// Steps by what they send.

@@ -458,7 +458,7 @@ TEST_CASE("counts of what the defaults send are what optimizers send") {
         [&](const auto& g, onebit::threads t) {
           return onebit::one_bit_lamb(g, t, {.warm_up_sum = sum});
         });
-  check(advisor::zero_one_run(intervals, n_steps, rate, advisor::squares_bits(n)),
+  check(advisor::zero_one_run(intervals, n_steps, rate, advisor::zero_one_squares_bits(n)),
         [&](const auto& g, onebit::threads t) {
           return onebit::zero_one_adam(g, t, {.schedule = intervals, .refresh_sum = sum});
         });

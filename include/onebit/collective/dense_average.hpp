@@ -511,21 +511,22 @@ class dense_average {
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
 };
 
-/// Agrees on the mean of what the ranks keep of their own squares, in 8 bits, and of some floats
-/// beside, in 16: 66 a tile of Adam's, 130 of LAMB's.
+/// Agrees on the mean of what the ranks keep of their own squares, in 8 or 16 bits, and of some
+/// floats beside, in 16: 66 a tile of Adam's, 130 of LAMB's.
 ///
-/// Cost: 2 collectives a bucket and 2 for what is beside; 2 (W-1)/W bytes per element (33/32 of
-/// it), and twice as many per float beside. Memory while in use: 1 + 2/W bytes per element, 2 (1 +
-/// 2/W) per float beside, and as much again for messages; and `sums`, a work space of the rule's,
+/// Cost: 2 collectives a bucket, and 2 for what is beside; in 8 bits 2 (W-1)/W 33/32 bytes per
+/// element, else twice that, and 4 (W-1)/W per float beside. Memory while in use: what an element
+/// sends, times 1/2 + 1/W, and as much again for messages; and `sums`, a work space of the rule's,
 /// of 4 bytes for each float beside and each 32 elements.
 template <class B>
 class squares_average {
  public:
-  /// For tensors of these sizes, in buckets as `dense` has them. Not collective.
-  squares_average(const communicator& w, const B& backend, std::span<const std::size_t> sizes,
-                  std::size_t n_beside, std::size_t bucket_elements)
-      : squares_(rounded::to_roots_in_8_bits(), w, backend, sizes,
-                 buckets_of_means(sizes, bucket_elements)),
+  /// For tensors of these sizes, in buckets as `dense` has them; `roots`: what squares travel in.
+  /// Not collective.
+  squares_average(rounded roots, const communicator& w, const B& backend,
+                  std::span<const std::size_t> sizes, std::size_t n_beside,
+                  std::size_t bucket_elements)
+      : squares_(roots, w, backend, sizes, buckets_of_means(sizes, bucket_elements)),
         beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
         n_sums_(n_beside + squares_.axis().n_words() + word_elements) {}
 

@@ -62,7 +62,7 @@ class variance_refresh : public squares_average<B> {
 
   variance_refresh(const communicator& w, R& rule, const std::vector<std::size_t>& sizes,
                    const layout& messages, std::size_t bucket_elements)
-      : base(w, rule.backend(), sizes, R::n_beside(messages), bucket_elements) {}
+      : base(roots, w, rule.backend(), sizes, R::n_beside(messages), bucket_elements) {}
 
   [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
   static void prepare_rule(R& rule, const layout& messages) { rule.prepare_squares(messages); }
@@ -99,6 +99,11 @@ class variance_refresh : public squares_average<B> {
   }
 
  private:
+  /// What squares travel in. A rule that accumulates takes the steps since the last exchange once
+  /// more by the new v: rounding to 6% would be so many times 6% of a step.
+  static constexpr rounded roots =
+      R::accumulates ? rounded::to_roots() : rounded::to_roots_in_8_bits();
+
   template <class E>
   [[nodiscard]] static auto on_axis_of(rounded_exchange<B>& x, E& e) {
     return x.sender().at(e.tensors.table.data(), e.tensors.scalars.data(), e.now(), active_mask{});
