@@ -47,10 +47,10 @@ struct step_scalars {
   std::uint32_t their_value = 0;            ///< the step or the tag that it sent
   std::uint32_t own_value = 0;              ///< and the one that this rank would have sent
   std::uint32_t bad_rank = 0;  ///< 1 + the first rank that said that it saw a bad value in the step
-  std::uint32_t n_skipped = 0;              ///< steps, since the optimizer was built
-  std::uint32_t n_skipped_in_row = 0;       ///< the last ones
-  std::uint32_t differs = 0;                ///< this refresh found other gradients on other ranks
-  std::uint32_t n_alike = 0;                ///< refreshes in a row that found the same
+  std::uint32_t n_skipped = 0;         ///< steps, since the optimizer was built
+  std::uint32_t n_skipped_in_row = 0;  ///< the last ones
+  std::uint32_t differs = 0;           ///< this refresh found other gradients on other ranks
+  std::uint32_t n_alike = 0;           ///< refreshes in a row that found the same
 };
 
 /// Status words count steps modulo this.
