@@ -66,20 +66,22 @@ row zero_one(const char* name, intervals_options when, sign<> codec = {}, double
 
 std::vector<row> ablations::rows() {
   const auto layer = granularity::layer(), block = granularity::block(128);
+  const std::uint64_t follows = one_bit_adam_options{}.refreshes;
   return {
       {"adam", family::adam,
        [](const groups& g, threads t, const settings& s) { return quiet(adam(g, t, s.adam)); }},
-      one_bit("1-bit Adam", 16),
-      one_bit("  no bound on steps", 16, gather_scatter<sign<>>{}, 0),
+      one_bit("1-bit Adam", follows),
+      one_bit("  no bound on steps", follows, gather_scatter<sign<>>{}, 0),
       one_bit("  v frozen for good (the paper's)", 0, gather_scatter{sign<>{layer}}, 0),
       one_bit("  v frozen for good, directions sent", 0),
       one_bit("  v frozen for good, no compression", 0, gather_scatter<identity>{}),
-      one_bit("  no error feedback", 16, all_gather{forgetful_sign<>{}}),
-      one_bit("  a scale per layer", 16, gather_scatter{sign<>{layer}}),
-      one_bit("  L1 scale per layer", 16, gather_scatter{sign<l1_scale>{layer}}),
-      one_bit("  L2 scale per block of 128", 16, gather_scatter{sign<l2_scale>{block}}),
-      one_bit("  L1 scale per block of 128", 16, gather_scatter{sign<l1_scale>{block}}),
-      one_bit("  one L2 scale for all layers", 16, gather_scatter{sign<>{granularity::vector()}}),
+      one_bit("  no error feedback", follows, all_gather{forgetful_sign<>{}}),
+      one_bit("  a scale per layer", follows, gather_scatter{sign<>{layer}}),
+      one_bit("  L1 scale per layer", follows, gather_scatter{sign<l1_scale>{layer}}),
+      one_bit("  L2 scale per block of 128", follows, gather_scatter{sign<l2_scale>{block}}),
+      one_bit("  L1 scale per block of 128", follows, gather_scatter{sign<l1_scale>{block}}),
+      one_bit("  one L2 scale for all layers", follows,
+              gather_scatter{sign<>{granularity::vector()}}),
       naive("naive: gradients compressed, v live", gather_scatter<sign<>>{}),
       naive("  no error feedback", all_gather{forgetful_sign<>{}}),
       zero_one("0/1 Adam", {}),

@@ -198,7 +198,7 @@ struct prediction {
   p.seconds =
       static_cast<double>(n.dense) * own_dense_step + static_cast<double>(n.compressed) * step +
       static_cast<double>(n.both) * (step + average) + static_cast<double>(n.local) * local +
-      static_cast<double>(n.refreshes) * summed(n.squares / 8);
+      static_cast<double>(n.refreshes) * (summed(n.squares / 8) + summed(0));  // two exchanges
   p.speed_up = p.seconds > 0 ? static_cast<double>(n.steps()) * dense_step / p.seconds : 1;
   return p;
 }

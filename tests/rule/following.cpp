@@ -97,7 +97,7 @@ TEST_CASE("v follows: from the ranks' own squares it is that of the mean gradien
     CHECK(found[n_shown - n_shown / 100] < (g.signal > 0 ? 1.1 : 2.0));
   };
   for (const double later : {1.0, 0.1, 10.0}) {
-    // all ranks see the same: the root goes through bf16, and lags by what the last step adds
+    // all ranks see the same: the root goes through 8 bits, and lags by what the last step adds
     check(3, {1, 0, later}, 0.01);
     check(3, {0, 1, later}, 0.06);  // noise: a third of the squares is left
     check(2, {0.5F, 0.5F, later}, 0.06);

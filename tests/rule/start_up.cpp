@@ -25,9 +25,9 @@ namespace {
 
 constexpr float lr = 1e-3F;
 
-/// The least and the greatest change of an element in a step, and in all, a step.
+/// The least and the greatest change of an element in a step.
 struct moves {
-  double least = 1e9, greatest = 0, least_in_all = 1e9, greatest_in_all = 0;
+  double least = 1e9, greatest = 0;
 };
 /// Gradients that never change, +1 and -1 by turns, so that Adam's step is lr: what elements move
 /// in `steps` steps, in units of lr. Zeroed first, so that a difference loses nothing.
@@ -54,14 +54,6 @@ moves changes(int n_ranks, std::uint64_t steps, const Make& make) {
         }
       }
     }
-    for (const auto& p : data.params) {
-      for (const float x : p) {
-        const double moved = std::fabs(static_cast<double>(x)) / static_cast<double>(lr) /
-                             static_cast<double>(steps);
-        found.least_in_all = std::min(found.least_in_all, moved);
-        found.greatest_in_all = std::max(found.greatest_in_all, moved);
-      }
-    }
     return found;
   });
   return of_ranks[0];
@@ -73,6 +65,9 @@ constexpr double start_up_tolerance = 3e-5;
 /// The root of s goes through 3 bits of mantissa in a refresh; twice, but what ranks agree on
 /// already does not change.
 constexpr double followed_tolerance = 0x1p-4;
+/// 0/1 Adam's goes through bf16 twice, and the sketches that say which part is left, twice as
+/// squares; and an exchange takes the local steps before it once more, by the v of now.
+constexpr double local_tolerance = 0x1p-6 + 0x1p-8;
 
 }  // namespace
 
@@ -90,12 +85,10 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
         const moves found = changes(n_ranks, 200, [&](const auto& groups, auto transport) {
           return make(groups_without_decay(groups), transport);
         });
-        const bool follows = algorithm == "one_bit_adam" || algorithm == "zero_one_adam";
-        const double tolerance = start_up_tolerance + (follows ? followed_tolerance : 0);
-        CHECK(found.least_in_all > 1 - tolerance);
-        CHECK(found.greatest_in_all < 1 + tolerance);
-        // an exchange takes the local steps before it once more, by the v of now
-        if (algorithm == "zero_one_adam") return;
+        const double tolerance =
+            start_up_tolerance + (algorithm == "one_bit_adam"    ? followed_tolerance
+                                  : algorithm == "zero_one_adam" ? local_tolerance
+                                                                 : 0);
         CHECK(found.least > 1 - tolerance);
         CHECK(found.greatest < 1 + tolerance);
       };

@@ -48,9 +48,8 @@ inline options draw_options(std::size_t k, chance& c) {
   options o;
   o.algorithm = static_cast<algorithm>(k == 0 ? 0 : 1 + (k - 1) / 4);
   o.exchange = static_cast<exchange>(k == 0 ? 0 : (k - 1) % 4);
-  o.refreshes = c.of<std::uint64_t>({0, 2, 16});
-  // 0: by itself; 1-bit LAMB may look back far
-  o.warm_up = c.of<std::uint64_t>({3, 40, 300, o.algorithm == algorithm::one_bit_adam ? 0U : 7U});
+  o.refreshes = c.of<std::uint64_t>({0, 2, 16, 64});
+  o.warm_up = c.of<std::uint64_t>({3, 40, 300, 7});
   o.max_interval = c.of<std::uint64_t>({1, 2, 4, 16});
   o.max_grad_norm = c.of<double>({0, 0, 1});
   o.ranks_per_node = o.exchange == exchange::hierarchical ? 2 + c.number_below(2) : 1;

@@ -536,6 +536,9 @@ class squares_average {
   template <class Produce>
   [[gnu::cold]] void all_reduce(const Produce& squares, const Produce& beside, step_scalars* now) {
     squares_.all_reduce(squares, now, detail::takes_nothing);
+    // where all have found a rank out of step it may not be there for more
+    if (const step_scalars* const seen = host_view<B>(now); seen && seen->mismatched_rank != 0)
+      return;
     beside_.all_reduce(beside, now, detail::takes_nothing);
   }
   /// Ends the step: nothing lasts but the memory.

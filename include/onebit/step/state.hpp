@@ -282,11 +282,12 @@ struct engine {
     if (why.empty() && comm.rank() != 0) return;
     if (why.empty() && !looks) why = "step() says which gradient, where it waits";
     if (why.empty()) {
-      const std::string rank =
-          now.bad_rank == 0 ? "another rank" : detail::join(2, {"rank ", now.bad_rank - 1});
-      why =
-          detail::join(6, {"by a gradient or a veto of ", rank, C::splits ? " or of its node" : "",
-                           ", or what it carries has overflowed (rates that jump do that)"});
+      const bool known = now.bad_rank != 0;
+      const std::string who = known ? detail::join(2, {"rank ", now.bad_rank - 1}) : "another rank";
+      why = detail::join(
+          6, {"by a gradient or a veto of ", who, known && C::splits ? " or of its node" : "",
+              ", or what ", known ? "it carries" : "ranks carry",
+              " has overflowed (rates that jump do that)"});
     }
     warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
                          now.n_skipped, " in all, the last at step ", now.number, ": ", why,
