@@ -182,8 +182,9 @@ TEST_CASE("late elements: the first large gradient of one moves it no further th
     INFO(std::string(name));
     const double way = way_after_a_spike(make);
     CHECK(way < 1.5 * adam);
-    // not as far: the next refresh makes the residual, which has most of it, smaller by the root
-    CHECK(way > 0.05 * adam);
+    // not as far: a refresh makes the residual, which has most of it, and the momentum smaller by
+    // the root, and comes in the very next step: the way of one step, a third of a learning rate
+    CHECK(way > 0.3);
   };
   check("1-bit Adam, exact messages", [](const auto& groups, auto transport) {
     return onebit::one_bit_adam(groups, transport, {}, onebit::gather_scatter<onebit::identity>{});
