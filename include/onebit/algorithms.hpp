@@ -210,11 +210,12 @@ struct zero_one_adam_options {
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two they differ.
 /// Cost per exchange: as one_bit_adam; per refresh: twice its bytes and work space, since squares
-/// travel in 16 bits; per local step: nothing travels. State 20.25 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. A non-finite
-/// gradient in a step that communicates makes all skip; in a local step, which nobody hears of, the
-/// rank that has it leaves it out. Messages are sums of learning rates times directions: rates that
-/// jump to and fro by factors from exchange to exchange feed the residuals until they overflow;
-/// schedules that change slowly do not. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
+/// travel in 16 bits; per local step: nothing travels. State 20.25 + 4/W bytes per parameter, 16.25
+/// + 4/W without keeps_squares. A non-finite gradient in a step that communicates makes all skip;
+/// in a local step, which nobody hears of, the rank that has it leaves it out. Messages are sums of
+/// learning rates times directions: rates that jump to and fro by factors from exchange to exchange
+/// feed the residuals until they overflow; schedules that change slowly do not. Source: 0/1 Adam
+/// (arXiv 2202.06009), algorithm 1.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,
