@@ -37,6 +37,7 @@ struct settings {
   int ranks = 2, steps = 200, batch = 16, context = 64, layers = 2;
   std::int64_t channels = 64;
   std::uint64_t seed = 1, freeze = 10, warm_up = 40;
+  std::uint64_t refreshes = onebit::one_bit_adam_options{}.refreshes;
   std::size_t bucket = 0, block = onebit::tile_elements;
   double lr = 3e-3, gamma = 1, max_grad_norm = 0, max_step = 2;
   bool overlap = false;
@@ -95,6 +96,7 @@ onebit::any_optimizer algorithm(const std::string& name, const onebit::torch_gro
     options.adam.max_grad_norm = s.max_grad_norm;
     options.adam.max_step = s.max_step;
     options.freeze.after = s.freeze;
+    options.refreshes = s.refreshes;
     return onebit::one_bit_adam(groups, comm, options, in_buckets);
   }
   if (name != "zero_one_adam") throw std::invalid_argument("no optimizer is called " + name);
@@ -247,6 +249,7 @@ int main(int argc, char** argv) {
   app.add_option("--lr", s.lr, "Learning rate");
   app.add_option("--gamma", s.gamma, "What it is multiplied by after each quarter of the steps");
   app.add_option("--freeze", s.freeze, "Dense steps of one_bit_adam (10)");
+  app.add_option("--refreshes", s.refreshes, "How often v follows in one_bit_adam (64)");
   app.add_option("--warm-up", s.warm_up, "Warm-up of zero_one_adam");
   app.add_option("--max-grad-norm", s.max_grad_norm, "Clip to this; 0: no clipping");
   app.add_option("--max-step", s.max_step,

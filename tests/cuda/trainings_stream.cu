@@ -114,39 +114,44 @@ TEST_CASE("cuda stream: steps replayed from graphs are the steps") {
 }
 
 TEST_CASE("cuda stream: a replayed step that is called off changes nothing") {
-  const auto make = [](const auto& g, auto t, auto b) {
-    return onebit::one_bit_adam(g, t, onebit::one_bit_adam_options{.freeze = {.after = 4}},
-                                onebit::gather_scatter<onebit::sign<>>{}, b);
-  };
   const script s{.calls = 24, .bad = {15, 16, 20}};
-  const auto replayed =
-      with_echo<cuda_device>(make, s, [](auto& o, auto& data, cuda_device& device) {
-        onebit::cuda_graphs graphs(device.handle());
-        for (std::uint64_t call = 0; call < data.plan().calls; ++call) {
-          data.load(call);
-          const auto r = o.step_with(graphs, script::lr(call), call % 2 == 0 ? 1.0F : 0.5F);
-          data.keep(call);
-          // the last step of the warm-up waits: what comes next hangs on it
-          CHECK(r.pending == (call != 3));
-        }
-        CHECK(o.n_skipped() == 3);
-        return data.digests(0, data.plan().calls);
-      });
-  CHECK(replayed[15] == replayed[14]);
-  CHECK(replayed[16] == replayed[14]);
-  CHECK(replayed[17] != replayed[16]);
-  CHECK(replayed[20] == replayed[19]);
-  // not the host's: it does not count a step that was called off, and a sketch's signs are of the
-  // step's number
-  const auto launched = with_echo<cuda_device>(make, s, [](auto& o, auto& data, auto&) {
-    for (std::uint64_t call = 0; call < data.plan().calls; ++call) {
-      data.load(call);
-      (void)o.step(script::lr(call), call % 2 == 0 ? 1.0F : 0.5F);
-      data.keep(call);
-    }
-    return data.digests(0, data.plan().calls);
-  });
-  CHECK(difference({replayed}, {launched}) == "none");
+  for (const std::uint64_t refreshes : {0, 64}) {
+    CAPTURE(refreshes);
+    const auto make = [&](const auto& g, auto t, auto b) {
+      return onebit::one_bit_adam(
+          g, t, onebit::one_bit_adam_options{.freeze = {.after = 4}, .refreshes = refreshes},
+          onebit::gather_scatter<onebit::sign<>>{}, b);
+    };
+    const auto replayed =
+        with_echo<cuda_device>(make, s, [](auto& o, auto& data, cuda_device& device) {
+          onebit::cuda_graphs graphs(device.handle());
+          for (std::uint64_t call = 0; call < data.plan().calls; ++call) {
+            data.load(call);
+            const auto r = o.step_with(graphs, script::lr(call), call % 2 == 0 ? 1.0F : 0.5F);
+            data.keep(call);
+            // the last step of the warm-up waits: what comes next hangs on it
+            CHECK(r.pending == (call != 3));
+          }
+          CHECK(o.n_skipped() == 3);
+          return data.digests(0, data.plan().calls);
+        });
+    CHECK(replayed[15] == replayed[14]);
+    CHECK(replayed[16] == replayed[14]);
+    CHECK(replayed[17] != replayed[16]);
+    CHECK(replayed[20] == replayed[19]);
+    const auto launch = [](auto& o, auto& data, auto&) {
+      for (std::uint64_t call = 0; call < data.plan().calls; ++call) {
+        data.load(call);
+        (void)o.step(script::lr(call), call % 2 == 0 ? 1.0F : 0.5F);
+        data.keep(call);
+      }
+      return data.digests(0, data.plan().calls);
+    };
+    CHECK(difference({replayed}, {with_echo<cuda_device>(make, s, launch)}) == "none");
+    // a host does not count such a step, and the signs of sketches are of the step's number
+    if (refreshes > 0) continue;
+    CHECK(difference({replayed}, {with_echo<host_device>(make, s, launch)}) == "none");
+  }
 }
 
 TEST_CASE("cuda stream: a transport that throws changes nothing, also where a step is captured") {
