@@ -8,7 +8,7 @@
 # BRIEF says that it computes little: it is built with ONEBIT_BRIEF_OPTIONS. Sources with a main of
 # their own are built with OWN_MAIN; those that must see no header but their own, with NO_PCH. With
 # MPI_RANKS the program runs once for each count n, as the test NAME.n, and must be given exactly n
-# ranks. TIMEOUT is 300 s unless told. All these programs together are the target onebit_tests.
+# ranks. TIMEOUT is 900 s unless told. All these programs together are the target onebit_tests.
 
 add_custom_target(onebit_tests)
 add_library(onebit_test_main OBJECT EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/../main.cpp")
@@ -76,7 +76,7 @@ endfunction()
 function(onebit_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "BRIEF;OWN_MAIN;NO_PCH" "TIMEOUT" "LABELS;LIBS;MPI_RANKS")
   if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
+    set(arg_TIMEOUT 900)
   endif()
 
   add_executable(test_${name} ${arg_UNPARSED_ARGUMENTS})

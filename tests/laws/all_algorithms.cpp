@@ -183,7 +183,7 @@ TEST_CASE("0/1 Adam: the same parameters on all ranks after each of 10,000 excha
 TEST_CASE("state in bytes per parameter, within the budgets") {
   for (const int n_ranks : {2, 4, 8}) {
     const double w = n_ranks;
-    const std::vector<std::size_t> sizes = {1 << 18, 100000, 0, 3 << 15};
+    const std::vector<std::size_t> sizes = {1 << 17, 50000, 0, 3 << 14};
     const auto bytes = on_ranks(n_ranks, [&](onebit::threads transport) {
       training data(sizes);
       const auto per_parameter = [&](auto o) {
