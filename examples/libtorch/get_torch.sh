@@ -13,6 +13,10 @@ if [[ -e "$folder/torch/lib/libtorch_cpu.so" ]]; then
   echo "there is one in $folder"
   exit 0
 fi
+if [[ -d "$folder" ]] && ! rmdir "$folder"; then
+  echo "get_torch.sh: name a folder that is not there, or is empty" >&2
+  exit 1
+fi
 wheels=$(mktemp -d)
 trap 'rm -rf "$wheels"' EXIT
 python3 -m pip download --quiet --no-deps --dest "$wheels" torch

@@ -48,11 +48,8 @@ struct store_mean_kernel {
     const auto value = mean.template at<L>(t, i);
     const parameters_of<L, T> data(tensors[t.tensor], t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      if constexpr (std::is_same_v<T, fp16>) {
-        data.store(k, L::bound(value(k), 65504));
-      } else {
-        data.store(k, value(k));
-      }
+      const auto v = value(k);
+      data.store(k, std::is_same_v<T, fp16> ? L::bound(v, 65504) : v);
     }
   }
 };

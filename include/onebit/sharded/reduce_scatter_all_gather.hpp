@@ -81,9 +81,9 @@ struct store_part_kernel {
     const tile t = tile_at(i);
     const auto value = field.template at<L>(t, tiles.first + i);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      auto v = value(k);
-      if constexpr (std::is_same_v<T, fp16>) v = L::bound(v, 65504);
-      store_elements<L>(to + (t.offset - first), k, t.n, v);
+      const auto v = value(k);
+      store_elements<L>(to + (t.offset - first), k, t.n,
+                        std::is_same_v<T, fp16> ? L::bound(v, 65504) : v);
     }
   }
 };
