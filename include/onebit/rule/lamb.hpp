@@ -253,8 +253,9 @@ inline constexpr float longest_step = 4;
 /// that a recurrent net's gradients, once they grew, made steps of many times LAMB's size, and its
 /// loss went up to where it had begun.
 ///
-/// It is at least what keeps steps within `longest_step`: a refresh may have found a direction that
-/// is far too small.
+/// It is at least what would have kept this step within `longest_step`: a refresh may have found a
+/// direction that is far too small. It acts on the next step. The first one after a refresh has no
+/// such bound.
 struct direction_growth_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
@@ -354,8 +355,9 @@ inline void validate(const lamb_options& o) { detail::validate_lamb("lamb_option
 /// layer, clipped; x -= lr c u.
 /// Compressed: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first from a sketch
 /// that the ranks average when they refresh v, times what the agreed direction has grown by since;
-/// x of this step. No step is longer than 4 lr ||x||. Empty tensors and layers of zeros are
-/// ordinary input: c = 1 where a norm is 0.
+/// x of this step. Steps are at most about 4 lr ||x||, by the size of the step before; the first
+/// one after a refresh has no such bound. Empty tensors and layers of zeros are ordinary input:
+/// c = 1 where a norm is 0.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile;
 /// 36 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps outside the root as in
