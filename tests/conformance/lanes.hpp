@@ -8,10 +8,12 @@
 #ifndef ONEBIT_TESTS_CONFORMANCE_LANES_HPP
 #define ONEBIT_TESTS_CONFORMANCE_LANES_HPP
 
+#include <cmath>
 #include <initializer_list>
 #include <limits>
 #include <onebit/core/element_types.hpp>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "buffers.hpp"
@@ -275,7 +277,10 @@ inline flat rounding_cases() {
 
 template <class T, class B>
 std::tuple<flat, flat, std::vector<T>> run_elements(B backend) {
-  const flat wide = rounding_cases();
+  flat wide = rounding_cases();
+  if constexpr (std::is_same_v<T, onebit::int8>) {  // of others it is whatever the machine makes
+    for (float& x : wide) x = std::fabs(x) <= 127 ? x : 0;
+  }
   flat near;
   std::vector<T> narrow;
   for (std::size_t i = 0; i < wide.size(); ++i) {
