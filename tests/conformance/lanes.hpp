@@ -278,7 +278,7 @@ inline flat rounding_cases() {
 template <class T, class B>
 std::tuple<flat, flat, std::vector<T>> run_elements(B backend) {
   flat wide = rounding_cases();
-  if constexpr (std::is_same_v<T, onebit::int8>) {  // of others it is whatever the machine makes
+  if constexpr (std::is_same_v<T, onebit::int8>) {  // the bits of others differ between machines
     for (float& x : wide) x = std::fabs(x) <= 127 ? x : 0;
   }
   flat near;

@@ -109,7 +109,7 @@ double distance_left(const Begin& begin) {
 TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same bits", Make,
                           rule_bits) {
   using namespace onebit_test;
-  // enough tiles for several threads, also in the third of a rank
+  // enough tiles for several threads, also where each of three ranks serves a third
   const std::vector<std::size_t> sizes = {33, 0, 26000, 1, 64};
   const onebit::isa scalar = onebit::isa::scalar, best = onebit::host::best_isa();
   if (best == scalar) MESSAGE("skipped: this machine has no avx2");
