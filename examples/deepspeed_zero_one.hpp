@@ -348,7 +348,8 @@ template <class P, class G, class T, class B = onebit::host,
           class C = onebit::gather_scatter<onebit::sign<>>>
 [[nodiscard]] auto zero_one_adam(const std::vector<onebit::param_group<P, G>>& groups, T transport,
                                  const zero_one_options& o,
-                                 C collective = {{onebit::granularity::layer()}}, B backend = B{}) {
+                                 C collective = {{onebit::granularity::layer(), 1}},
+                                 B backend = B{}) {
   return onebit::optimizer(
       onebit::describe("deepspeed zero_one_adam, beta1 ", o.adam.beta1, ", beta2 ", o.adam.beta2,
                        ", eps ", o.adam.eps, ", var_freeze_step ", o.var_freeze_step,

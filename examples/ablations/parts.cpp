@@ -36,10 +36,10 @@ row naive(const char* name, C collective) {
         return quiet(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
       }};
 }
-row lamb_with(const char* name, lamb_options o) {
+row lamb_with(const char* name, lamb_options o, sign<> codec = {}) {
   return {name, family::lamb, [=](const groups& g, threads t, const settings& s) mutable {
             o.beta2 = s.adam.beta2;
-            return quiet(one_bit_lamb(g, t, {.lamb = o}));
+            return quiet(one_bit_lamb(g, t, {.lamb = o}, gather_scatter{codec}));
           }};
 }
 row papers_lamb_with(const char* name, papers::lamb_options o) {
@@ -48,7 +48,7 @@ row papers_lamb_with(const char* name, papers::lamb_options o) {
             o.bias_correction = true;
             papers::one_bit_lamb_options options(2 * s.freeze_after);
             options.lamb = o;
-            return quiet(one_bit_lamb(g, t, options, gather_scatter<sign<>>{}));
+            return quiet(one_bit_lamb(g, t, options, gather_scatter{sign<>{.factor = 1}}));
           }};
 }
 
@@ -72,29 +72,30 @@ std::vector<row> ablations::rows() {
        [](const groups& g, threads t, const settings& s) { return quiet(adam(g, t, s.adam)); }},
       one_bit("1-bit Adam", follows),
       one_bit("  no bound on steps", follows, gather_scatter<sign<>>{}, 0),
-      one_bit("  v frozen for good (the paper's)", 0, gather_scatter{sign<>{layer}}, 0),
+      one_bit("  v frozen for good (the paper's)", 0, gather_scatter{sign<>{layer, 1}}, 0),
       one_bit("  v frozen for good, directions sent", 0),
       one_bit("  v frozen for good, no compression", 0, gather_scatter<identity>{}),
       one_bit("  no error feedback", follows, all_gather{forgetful_sign<>{}}),
       one_bit("  a scale per layer", follows, gather_scatter{sign<>{layer}}),
-      one_bit("  L1 scale per layer", follows, gather_scatter{sign<l1_scale>{layer}}),
-      one_bit("  L2 scale per block of 128", follows, gather_scatter{sign<l2_scale>{block}}),
-      one_bit("  L1 scale per block of 128", follows, gather_scatter{sign<l1_scale>{block}}),
-      one_bit("  one L2 scale for all layers", follows,
-              gather_scatter{sign<>{granularity::vector()}}),
+      one_bit("  a scale per block of 128", follows, gather_scatter{sign<>{block}}),
+      one_bit("  one scale for all layers", follows, gather_scatter{sign<>{granularity::vector()}}),
+      one_bit("  L2 scales (the paper's)", follows, gather_scatter{sign<>{.factor = 1}}),
+      one_bit("  L1 scales", follows, gather_scatter{sign<l1_scale>{.factor = 1}}),
       naive("naive: gradients compressed, v live", gather_scatter<sign<>>{}),
       naive("  no error feedback", all_gather{forgetful_sign<>{}}),
       zero_one("0/1 Adam", {}),
       zero_one("  no local steps", {.max_interval = 1}),
       zero_one("  no bound on steps, a scale per layer", {}, sign<>{layer}, 0),
       zero_one("  a scale per layer", {}, sign<>{layer}),
-      zero_one("  L2 scale per block of 128", {}, sign<>{block}),
+      zero_one("  a scale per block of 128", {}, sign<>{block}),
+      zero_one("  L2 scales (the paper's)", {}, {.factor = 1}),
       {"lamb", family::lamb,
        [](const groups& g, threads t, const settings& s) {
          return quiet(lamb(g, t, {.beta2 = s.adam.beta2}));
        }},
       lamb_with("1-bit LAMB", {}),
       lamb_with("  no bound on steps", {.max_step = 0}),
+      lamb_with("  L2 scales (the paper's)", {}, {.factor = 1}),
       papers_lamb_with("  v frozen for good (the paper's)", {}),
       papers_lamb_with("  the paper's, coefficient frozen", {.factor_min = 1, .factor_max = 1}),
       papers_lamb_with("  the paper's, no momentum scaling", {.momentum_scaling = false}),

@@ -106,21 +106,21 @@ auto make_collective([[maybe_unused]] std::string_view name) {
   if constexpr (Kind == kind::none) {
     return std::monostate{};
   } else if constexpr (Kind == kind::sign) {
-    onebit::sign<> codec{granularity::layer()};
+    onebit::sign<> codec{granularity::layer(), 1};
     if (name == "per_vector") codec.scales = granularity::vector();
     if (name == "per_chunk") codec.scales = granularity::chunk();
     return onebit::gather_scatter{codec, name == "buckets" ? std::size_t{1500} : 0};
   } else if constexpr (Kind == kind::blocks) {
-    return onebit::gather_scatter{onebit::sign<onebit::l1_scale>{granularity::block(64)}};
+    return onebit::gather_scatter{onebit::sign<onebit::l1_scale>{granularity::block(64), 1}};
   } else if constexpr (Kind == kind::identity) {
     return onebit::gather_scatter<onebit::identity>{};
   } else if constexpr (Kind == kind::int8) {
     return onebit::gather_scatter<int8_tile>{};
   } else if constexpr (Kind == kind::all_gather) {
-    return onebit::all_gather{onebit::sign<>{granularity::layer()}};
+    return onebit::all_gather{onebit::sign<>{granularity::layer(), 1}};
   } else {
     const int ranks_per_node = name == "one_per_node" ? 1 : name == "threes" ? 3 : 2;
-    return onebit::hierarchical{onebit::sign<>{granularity::layer()}, ranks_per_node};
+    return onebit::hierarchical{onebit::sign<>{granularity::layer(), 1}, ranks_per_node};
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 
 namespace bits = onebit_test::bits;
 
-const onebit::sign<> by_tensor{onebit::granularity::layer()};  // as when they were recorded
+const onebit::sign<> by_tensor{onebit::granularity::layer(), 1};  // as when they were recorded
 
 /// What `make` trains on so many ranks, against what is recorded under that name.
 template <class Make>

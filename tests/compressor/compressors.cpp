@@ -87,7 +87,7 @@ struct whole_tile {
 };
 
 template <class Scale>
-void check_sign(bool l2) {
+void check_sign(bool l2, const onebit::sign<Scale>& codec = {}) {
   for (const onebit::isa set : instruction_sets()) {
     for (const std::size_t n : counts{1, 7, 31, 32, 33, 1000, 4096}) {
       CAPTURE(n);
@@ -102,11 +102,13 @@ void check_sign(bool l2) {
       flat residuals(y.size());
       float s = 0;
       onebit::host(1, set).launch(
-          1, whole_tile<onebit::sign<Scale>>{{}, y.data(), n_words, n, residuals.data(), &s});
+          1, whole_tile<onebit::sign<Scale>>{codec, y.data(), n_words, n, residuals.data(), &s});
       const double mean = sum / static_cast<double>(n);
       // n/32 + 5 float additions of positive terms, each within 2^-24: half of that under a root
       const double bound = (static_cast<double>(n_words) + 8) / (1 << 24);
-      CHECK(static_cast<double>(s) == doctest::Approx(l2 ? std::sqrt(mean) : mean).epsilon(bound));
+      const double plain = l2 ? std::sqrt(mean) : mean;
+      CHECK(static_cast<double>(s) ==
+            doctest::Approx(static_cast<double>(codec.factor) * plain).epsilon(bound));
       for (std::size_t i = 0; i < n; ++i) {
         const double sent = y[i] >= 0 ? static_cast<double>(s) : -static_cast<double>(s);
         const auto e = static_cast<double>(residuals[i]), x = static_cast<double>(y[i]);
@@ -139,7 +141,20 @@ TEST_CASE("the suite's training tells compressors that do not train") {
 
 TEST_CASE("sign: scales and residuals against double precision") {
   check_sign<onebit::l2_scale>(true);
+  check_sign<onebit::l2_scale>(true, {.factor = 1});
   check_sign<onebit::l1_scale>(false);
+  check_sign<onebit::l1_scale>(false, {.factor = 1});
+}
+
+TEST_CASE("sign: by default normal values come through at their size, and factors are checked") {
+  // E|z| of a normal z is sqrt(2 / pi) of its root mean square, which is 1 here
+  const double mean = std::sqrt(2 / 3.14159265358979);
+  CHECK(static_cast<double>(onebit::l2_scale::unbiased) * mean == doctest::Approx(1));
+  CHECK(static_cast<double>(onebit::l1_scale::unbiased) * mean * mean == doctest::Approx(1));
+  for (const float odd : {0.0F, -1.0F, std::nanf(""), INFINITY}) {
+    CHECK_THROWS_WITH_AS((void)onebit::sign<>{.factor = odd}.scale_granularity(),
+                         doctest::Contains("sign: factor is"), onebit::invalid_input);
+  }
 }
 
 TEST_CASE("sign: the packing is bit i for element i, and both zeros count as +") {
@@ -172,10 +187,10 @@ TEST_CASE("sign: the packing is bit i for element i, and both zeros count as +")
 }
 
 TEST_CASE("sign: names tell norm and granularity") {
-  CHECK(onebit::sign<>{}.name() == "sign l2 per block of 4096");
-  CHECK(onebit::sign<>{onebit::granularity::layer()}.name() == "sign l2 per layer");
+  CHECK(onebit::sign<>{}.name() == "sign l2 x 1.25331 per block of 4096");
+  CHECK(onebit::sign<>{onebit::granularity::layer(), 1}.name() == "sign l2 per layer");
   CHECK(onebit::sign<onebit::l1_scale>{onebit::granularity::block(96)}.name() ==
-        "sign l1 per block of 96");
+        "sign l1 x 1.5708 per block of 96");
   CHECK(onebit::policy_name(onebit::gather_scatter<onebit::sign<>>{}) ==
-        "gather_scatter of sign l2 per block of 4096");
+        "gather_scatter of sign l2 x 1.25331 per block of 4096");
 }

@@ -58,6 +58,8 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(read_options("one_bit_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("zero_one_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("OneBitAdam", {}).scale_elements == 0);
+  CHECK(read_options("OneBitAdam", {}).scale_factor == 1);
+  CHECK(read_options("one_bit_adam", {}).scale_factor > 1.25);
   CHECK(read_options("ZeroOneAdam", {}).scale_elements == 0);
   const auto theirs = read_options("OneBitAdam", {}).one_bit_adam;
   CHECK_FALSE(theirs.adam.bias_correction);
@@ -168,6 +170,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"max_step", "5", following},
                       {"bucket_elements", "1000", compressing},
                       {"scale_elements", "256", following},
+                      {"scale_factor", "1", following},
                       {"coeff_beta", "0.8", {papers_one_bit_lamb}},
                       {"factor_max", "3", {papers_one_bit_lamb}},
                       {"factor_min", "0.4", {papers_one_bit_lamb}},
@@ -225,6 +228,7 @@ TEST_CASE("each key sets what it means") {
   CHECK(one_bit({{"max_grad_norm", "5"}}).one_bit_adam.adam.max_grad_norm == 5);
   CHECK(one_bit({{"bucket_elements", "1000"}}).bucket_elements == 1000);
   CHECK(one_bit({{"scale_elements", "256"}}).scale_elements == 256);
+  CHECK(one_bit({{"scale_factor", "1.5"}}).scale_factor == 1.5);
   CHECK(read_options("zero_one_adam", {{"scale_elements", "0"}}).scale_elements == 0);
   CHECK(one_bit({{"warm_up_sum", "transport"}}).one_bit_adam.warm_up_sum == dense_sum::transport);
   CHECK(one_bit({{"warm_up_sum", "rank_order"}}).one_bit_adam.warm_up_sum == dense_sum::rank_order);

@@ -112,7 +112,7 @@ void check_allreduce(const golden::golden_case& c) {
     onebit::host backend;
     const std::vector<std::size_t> sizes = {n};
     onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x(
-        {onebit::granularity::layer()}, onebit::communicator(heard), backend, sizes);
+        {onebit::granularity::layer(), 1}, onebit::communicator(heard), backend, sizes);
     const auto buffer = [&](const std::vector<float>& from, std::size_t first, std::size_t count) {
       auto b = backend.make_buffer<float>(count);
       std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(first), count, b.data());

@@ -43,6 +43,8 @@ reference::one_bit_adam make_oracle(const plan& p, eager_one_bit_adam::compressi
   o.compress.scales = oracle_unit(how.scales);
   o.compress.block_elements = how.scales.block_elements;
   o.compress.norm = how.l1 ? reference::scale_norm::l1 : reference::scale_norm::l2;
+  o.compress.factor = static_cast<double>(how.l1 ? onebit::sign<onebit::l1_scale>{}.factor
+                                                 : onebit::sign<>{}.factor);
   // one scale per chunk with all_gather: the vector is one chunk
   if (how.exchange == communicator::all_gather) {
     o.compress.exchange = reference::exchange_kind::all_gather;

@@ -25,9 +25,10 @@ namespace {
 
 constexpr float lr = 1e-3F;
 
-/// The least and the greatest change of an element in a step.
+/// The least and the greatest change of an element in a step, and in all steps, by their number.
 struct moves {
   double least = 1e9, greatest = 0;
+  double least_mean = 1e9, greatest_mean = 0;
 };
 /// Gradients that never change, +1 and -1 by turns, so that Adam's step is lr: what elements move
 /// in `steps` steps, in units of lr. Zeroed first, so that a difference loses nothing.
@@ -52,6 +53,14 @@ moves changes(int n_ranks, std::uint64_t steps, const Make& make) {
           found.least = std::min(found.least, moved);
           found.greatest = std::max(found.greatest, moved);
         }
+      }
+    }
+    for (const auto& p : data.params) {
+      for (const float x : p) {
+        const double mean = std::fabs(static_cast<double>(x)) / static_cast<double>(lr) /
+                            static_cast<double>(steps);
+        found.least_mean = std::min(found.least_mean, mean);
+        found.greatest_mean = std::max(found.greatest_mean, mean);
       }
     }
     return found;
@@ -93,18 +102,31 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
         CHECK(found.greatest < 1 + tolerance);
       };
       check("adam", [](const auto& g, auto t) { return onebit::adam(g, t); });
+      // values of one size, which L2 scales send as they are
+      const onebit::gather_scatter exact{onebit::sign<>{.factor = 1}};
       check("one_bit_adam", [&](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, {.freeze = {.after = warm_up}});
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = warm_up}}, exact);
       });
       check("zero_one_adam", [&](const auto& g, auto t) {
         return onebit::zero_one_adam(
-            g, t, {.schedule = {.kappa = 2, .warmup_steps = warm_up, .doubling_steps = 20}});
+            g, t, {.schedule = {.kappa = 2, .warmup_steps = warm_up, .doubling_steps = 20}}, exact);
       });
       // coefficients of 1, since only the direction is in question
       const onebit::lamb_options lamb{.min_coeff = 1, .max_coeff = 1};
       check("lamb", [&](const auto& g, auto t) { return onebit::lamb(g, t, lamb); });
     }
   }
+}
+
+TEST_CASE("start-up: with the default's larger scales, elements go Adam's way in Adam's time") {
+  const moves found = changes(3, 200, [](auto groups, auto transport) {
+    for (auto& g : groups) g.weight_decay = 0, g.lr_factor = 1;
+    return onebit::one_bit_adam(groups, transport, {});
+  });
+  CHECK(found.greatest < 2);  // max_step
+  // what residuals of two phases hold in the end, at most max_step each, comes later
+  CHECK(found.least_mean > 1 - followed_tolerance - 4.0 / 200);
+  CHECK(found.greatest_mean < 1 + followed_tolerance + 4.0 / 200);
 }
 
 TEST_CASE("start-up: the papers' form is there, and far from Adam's step") {

@@ -55,6 +55,7 @@ std::pair<std::vector<reference::vec>, double> expected(const zero_one_run& run,
   reference::adam_options o;
   o.eps = run.options.adam.eps;
   o.compress.scales = reference::granularity::layer;
+  o.compress.factor = static_cast<double>(run.collective.codec.factor);
   reference::zero_one_adam oracle(sizes_of_zero_one, {{2, 1, 0.01}, {2, 0.5, 0}}, run.n_ranks, o);
   for (std::size_t k = 0; k < sizes_of_zero_one.size(); ++k) {
     oracle.set_params(k, reference::vec(sizes_of_zero_one[k], 0.5));

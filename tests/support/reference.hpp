@@ -47,6 +47,7 @@ struct compression {
   std::size_t block_elements = 0;  // of granularity::block
   scale_norm norm = scale_norm::l2;
   exchange_kind exchange = exchange_kind::gather_scatter;
+  double factor = 1;  // of the scales
 };
 
 /// The flat axis: every tensor starts at a multiple of 32 elements; chunks are whole words.
@@ -211,7 +212,7 @@ class compressed_allreduce {
     for (std::size_t set = 0; set < n_sets; ++set) {
       if (counts[set] == 0) continue;  // nothing live: scale 0
       const double mean = sums[set] / counts[set];
-      result[set] = options_.norm == scale_norm::l2 ? std::sqrt(mean) : mean;
+      result[set] = options_.factor * (options_.norm == scale_norm::l2 ? std::sqrt(mean) : mean);
     }
     return result;
   }

@@ -222,8 +222,9 @@ struct named_optimizer {
   /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
   /// of papers_one_bit_lamb, whose tensors all share one.
   std::size_t scale_elements = sign<>{}.scales.block_elements;
-  double lr = 1e-3;                      ///< not used here: the trainer's
-  std::optional<double> weight_decay{};  ///< of groups that have none
+  double scale_factor = static_cast<double>(sign<>{}.factor);  ///< 1 for DeepSpeed's names
+  double lr = 1e-3;                                            ///< not used here: the trainer's
+  std::optional<double> weight_decay{};                        ///< of groups that have none
 };
 
 namespace detail {
@@ -285,7 +286,7 @@ template <class Options>
 /// forms (onebit::papers), with DeepSpeed's warm-ups and intervals. Options are those of
 /// DeepSpeed's configuration
 /// ("params") and the members of our structs, the same for both kinds of names (but that only
-/// OneBitLamb has the paper's, and only one_bit_lamb has refreshes, max_step and scale_elements);
+/// OneBitLamb has the paper's, and only one_bit_lamb has refreshes, max_step and the scales');
 /// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
 /// options (with the nearest that there is), values that cannot be read, options that cannot be
 /// what they ask for, and two names of one option; ranges are checked by the algorithm.
@@ -320,6 +321,7 @@ template <class Options>
     o.zero_one_adam = papers::zero_one_adam(100000).options;
     o.zero_one_adam.schedule.doubling_steps = 32678;
     o.scale_elements = 0;
+    o.scale_factor = 1;
   }
   detail::option_reader r(name, options);
   r.read({"lr"}, o.lr);
@@ -335,6 +337,7 @@ template <class Options>
     std::uint64_t elements = o.scale_elements;
     r.read({"scale_elements"}, elements);
     o.scale_elements = static_cast<std::size_t>(elements);
+    r.read({"scale_factor"}, o.scale_factor);
   };
   const auto compressing = [&](auto& rule) {
     detail::read_moments(r, rule);
@@ -443,25 +446,26 @@ template <class P, class G, class T, class B = host>
     const named_optimizer read = read_options(name, options);
     return std::pair(read, detail::with_decay(groups, read.weight_decay));
   });
-  using signs = gather_scatter<sign<l2_scale>>;
+  using signs = gather_scatter<sign<>>;
   const granularity scales =
       o.scale_elements > 0 ? granularity::block(o.scale_elements) : granularity::layer();
+  const sign<> codec{scales, static_cast<float>(o.scale_factor)};
   switch (o.which) {
     case algorithm::adam:
       return adam(all, comm, o.adam, std::move(backend), o.sum);
     case algorithm::lamb:
       return lamb(all, comm, o.lamb, std::move(backend), o.sum);
     case algorithm::one_bit_adam:
-      return one_bit_adam(all, comm, o.one_bit_adam, signs{{scales}, o.bucket_elements},
+      return one_bit_adam(all, comm, o.one_bit_adam, signs{codec, o.bucket_elements},
                           std::move(backend));
     case algorithm::one_bit_lamb:
-      return one_bit_lamb(all, comm, o.one_bit_lamb, signs{{scales}, o.bucket_elements},
+      return one_bit_lamb(all, comm, o.one_bit_lamb, signs{codec, o.bucket_elements},
                           std::move(backend));
     case algorithm::papers_one_bit_lamb:
       return one_bit_lamb(all, comm, o.papers_one_bit_lamb,
-                          signs{{granularity::vector()}, o.bucket_elements}, std::move(backend));
+                          signs{{granularity::vector(), 1}, o.bucket_elements}, std::move(backend));
     case algorithm::zero_one_adam:
-      return zero_one_adam(all, comm, o.zero_one_adam, signs{{scales}, o.bucket_elements},
+      return zero_one_adam(all, comm, o.zero_one_adam, signs{codec, o.bucket_elements},
                            std::move(backend));
   }
   throw invalid_input(detail::message("make_optimizer: no algorithm"));

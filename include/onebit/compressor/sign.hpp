@@ -5,19 +5,23 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <onebit/core/concepts.hpp>
+#include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
 #include <string>
 
 /// One sign a element and one scale for many: the compressor of all three papers.
 namespace onebit::inline v0_2 {
 
-/// s = ||y||_2 / sqrt(d): what the authors' implementation uses. C(y) = s sign(y) keeps the norm.
-/// Squares are summed in float: values above 1.8e19 overflow, and the step is skipped.
+/// ||y||_2 / sqrt(d): what the authors' implementation uses. s sign(y) has the norm of y. Squares
+/// are summed in float: values above 1.8e19 overflow, and the step is skipped.
 struct l2_scale {
   /// @{
-  /// What sign asks of a scale: its name, a word into the sum, the scale of d values.
+  /// What sign asks of a scale: its name, the factor that makes s sign(y) unbiased for normal y, a
+  /// word into the sum, the scale of d values.
   static constexpr const char* name = "l2";
+  static constexpr float unbiased = 1.2533141F;  // sqrt(pi / 2)
   template <class L>
   static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                                 const typename L::value& y) {
@@ -29,11 +33,12 @@ struct l2_scale {
   /// @}
 };
 
-/// s = ||y||_1 / d: minimises ||y - C(y)||_2.
+/// ||y||_1 / d: minimises ||y - s sign(y)||_2.
 struct l1_scale {
   /// @{
   /// As l2_scale's.
   static constexpr const char* name = "l1";
+  static constexpr float unbiased = 1.5707963F;  // pi / 2
   template <class L>
   static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                                 const typename L::value& y) {
@@ -45,7 +50,7 @@ struct l1_scale {
   /// @}
 };
 
-/// C(y) = s sign(y), sign(+0) = sign(-0) = +1.
+/// C(y) = s sign(y), sign(+0) = sign(-0) = +1, s a factor times Scale's.
 ///
 /// Cost: 4 bytes on the wire per word of 32 elements, plus 4 bytes per scale; one pass. The
 /// residual is lazy: the compensated buffer holds y, and e = y - s sign(y) is rebuilt from y and
@@ -58,6 +63,11 @@ struct l1_scale {
 /// eps), are mostly of one size; not where some elements' gradients are noise and others' are not.
 /// So a scale is by default one of a block of 4096 elements: a 128th of the message.
 /// granularity::layer(), as in DeepSpeed's fp32 mode, is one per tensor.
+///
+/// The factor decides who waits. What an element has above s stays in its residual, and arrives
+/// late: with s = ||y||_2 / sqrt(d) (a factor of 1, the papers') that is a third of all elements.
+/// A larger s makes more noise, which the residuals take back. By default <C(y), y> = ||y||^2 for
+/// normal y: DRIVE's scale (arXiv 2105.08339), from the norm alone.
 template <class Scale = l2_scale>
 struct sign {
   /// Bytes of one word in a message.
@@ -69,16 +79,23 @@ struct sign {
   static constexpr bool one_sign = true;
 
   granularity scales = granularity::block(tile_elements);  ///< how many elements share a scale
+  float factor = Scale::unbiased;                          ///< of the scale: above 0
 
   /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
-    return std::string("sign ") + Scale::name + " per " + to_string(scales);
+    const std::string times = factor == 1 ? "" : detail::join(6, {" x ", factor});
+    return std::string("sign ") + Scale::name + times + " per " + to_string(scales);
   }
-  /// See WordCompressor.
-  [[nodiscard]] constexpr granularity scale_granularity() const { return scales; }
+  /// See WordCompressor. Throws invalid_input when the factor is no positive number.
+  [[nodiscard]] constexpr granularity scale_granularity() const {
+    if (!(factor > 0 && factor <= std::numeric_limits<float>::max())) {
+      throw invalid_input(detail::message("sign: factor is ", factor, ", must be above 0"));
+    }
+    return scales;
+  }
 
   /// The scale of d values from the fixed-order sum of what `accumulate` gathered.
-  ONEBIT_HD float scale(double sum, std::uint64_t d) const { return Scale::scale(sum, d); }
+  ONEBIT_HD float scale(double sum, std::uint64_t d) const { return factor * Scale::scale(sum, d); }
 
   /// Adds a word of values to the statistic. Must turn non-finite when a value is.
   template <class L>

@@ -506,12 +506,12 @@ struct form {
 /// 1-bit Adam (arXiv 2102.02888), algorithm 1: so many dense steps, a scale per tensor.
 [[nodiscard]] inline form<one_bit_adam_options> one_bit_adam(std::uint64_t after) {
   return {{.adam = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
-          {{granularity::layer()}}};
+          {{granularity::layer(), 1}}};
 }
 /// 1-bit LAMB (arXiv 2104.06069), algorithm 2: coefficients of the warm-up times factors of the
 /// second variance, one scale for all momenta, which are brought to one size.
 [[nodiscard]] inline form<one_bit_lamb_options> one_bit_lamb(std::uint64_t after) {
-  return {one_bit_lamb_options(after), {{granularity::vector()}}};
+  return {one_bit_lamb_options(after), {{granularity::vector(), 1}}};
 }
 /// 0/1 Adam (arXiv 2202.06009), algorithm 1 and section 5: T_v in the first so many steps, in which
 /// every step exchanges; then T_u doubles each time the learning rate has halved. A scale per
@@ -520,7 +520,7 @@ struct form {
 [[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
   return {{.adam = {.bias_correction = false, .max_step = 0, .keeps_squares = false},
            .schedule = {.warmup_steps = warm_up, .stop_refreshing = true}},
-          {{granularity::layer()}}};
+          {{granularity::layer(), 1}}};
 }
 
 }  // namespace onebit::inline v0_2::papers
