@@ -208,12 +208,12 @@ double distance_left(const C& codec) {
 }
 
 /// How many times further from the target than sign's a training may end. Without compression it
-/// ends at 0.9 of sign's distance: at the noise. What trains is near it: int8 and 4 bits at 0.9,
-/// the 100 largest of a tile at 1.1, ternary with a scale that keeps the norm at 1. A scale that is
-/// too small trains slowly: 6 for a ternary one that is fitted to the values, 23 for the mean
-/// magnitude, 10 for signs with an L1 scale. What does not train, since parts of its messages are
-/// never sent, is at thousands: a tenth of the scale at 2400, every second element at 18000; the
-/// start is at 36000.
+/// ends at 0.98 of sign's distance: at the noise. What trains is near it: int8 and 4 bits at 0.98,
+/// signs with L2 scales at 1.07, the 100 largest of a tile at 1.2, ternary with a scale that keeps
+/// the norm at 1.02. A scale that is too small trains slowly: 6 for a ternary one that is fitted to
+/// the values, 25 for the mean magnitude, 12 for signs with L1 scales. What does not train, since
+/// parts of its messages are never sent, is at thousands: a tenth of the scale at 1200, every
+/// second element at 19000; the start is at 39000.
 inline constexpr double most_of_sign = 12;
 
 template <class C>
@@ -228,7 +228,7 @@ void check_training(const C& codec) {
   CHECK(sign < 2 * exact);  // or it would be no yardstick
   MESSAGE(onebit::policy_name(codec) << ": a training ends at " << own / sign
                                      << " times sign's distance from its target (1 is good; a "
-                                        "scale that keeps less than the norm trains slowly)");
+                                        "scale below the root mean square trains slowly)");
   CHECK(own < most_of_sign * sign);
 }
 
