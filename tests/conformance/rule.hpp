@@ -355,7 +355,7 @@ TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps
         CAPTURE(o.steps());
         CAPTURE(last);
         CHECK(moved > 0.5 * last);
-        if (last > 0) CHECK(moved < 2 * last);
+        if (last > 0) CHECK(moved < 2.5 * last);  // scales of signs are 1.25 times the values
         last = moved;
       }
     });

@@ -79,7 +79,8 @@ void check_waking(const Make& make) {
       CHECK(m.in_the_end[1] > 0.5 * static_cast<double>(all_steps - late) / 2);
       CHECK(m.in_the_end[2] == 0);
       CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(all_steps));
-      CHECK(m.in_the_end[0] < 1.1 * static_cast<double>(all_steps));
+      // ten times what a residual holds, at most max_step: momentum repeats it
+      CHECK(m.in_the_end[0] < static_cast<double>(all_steps) + 20);
     }
   }
 }
