@@ -203,10 +203,11 @@ struct dense_model {
   }
 };
 
-/// sign with its granularity in the type, so that models can be types.
+/// sign with its granularity in the type, so that models can be types; its scales are Scale's, so
+/// that those of values of one size are these values.
 template <class Scale, onebit::scale_per Unit, std::size_t Block = 0>
 struct sign_per : onebit::sign<Scale> {
-  constexpr sign_per() : onebit::sign<Scale>{{Unit, Block}} {}
+  constexpr sign_per() : onebit::sign<Scale>{{Unit, Block}, 1} {}
 };
 
 /// What a model may say of itself, as `limits()`.

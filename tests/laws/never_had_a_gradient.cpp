@@ -145,9 +145,9 @@ TEST_CASE("law 8: scales are those of the elements that live") {
         for (const float x : s.agreed) CHECK((std::fabs(x) == 0.5F || x == 0.0F));
       }
     };
-    check_scales(onebit::gather_scatter{onebit::sign<onebit::l2_scale>{g}});
-    check_scales(onebit::gather_scatter{onebit::sign<onebit::l1_scale>{g}});
-    check_scales(onebit::all_gather{onebit::sign<onebit::l2_scale>{g}});
+    check_scales(onebit::gather_scatter{onebit::sign<onebit::l2_scale>{g, 1}});
+    check_scales(onebit::gather_scatter{onebit::sign<onebit::l1_scale>{g, 1}});
+    check_scales(onebit::all_gather{onebit::sign<onebit::l2_scale>{g, 1}});
   }
 }
 
