@@ -9,7 +9,7 @@
 #include "toy_problem.hpp"
 
 int main() {
-  const onebit::gather_scatter collective{onebit::sign<>{onebit::granularity::layer()}};
+  const onebit::gather_scatter collective{onebit::sign<>{onebit::granularity::layer(), 1}};
   const toy::result r = toy::train(4, 400, 0.05F, [&](const auto& groups, onebit::threads comm) {
     onebit::papers::one_bit_lamb_options options(100);
     options.lamb.beta2 = 0.99;

@@ -149,8 +149,8 @@ TEST_CASE("sign: scales and residuals against double precision") {
 TEST_CASE("sign: by default normal values come through at their size, and factors are checked") {
   // E|z| of a normal z is sqrt(2 / pi) of its root mean square, which is 1 here
   const double mean = std::sqrt(2 / 3.14159265358979);
-  CHECK(static_cast<double>(onebit::l2_scale::unbiased) * mean == doctest::Approx(1));
-  CHECK(static_cast<double>(onebit::l1_scale::unbiased) * mean * mean == doctest::Approx(1));
+  CHECK(static_cast<double>(onebit::l2_scale::normal_factor) * mean == doctest::Approx(1));
+  CHECK(static_cast<double>(onebit::l1_scale::normal_factor) * mean * mean == doctest::Approx(1));
   for (const float odd : {0.0F, -1.0F, std::nanf(""), INFINITY}) {
     CHECK_THROWS_WITH_AS((void)onebit::sign<>{.factor = odd}.scale_granularity(),
                          doctest::Contains("sign: factor is"), onebit::invalid_input);

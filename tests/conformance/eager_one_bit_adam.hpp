@@ -220,7 +220,8 @@ class eager_one_bit_adam {
         for (std::size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
       }
       const double mean = n_active == 0 ? 0.0 : lanes[0] / static_cast<double>(n_active);
-      const float factor = how_.l1 ? onebit::l1_scale::unbiased : onebit::l2_scale::unbiased;
+      const float factor =
+          how_.l1 ? onebit::l1_scale::normal_factor : onebit::l2_scale::normal_factor;
       result.push_back(factor * static_cast<float>(how_.l1 ? mean : std::sqrt(mean)));
     }
     return result;

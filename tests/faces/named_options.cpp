@@ -59,7 +59,8 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(read_options("zero_one_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("OneBitAdam", {}).scale_elements == 0);
   CHECK(read_options("OneBitAdam", {}).scale_factor == 1);
-  CHECK(read_options("one_bit_adam", {}).scale_factor > 1.25);
+  CHECK(read_options("one_bit_adam", {}).scale_factor ==
+        static_cast<double>(onebit::l2_scale::normal_factor));
   CHECK(read_options("ZeroOneAdam", {}).scale_elements == 0);
   const auto theirs = read_options("OneBitAdam", {}).one_bit_adam;
   CHECK_FALSE(theirs.adam.bias_correction);
@@ -229,6 +230,8 @@ TEST_CASE("each key sets what it means") {
   CHECK(one_bit({{"bucket_elements", "1000"}}).bucket_elements == 1000);
   CHECK(one_bit({{"scale_elements", "256"}}).scale_elements == 256);
   CHECK(one_bit({{"scale_factor", "1.5"}}).scale_factor == 1.5);
+  CHECK_THROWS_WITH_AS((void)one_bit({{"scale_factor", "0"}}), doctest::Contains("above 0"),
+                       onebit::invalid_input);
   CHECK(read_options("zero_one_adam", {{"scale_elements", "0"}}).scale_elements == 0);
   CHECK(one_bit({{"warm_up_sum", "transport"}}).one_bit_adam.warm_up_sum == dense_sum::transport);
   CHECK(one_bit({{"warm_up_sum", "rank_order"}}).one_bit_adam.warm_up_sum == dense_sum::rank_order);

@@ -79,7 +79,7 @@ void check_waking(const Make& make) {
       CHECK(m.in_the_end[1] > 0.5 * static_cast<double>(all_steps - late) / 2);
       CHECK(m.in_the_end[2] == 0);
       CHECK(m.in_the_end[0] > 0.9 * static_cast<double>(all_steps));
-      // ten times what a residual holds, at most max_step: momentum repeats it
+      // momentum repeats a residual, at most max_step, 1 / (1 - beta1) = 10 times
       CHECK(m.in_the_end[0] < static_cast<double>(all_steps) + 20);
     }
   }

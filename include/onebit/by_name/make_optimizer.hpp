@@ -222,9 +222,10 @@ struct named_optimizer {
   /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
   /// of papers_one_bit_lamb, whose tensors all share one.
   std::size_t scale_elements = sign<>{}.scales.block_elements;
-  double scale_factor = static_cast<double>(sign<>{}.factor);  ///< 1 for DeepSpeed's names
-  double lr = 1e-3;                                            ///< not used here: the trainer's
-  std::optional<double> weight_decay{};                        ///< of groups that have none
+  double scale_factor =
+      static_cast<double>(sign<>{}.factor);  ///< as sign::factor; DeepSpeed's names: 1
+  double lr = 1e-3;                          ///< not used here: the trainer's
+  std::optional<double> weight_decay{};      ///< of groups that have none
 };
 
 namespace detail {
@@ -286,10 +287,10 @@ template <class Options>
 /// forms (onebit::papers), with DeepSpeed's warm-ups and intervals. Options are those of
 /// DeepSpeed's configuration
 /// ("params") and the members of our structs, the same for both kinds of names (but that only
-/// OneBitLamb has the paper's, and only one_bit_lamb has refreshes, max_step and the scales');
-/// examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names and
-/// options (with the nearest that there is), values that cannot be read, options that cannot be
-/// what they ask for, and two names of one option; ranges are checked by the algorithm.
+/// OneBitLamb has the paper's, and only one_bit_lamb has refreshes, max_step, scale_elements and
+/// scale_factor); examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown
+/// names and options (with the nearest that there is), values that cannot be read, options that
+/// cannot be what they ask for, and two names of one option; ranges are checked by the algorithm.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
                                                              const option_map& options) {
   using detail::lower_case;
@@ -338,6 +339,9 @@ template <class Options>
     r.read({"scale_elements"}, elements);
     o.scale_elements = static_cast<std::size_t>(elements);
     r.read({"scale_factor"}, o.scale_factor);
+    if (!(o.scale_factor > 0 && o.scale_factor < 1e30)) {
+      r.fail({"scale_factor is ", o.scale_factor, ", must be above 0"});
+    }
   };
   const auto compressing = [&](auto& rule) {
     detail::read_moments(r, rule);

@@ -14,14 +14,14 @@
 /// One sign a element and one scale for many: the compressor of all three papers.
 namespace onebit::inline v0_2 {
 
-/// ||y||_2 / sqrt(d): what the authors' implementation uses. s sign(y) has the norm of y. Squares
-/// are summed in float: values above 1.8e19 overflow, and the step is skipped.
+/// s = ||y||_2 / sqrt(d), what the authors' implementation uses: s sign(y) has the norm of y.
+/// Squares are summed in float: values above 1.8e19 overflow, and the step is skipped.
 struct l2_scale {
   /// @{
-  /// What sign asks of a scale: its name, the factor that makes s sign(y) unbiased for normal y, a
-  /// word into the sum, the scale of d values.
+  /// What sign asks of a scale: its name, the factor f with which <f s sign(y), y> = ||y||^2 for
+  /// many normal values, a word into the sum, the scale of d values.
   static constexpr const char* name = "l2";
-  static constexpr float unbiased = 1.2533141F;  // sqrt(pi / 2)
+  static constexpr float normal_factor = 1.2533141F;  // sqrt(pi / 2)
   template <class L>
   static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                                 const typename L::value& y) {
@@ -33,12 +33,12 @@ struct l2_scale {
   /// @}
 };
 
-/// ||y||_1 / d: minimises ||y - s sign(y)||_2.
+/// s = ||y||_1 / d, which minimises ||y - s sign(y)||_2.
 struct l1_scale {
   /// @{
   /// As l2_scale's.
   static constexpr const char* name = "l1";
-  static constexpr float unbiased = 1.5707963F;  // pi / 2
+  static constexpr float normal_factor = 1.5707963F;  // pi / 2
   template <class L>
   static ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                                 const typename L::value& y) {
@@ -50,7 +50,7 @@ struct l1_scale {
   /// @}
 };
 
-/// C(y) = s sign(y), sign(+0) = sign(-0) = +1, s a factor times Scale's.
+/// C(y) = s sign(y), sign(+0) = sign(-0) = +1. s is `factor` times the scale of `Scale`.
 ///
 /// Cost: 4 bytes on the wire per word of 32 elements, plus 4 bytes per scale; one pass. The
 /// residual is lazy: the compensated buffer holds y, and e = y - s sign(y) is rebuilt from y and
@@ -64,10 +64,12 @@ struct l1_scale {
 /// So a scale is by default one of a block of 4096 elements: a 128th of the message.
 /// granularity::layer(), as in DeepSpeed's fp32 mode, is one per tensor.
 ///
-/// The factor decides who waits. What an element has above s stays in its residual, and arrives
-/// late: with s = ||y||_2 / sqrt(d) (a factor of 1, the papers') that is a third of all elements.
-/// A larger s makes more noise, which the residuals take back. By default <C(y), y> = ||y||^2 for
-/// normal y: DRIVE's scale (arXiv 2105.08339), from the norm alone.
+/// The factor decides how much arrives late: what an element has above s stays in its residual. At
+/// a factor of 1 of l2_scale, as in the papers' code, a third of normal values are above s, by
+/// default a fifth. A larger s makes more noise, which the residuals take back. By default
+/// <C(y), y> = ||y||^2 for many normal values, as with DRIVE's unbiased scale ||y||^2 / ||y||_1
+/// (arXiv 2105.08339). Values of one size are sent as they are at a factor of 1; by default what
+/// is sent goes above and below them.
 template <class Scale = l2_scale>
 struct sign {
   /// Bytes of one word in a message.
@@ -79,7 +81,7 @@ struct sign {
   static constexpr bool one_sign = true;
 
   granularity scales = granularity::block(tile_elements);  ///< how many elements share a scale
-  float factor = Scale::unbiased;                          ///< of the scale: above 0
+  float factor = Scale::normal_factor;                     ///< times the scale; above 0
 
   /// What ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
