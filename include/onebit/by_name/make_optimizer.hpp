@@ -285,12 +285,11 @@ template <class Options>
 /// have their defaults, and DeepSpeed's, in upper or lower case:
 /// Adam, AdamW and Lamb, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the papers'
 /// forms (onebit::papers), with DeepSpeed's warm-ups and intervals. Options are those of
-/// DeepSpeed's configuration
-/// ("params") and the members of our structs, the same for both kinds of names (but that only
-/// OneBitLamb has the paper's, and only one_bit_lamb has refreshes, max_step, scale_elements and
-/// scale_factor); examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown
-/// names and options (with the nearest that there is), values that cannot be read, options that
-/// cannot be what they ask for, and two names of one option; ranges are checked by the algorithm.
+/// DeepSpeed's configuration ("params") and the members of our structs, the same for both kinds of
+/// names (but only OneBitLamb has the paper's, and only one_bit_lamb refreshes, max_step and
+/// scales); examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names
+/// and options (with the nearest that there is), values that cannot be read, options that cannot be
+/// what they ask for, and two names of one option; ranges are checked by the algorithm.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
                                                              const option_map& options) {
   using detail::lower_case;
@@ -340,7 +339,7 @@ template <class Options>
     o.scale_elements = static_cast<std::size_t>(elements);
     r.read({"scale_factor"}, o.scale_factor);
     if (!(o.scale_factor > 0 && o.scale_factor < 1e30)) {
-      r.fail({"scale_factor is ", o.scale_factor, ", must be above 0"});
+      r.fail({"scale_factor is ", o.scale_factor, ", must be above 0 and below 1e30"});
     }
   };
   const auto compressing = [&](auto& rule) {

@@ -57,19 +57,15 @@ struct l1_scale {
 /// the scalar s when it is next needed, bit-equal to an eager residual. Source: 1-bit Adam (arXiv
 /// 2102.02888), section 4.
 ///
-/// A scale fits elements whose values are of one size. A tensor's momenta may not be: where
-/// queries, keys and values are rows of one matrix, the first two have gradients a tenth to a
-/// hundredth of the values' while attention has still to be learnt. Directions, m / (sqrt(v) +
-/// eps), are mostly of one size; not where some elements' gradients are noise and others' are not.
-/// So a scale is by default one of a block of 4096 elements: a 128th of the message.
+/// Elements that share a scale should be of one size. The momenta of a tensor may differ by a
+/// hundred times (queries and values in one matrix); directions, m / (sqrt(v) + eps), mostly do
+/// not. By default a block of 4096 elements shares one: a 128th of the message.
 /// granularity::layer(), as in DeepSpeed's fp32 mode, is one per tensor.
 ///
-/// The factor decides how much arrives late: what an element has above s stays in its residual. At
-/// a factor of 1 of l2_scale, as in the papers' code, a third of normal values are above s, by
-/// default a fifth. A larger s makes more noise, which the residuals take back. By default
-/// <C(y), y> = ||y||^2 for many normal values, as with DRIVE's unbiased scale ||y||^2 / ||y||_1
-/// (arXiv 2105.08339). Values of one size are sent as they are at a factor of 1; by default what
-/// is sent goes above and below them.
+/// What an element has above s stays in its residual and arrives late. At a factor of 1 of
+/// l2_scale, as in the papers' code, a third of normal values are above s, by default a fifth, at
+/// the price of noise. The default is DRIVE's unbiased scale, ||y||^2 / ||y||_1 (arXiv 2105.08339),
+/// for normal values. Values of one size are sent as they are at a factor of 1 only.
 template <class Scale = l2_scale>
 struct sign {
   /// Bytes of one word in a message.
@@ -91,7 +87,8 @@ struct sign {
   /// See WordCompressor. Throws invalid_input when the factor is no positive number.
   [[nodiscard]] constexpr granularity scale_granularity() const {
     if (!(factor > 0 && factor <= std::numeric_limits<float>::max())) {
-      throw invalid_input(detail::message("sign: factor is ", factor, ", must be above 0"));
+      throw invalid_input(
+          detail::message("sign: factor is ", factor, ", must be above 0 and finite"));
     }
     return scales;
   }
