@@ -34,6 +34,7 @@ struct avx2_lanes : host_lanes {
     return {v, v, v, v};
   }
   ONEBIT_TARGET static value load(const float* p) {
+    prefetch(p);
     return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8), _mm256_loadu_ps(p + 16),
             _mm256_loadu_ps(p + 24)};
   }
@@ -107,11 +108,7 @@ struct avx2_lanes : host_lanes {
             _mm256_sub_ps(a.p3, b.p3)};
   }
   ONEBIT_TARGET static value mul(const value& a, const value& b) {
-    value r{_mm256_mul_ps(a.p0, b.p0), _mm256_mul_ps(a.p1, b.p1), _mm256_mul_ps(a.p2, b.p2),
-            _mm256_mul_ps(a.p3, b.p3)};
-    // opaque: g++ contracts even intrinsics, and would make one fma of a product and a sum
-    __asm__("" : "+x"(r.p0), "+x"(r.p1), "+x"(r.p2), "+x"(r.p3));
-    return r;
+    return {product(a.p0, b.p0), product(a.p1, b.p1), product(a.p2, b.p2), product(a.p3, b.p3)};
   }
   ONEBIT_TARGET static value div(const value& a, const value& b) {
     return {_mm256_div_ps(a.p0, b.p0), _mm256_div_ps(a.p1, b.p1), _mm256_div_ps(a.p2, b.p2),
@@ -190,6 +187,18 @@ struct avx2_lanes : host_lanes {
   }
 
  private:
+  /// Opaque: g++ contracts even intrinsics, and would make one fma of a product and a sum.
+  ONEBIT_TARGET static __m256 product(const __m256& a, const __m256& b) {
+    __m256 p = _mm256_mul_ps(a, b);
+    __asm__("" : "+x"(p));  // a register, not a member of a value, which would be stored
+    return p;
+  }
+  /// Asks for what lies 2 KB behind p, which a pass reads 16 words later. It need not exist.
+  ONEBIT_TARGET static void prefetch(const float* p) {
+    const auto ahead = reinterpret_cast<std::uintptr_t>(p) + 2048;
+    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
+  }
   /// Without the sign.
   ONEBIT_TARGET static __m256i size(const __m256& x) {
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
