@@ -19,7 +19,7 @@ onebit_add_library(onebit_conformance onebit)
 target_include_directories(onebit_conformance INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/tests>"
                                                         "$<INSTALL_INTERFACE:${onebit_data_dir}/tests>")
 install(DIRECTORY tests/conformance DESTINATION "${onebit_data_dir}/tests")
-foreach(name IN ITEMS flat_message ranks scripted tile_codecs training)
+foreach(name IN ITEMS ranks scripted tile_codecs training)
   install(FILES tests/support/${name}.hpp DESTINATION "${onebit_data_dir}/tests/support")
 endforeach()
 

@@ -69,23 +69,6 @@ struct zero_one_message {
   }
 };
 
-/// A field of gradients that starts from 0.
-template <class Message>
-struct plain_field {
-  Message message;
-  template <class L>
-  struct reader {
-    typename Message::template reader<L> message;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return message(k, L::set(0.0F));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t i) const {
-    return {message.template at<L>(t, i)};
-  }
-};
-
 /// m and x from a gradient, the agreed one or the local one; the step also into the sum of local
 /// steps, where there is one.
 template <class Field, class P, class G>
@@ -280,7 +263,7 @@ class zero_one_rule : public onebit::rule_defaults {
   template <class P, class G>
   void local_step(const onebit::step_plan& plan, const step_context<B, P, G>& at) {
     if (plan.average_gradient) return;  // refresh was the step
-    step(plain_field<onebit::gradient_message<P, G>>{{at.tensors, at.now}}, at, sum_.data(),
+    step(onebit::gradient_message<P, G>{at.tensors, at.now}, at, sum_.data(),
          [&](const auto& kernel) { at.launch(kernel); });
     at.backend.launch(lr_sum_.size(),
                       onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});

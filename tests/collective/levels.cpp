@@ -18,7 +18,6 @@
 #include <utility>
 #include <vector>
 
-#include "../support/flat_message.hpp"
 #include "../support/training.hpp"
 
 using onebit_test::contains;
@@ -322,15 +321,13 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     for (std::size_t step = 0; step < 12; ++step) {
       now.number = static_cast<std::uint32_t>(step);
       for (std::size_t i = 0; i < n; ++i) message.data()[i] = value(node, step, i);
-      x.all_reduce(onebit_test::flat_message{message.data()}, turn);
+      x.all_reduce(onebit::flat_field{message.data()}, turn);
       REQUIRE(now.skip == 0);
       auto& copy = agreed.emplace_back(n);
       const auto heard = x.latest(turn.active);
       using view = std::remove_const_t<decltype(heard)>;
-      backend.launch(
-          x.axis().tiles().size(),
-          onebit::store_field_kernel<view>{heard, x.sender().tiles(), onebit::flat_format(x.axis()),
-                                           reinterpret_cast<std::byte*>(copy.data())});
+      backend.launch(x.axis().tiles().size(),
+                     onebit::flatten_kernel<view>{heard, x.sender().tiles(), copy.data()});
       x.finish(turn);
     }
     return agreed;

@@ -77,16 +77,16 @@ class driven_exchange final : public driven {
   void all_reduce(const float* values) override {
     values_ = values;
     if constexpr (dense) {
-      x_.all_reduce(flat_message{values}, &now);
+      x_.all_reduce(onebit::flat_field{values}, &now);
     } else {
-      x_.all_reduce(flat_message{values}, turn());
+      x_.all_reduce(onebit::flat_field{values}, turn());
     }
   }
   void finish() override {
     if constexpr (dense) {
       x_.finish();
     } else {
-      x_.updates_after(flat_message{values_}, turn())(onebit::nothing_kernel{});
+      x_.updates_after(onebit::flat_field{values_}, turn())(onebit::nothing_kernel{});
       x_.finish(turn());
     }
   }

@@ -23,7 +23,6 @@
 #include <utility>
 #include <vector>
 
-#include "../support/flat_message.hpp"
 #include "../support/ranks.hpp"
 #include "../support/tile_codecs.hpp"
 
@@ -203,9 +202,8 @@ struct trace {
 template <class Field, class Sender, class B>
 flat copied(const Field& field, Sender& at, B& backend) {
   auto to = backend.template make_buffer<float>(at.flat_elements());
-  backend.launch(at.axis().tiles().size(), onebit::store_field_kernel<Field>{
-                                               field, at.tiles(), onebit::flat_format(at.axis()),
-                                               reinterpret_cast<std::byte*>(to.data())});
+  backend.launch(at.axis().tiles().size(),
+                 onebit::flatten_kernel<Field>{field, at.tiles(), to.data()});
   return flat(to.data(), to.data() + to.size());
 }
 

@@ -29,7 +29,6 @@
 #include "../compiled/emulated.hpp"
 #include "../support/echo.hpp"
 #include "../support/emulated.hpp"
-#include "../support/flat_message.hpp"
 #include "../support/training.hpp"
 
 using onebit::any_optimizer;
@@ -433,7 +432,7 @@ TEST_CASE("deferred: ranks at different steps are told once, by settle") {
     const onebit::step_scalars own{.number = 7U + static_cast<std::uint32_t>(t.rank())};
     backend.copy_in(now.data(), &own, 1);
     const onebit::exchange_args<onebit::undo_in_buffer> turn{now.data(), {}, {params.data()}};
-    x.all_reduce(onebit_test::flat_message{params.data()}, turn);
+    x.all_reduce(onebit::flat_field{params.data()}, turn);
     x.finish(turn);
     const int other = 1 - t.rank();
     const auto settle = [&] {

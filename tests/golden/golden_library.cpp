@@ -137,7 +137,7 @@ void check_allreduce(const golden::golden_case& c) {
       onebit::step_scalars now;
       now.number = static_cast<std::uint32_t>(call);
       const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {}, {undo.data()}};
-      x.all_reduce(onebit_test::flat_message{message.data()}, turn);
+      x.all_reduce(onebit::flat_field{message.data()}, turn);
       if (now.skip != 0) throw std::runtime_error("golden: a call was skipped");
       if (r == 0) made.floats["output"].push_back(copied(x.latest({}), x.sender(), backend));
       x.finish(turn);

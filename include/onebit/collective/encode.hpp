@@ -324,26 +324,6 @@ struct server_residual_kernel {
   }
 };
 
-/// Stores a field (index -> value) into slots as the identity compressor has them, or, with
-/// flat_format, on the flat axis.
-template <class Field>
-struct store_field_kernel {
-  static constexpr bool one_isa = true;
-  Field field;
-  const tile* tiles;
-  slot_format format;
-  std::byte* slots;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto value = field.template at<L>(t, i);
-    auto* out =
-        reinterpret_cast<float*>(slots + t.chunk * format.slot_bytes + format.payload_at(t, i));
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) L::store(out + 32 * k, value(k));
-  }
-};
-
 /// A momentum that is handed over: times its tensor's factor, and what the next message takes of
 /// it.
 struct scale_in_place_kernel {

@@ -258,15 +258,6 @@ template <Compressor C>
   return f;
 }
 
-/// The flat axis as one long slot of identity's.
-[[nodiscard]] inline slot_format flat_format(const layout& axis) {
-  slot_format f;
-  f.word_bytes = word_elements * sizeof(float);
-  f.chunk_words = axis.chunk_words();
-  f.slot_bytes = f.chunk_words * f.word_bytes;
-  return f;
-}
-
 namespace detail {
 
 template <class T>

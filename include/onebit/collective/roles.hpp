@@ -144,9 +144,7 @@ class encoder {
   template <class Field>
   [[nodiscard, gnu::cold]] buffer<float> flatten(const Field& field) {
     auto flat = backend_.template make_buffer<float>(flat_elements());
-    auto* const to = reinterpret_cast<std::byte*>(flat.data());
-    const store_field_kernel<Field> store{field, tiles(), flat_format(axis_), to};
-    backend_.launch(axis_.tiles().size(), store);
+    backend_.launch(axis_.tiles().size(), flatten_kernel<Field>{field, tiles(), flat.data()});
     return flat;
   }
   /// The elements of `active` count in scales from now on. Reads the mask.

@@ -75,12 +75,11 @@ struct mean_norm_kernel {
   }
 };
 
-/// Per tile the sum of squares of this rank's gradient.
-template <class P, class G>
-struct own_squares_kernel {
+/// Per tile the sum of squares of a field.
+template <class Field>
+struct squares_kernel {
+  Field field;
   const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const step_scalars* now;
   float* sums;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
@@ -88,11 +87,9 @@ struct own_squares_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
     const tile t = tile_at(i);
-    const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
+    const auto value = field.template at<L>(t, i);
     auto sum = one::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      add_squares<L>(sum, gradient.load(k));
-    }
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) add_squares<L>(sum, value(k));
     L::store_scalar(sums + i, one::fold(sum));
   }
 };

@@ -117,6 +117,7 @@ struct parameters_of {
         stochastic(tensor.stochastic_rounding && now != nullptr),
         key(stochastic ? mixed(now->number + 1) + static_cast<std::uint32_t>(t.word * 32) : 0) {}
 
+  ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return load(k); }
   ONEBIT_HD typename L::value load(std::uint32_t k) const {
     const pointer_to<const P> at(first);
     if constexpr (!std::is_same_v<P, float>) {
@@ -338,7 +339,7 @@ concept SingleWordField = requires {
   requires Field::single_word;
 };
 
-/// The local gradient as a message: base + g.
+/// The local gradient, as a field g and as a message base + g.
 template <class P, class G>
 struct gradient_message {
   const tensor_entry<P, G>* tensors;
@@ -347,6 +348,7 @@ struct gradient_message {
   template <class L>
   struct reader {
     gradients_of<L, G> gradient;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return gradient.load(k); }
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       return L::add(base, gradient.load(k));
     }
@@ -357,7 +359,18 @@ struct gradient_message {
   }
 };
 
-/// A buffer on the flat axis, read as a field.
+/// The parameters, as a field.
+template <class P, class G>
+struct parameter_field {
+  const tensor_entry<P, G>* tensors;
+
+  template <class L>
+  ONEBIT_HD parameters_of<L, P> at(const tile& t, std::size_t) const {
+    return {tensors[t.tensor], t};
+  }
+};
+
+/// A buffer on the flat axis, as a field y and as a message base + y.
 struct flat_field {
   const float* flat;
 
@@ -367,10 +380,31 @@ struct flat_field {
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       return L::load(first + 32 * k);
     }
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, L::load(first + 32 * k));
+    }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     return {flat + t.word * 32};
+  }
+};
+
+/// A field, on the flat axis.
+template <class Field>
+struct flatten_kernel {
+  static constexpr bool one_isa = true;
+  Field field;
+  const tile* tiles;
+  float* flat;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const auto value = field.template at<L>(t, i);
+    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
+      L::store(flat + (t.word + k) * 32, value(k));
+    }
   }
 };
 

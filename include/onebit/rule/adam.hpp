@@ -78,13 +78,7 @@ struct adam_update_kernel {
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    if (squares == nullptr) return;
-    const gradients_of<L, G> gradient(tensor, t, tables.now);
-    const auto c = tables.scalars[t.tensor].c;
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      float* const word = squares + (t.word + k) * 32;
-      L::store(word, c.template next_variance<L>(L::load(word), gradient.load(k)));
-    }
+    if (squares != nullptr) keep_squares<L>(squares, t, tables);
   }
 };
 

@@ -118,26 +118,6 @@ struct gradient_sketch_kernel {
   }
 };
 
-/// Floats on the flat axis, as a message.
-struct flat_message {
-  const float* values;
-
-  template <class L>
-  struct reader {
-    const float* first;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::add(base, L::load(first + 32 * k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {values + t.word * 32};
-  }
-};
-/// What ranks average in a refresh.
-struct squares_messages {
-  flat_message squares, beside;
-};
 /// Takes the mean of the sums to where they came from, and tells whether they are the same on all
 /// ranks: within 1%, since they travel as roots in bf16.
 template <class View>
@@ -282,25 +262,27 @@ struct followed_variance_kernel {
   }
 };
 
-/// Squares of a rank's own gradients, from this step's on.
+/// Takes this step's gradient into what a rank keeps of its squares, or begins with it.
+template <class L, class P, class G>
+ONEBIT_HD void keep_squares(float* squares, const tile& t, const step_tables<P, G>& of,
+                            bool begins = false) {
+  const gradients_of<L, G> gradient(of.tensors[t.tensor], t, of.now);
+  const auto c = of.scalars[t.tensor].c;
+  for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+    float* const s = squares + (t.word + k) * 32;
+    const auto before = begins ? L::set(0.0F) : L::load(s);
+    L::store(s, c.template next_variance<L>(before, gradient.load(k)));
+  }
+}
 template <class P, class G>
 struct restart_squares_kernel {
   static constexpr bool one_isa = true;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
-  const step_scalars* now;
+  step_tables<P, G> tables;
   float* squares;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
-    const auto c = scalars[t.tensor].c;
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const auto s = c.template next_variance<L>(L::set(0.0F), gradient.load(k));
-      L::store(squares + (t.word + k) * 32, s);
-    }
+    keep_squares<L>(squares, tables.tiles[i], tables, true);
   }
 };
 
@@ -369,7 +351,8 @@ class following_rule : public moments_rule<B, Options> {
   /// What the ranks average in a refresh: the squares kept since the last one, and a sketch of this
   /// step's gradient. 4 bytes read per element.
   template <class P, class G>
-  [[nodiscard]] detail::squares_messages squares(const step_context<B, P, G>& at, float* sums) {
+  [[nodiscard]] std::pair<flat_field, flat_field> squares(const step_context<B, P, G>& at,
+                                                          float* sums) {
     float *const sketch = beside(sums), *const each = sketch + detail::sketch_floats * at.n_tiles();
     backend_.launch(at.n_tiles(),
                     detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, sketch, each,
@@ -415,8 +398,7 @@ class following_rule : public moments_rule<B, Options> {
   /// Begins to keep squares anew, with this step's gradient. 8 bytes per element.
   template <class P, class G>
   void restart_squares(const step_context<B, P, G>& at) {
-    at.launch(detail::restart_squares_kernel<P, G>{at.tiles, at.tensors, at.scalars, at.now,
-                                                   kept_.squares.data()});
+    at.launch(detail::restart_squares_kernel<P, G>{at, kept_.squares.data()});
   }
   /// What the compressed phase exchanges.
   template <class View, class P, class G>
@@ -532,7 +514,7 @@ class freezing_rule : public following_rule<B, Options> {
   template <class View, class At>
   [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
     auto m = base::make_floats();
-    backend_.launch(at.n_tiles(), detail::flatten_kernel<View>{previous, at.tiles, m.data()});
+    backend_.launch(at.n_tiles(), flatten_kernel<View>{previous, at.tiles, m.data()});
     return {std::move(m), nullptr, at.scalars};
   }
   [[nodiscard]] std::size_t state_bytes() const {

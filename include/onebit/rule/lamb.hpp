@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <onebit/core/clipping.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
@@ -137,24 +138,6 @@ struct lamb_dense_update_kernel {
 // that are the same on all, into 64 sums a tile, averaged over steps as m is. The mean of the
 // ranks' sketches is the sketch of the exact direction, and its squares add up to those of the
 // direction, to a relative sqrt(2 / 64) a tile.
-
-/// Per tile ||x||^2.
-template <class P, class G>
-struct parameter_norm_kernel {
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  float* sums;
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
-    const parameters_of<L, P> params(tensors[t.tensor], t);
-    auto sum = one_word<L>::set(0.0F);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) add_squares<L>(sum, params.load(k));
-    L::store_scalar(sums + i, one_word<L>::fold(sum));
-  }
-};
 
 /// The layer's coefficient, ||x|| over the norm of direction and decay, unless it rests or no
 /// refresh has been yet; how much bias the sketch has left after this step.
@@ -408,7 +391,8 @@ class lamb_rule : public freezing_rule<B, Options> {
   }
   /// As following_rule's, and the sketch.
   template <class P, class G>
-  [[nodiscard]] detail::squares_messages squares(const step_context<B, P, G>& at, float* sums) {
+  [[nodiscard]] std::pair<flat_field, flat_field> squares(const step_context<B, P, G>& at,
+                                                          float* sums) {
     const copy_kernel copy{sketch_.data(), base::beside(sums) + base::n_beside(at.axis),
                            sketch_.size()};
     backend_.launch(copy.launches(), copy);
@@ -446,7 +430,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
-    at.launch(detail::parameter_norm_kernel<P, G>{at.tiles, at.tensors, at.sums});
+    at.launch(squares_kernel<parameter_field<P, G>>{{at.tensors}, at.tiles, at.sums});
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
     update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), v_.data(),

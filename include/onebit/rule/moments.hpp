@@ -80,23 +80,6 @@ inline void validate_range(const char* options, const char* of, double low, cons
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
 }
 
-/// This rank's gradients, as a field.
-template <class P, class G>
-struct own_gradient {
-  const tensor_entry<P, G>* tensors;
-  const step_scalars* now;
-
-  template <class L>
-  struct reader {
-    gradients_of<L, G> gradient;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return gradient.load(k); }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {gradients_of<L, G>(tensors[t.tensor], t, now)};
-  }
-};
-
 /// What makes directions of gradients.
 struct direction_units {
   /// 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent.
@@ -271,7 +254,7 @@ struct thaw_kernel {
   View previous;
   const tile* tiles;
   active_mask active;
-  float *m, *v;
+  float *m, *v;  ///< m or null: only v
   const tensor_scalars* scalars;
   bool directions;  ///< were agreed
 
@@ -285,29 +268,14 @@ struct thaw_kernel {
       const std::size_t word = t.word + k;
       const auto zero = L::set(0.0F), was = L::load(v + word * 32);
       const auto root = root_of<L>(was, of.c.eps), least = L::sub(zero, root);
-      const auto agreed_m = directions ? L::div(m_at(k), was) : m_at(k);
-      const auto at_most = L::sub(zero, L::max(agreed_m, least));
-      L::store(m + word * 32, active.template keep<L>(word, L::sub(zero, L::max(at_most, least))));
+      if (m != nullptr) {
+        const auto agreed_m = directions ? L::div(m_at(k), was) : m_at(k);
+        const auto at_most = L::sub(zero, L::max(agreed_m, least));
+        const auto bounded = L::sub(zero, L::max(at_most, least));
+        L::store(m + word * 32, active.template keep<L>(word, bounded));
+      }
       const auto variance = L::mul(L::mul(root, root), inverse);
       L::store(v + word * 32, active.template keep<L>(word, variance));
-    }
-  }
-};
-
-/// A field, on the flat axis.
-template <class View>
-struct flatten_kernel {
-  static constexpr bool one_isa = true;
-  View view;
-  const tile* tiles;
-  float* flat;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto value = view.template at<L>(t, i);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      L::store(flat + (t.word + k) * 32, value(k));
     }
   }
 };

@@ -109,28 +109,6 @@ struct rescaled_sum {
   }
 };
 
-/// 1 / (sqrt(v c) + eps) to v, of the elements that have one.
-struct variance_of_inverse_kernel {
-  static constexpr bool one_isa = true;
-  const tile* tiles;
-  const tensor_scalars* scalars;
-  active_mask active;
-  float* v;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const tensor_scalars& of = scalars[t.tensor];
-    const auto inverse_correction = L::set(1 / correction(of.bias.v));
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      float* const word = v + (t.word + k) * 32;
-      const auto root = root_of<L>(L::load(word), of.c.eps);
-      const auto square = L::mul(L::mul(root, root), inverse_correction);
-      L::store(word, active.template keep<L>(t.word + k, square));
-    }
-  }
-};
-
 /// x and m from a gradient: Adam's step; and its squares, where they are kept.
 template <class Field, class P, class G>
 struct zero_one_step_kernel {
@@ -197,7 +175,7 @@ struct zero_one_sync_kernel {
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const tensor_scalars of = tables.scalars[t.tensor];
-    if (squares != nullptr) keep_squares<L>(t, tensor, of);
+    if (squares != nullptr) keep_squares<L>(squares, t, tables);
     const double sum =
         lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->lr);
     if (!(sum > 0)) return;
@@ -221,35 +199,6 @@ struct zero_one_sync_kernel {
       const auto x = L::fma(step, L::fma(decay, from, u), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
-    }
-  }
-
- private:
-  template <class L>
-  ONEBIT_HD void keep_squares(const tile& t, const tensor_entry<P, G>& tensor,
-                              const tensor_scalars& of) const {
-    const gradients_of<L, G> gradient(tensor, t, tables.now);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      float* const s = squares + (t.word + k) * 32;
-      L::store(s, of.c.template next_variance<L>(L::load(s), gradient.load(k)));
-    }
-  }
-};
-
-/// Copies the parameters to the flat axis.
-template <class P, class G>
-struct anchor_kernel {
-  static constexpr bool one_isa = true;
-  const tile* tiles;
-  const tensor_entry<P, G>* tensors;
-  float* anchor;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const parameters_of<L, P> params(tensors[t.tensor], t);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      L::store(anchor + (t.word + k) * 32, params.load(k));
     }
   }
 };
@@ -336,8 +285,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
-    at.backend.launch(at.n_tiles(), detail::variance_of_inverse_kernel{at.tiles, at.scalars,
-                                                                       at.active, v_.data()});
+    at.backend.launch(at.n_tiles(),
+                      detail::thaw_kernel<flat_field>{
+                          {m_.data()}, at.tiles, at.active, nullptr, v_.data(), at.scalars, false});
     base::forget_kept();
     frozen_ = false;
   }
@@ -346,7 +296,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     if (!started_) {
-      at.launch(detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+      at.launch(flatten_kernel<parameter_field<P, G>>{{at.tensors}, at.tiles, anchor_.data()});
     }
     at.launch(variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
   }
@@ -372,7 +322,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   /// other rank hears.
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
-    step(own_gradient<P, G>{at.tensors, at.now}, at, bound_of(options_.max_step));
+    step(base::gradient(at), at, bound_of(options_.max_step));
     const auto add = sum_of_rates(at, false);
     if (plan.local()) {
       at.backend.launch(lr_sum_.size(), add);
@@ -395,7 +345,6 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
 
   [[nodiscard]] bool moved() const { return moved_; }  // in local steps since the last exchange
-  [[nodiscard]] const float* anchor() const { return anchor_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
     return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes() + base::kept_bytes();
   }
@@ -416,8 +365,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
  private:
   template <class P, class G>
   void take_anchor(const step_context<B, P, G>& at) {
-    at.backend.launch(at.n_tiles(),
-                      detail::anchor_kernel<P, G>{at.tiles, at.tensors, anchor_.data()});
+    at.backend.launch(at.n_tiles(), flatten_kernel<parameter_field<P, G>>{
+                                        {at.tensors}, at.tiles, anchor_.data()});
   }
   template <class P, class G>
   [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const step_context<B, P, G>& at, bool restart) {

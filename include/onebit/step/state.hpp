@@ -163,7 +163,7 @@ struct engine {
       "as in onebit/rule/zero_one_adam.hpp");
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
-  using own_squares = own_squares_kernel<P, G>;
+  using own_squares = squares_kernel<gradient_message<P, G>>;
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
   using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
   /// What the exchange needs memory for; where it starts with a momentum, and where without.

@@ -281,7 +281,8 @@ class step_in_progress {
       E& e = *e_;
       if (!plan_.average_gradient) {
         const auto axis = at();
-        e.backend().launch(axis.n_tiles(), squares{axis.tiles, axis.tensors, axis.now, axis.sums});
+        e.backend().launch(axis.n_tiles(),
+                           squares{{axis.tensors, axis.now}, axis.tiles, axis.sums});
         e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
         if (!plan_.local()) reduce_over_model(true);
       }
