@@ -20,7 +20,7 @@ class doubling_gather {
       pairs_.push_back(w.split(rank_ - (rank_ & d), rank_));  // the lower rank of both names them
     }
   }
-  void operator()(const std::byte* own, std::byte* all, std::size_t slot_bytes) {
+  void all_gather(const std::byte* own, std::byte* all, std::size_t slot_bytes) {
     const auto at = [&](int r) { return all + static_cast<std::size_t>(r) * slot_bytes; };
     std::memcpy(at(rank_), own, slot_bytes);
     int d = 1;  // slots that this rank has: [first, first + d)

@@ -18,31 +18,8 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
   template <class P, class G>  // parameters, gradients: float, bf16, fp16
   using at_step = onebit::step_context<onebit::host, P, G>;  // all that it sees of a step
 
-  // What is sent of an element, added to `owed`, what is left of earlier messages. L is the
-  // processor's arithmetic on a word of 32 elements; a tile has at most 4096, of one tensor.
-  template <class P, class G>
-  struct sent {
-    onebit::step_tables<P, G> step;
-    const float* m;
-
-    template <class L>
-    struct reader {
-      const float* m;
-      onebit::gradients_of<L, G> gradient;
-      onebit::moments_constants c;
-
-      ONEBIT_HD typename L::value operator()(std::uint32_t k, typename L::value owed) const {
-        const auto kept = L::fma(L::load(m + 32 * k), L::set(c.beta1), owed);
-        return L::fma(gradient.load(k), L::set(c.one_minus_beta1), kept);
-      }
-    };
-    template <class L>
-    ONEBIT_HD reader<L> at(const onebit::tile& t, std::size_t) const {
-      return {m + 32 * t.word, {step.tensors[t.tensor], t, step.now}, step.scalars[t.tensor].c};
-    }
-  };
-
-  // A kernel does tile i, word by word.
+  // A kernel does tile i of at most 4096 elements of one tensor, word by word. L is the processor's
+  // arithmetic on a word of 32 elements.
   template <class Field, class P, class G>
   struct update_kernel {
     Field field;  // gradients, of which m is the average; or what m is now
@@ -79,9 +56,10 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
   void dense_update(const Field& mean, const at_step<P, G>& at) {
     at.launch(update_kernel<Field, P, G>{mean, at, m_.data(), true});
   }
-  template <class Field, class P, class G>  // what is sent
+  template <class Field, class P, class G>  // what is sent: beta m + (1 - beta) g
   auto message(const Field&, const at_step<P, G>& at) const {
-    return sent<P, G>{at, m_.data()};
+    using message = onebit::momentum_message<onebit::flat_field, P, G>;
+    return message{{m_.data()}, at.tensors, at.scalars, at.now};
   }
   template <class Field, class P, class G, class Update>  // a step from what came back
   void compressed_update(const Field& latest, const Field&, const at_step<P, G>& at,

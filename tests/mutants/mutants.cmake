@@ -70,9 +70,9 @@ mutant("all_gather divides by W - 1" onebit/collective/all_gather.hpp
   [==[slots, w, 1.0F / static_cast<float>(w), active, room};]==]
   [==[slots, w, 1.0F / static_cast<float>(PLANTED && w > 1 ? w - 1 : w), active, room};]==])
 mutant("two levels: node and rank are swapped in a chunk's number" onebit/collective/hierarchical.hpp
-  [==[return local_.rank() * across_.size() + across_.rank();]==]
-  [==[return PLANTED ? across_.rank() * local_.size() + local_.rank()
-                     : local_.rank() * across_.size() + across_.rank();]==])
+  [==[return local_.rank() * comm_.size() + comm_.rank();]==]
+  [==[return PLANTED ? comm_.rank() * local_.size() + local_.rank()
+                     : local_.rank() * comm_.size() + comm_.rank();]==])
 mutant("a bucket is served twice, and the last one never" onebit/collective/roles.hpp
   [==[return bucket_at(n_served_++);]==]
   [==[const int b = bucket_at(PLANTED && n_served_ > 0 ? n_served_ - 1 : n_served_);
@@ -157,8 +157,8 @@ mutant("another learning rate on another rank is not seen" onebit/collective/mes
 # -- transports: 41 and 42 -----------------------------------------------------------------------
 
 mutant("threads: split ignores the key" onebit/transport/threads.hpp
-  [==[return a.key != b.key ? a.key < b.key : a.rank < b.rank;]==]
-  [==[return a.key != b.key && !PLANTED ? a.key < b.key : a.rank < b.rank;]==])
+  [==[return cards[static_cast<std::size_t>(a)].key < cards[static_cast<std::size_t>(b)].key;]==]
+  [==[return !PLANTED && cards[static_cast<std::size_t>(a)].key < cards[static_cast<std::size_t>(b)].key;]==])
 mutant("MPI: a sum of bf16 leaves out the last element" onebit/transport/mpi.hpp
   [==[for (int i = 0; i < *n; ++i) b[i] =]==]
   [==[for (int i = 0; i < *n - (PLANTED ? 1 : 0); ++i) b[i] =]==])

@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <onebit/backend/cuda_lanes.hpp>
 #include <onebit/backend/cuda_memory.cuh>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/launch.hpp>
 #include <type_traits>
-#include <utility>
 
 #if CUDART_VERSION < 12000
 #error "onebit needs CUDA 12.0, the first that knows C++20; it is tested with 13.0"
@@ -221,52 +221,26 @@ class cuda_buffer {
   /// Throws backend_error when the memory is exhausted.
   cuda_buffer(std::size_t n, cudaStream_t stream, cuda_memory_resource& resource) {
     if (n == 0) return;
-    data_ = static_cast<T*>(resource.allocate(n * sizeof(T), stream));
-    size_ = n;
-    stream_ = stream;
-    resource_ = &resource;
-    try {
-      detail::check_cuda(cudaMemsetAsync(data_, 0, bytes(), stream), "cudaMemsetAsync");
-    } catch (...) {
-      release();
-      throw;
-    }
+    const give_back later{n * sizeof(T), stream, &resource};
+    data_ = {static_cast<T*>(resource.allocate(later.bytes, stream)), later};
+    detail::check_cuda(cudaMemsetAsync(data(), 0, bytes(), stream), "cudaMemsetAsync");
   }
   /// @{
   /// See Buffer.
-  [[nodiscard]] T* data() { return data_; }
-  [[nodiscard]] const T* data() const { return data_; }
-  [[nodiscard]] std::size_t size() const { return size_; }
-  [[nodiscard]] std::size_t bytes() const { return size_ * sizeof(T); }
-
-  cuda_buffer(cuda_buffer&& other) noexcept { take(other); }
-  cuda_buffer& operator=(cuda_buffer&& other) noexcept {
-    if (this != &other) {
-      release();
-      take(other);
-    }
-    return *this;
-  }
-  ~cuda_buffer() { release(); }
+  [[nodiscard]] T* data() { return data_.get(); }
+  [[nodiscard]] const T* data() const { return data_.get(); }
+  [[nodiscard]] std::size_t size() const { return bytes() / sizeof(T); }
+  [[nodiscard]] std::size_t bytes() const { return data_ ? data_.get_deleter().bytes : 0; }
   /// @}
 
  private:
-  void take(cuda_buffer& other) noexcept {
-    data_ = std::exchange(other.data_, nullptr);
-    size_ = std::exchange(other.size_, 0);
-    stream_ = other.stream_;
-    resource_ = other.resource_;
-  }
-  void release() noexcept {
-    if (data_ != nullptr) resource_->deallocate(data_, bytes(), stream_);
-    data_ = nullptr;
-    size_ = 0;
-  }
-
-  T* data_ = nullptr;
-  std::size_t size_ = 0;
-  cudaStream_t stream_ = nullptr;
-  cuda_memory_resource* resource_ = nullptr;
+  struct give_back {
+    std::size_t bytes = 0;
+    cudaStream_t stream = nullptr;
+    cuda_memory_resource* resource = nullptr;
+    void operator()(T* p) const noexcept { resource->deallocate(p, bytes, stream); }
+  };
+  std::unique_ptr<T, give_back> data_;
 };
 
 /// Runs kernels on a CUDA device, in the order of one stream, whose device must be the current one

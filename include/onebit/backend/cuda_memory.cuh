@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <type_traits>
@@ -77,29 +78,25 @@ class cuda_resource_of final : public cuda_memory_resource {
 
 namespace detail {
 
-class cuda_pool final : public cuda_memory_resource {
+/// A device's pool, or, where it has none, cudaMalloc; cudaFree waits for the device.
+class cuda_own_memory final : public cuda_memory_resource {
  public:
+  explicit cuda_own_memory(bool pool) : pool_(pool) {}
   void* allocate(std::size_t bytes, cudaStream_t stream) override {
     void* p = nullptr;
-    check_cuda(cudaMallocAsync(&p, bytes, stream), "cudaMallocAsync");
+    if (pool_) {
+      check_cuda(cudaMallocAsync(&p, bytes, stream), "cudaMallocAsync");
+    } else {
+      check_cuda(cudaMalloc(&p, bytes), "cudaMalloc");
+    }
     return p;
   }
   void deallocate(void* p, std::size_t, cudaStream_t stream) noexcept override {
-    if (cudaFreeAsync(p, stream) != cudaSuccess) (void)cudaGetLastError();
+    if ((pool_ ? cudaFreeAsync(p, stream) : cudaFree(p)) != cudaSuccess) (void)cudaGetLastError();
   }
-};
 
-/// Where the device has no pool. cudaFree waits for the device.
-class cuda_heap final : public cuda_memory_resource {
- public:
-  void* allocate(std::size_t bytes, cudaStream_t) override {
-    void* p = nullptr;
-    check_cuda(cudaMalloc(&p, bytes), "cudaMalloc");
-    return p;
-  }
-  void deallocate(void* p, std::size_t, cudaStream_t) noexcept override {
-    if (cudaFree(p) != cudaSuccess) (void)cudaGetLastError();
-  }
+ private:
+  bool pool_;
 };
 
 }  // namespace detail
@@ -107,8 +104,7 @@ class cuda_heap final : public cuda_memory_resource {
 /// The resource for the current device: its stream-ordered pool, or cudaMalloc where it has none.
 /// Throws backend_error where there is no device.
 [[nodiscard]] inline cuda_memory_resource& default_cuda_memory() {
-  static detail::cuda_pool pool;
-  static detail::cuda_heap heap;
+  static detail::cuda_own_memory pool(true), heap(false);
   int device = 0, has_pool = 0;
   detail::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
   detail::check_cuda(cudaDeviceGetAttribute(&has_pool, cudaDevAttrMemoryPoolsSupported, device),
@@ -173,29 +169,16 @@ class cuda_graph {
       throw;
     }
     detail::check_cuda(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture");
-    const cudaError_t code = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphExec_t executable = nullptr;
+    const cudaError_t code = cudaGraphInstantiate(&executable, graph, 0);
     (void)cudaGraphDestroy(graph);
     detail::check_cuda(code, "cudaGraphInstantiate");
+    executable_.reset(executable);
   }
   /// `cuda_graph(stream, f)`, in words.
   template <class F>
   [[nodiscard]] static cuda_graph capture(cudaStream_t stream, F&& f) {
     return cuda_graph(stream, std::forward<F>(f));
-  }
-
-  /// @{
-  /// The other is empty then, or has what this one had.
-  cuda_graph(cuda_graph&& other) noexcept
-      : executable_(std::exchange(other.executable_, nullptr)) {}
-  cuda_graph& operator=(cuda_graph&& other) noexcept {
-    std::swap(executable_, other.executable_);
-    return *this;
-  }
-  /// @}
-  ~cuda_graph() {
-    if (executable_ != nullptr && cudaGraphExecDestroy(executable_) != cudaSuccess) {
-      (void)cudaGetLastError();
-    }
   }
 
   /// False before something was captured, and after a move from it.
@@ -206,11 +189,16 @@ class cuda_graph {
     if (executable_ == nullptr) {
       throw invalid_input(detail::message("cuda_graph: launched, but nothing was captured"));
     }
-    detail::check_cuda(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch");
+    detail::check_cuda(cudaGraphLaunch(executable_.get(), stream), "cudaGraphLaunch");
   }
 
  private:
-  cudaGraphExec_t executable_ = nullptr;
+  struct destroy {
+    void operator()(cudaGraphExec_t graph) const noexcept {
+      if (cudaGraphExecDestroy(graph) != cudaSuccess) (void)cudaGetLastError();
+    }
+  };
+  std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, destroy> executable_;
 };
 
 /// Captured work by key, for optimizer::step_with: what comes with a key for the first time runs as

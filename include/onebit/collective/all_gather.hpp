@@ -16,19 +16,6 @@
 /// Every rank sends its compressed vector to all, and averages what it got.
 namespace onebit::inline v0_2 {
 
-/// How slots travel, unless another way is given: the transport's own all_gather.
-class transport_gather {
- public:
-  explicit transport_gather(const communicator& comm) : comm_(comm) {}  ///< over its ranks
-  /// Collective: `all` gets one slot from each rank, in rank order.
-  void operator()(const std::byte* own, std::byte* all, std::size_t slot_bytes) {
-    comm_.all_gather(own, all, slot_bytes);
-  }
-
- private:
-  communicator comm_;
-};
-
 /// One exchange in one phase. What is agreed is a mean of W messages, not one message, so there is
 /// no server residual and no second rounding; but the wire and the memory grow with W.
 ///
@@ -36,15 +23,15 @@ class transport_gather {
 /// `sign`, W/2 times the gather-scatter's. Memory: sender, W messages agreed, W of work space.
 /// Prefer it for 2 or 3 ranks, or vectors so small that a second round trip costs more than bytes.
 ///
-/// `Gather` says how the slots travel: built from a communicator, called as transport_gather is, on
-/// the backend's memory. A collective of one's own that only needs another way for them is this
+/// `Gather` says how the slots travel: built from a communicator, with an all_gather as that has,
+/// on the backend's memory. A collective of one's own that only needs another way for them is this
 /// exchange with its Gather (the example recursive_doubling).
-template <Compressor C, class B, class Gather = transport_gather>
+template <Compressor C, class B, class Gather = communicator>
 class all_gather_exchange : public flat_exchange<C, B> {
   static_assert(
       requires(const communicator& w, const std::byte* own, std::byte* all,
-               std::size_t slot_bytes) { Gather(w)(own, all, slot_bytes); },
-      "onebit: a Gather is built from a const communicator&, and called with (const "
+               std::size_t slot_bytes) { Gather(w).all_gather(own, all, slot_bytes); },
+      "onebit: a Gather is built from a const communicator&, and has all_gather(const "
       "std::byte* own, std::byte* all, std::size_t slot_bytes)");
   using base = flat_exchange<C, B>;
   using base::make, base::sender_, base::comm_;
@@ -95,7 +82,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
   template <class Produce, class Undo>
   [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.encode(produce, t, own_.data(), 0);
-    gather_(own_.data(), gathered_.next(), slot_bytes());
+    gather_.all_gather(own_.data(), gathered_.next(), slot_bytes());
     const auto w = static_cast<std::uint32_t>(comm_.size());
     B& backend = sender_.backend();
     sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .part = 0, .ranks = {w}});

@@ -271,7 +271,8 @@ class rounded_exchange {
       while (n_taken_ < axis().n_buckets()) take_next(now, *take);
     } else {
       for (int i = 0; i < axis().n_buckets(); ++i) phases_.wait_gathered(i);
-      encoder_.check(check(gathered_.data(), encoder_.n_buckets(), tag_of_gathered(), now));
+      encoder_.check(
+          phases_.check(now, gathered_.data(), axis().n_buckets(), phases_.part_of_gathered()));
     }
   }
   /// Ends the step: nothing lasts but the memory.
@@ -305,19 +306,6 @@ class rounded_exchange {
   [[nodiscard]] detail::slots_of_buckets served() {
     return {served_.data(), served_.size(), 1, slot_bytes()};
   }
-  [[nodiscard]] std::uint32_t tag_of_gathered() const {
-    return travels() ? message_tag::from_server : 0;
-  }
-  /// Reads the status of n buckets.
-  [[nodiscard]] check_kernel check(std::byte* slots, std::size_t n, std::uint32_t part,
-                                   step_scalars* now) const {
-    const auto w = static_cast<std::uint32_t>(ranks());
-    return {.now = now,
-            .slots = slots,
-            .n = static_cast<std::uint32_t>(n) * w,
-            .part = part,
-            .ranks = {.n = w, .slots_per_bucket = w}};
-  }
   /// Before a bucket is sent: those whose memory it needs are served and taken, the former sooner.
   template <class Take>
   [[gnu::cold]] void make_way(step_scalars* now, const Take* take) {
@@ -339,7 +327,7 @@ class rounded_exchange {
         mean, no_feedback{}, b * phases_.comm().size() + phases_.comm().rank(), args_of(now),
         served().counted(b), [&](const auto& scales) {
           encoder_.check_then_write_status(
-              scales, check(received().at(b), 1, part, now),
+              scales, phases_.check(now, received().at(b), 1, part),
               encoder_.write_status(slot, 1, message_tag::from_server + part, now));
         });
     phases_.gather(slot, gathered().at(b));
@@ -349,8 +337,8 @@ class rounded_exchange {
   [[gnu::cold]] void take_next(step_scalars* now, const Take& take) {
     const int b = phases_.bucket_at(n_taken_);
     phases_.wait_gathered(n_taken_++);
-    encoder_.check(
-        check(gathered().at(b), 1, tag_of_gathered() + static_cast<std::uint32_t>(b), now));
+    encoder_.check(phases_.check(now, gathered().at(b), 1,
+                                 phases_.part_of_gathered() + static_cast<std::uint32_t>(b)));
     take(b, view_of(gathered().counted(b)));
   }
 

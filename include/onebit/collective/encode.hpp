@@ -60,17 +60,13 @@ struct server_feedback {
   slot_format format;
 
   template <class L>
-  struct access {
+  struct access : no_feedback::access<L> {
     compensated_words::access<L> place;
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return place.load(k); }
-    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
-    ONEBIT_HD void begin() const {}
-    ONEBIT_HD void replace(std::uint32_t, const typename L::value&,
-                           const typename L::value&) const {}
   };
   template <class L>
   ONEBIT_HD access<L> at(const tile& t, std::size_t) const {
-    return {residual.from<L>(format.server_word(t))};
+    return {{}, residual.from<L>(format.server_word(t))};
   }
 };
 

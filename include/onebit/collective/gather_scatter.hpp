@@ -98,12 +98,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     }
     while (phases_.serves_now()) serve_next(t);
     for (int i = 0; i < axis().n_buckets(); ++i) phases_.wait_gathered(i);
-    const auto w = static_cast<std::uint32_t>(ranks());
-    sender_.check({.now = t.now,
-                   .slots = gathered_.next(),
-                   .n = static_cast<std::uint32_t>(axis().n_buckets()) * w,
-                   .part = travels() ? message_tag::from_server : 0,
-                   .ranks = {.n = w, .slots_per_bucket = w}});
+    sender_.check(
+        phases_.check(t.now, gathered_.next(), axis().n_buckets(), phases_.part_of_gathered()));
   }
   /// Ends the step: keeps what was received and both residuals, or takes back what was sent. One
   /// pass over the own chunk.
@@ -179,13 +175,9 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   template <class Undo>
   [[gnu::cold]] void serve_next(const exchange_args<Undo>& t) {
     const int b = phases_.next_to_serve();
-    const auto part = static_cast<std::uint32_t>(b), w = static_cast<std::uint32_t>(ranks());
+    const auto part = static_cast<std::uint32_t>(b);
     std::byte* const slot = served_.data() + part * slot_bytes();
-    const check_kernel received{.now = t.now,
-                                .slots = of_bucket(received_.data(), b),
-                                .n = w,
-                                .part = part,
-                                .ranks = {.n = w}};
+    const auto received = phases_.check(t.now, of_bucket(received_.data(), b), 1, part);
     const auto status = sender_.write_status(slot, 1, message_tag::from_server + part, t.now);
     server_.average_chunk(
         sender_, mean(), own_chunk(b), t, served_.data(),

@@ -29,14 +29,7 @@ struct share_mean {
   float inverse;
 
   template <class L>
-  struct reader {
-    detail::tile_sum<L, identity> sum;
-    float inverse;
-    /// base + mean, rounded once
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      return L::fma(sum(k), L::set(inverse), base);
-    }
-  };
+  using reader = mean_view<identity>::reader<L>;
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
     slot_format by_rank = format;
@@ -44,7 +37,9 @@ struct share_mean {
     return {detail::tile_sum<L, identity>(identity{}, by_rank,
                                           slots + (t.chunk - first_chunk) * format.slot_bytes,
                                           n_ranks, t, index),
-            inverse};
+            inverse,
+            {},
+            t.word};
   }
 };
 
@@ -61,30 +56,26 @@ struct share_mean {
 /// per element of work space, compensated values 4/L bytes per element (and 4 for rules that
 /// accumulate), the server's residual 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
 template <WordCompressor C, class B>
-class hierarchical_exchange {
+class hierarchical_exchange : public flat_exchange<C, B> {
+  using base = flat_exchange<C, B>;
+  using base::make, base::sender_, base::comm_;  // between the nodes
+
  public:
-  using backend_type = B;
-  using sender_type = onebit::sender<C, B>;
+  using base::axis, base::slot_bytes;
+  using typename base::byte_buffer, typename base::float_buffer, typename base::sender_type;
   using exact_type = onebit::sender<identity, B>;
-  using float_buffer = buffer_of<B, float>;
-  using byte_buffer = buffer_of<B, std::byte>;
   using view = gathered_view<C>;
   static constexpr bool own_messages = false;
 
   hierarchical_exchange(C codec, const communicator& w, B backend,
                         std::span<const std::size_t> sizes, int n_local)
-      : local_(w.split(w.rank() / n_local, w.rank())),
-        across_(w.split(w.rank() % n_local, w.rank())),
-        sender_(std::move(codec), backend, sizes, across_.size(), n_local),
-        exact_(identity{}, std::move(backend), sizes, across_.size(), n_local) {}
+      : base(std::move(codec), w.split(w.rank() % n_local, w.rank()), backend, sizes,
+             w.size() / n_local, n_local),
+        local_(w.split(w.rank() / n_local, w.rank())),
+        exact_(identity{}, std::move(backend), sizes, comm_.size(), n_local) {}
 
-  /// As gather_scatter_exchange, here and below. With one node nothing would travel between nodes.
-  [[nodiscard]] bool travels() const { return across_.size() > 1; }
+  /// As gather_scatter_exchange, here and below.
   [[nodiscard]] bool needs_undo(const exchange_memory& m) const { return flat() || m.accumulates; }
-  [[nodiscard]] const layout& axis() const { return sender_.axis(); }
-  [[nodiscard]] std::size_t slot_bytes() const { return sender_.format().slot_bytes; }
-  /// Between the nodes.
-  [[nodiscard]] sender_type& sender() { return sender_; }
   /// Inside the node: carries what this rank's local steps add up, if there are any.
   [[nodiscard]] exact_type& exact() { return exact_; }
 
@@ -101,16 +92,16 @@ class hierarchical_exchange {
     s.gathered = {m.previous ? make(all) : byte_buffer{}, make(all)};
     s.received = make(bucket);
     s.from_server = make(slot_bytes());
-    s.residual = floats(axis().words_of_chunk(own_chunk()));
+    s.residual = sender_.make_compensated(axis().words_of_chunk(own_chunk()));
     if (!flat()) {
       const std::size_t exact = bucket_bytes(exact_.format()) * shares();
       for (auto* sent : {&s.exact_sent, &s.exact_received}) *sent = make(exact);
       s.sent = make(all);
       s.share = make(bucket);
-      if (m.accumulates) s.sums = floats(axis().n_words());
-      s.undo = floats(share_words());
+      if (m.accumulates) s.sums = sender_.make_compensated(axis().n_words());
+      s.undo = sender_.make_compensated(share_words());
     }
-    if (m.compensated || !flat()) s.compensated = floats(share_words());
+    if (m.compensated || !flat()) s.compensated = sender_.make_compensated(share_words());
     return s;
   }
   /// Every node holds the same momentum, each rank its share of it.
@@ -132,7 +123,6 @@ class hierarchical_exchange {
     sender_.start_from(std::move(held_.compensated), share_first());
   }
   [[nodiscard]] bool started() const { return held_.gathered.next_size() > 0; }
-  void count_active(active_mask active) { sender_.count_active(active); }
 
   [[nodiscard]] view previous(active_mask active) {
     return view_of(held_.gathered.current(), active);
@@ -157,7 +147,7 @@ class hierarchical_exchange {
     } else {
       sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
     }
-    across_.all_to_all(sent + me * bucket_bytes(f), held_.received.data(), f.slot_bytes);
+    comm_.all_to_all(sent + me * bucket_bytes(f), held_.received.data(), f.slot_bytes);
     sender_.check({.now = t.now,
                    .slots = held_.received.data(),
                    .n = n,
@@ -170,7 +160,7 @@ class hierarchical_exchange {
                                 scales, sender_.write_status(held_.from_server.data(), 1,
                                                              message_tag::from_server + me, t.now));
                           });
-    across_.all_gather(held_.from_server.data(), share, f.slot_bytes);
+    comm_.all_gather(held_.from_server.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, held_.gathered.next(), bucket_bytes(f));
     sender_.check({.now = t.now,
                    .slots = held_.gathered.next(),
@@ -208,7 +198,7 @@ class hierarchical_exchange {
   }
   /// The residual of this rank's chunk of its share.
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
-  [[nodiscard]] std::uint64_t sent_across() const { return across_.sent().bytes_sent; }
+  [[nodiscard]] std::uint64_t sent_across() const { return comm_.sent().bytes_sent; }
   [[nodiscard]] int ranks_per_node() const { return local_.size(); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + exact_.state_bytes() + server_.state_bytes() +
@@ -246,7 +236,7 @@ class hierarchical_exchange {
                 : exact_.encode_bucket(produce, no_feedback{}, t, sent, b);
     }
     local_.all_to_all(sent, held_.exact_received.data(), bucket_bytes(f));
-    const auto node = static_cast<std::uint32_t>(across_.rank());
+    const auto node = static_cast<std::uint32_t>(comm_.rank());
     exact_.check({.now = t.now,
                   .slots = held_.exact_received.data(),
                   .n = l * n,
@@ -255,25 +245,19 @@ class hierarchical_exchange {
                   .ranks = {.n = l, .slots_each = n, .first = node * l}});
     return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
-  [[nodiscard]] byte_buffer make(std::size_t n) {
-    return sender_.backend().template make_buffer<std::byte>(n);
-  }
-  [[nodiscard]] float_buffer floats(std::size_t n_words) {
-    return sender_.backend().template make_buffer<float>(n_words * word_elements);
-  }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
   [[nodiscard]] bool flat() const { return local_.size() == 1; }   // there is no level inside
   [[nodiscard]] bool adds_up() const { return exact_.carries(); }  // local steps
   [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
     return f.slot_bytes * f.chunks_per_bucket;
   }
-  [[nodiscard]] int own_chunk() const { return local_.rank() * across_.size() + across_.rank(); }
+  [[nodiscard]] int own_chunk() const { return local_.rank() * comm_.size() + comm_.rank(); }
   [[nodiscard]] std::size_t share_first() const {
-    return static_cast<std::size_t>(local_.rank() * across_.size()) * axis().chunk_words();
+    return static_cast<std::size_t>(local_.rank() * comm_.size()) * axis().chunk_words();
   }
   [[nodiscard]] std::size_t share_words() const {
     const std::size_t left = axis().n_words() - std::min(share_first(), axis().n_words());
-    return std::min(static_cast<std::size_t>(across_.size()) * axis().chunk_words(), left);
+    return std::min(static_cast<std::size_t>(comm_.size()) * axis().chunk_words(), left);
   }
   /// What the share's encode pass overwrites is saved here: it reads no gradients.
   template <class Undo>
@@ -287,11 +271,10 @@ class hierarchical_exchange {
   [[nodiscard]] mean_view<C> mean() const {
     slot_format f = sender_.format();
     f.chunks_per_bucket = static_cast<std::uint32_t>(axis().n_slots());
-    return sender_.mean(f, held_.received.data(), across_.size());
+    return sender_.mean(f, held_.received.data(), comm_.size());
   }
 
-  communicator local_, across_;
-  sender_type sender_;
+  communicator local_;
   exact_type exact_;
   server<C, B> server_;
   space held_;

@@ -191,10 +191,6 @@ struct slot_format {
 template <Compressor C>
 struct codec_traits {
   static constexpr bool by_word = true, scaled = C::scaled;
-  [[nodiscard]] static std::size_t tile_bytes(const C& codec, const tile& t) {
-    return t.n_words() * codec.word_bytes;
-  }
-  [[nodiscard]] static std::size_t word_bytes(const C& codec) { return codec.word_bytes; }
   [[nodiscard]] static granularity scales(const C& codec) { return codec.scale_granularity(); }
   [[nodiscard]] ONEBIT_HD static float scale(const C& codec, double sum, std::uint64_t n) {
     return codec.scale(sum, n);
@@ -216,11 +212,6 @@ template <Compressor C>
   requires(!WordCompressor<C>)
 struct codec_traits<C> {
   static constexpr bool by_word = false, scaled = false;
-  /// Slots, scales and tiles stay 4-byte aligned.
-  [[nodiscard]] static std::size_t tile_bytes(const C& codec, const tile& t) {
-    return (codec.tile_bytes(t.n) + 3) / 4 * 4;
-  }
-  [[nodiscard]] static std::size_t word_bytes(const C&) { return 0; }
   [[nodiscard]] static granularity scales(const C&) { return granularity::vector(); }
   [[nodiscard]] ONEBIT_HD static float scale(const C&, double sum, std::uint64_t) {
     return static_cast<float>(sum);
@@ -239,21 +230,22 @@ template <Compressor C>
   slot_format f;
   f.chunk_words = axis.chunk_words();
   f.chunks_per_bucket = static_cast<std::uint32_t>(axis.n_chunks());
-  using traits = codec_traits<C>;
-  f.word_bytes = traits::word_bytes(codec);
-  f.scales_at = (axis.chunk_words() * f.word_bytes + 3) / 4 * 4;
-  if (!traits::by_word) {
+  // slots, scales and tiles stay 4-byte aligned
+  if constexpr (WordCompressor<C>) {
+    f.word_bytes = codec.word_bytes;
+    f.scales_at = (axis.chunk_words() * f.word_bytes + 3) / 4 * 4;
+  } else {
     tile_offsets.resize(axis.tiles().size());
     for (int j = 0; j < axis.n_slots(); ++j) {
       std::size_t offset = 0;
       for (auto i = axis.chunk_tiles(j).begin; i < axis.chunk_tiles(j).end; ++i) {
         tile_offsets[i] = offset;
-        offset += traits::tile_bytes(codec, axis.tiles()[i]);
+        offset += (codec.tile_bytes(axis.tiles()[i].n) + 3) / 4 * 4;
       }
       if (offset > f.scales_at) f.scales_at = offset;
     }
   }
-  f.status_at = f.scales_at + (traits::scaled ? axis.slot_segments() * sizeof(float) : 0);
+  f.status_at = f.scales_at + (codec_traits<C>::scaled ? axis.slot_segments() * sizeof(float) : 0);
   f.slot_bytes = f.status_at + sizeof(slot_status);
   return f;
 }

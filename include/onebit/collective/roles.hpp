@@ -430,6 +430,20 @@ class two_phases {
     wait(scattered_, n_served_);
     return bucket_at(n_served_++);
   }
+  /// Reads the status of n buckets, the first of which is `part`: its number, and more.
+  [[nodiscard]] check_kernel check(step_scalars* now, std::byte* slots, int n,
+                                   std::uint32_t part) const {
+    const auto w = static_cast<std::uint32_t>(comm_.size());
+    return {.now = now,
+            .slots = slots,
+            .n = static_cast<std::uint32_t>(n) * w,
+            .part = part,
+            .ranks = {.n = w, .slots_per_bucket = w}};
+  }
+  /// Of what was gathered: where nothing travels that is what was sent.
+  [[nodiscard]] std::uint32_t part_of_gathered() const {
+    return travels() ? message_tag::from_server : 0;
+  }
   /// Collective: this rank's slot of it, and those of all.
   [[gnu::cold]] void gather(const std::byte* slot, std::byte* all) {
     if (n_ > 1) {
@@ -465,7 +479,7 @@ class two_phases {
   std::vector<request> scattered_, gathered_;
 };
 
-/// The base of exchanges on one level: every rank encodes messages of its own for the whole axis.
+/// What exchanges share: a sender, and the ranks that its messages go to.
 template <Compressor C, class B>
 class flat_exchange {
  public:
@@ -483,13 +497,6 @@ class flat_exchange {
   /// The half that encodes: for inspection, and for what adds up by other means.
   [[nodiscard]] sender_type& sender() { return sender_; }
   void count_active(active_mask active) { sender_.count_active(active); }
-  /// Before `finish`, with undo_by_repeating: stores the compensated values, if the step is kept,
-  /// and runs `update` of each tile after it.
-  template <class Produce, class Undo, class Update>
-  [[gnu::cold]] void repeat(const Produce& produce, const exchange_args<Undo>& t,
-                            const Update& update) {
-    sender_.repeat(produce, t, update);
-  }
   /// Adds a message to what is sent later. One pass.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {

@@ -67,23 +67,14 @@ class stateful_exchange : public X {
   /// The last pass of a step that is kept: a kernel over all tiles; before it, tile by tile, what
   /// the encode pass has left undone.
   template <class Message>
-  struct update_pass {
-    stateful_exchange& exchange;
-    Message message;
-    args_type args;
-
-    template <class Kernel>
-    void operator()(const Kernel& update) const {
+  [[nodiscard]] auto updates_after(const Message& message, const args_type& args) {
+    return [this, message, args](const auto& update) {
       if constexpr (repeats) {
-        exchange.repeat(message, args, update);
+        X::sender().repeat(message, args, update);
       } else {
-        launch_unless_skipped(exchange.backend(), args.now, exchange.axis().tiles().size(), update);
+        launch_unless_skipped(backend(), args.now, X::axis().tiles().size(), update);
       }
-    }
-  };
-  template <class Message>
-  [[nodiscard]] update_pass<Message> updates_after(const Message& message, const args_type& args) {
-    return {*this, message, args};
+    };
   }
 
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {

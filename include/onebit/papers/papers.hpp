@@ -12,6 +12,7 @@
 #include <onebit/core/param_group.hpp>
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
+#include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
 #include <onebit/rule/moments.hpp>
 #include <string>
@@ -104,33 +105,49 @@ struct average_coefficient_kernel {
   }
 };
 
-/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g).
-template <class View, class P, class G>
-struct scaled_momentum_message {
+/// The momentum from what was agreed of it.
+template <class View>
+struct unscaled_view {
   View previous;
-  const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
   const paper_layer* layers;
-  const step_scalars* now;
 
   template <class L>
   struct reader {
     typename View::template reader<L> previous;
+    float inverse_k;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return L::mul(previous(k), L::set(inverse_k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {previous.template at<L>(t, index), layers[t.tensor].inverse_k};
+  }
+};
+
+/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g).
+template <class View, class P, class G>
+struct scaled_momentum_message {
+  unscaled_view<View> momentum;
+  const tensor_entry<P, G>* tensors;
+  const tensor_scalars* scalars;
+  const step_scalars* now;
+
+  template <class L>
+  struct reader {
+    typename unscaled_view<View>::template reader<L> momentum;
     gradients_of<L, G> gradient;
-    float k, inverse_k;
+    float k;
     moments_constants c;
     ONEBIT_HD typename L::value operator()(std::uint32_t w, const typename L::value& base) const {
-      const auto m = L::mul(previous(w), L::set(inverse_k));
-      const auto next = c.template next_momentum<L>(m, gradient.load(w));
+      const auto next = c.template next_momentum<L>(momentum(w), gradient.load(w));
       return L::fma(next, L::set(k), base);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    const paper_layer& layer = layers[t.tensor];
-    const tensor_scalars& of = scalars[t.tensor];
-    return {previous.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
-            layer.k, layer.inverse_k, of.c};
+    return {momentum.template at<L>(t, index), gradients_of<L, G>(tensors[t.tensor], t, now),
+            momentum.layers[t.tensor].k, scalars[t.tensor].c};
   }
 };
 
@@ -141,7 +158,6 @@ struct second_variance_kernel {
   View latest, previous;
   const float* first_momentum;  ///< of the warm-up: not `previous`, in the first compressed step
   step_tables<P, G> tables;
-  const paper_layer* layers;
   flat_field inverses;  ///< 1 / d
   float *fresh, *sum_m, *sum_u;
 
@@ -155,16 +171,15 @@ struct second_variance_kernel {
     const auto latest_at = latest.template at<L>(t, i);
     const auto previous_at = previous.template at<L>(t, i);
     const auto inverse_at = inverses.template at<L>(t, i);
-    const auto inverse_k = L::set(layers[t.tensor].inverse_k);
     const tensor_scalars of = tables.scalars[t.tensor];
     const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
     const auto decay = L::set(tensor.weight_decay), m_correction = L::set(of.m_correction);
     auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto m = L::mul(latest_at(k), inverse_k);
-      const auto m_old = first_momentum != nullptr ? L::load(first_momentum + word * 32)
-                                                   : L::mul(previous_at(k), inverse_k);
+      const auto m = latest_at(k);
+      const auto m_old =
+          first_momentum != nullptr ? L::load(first_momentum + word * 32) : previous_at(k);
       const auto g = L::mul(L::fma(L::set(-of.c.beta1), m_old, m), inverse);
       const auto w = of.c.template next_variance<L>(L::load(fresh + word * 32), g);
       const auto inverse_d = inverse_at(k);
@@ -213,35 +228,6 @@ struct paper_factor_kernel {
     f = clamp_to(f, layer.last_factor * (1 - threshold), layer.last_factor * (1 + threshold));
     L::store_scalar(&layers[i].last_factor, f);
     L::store_scalar(&coefficients[i].coefficient, static_cast<float>(layer.average * f));
-  }
-};
-
-/// x from the agreed momentum and the layer's coefficient. 12 bytes per element and a bit.
-template <class View, class P, class G>
-struct paper_update_kernel {
-  View latest;
-  step_tables<P, G> tables;
-  const lamb_layer* coefficients;
-  const paper_layer* layers;
-  const float* inverses;  ///< 1 / (sqrt(v) + eps)
-
-  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile t = tile_at(i);
-    const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
-    const auto latest_at = latest.template at<L>(t, i);
-    const parameters_of<L, P> params(tensor, t, tables.now);
-    const auto step = L::set(-(tensor.rate(tables.now) * coefficients[t.tensor].coefficient));
-    const auto inverse_k = L::set(layers[t.tensor].inverse_k),
-               correction = L::set(tables.scalars[t.tensor].m_correction),
-               decay = L::set(tensor.weight_decay);
-    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k);
-      const auto m = L::mul(L::mul(latest_at(k), inverse_k), correction);
-      const auto u = L::mul(m, L::load(inverses + (t.word + k) * 32));
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
-    }
   }
 };
 
@@ -316,26 +302,6 @@ struct momentum_scaling_kernel {
     if (n == 0) return 0;
     return static_cast<float>(sqrt(L::sum(sums + r.begin, r.end - r.begin)) /
                               sqrt(static_cast<double>(n)));
-  }
-};
-
-/// The momentum from what was agreed of it.
-template <class View>
-struct unscaled_view {
-  View previous;
-  const paper_layer* layers;
-
-  template <class L>
-  struct reader {
-    typename View::template reader<L> previous;
-    float inverse_k;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return L::mul(previous(k), L::set(inverse_k));
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {previous.template at<L>(t, index), layers[t.tensor].inverse_k};
   }
 };
 
@@ -422,7 +388,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   template <class View, class P, class G>
   [[nodiscard]] detail::scaled_momentum_message<View, P, G> message(
       const View& previous, const step_context<B, P, G>& at) const {
-    return {previous, at.tensors, at.scalars, paper_layers_.data(), at.now};
+    return {{previous, paper_layers_.data()}, at.tensors, at.scalars, at.now};
   }
   /// The update: two passes over the agreed message, 28 bytes per element.
   template <class View, class P, class G, class Update>
@@ -430,21 +396,16 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
                          const Update& update) {
     base::prepare_sums(at.n_tiles());
     const float* const first = m_.size() > 0 ? m_.data() : nullptr;
-    at.launch(detail::second_variance_kernel<View, P, G>{latest,
-                                                         previous,
-                                                         first,
-                                                         at,
-                                                         paper_layers_.data(),
-                                                         {v_.data()},
-                                                         fresh_.data(),
-                                                         sums_a_.data(),
-                                                         sums_b_.data()});
+    using unscaled = detail::unscaled_view<View>;
+    const unscaled m{latest, paper_layers_.data()}, before{previous, paper_layers_.data()};
+    at.launch(detail::second_variance_kernel<unscaled, P, G>{
+        m, before, first, at, {v_.data()}, fresh_.data(), sums_a_.data(), sums_b_.data()});
     at.launch(layers_.size(),
               detail::paper_factor_kernel<P, G>{
                   at, sums_a_.data(), sums_b_.data(), paper_layers_.data(), layers_.data(),
                   options_.factor_min, options_.factor_max, options_.factor_threshold});
-    update(detail::paper_update_kernel<View, P, G>{latest, at, layers_.data(), paper_layers_.data(),
-                                                   v_.data()});
+    update(detail::adam_update_kernel<unscaled, P, G, lamb_layer>{m, at, v_.data(), nullptr,
+                                                                  layers_.data()});
   }
   /// Whether the host must know the outcome of the next step: the first compressed one is the last
   /// that reads m.

@@ -12,6 +12,7 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/rule/following.hpp>
 #include <onebit/rule/moments.hpp>
+#include <type_traits>
 #include <utility>
 
 /// Adam and 1-bit Adam: what is sent, and what is done with what was agreed.
@@ -55,13 +56,14 @@ struct adam_dense_kernel {
 
 /// The compressed phase's update: x -= lr (u c + weight_decay x), u the direction, c the correction
 /// of m; and what this rank keeps of the squares of its own gradient. 8 bytes per element and a
-/// bit; 20 with the squares; 4 more where momenta are sent.
-template <class View, class P, class G>
+/// bit; 20 with the squares; 4 more where momenta are sent. A `Layer` has a coefficient of lr.
+template <class View, class P, class G, class Layer = void>
 struct adam_update_kernel {
   View latest;
   step_tables<P, G> tables;
-  const float* inverses;  ///< of what momenta were sent; null: directions were
-  float* squares;         ///< or null
+  const float* inverses;          ///< of what momenta were sent; null: directions were
+  float* squares;                 ///< or null
+  const Layer* layers = nullptr;  ///< by tensor
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -70,7 +72,9 @@ struct adam_update_kernel {
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t, tables.now);
-    const auto step = L::set(-tensor.rate(tables.now)), decay = L::set(tensor.weight_decay);
+    float rate = tensor.rate(tables.now);
+    if constexpr (!std::is_void_v<Layer>) rate *= layers[t.tensor].coefficient;
+    const auto step = L::set(-rate), decay = L::set(tensor.weight_decay);
     const auto correction = L::set(tables.scalars[t.tensor].m_correction);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const auto x = params.load(k);

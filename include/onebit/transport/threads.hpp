@@ -95,44 +95,34 @@ class thread_hub {
   /// Waits for all ranks: gives those of one color a hub of their own, ordered by key, then rank.
   [[nodiscard, gnu::cold]] seat split(int rank, int color, int key) {
     struct card {
-      int color, key, rank;
+      int color, key;
     };
-    const card mine{color, key, rank};
-    const auto before = [](const card& a, const card& b) {
-      return a.key != b.key ? a.key < b.key : a.rank < b.rank;
-    };
-    card first = mine;  // of the group: its leader
-    seat place;
-    int odd = -1, odd_color = 0;
-    std::vector<card> group;
+    const card mine{color, key};
+    std::vector<card> cards;
     meet(rank, {"split", &mine, nullptr, 0});
     {
       const parting last{*this};
-      for (int r = 0; r < size(); ++r) {
-        const card& its = *static_cast<const card*>(of(r).send);
-        if (its.color < 0 && odd < 0) {
-          odd = r;
-          odd_color = its.color;
-        }
-        if (its.color != color) continue;
-        group.push_back(its);
-        if (before(its, mine)) ++place.rank;
-        if (before(its, first)) first = its;
+      for (int r = 0; r < size(); ++r) cards.push_back(*static_cast<const card*>(of(r).send));
+    }
+    std::vector<int> ranks;  // of this color
+    for (int r = 0; r < size(); ++r) {
+      const int its = cards[static_cast<std::size_t>(r)].color;
+      if (its < 0) {
+        throw invalid_input(message("threads: split: rank ", r, " has color ", its,
+                                    "; must not be negative", rank_suffix(rank, size())));
       }
+      if (its == color) ranks.push_back(r);
     }
-    if (odd >= 0) {
-      throw invalid_input(message("threads: split: rank ", odd, " has color ", odd_color,
-                                  "; must not be negative", rank_suffix(rank, size())));
-    }
-    if (first.rank == rank) {
-      std::sort(group.begin(), group.end(), before);
-      std::vector<int> ranks;
-      for (const card& c : group) ranks.push_back(c.rank);
-      place.hub = adopt(std::move(ranks));
-    }
+    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+      return cards[static_cast<std::size_t>(a)].key < cards[static_cast<std::size_t>(b)].key;
+    });
+    const int leader = ranks[0];
+    seat place;
+    place.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    if (leader == rank) place.hub = adopt(std::move(ranks));
     meet(rank, {"split", &place.hub, nullptr, 0});
-    if (first.rank != rank) {
-      place.hub = *static_cast<const std::shared_ptr<thread_hub>*>(of(first.rank).send);
+    if (leader != rank) {
+      place.hub = *static_cast<const std::shared_ptr<thread_hub>*>(of(leader).send);
     }
     part();
     return place;
