@@ -115,12 +115,12 @@ template <class P, class G, class T, class B = host>
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
 /// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also 4 more
-/// collectives, 2 (W-1)/W n bytes, and 1 + 2/W bytes per parameter of work space and as much for
-/// messages, given back where the gaps are long. Gradients are not written. Elements that had
-/// no gradient up to the freeze or a refresh are not moved (with one rank nothing freezes); weight
-/// decay still acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; how v follows is
-/// this library's (guide/variance.md), at growing gaps as 0/1 Adam's T_v. `collective` is
-/// gather_scatter or all_gather with any compressor, or hierarchical with one that works word by
+/// collectives, about 2 (W-1)/W 1.1 n bytes, and 1 + 2/W bytes per parameter of work space and as
+/// much for messages, given back where the gaps are long. Gradients are not written. Elements that
+/// had no gradient up to the freeze or a refresh are not moved (with one rank nothing freezes);
+/// weight decay still acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; how v
+/// follows is this library's (guide/variance.md), at growing gaps as 0/1 Adam's T_v. `collective`
+/// is gather_scatter or all_gather with any compressor, or hierarchical with one that works word by
 /// word: sign<l2_scale> unless said otherwise.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,

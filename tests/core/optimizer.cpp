@@ -236,7 +236,7 @@ TEST_CASE("a failure on one rank alone, after the others went on, is found in th
       CHECK(data.digest() == digest);
       CHECK(optimizer.steps() == steps);
       if (last_of_step == 5) {  // rank 1 is in the warm-up, the others have ended it in this step
-        CHECK(text == contains{"every rank must take the same steps"});
+        CHECK(text == contains{"every rank must make the same calls"});
         CHECK(optimizer.rule().frozen() == (t.rank() != 1));
       } else {
         CHECK(text == contains{t.rank() == 1 ? "rank 0 is at step " : "rank 1 is at step "});

@@ -74,7 +74,7 @@ struct checkpoint_header {
     }
     if (ranks.parameter_digest != here.ranks.parameter_digest) {
       return message("checkpoint: the parameters in memory are not those of step ", step,
-                     " at which it was saved; restore the parameters before load()");
+                     " at which it was saved; restore all of them before load()");
     }
     return {};
   }
@@ -107,7 +107,7 @@ template <class E>
   constexpr const char* nothing = "; nothing was loaded on any rank";
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].failed != 0) {
-      throw checkpoint_error(
+      throw peer_cannot_load(
           message("load: rank ", r, " could not read its checkpoint", nothing, where));
     }
     if (all[r].step != mine.step) {

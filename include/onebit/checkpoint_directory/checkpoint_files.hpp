@@ -413,8 +413,8 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
 /// Cost: the ranks read all files of the checkpoint once, and each rank then its own.
 /// Collective. Throws checkpoint_error on all ranks when there are checkpoints, and none is whole:
 /// a job that started anew would soon remove them. And when a whole one does not fit
-/// (optimizer::load says why), a file cannot be opened, or memory fails; `read_own` may have
-/// changed its part then, the optimizer has not.
+/// (optimizer::load says why), a file cannot be opened, `read_own` reads beyond what `write_own`
+/// wrote, or memory fails; `read_own` may have changed its part then, the optimizer has not.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
                                          const ReadOwn& read_own,
@@ -462,9 +462,15 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
     }
     std::unique_ptr<std::ifstream> in;
     (void)files::together(optimizer, "load_latest", root, [&](auto&, auto&) {
-      in = files::open_rank(directory, rank % n_files, false);
-      read_own(static_cast<std::istream&>(*in));
+      const auto own = files::open_rank(directory, rank % n_files, false);
+      const auto begin = own->tellg();
+      read_own(static_cast<std::istream&>(*own));
       in = files::open_rank(directory, rank % n_files, true);
+      const auto has = in->tellg() - begin, read = own->fail() ? has + 1 : own->tellg() - begin;
+      if (read > has) {
+        throw checkpoint_error(detail::message("load_latest: read_own reads more than the ", has,
+                                               " bytes that write_own wrote on this rank"));
+      }
     });
     if (n_files == n_ranks) {
       optimizer.load(*in, with);

@@ -53,6 +53,12 @@ class checkpoint_error : public error {
 
 namespace detail {
 
+/// Another rank cannot load: its own error says why.
+class peer_cannot_load : public checkpoint_error {
+ public:
+  using checkpoint_error::checkpoint_error;
+};
+
 /// A piece of a text: characters or a number.
 class text_part {
  public:

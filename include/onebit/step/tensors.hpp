@@ -450,6 +450,7 @@ template <class Table, class B>
         if (std::fabs(g * inverse_loss_scale) < gradient_limit) continue;
         found = join(6, {"the gradient of tensor ", t, ", element ", first + i, ", is ", g,
                          " (inverse loss scale ", inverse_loss_scale, ")"});
+        if (std::isfinite(g)) found += join(6, {"; their product must be below ", gradient_limit});
       }
       first += n;
     };

@@ -58,7 +58,7 @@ class thread_hub {
           *this};  // all ranks are here, and none may call again while others compare
       throw rank_mismatch(message("threads: rank 0 calls ", first.what, " of ", first.bytes,
                                   " bytes while rank ", r, " calls ", of(r).what, " of ",
-                                  of(r).bytes, " bytes; every rank must take the same steps",
+                                  of(r).bytes, " bytes; every rank must make the same calls (step, load, verify)",
                                   rank_suffix(rank, size())));
     }
   }
@@ -83,7 +83,8 @@ class thread_hub {
   [[gnu::cold]] void leave(int rank) {
     std::unique_lock lock(mutex_);
     const auto children = children_;
-    abort_here("rank " + std::to_string(rank) + " has returned, and takes part no more");
+    abort_here("rank " + std::to_string(rank) + " has returned, and takes part no more: its function has ended, "
+               "or an optimizer outlives run_threads");
     lock.unlock();
     for (const child& c : children) {
       const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank);
@@ -342,7 +343,7 @@ static_assert(SplittingTransport<threads>);
 /// Runs `f(basic_threads<M>)` on memories.size() ranks, one thread each, and waits for all;
 /// `memories[r]` is rank r's. When a rank throws, or returns while others wait for it, these are
 /// released from their collectives, and the first exception is rethrown here: the cause, where
-/// others are the rank_mismatch and transport_error that it has led to. f sets its thread's device,
+/// others are the errors that it has led to. f sets its thread's device,
 /// where there are several.
 template <Memory M, class F>
 [[gnu::cold]] void run_threads(std::vector<M> memories, F f,
@@ -368,6 +369,8 @@ template <Memory M, class F>
     } catch (const transport_error& e) {
       failed(e.what(), 2);
     } catch (const rank_mismatch& e) {
+      failed(e.what(), 1);
+    } catch (const detail::peer_cannot_load& e) {
       failed(e.what(), 1);
     } catch (const std::exception& e) {
       failed(e.what(), 0);
