@@ -56,10 +56,11 @@ class thread_hub {
       if (std::strcmp(of(r).what, first.what) == 0 && of(r).bytes == first.bytes) continue;
       const parting last{
           *this};  // all ranks are here, and none may call again while others compare
-      throw rank_mismatch(message("threads: rank 0 calls ", first.what, " of ", first.bytes,
-                                  " bytes while rank ", r, " calls ", of(r).what, " of ",
-                                  of(r).bytes, " bytes; every rank must make the same calls (step, load, verify)",
-                                  rank_suffix(rank, size())));
+      throw rank_mismatch(
+          message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
+                  r, " calls ", of(r).what, " of ", of(r).bytes,
+                  " bytes; every rank must make the same calls (step, load, verify)",
+                  rank_suffix(rank, size())));
     }
   }
 
@@ -83,7 +84,8 @@ class thread_hub {
   [[gnu::cold]] void leave(int rank) {
     std::unique_lock lock(mutex_);
     const auto children = children_;
-    abort_here("rank " + std::to_string(rank) + " has returned, and takes part no more: its function has ended, "
+    abort_here("rank " + std::to_string(rank) +
+               " has returned, and takes part no more: its function has ended, "
                "or an optimizer outlives run_threads");
     lock.unlock();
     for (const child& c : children) {
