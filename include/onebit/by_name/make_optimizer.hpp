@@ -64,12 +64,13 @@ class option_reader {
     if (text != nullptr) target = number(*text);
     return text != nullptr;
   }
-  [[gnu::cold]] bool read(keys names, std::uint64_t& target) {
+  template <std::unsigned_integral Count>
+  [[gnu::cold]] bool read(keys names, Count& target) {
     const std::string* text = find(names);
     if (text == nullptr) return false;
     const double x = number(*text);  // 1e5 is a count too; above 2^53 none is meant
     if (!(x >= 0 && x <= 0x1p53 && x == std::floor(x))) wrong(*text, "a count: 0, 1, 2, ...");
-    target = static_cast<std::uint64_t>(x);
+    target = static_cast<Count>(x);
     return true;
   }
   [[gnu::cold]] bool read(keys names, bool& target) {
@@ -328,15 +329,9 @@ template <class Options>
   if (!(o.lr >= 0)) r.fail({"lr is ", o.lr, ", must not be negative"});
   if (double decay = 0; r.read({"weight_decay"}, decay)) o.weight_decay = decay;
   detail::read_deepspeed(r);
-  const auto read_bucket = [&] {
-    std::uint64_t bucket = o.bucket_elements;
-    r.read({"bucket_elements"}, bucket);
-    o.bucket_elements = static_cast<std::size_t>(bucket);
-  };
+  const auto read_bucket = [&] { r.read({"bucket_elements"}, o.bucket_elements); };
   const auto read_scales = [&] {
-    std::uint64_t elements = o.scale_elements;
-    r.read({"scale_elements"}, elements);
-    o.scale_elements = static_cast<std::size_t>(elements);
+    r.read({"scale_elements"}, o.scale_elements);
     r.read({"scale_factor"}, o.scale_factor);
     if (!(o.scale_factor > 0 && o.scale_factor < 1e30)) {
       r.fail({"scale_factor is ", o.scale_factor, ", must be above 0 and below 1e30"});

@@ -169,7 +169,7 @@ class encoder {
   buffer<std::uint64_t> offsets_;
   buffer<tile> tiles_;
   buffer<tile_range> tensor_tiles_;
-  buffer<float> sums_;            ///< by tile
+  buffer<float> sums_;            ///< by tile: see step_tables
   buffer<std::uint32_t> counts_;  ///< by tile: active elements
   buffer<scale_entry> groups_, segments_;
   buffer<std::uint32_t> n_ended_;  ///< see then_once
@@ -196,7 +196,7 @@ template <Compressor C, class B>
   const std::size_t n_tiles = axis_.tiles().size();
   tiles_ = to_buffer(backend_, axis_.tiles());
   tensor_tiles_ = to_buffer(backend_, axis_.tensor_tiles());
-  sums_ = backend_.template make_buffer<float>(n_tiles);
+  sums_ = backend_.template make_buffer<float>(step_tables_sums * n_tiles);
   std::vector<scale_entry> groups, segments;
   make_scale_entries(axis_, groups, segments);
   groups_ = to_buffer(backend_, groups);

@@ -271,13 +271,15 @@ struct initial_momentum {
   const tensor_scalars* scalars = nullptr;  ///< by tensor: the next message takes beta1 of it
 };
 
+inline constexpr std::size_t step_tables_sums = 3;  ///< arrays of step_tables::sums
+
 /// The trainer's tensors on the flat axis, cut into tiles, with the step in progress, as kernels
 /// see them. A view; the pointers are the backend's memory.
 template <class P, class G>
 struct step_tables {
   const tile* tiles;
   const tile_range* tensor_tiles;     ///< by tensor
-  float* sums;                        ///< by tile: work space
+  float* sums;                        ///< work space: three arrays by tile
   const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
   const tensor_scalars* scalars;      ///< of the moments of each
   const step_scalars* now;            ///< learning rate, and whether to skip
@@ -291,6 +293,9 @@ struct step_context : step_tables<P, G> {
   const layout& axis;
 
   [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
+  /// The second and the third array of `sums`.
+  [[nodiscard]] float* second_sums() const { return this->sums + n_tiles(); }
+  [[nodiscard]] float* third_sums() const { return this->sums + 2 * n_tiles(); }
   /// Runs kernel(L{}, i) for each tile i, unless the step was called off.
   template <class Kernel>
   void launch(const Kernel& kernel) const {

@@ -319,7 +319,6 @@ template <Backend B>
 class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   using base = onebit::lamb_rule<B, lamb_options>;
   using base::backend_, base::m_, base::options_, base::v_, base::frozen_, base::layers_;
-  using base::sums_a_, base::sums_b_;
 
  public:
   using typename base::float_buffer;
@@ -349,13 +348,13 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
     auto copy = base::make_floats(), fresh = base::make_floats();
-    auto sum_m = backend_.template make_buffer<float>(at.n_tiles());
-    auto sum_v = backend_.template make_buffer<float>(at.n_tiles());
-    at.backend.launch(at.n_tiles(), detail::momentum_size_kernel{at.tiles, m_.data(), v_.data(),
-                                                                 sum_m.data(), sum_v.data()});
-    at.backend.launch(1, detail::momentum_scaling_kernel{
-                             at.tensor_tiles, at.tiles, sum_m.data(), sum_v.data(), layers_.size(),
-                             paper_layers_.data(), factors_.data(), options_.momentum_scaling});
+    at.backend.launch(at.n_tiles(),
+                      detail::momentum_size_kernel{at.tiles, m_.data(), v_.data(), at.second_sums(),
+                                                   at.third_sums()});
+    at.backend.launch(
+        1, detail::momentum_scaling_kernel{at.tensor_tiles, at.tiles, at.second_sums(),
+                                           at.third_sums(), layers_.size(), paper_layers_.data(),
+                                           factors_.data(), options_.momentum_scaling});
     const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_m.launches(), keep_m);
     const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
@@ -363,7 +362,6 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, copy.data(),
                                                         v_.data(), active, false});
     fresh_ = std::move(fresh);
-    base::release_sums();  // the compressed axis may have other tiles
     frozen_ = true;
     return {std::move(copy), factors_.data(), at.scalars};
   }
@@ -394,15 +392,14 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View& previous, const step_context<B, P, G>& at,
                          const Update& update) {
-    base::prepare_sums(at.n_tiles());
     const float* const first = m_.size() > 0 ? m_.data() : nullptr;
     using unscaled = detail::unscaled_view<View>;
     const unscaled m{latest, paper_layers_.data()}, before{previous, paper_layers_.data()};
     at.launch(detail::second_variance_kernel<unscaled, P, G>{
-        m, before, first, at, {v_.data()}, fresh_.data(), sums_a_.data(), sums_b_.data()});
+        m, before, first, at, {v_.data()}, fresh_.data(), at.second_sums(), at.third_sums()});
     at.launch(layers_.size(),
               detail::paper_factor_kernel<P, G>{
-                  at, sums_a_.data(), sums_b_.data(), paper_layers_.data(), layers_.data(),
+                  at, at.second_sums(), at.third_sums(), paper_layers_.data(), layers_.data(),
                   options_.factor_min, options_.factor_max, options_.factor_threshold});
     update(detail::adam_update_kernel<unscaled, P, G, lamb_layer>{m, at, v_.data(), nullptr,
                                                                   layers_.data()});
@@ -433,9 +430,6 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     a.buffer(layers_, backend_);
     a.buffer(paper_layers_, backend_);
     a.buffer(factors_, backend_);
-    if (Archive::reading) {
-      for (auto* s : {&sums_a_, &sums_b_}) a.back_up(*s);
-    }
   }
 
  private:

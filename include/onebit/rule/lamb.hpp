@@ -360,11 +360,10 @@ class lamb_rule : public freezing_rule<B, Options> {
   /// The dense step, from the mean gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
-    prepare_sums(at.n_tiles());
     at.launch(detail::lamb_moments_kernel<View, P, G>{gradient, at, m_.data(), v_.data(),
-                                                      sums_a_.data(), sums_b_.data()});
+                                                      at.second_sums(), at.third_sums()});
     at.launch(layers_.size(), detail::lamb_coefficient_kernel<P, G>{
-                                  at, sums_a_.data(), sums_b_.data(), layers_.data(),
+                                  at, at.second_sums(), at.third_sums(), layers_.data(),
                                   options_.min_coeff, options_.max_coeff});
     at.launch(detail::lamb_dense_update_kernel<P, G>{at, m_.data(), v_.data(), layers_.data()});
   }
@@ -379,7 +378,6 @@ class lamb_rule : public freezing_rule<B, Options> {
     auto momentum = base::freeze(active, at);
     sketch_ = std::move(sketch);
     restart_sketch(true);
-    release_sums();  // the compressed axis may have other tiles
     return momentum;
   }
   /// As freezing_rule's; the sketch ends.
@@ -387,7 +385,6 @@ class lamb_rule : public freezing_rule<B, Options> {
   void thaw(const View& previous, const At& at) {
     base::thaw(previous, at);
     sketch_ = {};
-    release_sums();
   }
   /// As following_rule's, and the sketch.
   template <class P, class G>
@@ -448,9 +445,6 @@ class lamb_rule : public freezing_rule<B, Options> {
   void archive(Archive& a) {
     base::archive(a);
     a.buffer(layers_, backend_);
-    if (Archive::reading) {
-      for (auto* s : {&sums_a_, &sums_b_}) a.back_up(*s);
-    }
   }
   /// What is not the same on all ranks: the sketch, too.
   template <class Archive>
@@ -461,17 +455,7 @@ class lamb_rule : public freezing_rule<B, Options> {
 
  protected:
   using base::backend_, base::m_, base::options_, base::v_, base::frozen_, base::kept_;
-  /// Memory for sums by tile, of an axis with so many.
-  void prepare_sums(std::size_t n_tiles) {
-    if (sums_b_.size() == n_tiles) return;
-    sums_a_ = backend_.template make_buffer<float>(n_tiles);
-    sums_b_ = backend_.template make_buffer<float>(n_tiles);  // last: it is what is asked
-  }
-  void release_sums() noexcept {
-    for (auto* s : {&sums_a_, &sums_b_}) *s = {};
-  }
 
-  float_buffer sums_a_, sums_b_;  ///< by tile of the axis in use
   buffer_of<B, lamb_layer> layers_;
 
  private:
