@@ -336,6 +336,10 @@ class optimizer {
   [[nodiscard]] step_scalars now() { return parts_->engine.fetch(); }
   [[nodiscard]] std::string where() const { return parts_->engine.comm.where(); }
   [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
+  [[nodiscard]] detail::checkpoint_header card() {
+    look_again();
+    return detail::own_header(name_, parts_->engine);
+  }
   /// Asks where the tensors lie, if there is somebody to ask.
   void look_again() {
     if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), where());
@@ -371,18 +375,17 @@ optimizer<R, S, C, P, G>::~optimizer() = default;
 template <class R, class S, class C, class P, class G>
 report optimizer<R, S, C, P, G>::step_with(step_runner run, float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
-  if (parts_->in_progress) {
+  if (parts_->busy()) {
     parts_->in_progress->require(lr, inverse_loss_scale);
   } else {
     begin(lr, inverse_loss_scale);
   }
-  const typename parts::close_after closing{*parts_};
   return parts_->in_progress->run(run);
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
-  if (parts_->in_progress) {
+  if (parts_->busy()) {
     throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
   }
   look_again();
@@ -391,10 +394,9 @@ void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::ready(std::size_t tensor) {
   const detail::standard_arithmetic arithmetic;
-  if (!parts_->in_progress) {
+  if (!parts_->busy()) {
     throw invalid_input(detail::message("optimizer: ready(", tensor, ") without begin()", where()));
   }
-  const typename parts::close_after closing{*parts_};
   parts_->in_progress->ready(tensor);
 }
 template <class R, class S, class C, class P, class G>
@@ -455,19 +457,14 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::load(std::istream& in, resume_with with) {
   const detail::standard_arithmetic arithmetic;
   load_checkpoint(
-      parts_->engine, in,
-      [&] {
-        look_again();
-        return detail::own_header(name_, parts_->engine);
-      },
-      with, parts_->refusal());
+      parts_->engine, in, [&] { return card(); }, with, parts_->refusal());
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::take([[maybe_unused]] const std::vector<given_moments>& moments,
                                     [[maybe_unused]] std::uint64_t steps) {
   if constexpr (takes_moments) {
     const detail::standard_arithmetic arithmetic;
-    take_moments(parts_->engine, moments, steps, parts_->in_progress.has_value());
+    take_moments(parts_->engine, moments, steps, parts_->busy());
   }
 }
 template <class R, class S, class C, class P, class G>
@@ -477,12 +474,7 @@ void optimizer<R, S, C, P, G>::read_old_job([[maybe_unused]] std::size_t n_ranks
   if constexpr (resumes) {
     const detail::standard_arithmetic arithmetic;
     load_old_job_of(
-        parts_->engine, n_ranks, files,
-        [&] {
-          look_again();
-          return detail::own_header(name_, parts_->engine);
-        },
-        with, parts_->refusal());
+        parts_->engine, n_ranks, files, [&] { return card(); }, with, parts_->refusal());
   }
 }
 template <class R, class S, class C, class P, class G>

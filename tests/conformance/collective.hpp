@@ -86,7 +86,7 @@ class driven_exchange final : public driven {
     if constexpr (dense) {
       x_.finish();
     } else {
-      x_.updates_after(onebit::flat_field{values_}, turn())(onebit::nothing_kernel{});
+      x_.updates_after(onebit::flat_field{values_}, turn())(onebit::detail::any_kernel{});
       x_.finish(turn());
     }
   }

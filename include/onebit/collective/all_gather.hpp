@@ -64,13 +64,13 @@ class all_gather_exchange : public flat_exchange<C, B> {
     own_ = std::move(s.own);
     start_sender(sender_, std::move(s.compensated), std::move(given));
   }
-  [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
+  [[nodiscard]] bool started() const { return gathered_.next.size() > 0; }
 
   [[nodiscard]] view previous(active_mask active) {
-    return view_of(gathered_.current(), active, tile_room::previous);
+    return view_of(gathered_.current.data(), active, tile_room::previous);
   }
   [[nodiscard]] view latest(active_mask active) {
-    return view_of(gathered_.next(), active, tile_room::latest);
+    return view_of(gathered_.next.data(), active, tile_room::latest);
   }
 
   /// All is one bucket here: it goes when all gradients are known.
@@ -82,14 +82,14 @@ class all_gather_exchange : public flat_exchange<C, B> {
   template <class Produce, class Undo>
   [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.encode(produce, t, own_.data(), 0);
-    gather_.all_gather(own_.data(), gathered_.next(), slot_bytes());
+    gather_.all_gather(own_.data(), gathered_.next.data(), slot_bytes());
     const auto w = static_cast<std::uint32_t>(comm_.size());
     B& backend = sender_.backend();
-    sender_.check({.now = t.now, .slots = gathered_.next(), .n = w, .part = 0, .ranks = {w}});
+    sender_.check({.now = t.now, .slots = gathered_.next.data(), .n = w, .part = 0, .ranks = {w}});
     // Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
     if (sender_type::scaled) {
       backend.launch(axis().slot_segments(),
-                     finite_scales_kernel{t.now, gathered_.next(), sender_.format(), w});
+                     finite_scales_kernel{t.now, gathered_.next.data(), sender_.format(), w});
     } else {
       backend.launch(axis().tiles().size(),
                      finite_kernel<view>{latest(t.active), sender_.tiles(), t.now});
@@ -110,16 +110,16 @@ class all_gather_exchange : public flat_exchange<C, B> {
   }
   [[nodiscard]] std::span<const float> server_residual() const { return {}; }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
-    return sender_.state_bytes() + gathered_.bytes();
+    return sender_.state_bytes() + gathered_.current.bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return sender_.work_bytes() + gathered_.next_bytes() + own_.bytes();
+    return sender_.work_bytes() + gathered_.next.bytes() + own_.bytes();
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, const exchange_memory& m) {
     archive_start(*this, a, m, gathered_, own_);
     sender_.archive(a);
-    gathered_.archive(a, sender_.backend());
+    a.buffer(gathered_.current, sender_.backend());
   }
 
  private:

@@ -67,15 +67,16 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     server_.start(std::move(s.residual));
     start_sender(sender_, std::move(s.compensated), std::move(given));
   }
-  [[nodiscard]] bool started() const { return gathered_.next_size() > 0; }
+  [[nodiscard]] bool started() const { return gathered_.next.size() > 0; }
 
   /// The mean message of the last exchange that was kept.
   [[nodiscard]] view previous(active_mask active) {
-    return {sender_.codec(), sender_.format(), gathered_.current(), active, tile_room::previous};
+    return {sender_.codec(), sender_.format(), gathered_.current.data(), active,
+            tile_room::previous};
   }
   /// That of this step.
   [[nodiscard]] view latest(active_mask active) {
-    return {sender_.codec(), sender_.format(), gathered_.next(), active, tile_room::latest};
+    return {sender_.codec(), sender_.format(), gathered_.next.data(), active, tile_room::latest};
   }
 
   /// Buckets of this step that are not sent yet, counted from the first: the last go first.
@@ -85,9 +86,10 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   template <class Produce, class Undo>
   [[gnu::cold]] void send_next(const Produce& produce, const exchange_args<Undo>& t) {
     const int b = phases_.next_to_send();
-    sender_.encode(produce, t, gathered_.next(), b);
+    sender_.encode(produce, t, gathered_.next.data(), b);
     if (!B::deferred) phases_.poke();  // a device needs no host for that, nor may ask
-    if (travels()) phases_.scatter(of_bucket(gathered_.next(), b), of_bucket(received_.data(), b));
+    if (travels())
+      phases_.scatter(of_bucket(gathered_.next.data(), b), of_bucket(received_.data(), b));
   }
   /// Collective; waits, unless the backend is deferred. `latest` becomes what the ranks agree on.
   template <class Produce, class Undo>
@@ -98,8 +100,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     }
     while (phases_.serves_now()) serve_next(t);
     for (int i = 0; i < axis().n_buckets(); ++i) phases_.wait_gathered(i);
-    sender_.check(
-        phases_.check(t.now, gathered_.next(), axis().n_buckets(), phases_.part_of_gathered()));
+    sender_.check(phases_.check(t.now, gathered_.next.data(), axis().n_buckets(),
+                                phases_.part_of_gathered()));
   }
   /// Ends the step: keeps what was received and both residuals, or takes back what was sent. One
   /// pass over the own chunk.
@@ -136,17 +138,17 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   /// For inspection: the residual of the chunks that this rank serves, bucket after bucket.
   [[nodiscard]] const auto& server_residual() const { return server_.residual(); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
-    return sender_.state_bytes() + server_.state_bytes() + gathered_.bytes();
+    return sender_.state_bytes() + server_.state_bytes() + gathered_.current.bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return sender_.work_bytes() + gathered_.next_bytes() + received_.bytes() + served_.bytes();
+    return sender_.work_bytes() + gathered_.next.bytes() + received_.bytes() + served_.bytes();
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, const exchange_memory& m) {
     archive_start(*this, a, m, gathered_, received_, served_, server_.residual_place());
     sender_.archive(a);
     server_.archive(a, sender_.backend());
-    gathered_.archive(a, sender_.backend());
+    a.buffer(gathered_.current, sender_.backend());
   }
 
  private:
@@ -182,7 +184,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     server_.average_chunk(
         sender_, mean(), own_chunk(b), t, served_.data(),
         [&](const auto& scales) { sender_.check_then_write_status(scales, received, status); });
-    phases_.gather(slot, of_bucket(gathered_.next(), b));
+    phases_.gather(slot, of_bucket(gathered_.next.data(), b));
   }
 
   server<C, B> server_;

@@ -122,12 +122,14 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     }
     sender_.start_from(std::move(held_.compensated), share_first());
   }
-  [[nodiscard]] bool started() const { return held_.gathered.next_size() > 0; }
+  [[nodiscard]] bool started() const { return held_.gathered.next.size() > 0; }
 
   [[nodiscard]] view previous(active_mask active) {
-    return view_of(held_.gathered.current(), active);
+    return view_of(held_.gathered.current.data(), active);
   }
-  [[nodiscard]] view latest(active_mask active) { return view_of(held_.gathered.next(), active); }
+  [[nodiscard]] view latest(active_mask active) {
+    return view_of(held_.gathered.next.data(), active);
+  }
 
   /// All goes at once.
   [[nodiscard]] int n_unsent() const { return 0; }
@@ -140,8 +142,8 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     const slot_format& f = sender_.format();
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
-    std::byte* const sent = flat() ? held_.gathered.next() : held_.sent.data();
-    std::byte* const share = flat() ? held_.gathered.next() : held_.share.data();
+    std::byte* const sent = flat() ? held_.gathered.next.data() : held_.sent.data();
+    std::byte* const share = flat() ? held_.gathered.next.data() : held_.share.data();
     if (flat()) {
       sender_.encode(produce, t, sent, 0);
     } else {
@@ -161,9 +163,9 @@ class hierarchical_exchange : public flat_exchange<C, B> {
                                                              message_tag::from_server + me, t.now));
                           });
     comm_.all_gather(held_.from_server.data(), share, f.slot_bytes);
-    if (!flat()) local_.all_gather(share, held_.gathered.next(), bucket_bytes(f));
+    if (!flat()) local_.all_gather(share, held_.gathered.next.data(), bucket_bytes(f));
     sender_.check({.now = t.now,
-                   .slots = held_.gathered.next(),
+                   .slots = held_.gathered.next.data(),
                    .n = l * n,
                    .part = message_tag::from_server,
                    .ranks = {.n = n, .stride = l, .slots_per_shift = n, .slots_per_bucket = n}});
@@ -202,11 +204,11 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   [[nodiscard]] int ranks_per_node() const { return local_.size(); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + exact_.state_bytes() + server_.state_bytes() +
-           held_.gathered.bytes();
+           held_.gathered.current.bytes();
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     std::size_t n = sender_.work_bytes() + exact_.work_bytes() + held_.undo.bytes() +
-                    held_.gathered.next_bytes();
+                    held_.gathered.next.bytes();
     for (const auto* b : {&held_.exact_sent, &held_.exact_received, &held_.sent, &held_.received,
                           &held_.from_server, &held_.share}) {
       n += b->bytes();
@@ -220,7 +222,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     sender_.archive(a);
     exact_.archive(a);
     server_.archive(a, sender_.backend());
-    held_.gathered.archive(a, sender_.backend());
+    a.buffer(held_.gathered.current, sender_.backend());
   }
 
  private:

@@ -74,7 +74,7 @@ class encoder {
                                                               sums_.data()});
     const group_scale_kernel<C> scale{
         {codec_, groups_.data() + part.groups.begin, sums_.data(),
-         scales_.next() + part.groups.begin, nullptr, 0, t.now, t.bound},
+         scales_.next.data() + part.groups.begin, nullptr, 0, t.now, t.bound},
         scaled ? segments_.data() : nullptr,
         slots,
         format_};
@@ -139,7 +139,7 @@ class encoder {
   [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< see then_once
 
   /// The scales of the encode pass of this step, by group.
-  [[nodiscard]] const float* new_scales() { return scales_.next(); }
+  [[nodiscard]] const float* new_scales() { return scales_.next.data(); }
   /// A field, on the flat axis.
   template <class Field>
   [[nodiscard, gnu::cold]] buffer<float> flatten(const Field& field) {
@@ -156,7 +156,7 @@ class encoder {
     }
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return scales_.next_bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
+    return scales_.next.bytes() + sums_.bytes() + tiles_.bytes() + tensor_tiles_.bytes() +
            groups_.bytes() + segments_.bytes() + offsets_.bytes() + counts_.bytes() +
            n_ended_.bytes();
   }
@@ -201,7 +201,7 @@ template <Compressor C, class B>
   make_scale_entries(axis_, groups, segments);
   groups_ = to_buffer(backend_, groups);
   segments_ = to_buffer(backend_, segments);
-  scales_.set_next(backend_.template make_buffer<float>(groups.size()));
+  scales_.next = (backend_.template make_buffer<float>(groups.size()));
   counts_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   n_ended_ = backend_.template make_buffer<std::uint32_t>(1);
 }
@@ -221,7 +221,7 @@ class sender : public encoder<C, B> {
   sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1)
       : base(std::move(codec), std::move(backend), sizes, n_chunks, n_buckets),
         saved_(backend_.template make_buffer<std::uint32_t>(axis_.tiles().size())) {
-    scales_.set_current(backend_.template make_buffer<float>(scales_.next_size()));
+    scales_.current = (backend_.template make_buffer<float>(scales_.next.size()));
   }
 
   /// Encodes produce(residual) of one bucket. One pass: for `sign` 12 bytes read per element
@@ -254,7 +254,7 @@ class sender : public encoder<C, B> {
                              tile_range tiles) {
     const auto all = accumulation(rescaled, t, tiles);
     launch_unless_skipped(backend_, t.now, all.n, all.kernel);
-    const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
+    const copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
     launch_unless_skipped(backend_, t.now, zero.launches(), zero);
   }
   /// Ends a step with an encode pass: the scales of it hold, or the compensated values are those of
@@ -282,14 +282,14 @@ class sender : public encoder<C, B> {
   }
   /// The scales of the last exchange that was kept, by group; in the backend's memory.
   [[nodiscard]] std::span<const float> scales() const {
-    return {scales_.current(), scales_.size()};
+    return {scales_.current.data(), scales_.current.size()};
   }
   /// Takes over the compensated values of the words from `first` on: a residual, no matter what was
   /// sent before.
   [[gnu::cold]] void start_from(buffer<float>&& values, std::size_t first = 0) {
     compensated_ = std::move(values);
     first_compensated_ = first;
-    const copy_kernel zero{nullptr, scales_.current(), scales_.size()};
+    const copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
     backend_.launch(zero.launches(), zero);
   }
   /// Compensated values of n words of the flat axis: of zeros.
@@ -297,15 +297,17 @@ class sender : public encoder<C, B> {
     return backend_.template make_buffer<float>(n_words * word_elements);
   }
 
-  [[nodiscard]] std::size_t state_bytes() const { return compensated_.bytes() + scales_.bytes(); }
+  [[nodiscard]] std::size_t state_bytes() const {
+    return compensated_.bytes() + scales_.current.bytes();
+  }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return base::work_bytes() + saved_.bytes();
   }
   /// What `archive` and `start_from` replace, for a reader.
   template <class Archive>
   [[gnu::cold]] void back_up(Archive& a) {
-    two_sided<B, float> scales{backend_.template make_buffer<float>(scales_.size()),
-                               backend_.template make_buffer<float>(scales_.size())};
+    two_sided<B, float> scales{backend_.template make_buffer<float>(scales_.current.size()),
+                               backend_.template make_buffer<float>(scales_.current.size())};
     a.back_up(compensated_);
     a.back_up(first_compensated_);
     a.back_up(scales_);
@@ -314,11 +316,13 @@ class sender : public encoder<C, B> {
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.buffer(compensated_, backend_);
-    scales_.archive(a, backend_);
+    a.buffer(scales_.current, backend_);
   }
 
  private:
-  [[nodiscard]] residual_field<C> residual() { return {codec_, compensated(), scales_.current()}; }
+  [[nodiscard]] residual_field<C> residual() {
+    return {codec_, compensated(), scales_.current.data()};
+  }
   template <class Produce, class Undo>
   [[nodiscard]] calls<accumulate_kernel<C, Produce>> accumulation(const Produce& produce,
                                                                   const exchange_args<Undo>& t,

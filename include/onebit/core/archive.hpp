@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <istream>
 #include <memory>
 #include <onebit/core/digest.hpp>
@@ -47,14 +48,16 @@ void read_on_host(B& backend, const T* data, std::size_t n, const F& f) {
   }
 }
 
-/// Writes a payload, or without a stream only counts its bytes. The reader has the same members.
+/// Writes a payload, or without a sink only counts its bytes. The reader has the same members.
 class payload_writer {
  public:
   static constexpr bool reading = false;
   template <class T>
   void back_up(T&) {}  // a reader replaces what is there
 
-  explicit payload_writer(std::ostream* out) : out_(out) {}
+  /// Where bytes go.
+  using sink = std::function<void(const void*, std::size_t)>;
+  explicit payload_writer(sink out) : out_(std::move(out)) {}
 
   template <class T>
   void scalar(const T& x) {
@@ -74,7 +77,7 @@ class payload_writer {
   template <class Buffer, class B>
   void buffer(const Buffer& b, B& backend) {
     scalar(static_cast<std::uint64_t>(b.bytes()));
-    if (out_ == nullptr) {
+    if (!out_) {
       size_ += b.bytes();
     } else {
       read_on_host(backend, b.data(), b.size(),
@@ -97,32 +100,14 @@ class payload_writer {
  private:
   void bytes(const void* data, std::size_t n) {
     size_ += n;
-    if (out_ == nullptr || n == 0) return;
+    if (!out_ || n == 0) return;
     checksum_ = crc32c(data, n, checksum_);
-    out_->write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
+    out_(data, n);
   }
 
-  std::ostream* out_;
+  sink out_;
   std::uint64_t size_ = 0;
   std::uint32_t checksum_ = 0;
-};
-
-/// Something as it was before it was read over.
-struct set_aside {
-  set_aside() = default;
-  set_aside(const set_aside&) = delete;
-  set_aside& operator=(const set_aside&) = delete;
-  virtual ~set_aside() = default;
-  virtual void put_back() noexcept = 0;
-};
-template <class T>
-struct set_aside_of final : set_aside {
-  explicit set_aside_of(T& place) : place_(&place), old_(std::move(place)) {}
-  void put_back() noexcept override { *place_ = std::move(old_); }
-
- private:
-  T* place_;
-  T old_;
 };
 
 /// Reads a payload over a state, section by section, checking each; unless it is told to `keep`
@@ -140,9 +125,7 @@ class payload_reader {
   payload_reader(const payload_reader&) = delete;
   payload_reader& operator=(const payload_reader&) = delete;
   ~payload_reader() {
-    for (; !before_.empty(); before_.pop_back()) {
-      if (before_.back()) before_.back()->put_back();
-    }
+    while (!before_.empty()) before_.pop_back();  // the last first
   }
 
   /// A value of the state, the same on all ranks.
@@ -209,7 +192,10 @@ class payload_reader {
   template <class T>
   void back_up(T& x) {
     before_.emplace_back();  // throws before anything has moved
-    before_.back() = std::make_unique<set_aside_of<T>>(x);
+    before_.back() = std::shared_ptr<T>(new T(std::move(x)), [this, &x](T* old) {
+      if (!keeps_) x = std::move(*old);
+      delete old;
+    });
   }
   /// Reads the checksum of what came since the last one.
   void seal() {
@@ -237,7 +223,10 @@ class payload_reader {
   /// A digest of all `scalar`s.
   [[nodiscard]] std::uint64_t scalars() const { return scalars_.value(); }
   /// What was read holds.
-  void keep() noexcept { before_.clear(); }
+  void keep() noexcept {
+    keeps_ = true;
+    before_.clear();
+  }
 
  private:
   void take(void* to, std::size_t n) {
@@ -290,7 +279,8 @@ class payload_reader {
   std::uint64_t length_ = 0, at_ = 0, sealed_ = 0;
   std::uint32_t checksum_ = 0;
   digest scalars_;
-  std::vector<std::unique_ptr<set_aside>> before_;
+  std::vector<std::shared_ptr<void>> before_;  ///< each puts itself back, unless `keeps_`
+  bool keeps_ = false;
 };
 
 /// Writes header and payload. `write(archive)` is called twice and must do the same twice.
@@ -305,7 +295,9 @@ void write_checkpoint(std::ostream& out, const F& write) {
   put(checkpoint_order);
   put(checkpoint_version);
   put(length);
-  payload_writer writer(&out);
+  payload_writer writer([&](const void* data, std::size_t n) {
+    out.write(static_cast<const char*>(data), static_cast<std::streamsize>(n));
+  });
   write(writer);
   writer.seal();
   out.flush();

@@ -233,24 +233,15 @@ class any_span {
   std::size_t size_ = 0;
 };
 
-/// How memory of such elements is held.
+/// Whether T is any_element, const or not.
 template <class T>
-struct memory_of {
-  using pointer = T*;
-  using span = std::span<T>;
-};
-template <class T>
-  requires std::same_as<std::remove_const_t<T>, any_element>
-struct memory_of<T> {
-  using pointer = any_pointer;
-  using span = any_span;
-};
+inline constexpr bool is_any = std::same_as<std::remove_const_t<T>, any_element>;
 /// A pointer to such elements.
 template <class T>
-using pointer_to = typename memory_of<T>::pointer;
+using pointer_to = std::conditional_t<is_any<T>, any_pointer, T*>;
 /// A view of such elements: a std::span, or an any_span.
 template <class T>
-using span_of = typename memory_of<T>::span;
+using span_of = std::conditional_t<is_any<T>, any_span, std::span<T>>;
 
 namespace detail {
 

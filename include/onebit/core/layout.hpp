@@ -38,17 +38,8 @@ struct granularity {
 
 /// In words, for names of optimizers.
 [[nodiscard, gnu::cold]] inline std::string to_string(granularity g) {
-  switch (g.unit) {
-    case scale_per::vector:
-      return "vector";
-    case scale_per::layer:
-      return "layer";
-    case scale_per::chunk:
-      return "chunk";
-    case scale_per::block:
-      break;
-  }
-  return "block of " + std::to_string(g.block_elements);
+  if (g.unit == scale_per::block) return "block of " + std::to_string(g.block_elements);
+  return g.unit == scale_per::vector ? "vector" : g.unit == scale_per::layer ? "layer" : "chunk";
 }
 
 /// Up to 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels read
@@ -160,7 +151,6 @@ class layout {
 
  private:
   void cut_tensor(std::uint32_t index, std::size_t n_elements, granularity scales);
-  void add_tile(tile piece, bool new_segment, bool new_group);
   [[nodiscard]] std::size_t bucket_of(std::uint32_t chunk) const {
     return chunk / static_cast<std::size_t>(n_chunks_);
   }
@@ -242,57 +232,34 @@ class layout {
     const bool new_bucket =
         first_of_all || bucket_of(tiles_.back().chunk) != bucket_of(piece.chunk);
     const bool new_layer = new_bucket || tiles_.back().tensor != index;
-    const bool new_block = new_layer || (by_block && in_tensor % block_words == 0);
-    switch (scales.unit) {
-      case scale_per::vector:
-        add_tile(piece, new_chunk, new_bucket);
-        break;
-      case scale_per::layer:
-        add_tile(piece, new_chunk || new_layer, new_layer);
-        break;
-      case scale_per::chunk:
-        add_tile(piece, new_chunk, new_chunk);
-        break;
-      case scale_per::block:
-        add_tile(piece, new_chunk || new_block, new_chunk || new_block);
-        break;
+    const bool new_block = by_block && (new_layer || in_tensor % block_words == 0);
+    const bool by_layer = scales.unit == scale_per::layer;
+    const bool new_segment = new_chunk || new_block || (by_layer && new_layer);
+    const bool new_group = scales.unit == scale_per::vector ? new_bucket
+                           : by_layer                       ? new_layer
+                                                            : new_segment;
+    if (tiles_.size() >= std::numeric_limits<std::uint32_t>::max()) {
+      throw invalid_input(detail::message("layout: more than 2^32 tiles of ", tile_elements,
+                                          " elements; use several optimizers"));
     }
+    const auto at = static_cast<std::uint32_t>(tiles_.size());
+    if (new_group) groups_.push_back({at, at});
+    piece.group = static_cast<std::uint32_t>(groups_.size() - 1);
+    if (new_segment) segments_.push_back({{at, at}, piece.chunk, piece.group});
+    piece.segment = new_chunk ? 0 : tiles_.back().segment + (new_segment ? 1 : 0);
+    const auto segment_at = static_cast<std::uint32_t>(segments_.size() - 1);
+    tile_range &own = chunks_[piece.chunk], &its_segments = chunk_segments_[piece.chunk];
+    bucket& whole = buckets_[bucket_of(piece.chunk)];
+    if (new_chunk) own = {at, at}, its_segments = {segment_at, segment_at};
+    if (new_bucket) whole = {{at, at}, {segment_at, segment_at}, {piece.group, piece.group}};
+    groups_.back().end = segments_.back().tiles.end = own.end = whole.tiles.end = at + 1;
+    its_segments.end = whole.segments.end = segment_at + 1;
+    whole.groups.end = piece.group + 1;
+    tiles_.push_back(piece);
     word = stop;
   }
   n_words_ = end;
   tensors_[index] = {first_tile, static_cast<std::uint32_t>(tiles_.size())};
-}
-
-[[gnu::cold]] inline void layout::add_tile(tile piece, bool new_segment, bool new_group) {
-  const auto index = tiles_.size();
-  if (index >= std::numeric_limits<std::uint32_t>::max()) {
-    throw invalid_input(detail::message("layout: more than 2^32 tiles of ", tile_elements,
-                                        " elements; use several optimizers"));
-  }
-  const auto at = static_cast<std::uint32_t>(index);
-  if (new_group) groups_.push_back({at, at});
-  piece.group = static_cast<std::uint32_t>(groups_.size() - 1);
-  if (new_segment) segments_.push_back({{at, at}, piece.chunk, piece.group});
-  const bool first_of_chunk = tiles_.empty() || tiles_.back().chunk != piece.chunk;
-  const bool first_of_bucket =
-      tiles_.empty() || bucket_of(tiles_.back().chunk) != bucket_of(piece.chunk);
-  piece.segment =
-      first_of_chunk ? 0 : tiles_.back().segment + static_cast<std::uint32_t>(new_segment);
-  const auto segment_at = static_cast<std::uint32_t>(segments_.size() - 1);
-  tile_range& chunk = chunks_[piece.chunk];
-  tile_range& chunk_segments = chunk_segments_[piece.chunk];
-  bucket& whole = buckets_[bucket_of(piece.chunk)];
-  if (first_of_chunk) {
-    chunk = {at, at};
-    chunk_segments = {segment_at, segment_at};
-  }
-  if (first_of_bucket) {
-    whole = {{at, at}, {segment_at, segment_at}, {piece.group, piece.group}};
-  }
-  groups_.back().end = segments_.back().tiles.end = chunk.end = whole.tiles.end = at + 1;
-  chunk_segments.end = whole.segments.end = segment_at + 1;
-  whole.groups.end = piece.group + 1;
-  tiles_.push_back(piece);
 }
 
 /// A bucket size for transports that can start collectives: of 2^17 to 2^22, this one was the

@@ -68,20 +68,6 @@ struct memory_view : std::span<T> {
   }
 };
 
-namespace detail {
-
-template <class T>
-struct view_of_elements {
-  using type = memory_view<T>;
-};
-template <class T>
-  requires std::same_as<std::remove_const_t<T>, any_element>
-struct view_of_elements<T> {
-  using type = span_of<T>;
-};
-
-}  // namespace detail
-
 /// One tensor of the trainer: views of its memory, never a copy.
 ///
 /// Float gradients may be consumed: averages use their memory as scratch, so what they hold after a
@@ -98,9 +84,10 @@ struct view_of_elements<T> {
 /// (Exchanges of 0/1 Adam start from its anchor: weights written between two of them are lost.)
 template <class P = float, class G = P>
 struct tensor {
-  typename detail::view_of_elements<P>::type params;  ///< changed by each step
-  typename detail::view_of_elements<G>::type grads;   ///< of this rank, read by each step
-  memory_view<float> master{};                        ///< empty, or params in float; see above
+  std::conditional_t<is_any<P>, any_span, memory_view<P>> params;  ///< changed by each step
+  std::conditional_t<is_any<G>, any_span, memory_view<G>>
+      grads;                    ///< of this rank, read by each step
+  memory_view<float> master{};  ///< empty, or params in float; see above
 };
 
 /// What the tensors of a group share. The effective learning rate is `lr * lr_factor`; the decay is

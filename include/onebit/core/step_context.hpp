@@ -209,43 +209,18 @@ struct active_mask {
 /// and copies, unless the step was called off, where it cannot. Either side may be empty: then
 /// there is nothing to keep. T has whole 4-byte words.
 template <class B, class T>
-class two_sided {
- public:
-  using buffer = buffer_of<B, T>;
-
-  two_sided() = default;
-  two_sided(buffer&& current, buffer&& next)
-      : current_(std::move(current)), next_(std::move(next)) {}
-
-  [[nodiscard]] T* current() { return current_.data(); }
-  [[nodiscard]] const T* current() const { return current_.data(); }
-  [[nodiscard]] T* next() { return next_.data(); }
-  /// Elements of either side.
-  [[nodiscard]] std::size_t size() const { return current_.size(); }
-  [[nodiscard]] std::size_t next_size() const { return next_.size(); }
-  [[nodiscard]] std::size_t bytes() const { return current_.bytes(); }
-  [[nodiscard]] std::size_t next_bytes() const { return next_.bytes(); }
-
-  void set_current(buffer&& values) noexcept { current_ = std::move(values); }
-  void set_next(buffer&& values) noexcept { next_ = std::move(values); }
+struct two_sided {
+  buffer_of<B, T> current, next;
 
   /// Ends the step for this buffer, but for calls that are left to launch.
   [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
-    const bool both = current_.size() > 0 && next_.size() > 0;
-    const copy_kernel copy{next_.data(), current_.data(), current_.bytes() / 4};
+    const bool both = current.size() > 0 && next.size() > 0;
+    const copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
     const step_scalars* const seen = host_view<B>(now);
     if (seen == nullptr) return {{copy, now}, both ? copy.launches() : 0};
-    if (both && seen->skip == 0) std::swap(current_, next_);
+    if (both && seen->skip == 0) std::swap(current, next);
     return {{copy, now}, 0};
   }
-
-  template <class Archive>
-  void archive(Archive& a, B& backend) {
-    a.buffer(current_, backend);
-  }
-
- private:
-  buffer current_, next_;
 };
 
 /// The bits of all elements, for rules that leave none out: padding must not enter residuals.
@@ -306,12 +281,6 @@ struct step_context : step_tables<P, G> {
   void launch(std::size_t n, const Kernel& kernel) const {
     launch_unless_skipped(backend, this->now, n, kernel);
   }
-};
-
-/// Does nothing.
-struct nothing_kernel {
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {}
 };
 
 /// Calls the step off when what is produced is not finite.

@@ -72,24 +72,15 @@ ONEBIT_HD float correction(double bias) {
   return bias < 1 ? static_cast<float>(1 / (1 - bias)) : 1.0F;
 }
 
-/// What the host does to a step that cannot go on.
+/// What the host does to a step that cannot go on: sets `skip`, or, where the other ranks are still
+/// to hear of it, `nonfinite`, which the next message carries.
 struct call_off_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
+  bool by_message = false;
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(&now->skip, std::uint32_t{1});
-  }
-};
-
-/// Sets `nonfinite`, which the next message carries, or, where all ranks know already, `skip`.
-struct veto_kernel {
-  static constexpr bool serial = true;
-  step_scalars* now;
-  bool is_told;  ///< by messages
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t) const {
-    L::store_scalar(is_told ? &now->nonfinite : &now->skip, std::uint32_t{1});
+    L::store_scalar(by_message ? &now->nonfinite : &now->skip, std::uint32_t{1});
   }
 };
 

@@ -232,7 +232,7 @@ struct sharded_half {
       }
       comm.all_to_all(to_send.data(), received.data(), slot_bytes());
       worker.check(check);
-      if (owes && sender_type::by_word) worker.repeat(own_message, args, nothing_kernel{});
+      if (owes && sender_type::by_word) worker.repeat(own_message, args, any_kernel{});
       return worker.mean(worker.format(), received.data(), comm.size());
     }
   }

@@ -46,7 +46,8 @@ class step_in_progress {
       : e_(&e),
         lr_(lr + 0.0F),  // -0 is 0
         scale_(inverse_loss_scale),
-        refusal_(e.refuse(lr, inverse_loss_scale)),
+        refusal_(detail::refuse_numbers(e.step, lr, e.tensors.largest_lr_factor(),
+                                        inverse_loss_scale, e.comm.where())),
         plan_(prepare()),
         meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
     const bool nonfinite = !refusal_.empty();
@@ -192,10 +193,16 @@ class step_in_progress {
       if (needs_outcome) ++e.graph_epoch;
       e.rule.done(plan_, usable_lr());
       e.schedule.done(e.step, usable_lr());
-      if (plan_.last_average) e.release_averages_memory();
+      if (plan_.last_average) {
+        e.release_averages();
+        ++e.graph_epoch;
+      }
       e.alike = !R::local_steps || plan_.exchange || is_dense();
       e.refreshed = refreshes();
-      e.count_step(plan_, usable_lr());  // where others count the step, this rank does
+      // its loss scale is a rank's own
+      e.local_steps_digest = plan_.local() ? e.digest_of(usable_lr(), 1, plan_) : 0;
+      if (usable_lr() > 0) e.last_lr = usable_lr();
+      ++e.step;  // where others count the step, this rank does
       if (plan_.ends_warm_up) warn();
     }
     if (refused) throw invalid_input(refusal_);
@@ -272,7 +279,7 @@ class step_in_progress {
       e.comm.host_all_gather(&vetoed, all.data(), sizeof vetoed);
       for (const std::uint32_t one : all) vetoed |= one;
     }
-    if (vetoed != 0) e.backend().launch(1, detail::veto_kernel{e.now(), plan_.exchange});
+    if (vetoed != 0) e.backend().launch(1, detail::call_off_kernel{e.now(), plan_.exchange});
     if (gathers) reduce_over_model(false);
   }
   void clip_own() {
@@ -422,25 +429,19 @@ struct running {
   template <class... Args>
   explicit running(Args&&... args) : engine(std::forward<Args>(args)...) {}
 
+  /// Whether a step has begun that is not over.
+  [[nodiscard]] bool busy() const { return in_progress && !in_progress->over(); }
   /// Throws invalid_input between begin() and step().
   [[nodiscard]] E& between_steps() {
-    if (in_progress) throw invalid_input(refusal() + engine.comm.where());
+    if (busy()) throw invalid_input(refusal() + engine.comm.where());
     return engine;
   }
   /// Why nothing may be called or loaded now, without the rank; empty: it may.
   [[nodiscard, gnu::cold]] std::string refusal() const {
-    if (!in_progress) return {};
+    if (!busy()) return {};
     return detail::message("optimizer: step ", engine.step,
                            " has begun; call this before begin() or after step()");
   }
-
-  /// Closes a step that is over, however it ended.
-  struct close_after {
-    running& r;
-    ~close_after() {
-      if (r.in_progress->over()) r.in_progress.reset();
-    }
-  };
 
   E engine;
   std::optional<step_in_progress<E>> in_progress;

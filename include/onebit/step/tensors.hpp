@@ -59,34 +59,6 @@ struct memory_range {
   }
 }
 
-/// Throws invalid_input unless a group's options and a tensor's sizes can be used.
-[[gnu::cold]] inline void check_group(std::size_t g, const group_options& o,
-                                      const std::string& where) {
-  if (!std::isfinite(o.lr_factor) || o.lr_factor < 0) {
-    throw invalid_input(message("optimizer: group ", g, " has lr_factor ", o.lr_factor,
-                                ", must be finite and not negative", where));
-  }
-  if (!std::isfinite(o.weight_decay) || o.weight_decay < 0) {
-    throw invalid_input(message("optimizer: group ", g, " has weight_decay ", o.weight_decay,
-                                ", must be finite and not negative", where));
-  }
-}
-struct tensor_sizes {
-  std::size_t group, tensor, params, grads, masters, bytes_each;
-};
-[[gnu::cold]] inline void check_tensor(const tensor_sizes& s, const std::string& where) {
-  if (s.params != s.grads) {
-    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
-                                s.params, " params but ", s.grads, " grads", where));
-  }
-  if (s.masters != 0 && (s.bytes_each != 2 || s.masters != s.params)) {
-    throw invalid_input(message("optimizer: group ", s.group, " tensor ", s.tensor, " has ",
-                                s.params, " params of ", s.bytes_each, " bytes and ", s.masters,
-                                " master parameters; give as many, and only ",
-                                "with 2-byte parameters", where));
-  }
-}
-
 /// Where elements lie, and of which type they are.
 template <class Pointer>
 [[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
@@ -149,13 +121,21 @@ struct flat_tensors {
     };
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const param_group<P, G>& group = groups[g];
-      check_group(g, group.options(), where);
       options.push_back(group.options());
       for (std::size_t t = 0; t < group.tensors.size(); ++t) {
         const tensor<P, G>& x = group.tensors[t];
-        tensor_sizes n{g, t, x.params.size(), x.grads.size(), x.master.size(), 0};
-        with_type(x.params.data(), [&](const auto* p) { n.bytes_each = sizeof *p; });
-        check_tensor(n, where);
+        const std::size_t n = x.params.size(), n_masters = x.master.size();
+        const auto refuse_if = [&](bool wrong, std::initializer_list<text_part> what) {
+          if (wrong)
+            throw invalid_input(message("optimizer: group ", g, " tensor ", t, " has ", n,
+                                        " params ", join(6, what), where));
+        };
+        refuse_if(n != x.grads.size(), {"but ", x.grads.size(), " grads"});
+        const std::size_t bytes_each =
+            with_type(x.params.data(), [](const auto* p) { return sizeof *p; });
+        refuse_if(n_masters != 0 && (bytes_each != 2 || n_masters != n),
+                  {"of ", bytes_each, " bytes and ", n_masters,
+                   " master parameters; give as many, and only with 2-byte parameters"});
         add(x.params, "params", true);
         add(x.master, "masters", true);
         const bool is_scratch = !std::is_const_v<G> && !std::is_same_v<G, any_element>;
@@ -403,9 +383,16 @@ struct tensor_table : detail::flat_tensors<P, G> {
       throw invalid_input(
           detail::message("optimizer: group ", g, " of ", flat::group_ends.size(), where));
     }
-    detail::check_group(g, o, where);
-    moments of = rule.own_moments();
     const std::string name = detail::message("optimizer: group ", g);
+    const auto check = [&](const char* what, float x) {
+      if (std::isfinite(x) && x >= 0) return;
+      throw invalid_input(
+          name + detail::join(6, {" has ", what, " ", x, ", must be finite and not negative"}) +
+          where);
+    };
+    check("lr_factor", o.lr_factor);
+    check("weight_decay", o.weight_decay);
+    moments of = rule.own_moments();
     if (o.own.any() && !R::has_moments) {
       throw invalid_input(name + " has betas or eps of its own, which this rule does not know" +
                           where);
