@@ -101,6 +101,35 @@ TEST_CASE("save_all, load_latest: the bits of a run that never stopped, the newe
   CHECK(resumed(nested, 3, 8) == whole);
 }
 
+TEST_CASE("a trainer that reads more than it wrote is told so, on all ranks; the optimizer stays") {
+  const scratch root;
+  const auto told = on_ranks(2, [&](onebit::threads t) {
+    trainer own(t);
+    own.run(4);
+    own.save(root.path);
+    const auto before = saved(own.o);
+    const auto refused = [&](int rank, std::size_t n_more) {
+      return thrown<onebit::checkpoint_error>([&] {
+        (void)onebit::load_latest(own.o, root.path, [&](std::istream& in) {
+          own.data.read(in);
+          std::string more(t.rank() == rank ? n_more : 0, ' ');
+          in.read(more.data(), static_cast<std::streamsize>(more.size()));
+        });
+      });
+    };
+    const auto a_word = refused(1, 8), all = refused(0, std::size_t{1} << 20U);
+    CHECK(saved(own.o) == before);
+    CHECK(own.load(root.path) == 4);
+    return strings{a_word, all};
+  });
+  constexpr const char* what = "load_latest: read_own reads more than the ";
+  CHECK(told[1][0] == contains{what});
+  CHECK(told[0][1] == contains{what});
+  for (const auto& rank : told) {
+    for (const auto& text : rank) CHECK(text != "");
+  }
+}
+
 TEST_CASE("what only has the name of a step is neither loaded nor counted nor removed") {
   const scratch root;
   fs::create_directory(root.path / "step-002");
