@@ -159,7 +159,7 @@ template <class E, class Card>
 namespace detail {
 
 /// A rank of a job that is no more, as far as reading its checkpoint needs one: the others say what
-/// it says. Split, it gives first the ranks of its node, then those with its place on all nodes: as
+/// it says. Split, it gives first those with its place on all nodes, then the ranks of its node: as
 /// an exchange on two levels asks for them.
 class rank_of_old {
  public:
@@ -173,7 +173,7 @@ class rank_of_old {
   [[nodiscard]] int ranks_per_node() const { return node_; }
   [[nodiscard]] rank_of_old split(int, int) const {
     rank_of_old part = *this;
-    const bool inside = (*n_splits_)++ == 0;
+    const bool inside = (*n_splits_)++ > 0;
     part.rank_ = inside ? rank_ % node_ : rank_ / node_;
     part.size_ = inside ? node_ : size_ / node_;
     return part;
