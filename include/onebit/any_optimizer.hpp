@@ -81,7 +81,7 @@ class any_optimizer {
   }
   template <class T>
   void join_model_parallel(T transport) {
-    at().join_model_parallel(as_communicator(std::move(transport)));
+    at().join_model_parallel(communicator(std::move(transport)));
   }
   void verify() { at().verify(); }
   void veto_with(std::function<bool(float norm)> f) { at().veto_with(std::move(f)); }
@@ -244,14 +244,6 @@ class any_optimizer {
     O o;
   };
 
-  template <class T>
-  [[nodiscard]] static communicator as_communicator(T transport) {
-    if constexpr (std::is_same_v<T, communicator>) {
-      return transport;
-    } else {
-      return communicator(std::move(transport));
-    }
-  }
   [[nodiscard]] interface& at() const {
     if (face_ == nullptr) {
       throw invalid_input(

@@ -263,7 +263,7 @@ template <class E>
 /// flat += this rank's part of the mean of what n_ranks ranks have kept of their own squares.
 template <class E>
 [[gnu::cold]] void add_kept_squares(E& old, std::size_t n_ranks, float* flat) {
-  const float* const kept = old.rule.squares();
+  const float* const kept = E::refresh_type::kept_by(old.rule);
   if (kept == nullptr) return;
   auto& s = old.average.sender();
   const add_field_kernel<flat_field> add{
@@ -297,7 +297,11 @@ class old_job {
  public:
   /// Of n ranks, of which this rank takes the place of `source`. Not collective; allocates.
   [[gnu::cold]] old_job(E& e, std::size_t n, std::size_t source)
-      : e_(&e), n_(n), source_rank_(source), residuals_(make_flat(e)), kept_(make_kept(e)) {}
+      : e_(&e),
+        n_(n),
+        source_rank_(source),
+        residuals_(make_flat(e)),
+        kept_(E::refresh_type::make_kept(e.rule)) {}
 
   /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
   /// tensors, and, from the rank whose place this one takes, its parameters. Throws
@@ -343,7 +347,7 @@ class old_job {
     old->restore_options(with);
     old->tensors.take_options(old->backend());
     detail::add_residuals(*old, n_, node_, residuals_.data());
-    if constexpr (E::follows) detail::add_kept_squares(*old, n_, kept_.squares.data());
+    detail::add_kept_squares(*old, n_, E::refresh_type::data(kept_));
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_diverged(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
@@ -378,10 +382,8 @@ class old_job {
     std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    if constexpr (E::follows) {
-      e.rule.prepare_squares(e.compressed.axis());  // not that of the old job
-      e.rule.take_kept(std::move(kept_));
-    }
+    E::refresh_type::prepare_rule(e.rule, e.compressed.axis());  // not that of the old job
+    E::refresh_type::take_kept(e.rule, std::move(kept_));
     auto& active = old.compressed.active();
     if (active.size() > 0 || !starts) {
       e.compressed.active() = std::move(active);
@@ -424,12 +426,6 @@ class old_job {
   [[nodiscard]] static buffer_of<B, float> make_flat(E& e) {
     return e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements);
   }
-  [[nodiscard]] static auto make_kept([[maybe_unused]] E& e) {
-    if constexpr (E::follows)
-      return e.rule.make_kept();
-    else
-      return 0;
-  }
   [[noreturn, gnu::cold]] void throw_diverged(std::size_t r, std::uint64_t step) const {
     throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
                                            " of the old job tell other states, of steps ", step_,
@@ -437,8 +433,8 @@ class old_job {
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  buffer_of<B, float> residuals_;                 ///< on the flat axis
-  decltype(make_kept(std::declval<E&>())) kept_;  ///< the mean of what the ranks have kept
+  buffer_of<B, float> residuals_;                ///< on the flat axis
+  typename E::refresh_type::kept_squares kept_;  ///< the mean of what the ranks have kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   resume_with with_ = resume_with::same_options;

@@ -53,14 +53,28 @@ namespace detail {
 
 /// How a step refreshes v from the squares that ranks keep of their own gradients: their average,
 /// and what a RefreshingRule does with it. `E` is an engine.
-template <class B, class R>
+template <class B, class R, bool Follows>
 class variance_refresh : public squares_average<B> {
   using base = squares_average<B>;
 
  public:
+  using kept_squares = decltype(std::declval<R&>().make_kept());
+
   variance_refresh(const communicator& w, R& rule, const std::vector<std::size_t>& sizes,
                    const layout& messages, std::size_t bucket_elements)
       : base(roots, w, rule.backend(), sizes, R::n_beside(messages), bucket_elements) {}
+
+  [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
+  static void prepare_rule(R& rule, const layout& messages) { rule.prepare_squares(messages); }
+  [[nodiscard]] static kept_squares make_kept(R& rule) { return rule.make_kept(); }
+  static void take_kept(R& rule, kept_squares&& kept) { rule.take_kept(std::move(kept)); }
+  /// What a rank has kept, on the flat axis, or null.
+  [[nodiscard]] static const float* kept_by(R& rule) { return rule.squares(); }
+  [[nodiscard]] static float* data(kept_squares& kept) { return kept.squares.data(); }
+  template <class Archive>
+  static void archive(R& rule, Archive& a) {
+    rule.archive_squares(a);
+  }
 
   /// What v will follow from. Collective.
   template <class E>
@@ -97,9 +111,20 @@ class variance_refresh : public squares_average<B> {
 };
 
 /// Where v is not refreshed there is none of it.
-struct no_refresh {
+template <class B, class R>
+class variance_refresh<B, R, false> {
+ public:
+  struct kept_squares {};
   template <class... Unused>
-  explicit no_refresh(const Unused&...) {}
+  explicit variance_refresh(const Unused&...) {}
+  [[nodiscard]] static bool wanted(const R&) { return false; }
+  static void prepare_rule(R&, const layout&) {}
+  [[nodiscard]] static kept_squares make_kept(R&) { return {}; }
+  static void take_kept(R&, kept_squares&&) {}
+  [[nodiscard]] static const float* kept_by(R&) { return nullptr; }
+  [[nodiscard]] static float* data(kept_squares&) { return nullptr; }
+  template <class Archive>
+  static void archive(R&, Archive&) {}
   template <class E>
   void average(E&) {}
   template <class E>
@@ -140,8 +165,7 @@ struct engine {
   using mask_buffer = typename exchange_type::mask_buffer;
   using own_squares = squares_kernel<gradient_message<P, G>>;
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
-  static constexpr bool follows = R::refreshes && S::compresses;  ///< v, where the rule says so
-  using refresh_type = std::conditional_t<follows, variance_refresh<B, R>, no_refresh>;
+  using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
   /// What the exchange needs memory for; where it starts with a momentum, and where without.
   static constexpr exchange_memory from_momentum{
       .previous = !R::local_steps, .accumulates = R::accumulates, .compensated = R::local_steps};
@@ -189,6 +213,11 @@ struct engine {
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return tensors.bytes() + average.work_bytes() + refresh.work_bytes() + compressed.work_bytes();
+  }
+  /// Why a step with these numbers cannot be; empty: it can.
+  [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
+    return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale,
+                                  comm.where());
   }
   /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
   [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,
@@ -271,7 +300,7 @@ struct engine {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
-    if constexpr (follows) rule.prepare_squares(compressed.axis());
+    refresh_type::prepare_rule(rule, compressed.axis());
     if constexpr (LocalRule<R>) {
       if (compressed.travels()) start_compressed();
     }
@@ -308,15 +337,15 @@ struct engine {
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
     step_plan plan = schedule.plan(step, lr);
-    bool keeps_squares = false;
-    if constexpr (follows) keeps_squares = rule.keeps_squares();
+    const bool follows = refresh_type::wanted(rule);
     const bool is_compressed = R::local_steps ? rule.frozen() : plan.exchange;
-    if (plan.average_gradient && is_compressed && keeps_squares) {
+    if (plan.average_gradient && is_compressed && follows) {
       plan.average_gradient = false;
       plan.average_squares = true;
     }
     // with local steps it is not the schedule's to say: v freezes where it is to follow
-    if (R::local_steps && follows) plan.frozen = keeps_squares && !plan.average_gradient;
+    if (R::local_steps && R::refreshes && S::compresses)
+      plan.frozen = follows && !plan.average_gradient;
     return plan;
   }
   /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
@@ -347,10 +376,16 @@ struct engine {
     compressed.start({}, {});  // gives its memory back
     compressed.active() = {};
   }
-  /// Gives the memory of averages back.
-  void release_averages() noexcept {
-    average.release();
-    refresh.release();
+  void count_step(const step_plan& plan, float lr) {
+    local_steps_digest =
+        plan.local() ? digest_of(lr, 1, plan) : 0;  // its loss scale is a rank's own
+    if (lr > 0) last_lr = lr;
+    ++step;
+  }
+  /// After a step that was the last for a while to average gradients: gives its memory back.
+  void release_averages_memory() noexcept {
+    release_averages();
+    ++graph_epoch;
   }
 
   /// Where means go in a step with this plan: to the gradients, unless these are read once more.
@@ -372,7 +407,7 @@ struct engine {
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
-    if constexpr (follows) rule.archive_squares(a);
+    refresh_type::archive(rule, a);
     if constexpr (S::compresses) {
       compressed.archive(a, from_nothing);
     }
@@ -450,6 +485,10 @@ struct engine {
     }
     return exchange_type(detail::collective_try(
         comm, [&] { return collective.bind(comm, rule.backend(), tensors.sizes); }));
+  }
+  void release_averages() noexcept {
+    average.release();
+    refresh.release();
   }
   [[noreturn, gnu::cold]] void refuse(const char* why) const {
     throw invalid_input(

@@ -46,8 +46,7 @@ class step_in_progress {
       : e_(&e),
         lr_(lr + 0.0F),  // -0 is 0
         scale_(inverse_loss_scale),
-        refusal_(detail::refuse_numbers(e.step, lr, e.tensors.largest_lr_factor(),
-                                        inverse_loss_scale, e.comm.where())),
+        refusal_(e.refuse(lr, inverse_loss_scale)),
         plan_(prepare()),
         meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
     const bool nonfinite = !refusal_.empty();
@@ -193,16 +192,10 @@ class step_in_progress {
       if (needs_outcome) ++e.graph_epoch;
       e.rule.done(plan_, usable_lr());
       e.schedule.done(e.step, usable_lr());
-      if (plan_.last_average) {
-        e.release_averages();
-        ++e.graph_epoch;
-      }
+      if (plan_.last_average) e.release_averages_memory();
       e.alike = !R::local_steps || plan_.exchange || is_dense();
       e.refreshed = refreshes();
-      // its loss scale is a rank's own
-      e.local_steps_digest = plan_.local() ? e.digest_of(usable_lr(), 1, plan_) : 0;
-      if (usable_lr() > 0) e.last_lr = usable_lr();
-      ++e.step;  // where others count the step, this rank does
+      e.count_step(plan_, usable_lr());  // where others count the step, this rank does
       if (plan_.ends_warm_up) warn();
     }
     if (refused) throw invalid_input(refusal_);

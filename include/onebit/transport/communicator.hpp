@@ -11,7 +11,6 @@
 #include <onebit/core/error.hpp>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -340,11 +339,7 @@ template <class C, class T>
 [[nodiscard]] communicator communicator_of(T transport) {
   check_transport<T>();
   check_split<C, T>();
-  if constexpr (std::is_same_v<T, communicator>) {
-    return transport;
-  } else {
-    return communicator(std::move(transport));
-  }
+  return communicator(std::move(transport));
 }
 
 }  // namespace detail
