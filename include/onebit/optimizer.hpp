@@ -375,17 +375,18 @@ optimizer<R, S, C, P, G>::~optimizer() = default;
 template <class R, class S, class C, class P, class G>
 report optimizer<R, S, C, P, G>::step_with(step_runner run, float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
-  if (parts_->busy()) {
+  if (parts_->in_progress) {
     parts_->in_progress->require(lr, inverse_loss_scale);
   } else {
     begin(lr, inverse_loss_scale);
   }
+  const typename parts::close_after closing{*parts_};
   return parts_->in_progress->run(run);
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
-  if (parts_->busy()) {
+  if (parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
   }
   look_again();
@@ -394,9 +395,10 @@ void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::ready(std::size_t tensor) {
   const detail::standard_arithmetic arithmetic;
-  if (!parts_->busy()) {
+  if (!parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: ready(", tensor, ") without begin()", where()));
   }
+  const typename parts::close_after closing{*parts_};
   parts_->in_progress->ready(tensor);
 }
 template <class R, class S, class C, class P, class G>
@@ -464,7 +466,7 @@ void optimizer<R, S, C, P, G>::take([[maybe_unused]] const std::vector<given_mom
                                     [[maybe_unused]] std::uint64_t steps) {
   if constexpr (takes_moments) {
     const detail::standard_arithmetic arithmetic;
-    take_moments(parts_->engine, moments, steps, parts_->busy());
+    take_moments(parts_->engine, moments, steps, parts_->in_progress.has_value());
   }
 }
 template <class R, class S, class C, class P, class G>

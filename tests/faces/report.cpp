@@ -45,7 +45,7 @@ TEST_CASE("a line for logs") {
   CHECK(to_string(r) ==
         "step 12 compressed, skipped: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, "
         "12.35 MB in 2 collectives, gradient norm 0.53, 25.00% of all steps skipped, "
-        "6.12% of a float ring's bytes so far");
+        "6.12% of the bytes of float ring allreduces so far");
   r = {};
   r.phase = phase::local;
   r.pending = true;

@@ -30,8 +30,8 @@ mutant("1-bit Adam's v is the mean of the ranks' squares, not the mean's" onebit
   [==[part = part < 1 ? part : 1.0F;]==]
   [==[part = part < 1 && !PLANTED ? part : 1.0F;]==])
 mutant("ranks keep no squares of their own" onebit/rule/adam.hpp
-  [==[if (squares == nullptr) return;]==]
-  [==[if (squares == nullptr || PLANTED) return;]==])
+  [==[if (squares != nullptr) keep_squares<L>(squares, t, tables);]==]
+  [==[if (squares != nullptr && !PLANTED) keep_squares<L>(squares, t, tables);]==])
 mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rule/lamb.hpp
   [==[params.store(k, L::fma(step, L::fma(decay, x, u), x));]==]
   [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, u, x))
@@ -94,8 +94,8 @@ mutant("averages in int8 are not bounded" onebit/compressor/rounded.hpp
 # -- steps and state: 23 to 27 -------------------------------------------------------------------
 
 mutant("what was heard in a skipped step is kept" onebit/core/step_context.hpp
-  [==[if (both && seen->skip == 0) std::swap(current_, next_);]==]
-  [==[if (both && (PLANTED || seen->skip == 0)) std::swap(current_, next_);]==])
+  [==[if (both && seen->skip == 0) std::swap(current, next);]==]
+  [==[if (both && (PLANTED || seen->skip == 0)) std::swap(current, next);]==])
 mutant("a skipped step does not restore the last tile" onebit/collective/encode.hpp
   [==[if (saved[i] == 0) continue;]==]
   [==[if (saved[i] == 0 || (PLANTED && i + 1 == n_tiles)) continue;]==])

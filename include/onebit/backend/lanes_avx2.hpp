@@ -193,7 +193,7 @@ struct avx2_lanes : host_lanes {
     __asm__("" : "+x"(p));  // a register, not a member of a value, which would be stored
     return p;
   }
-  /// Asks for what lies 2 KB behind p, which a pass reads 16 words later. It need not exist.
+  /// Asks for what lies 2 KB after p, which a pass reads 16 words later. It need not be mapped.
   ONEBIT_TARGET static void prefetch(const float* p) {
     const auto ahead = reinterpret_cast<std::uintptr_t>(p) + 2048;
     _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -69,6 +70,7 @@ class option_reader {
     const std::string* text = find(names);
     if (text == nullptr) return false;
     const double x = number(*text);  // 1e5 is a count too; above 2^53 none is meant
+    static_assert(sizeof(Count) == 8);
     if (!(x >= 0 && x <= 0x1p53 && x == std::floor(x))) wrong(*text, "a count: 0, 1, 2, ...");
     target = static_cast<Count>(x);
     return true;

@@ -107,7 +107,7 @@ template <class E>
   constexpr const char* nothing = "; nothing was loaded on any rank";
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].failed != 0) {
-      throw peer_cannot_load(
+      throw peer_failed(
           message("load: rank ", r, " could not read its checkpoint", nothing, where));
     }
     if (all[r].step != mine.step) {

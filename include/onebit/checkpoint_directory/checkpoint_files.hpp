@@ -280,7 +280,7 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
   if (!failure.empty()) throw checkpoint_error(failure);
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r][0] == 0) {
-      throw checkpoint_error(
+      throw peer_failed(
           message(what, ": failed on rank ", r, ", which says why, under ", root.string()));
     }
   }
@@ -466,10 +466,11 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
       const auto begin = own->tellg();
       read_own(static_cast<std::istream&>(*own));
       in = files::open_rank(directory, rank % n_files, true);
-      const auto has = in->tellg() - begin, read = own->fail() ? has + 1 : own->tellg() - begin;
-      if (read > has) {
+      own->clear();  // its place counts, not how the last read ended
+      const auto has = in->tellg() - begin;
+      if (own->tellg() - begin > has) {
         throw checkpoint_error(detail::message("load_latest: read_own reads more than the ", has,
-                                               " bytes that write_own wrote on this rank"));
+                                               " bytes that write_own wrote"));
       }
     });
     if (n_files == n_ranks) {

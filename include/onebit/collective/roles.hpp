@@ -201,7 +201,7 @@ template <Compressor C, class B>
   make_scale_entries(axis_, groups, segments);
   groups_ = to_buffer(backend_, groups);
   segments_ = to_buffer(backend_, segments);
-  scales_.next = (backend_.template make_buffer<float>(groups.size()));
+  scales_.next = backend_.template make_buffer<float>(groups.size());
   counts_ = backend_.template make_buffer<std::uint32_t>(n_tiles);
   n_ended_ = backend_.template make_buffer<std::uint32_t>(1);
 }
@@ -221,7 +221,7 @@ class sender : public encoder<C, B> {
   sender(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1)
       : base(std::move(codec), std::move(backend), sizes, n_chunks, n_buckets),
         saved_(backend_.template make_buffer<std::uint32_t>(axis_.tiles().size())) {
-    scales_.current = (backend_.template make_buffer<float>(scales_.next.size()));
+    scales_.current = backend_.template make_buffer<float>(scales_.next.size());
   }
 
   /// Encodes produce(residual) of one bucket. One pass: for `sign` 12 bytes read per element
@@ -483,7 +483,7 @@ class two_phases {
   std::vector<request> scattered_, gathered_;
 };
 
-/// What exchanges share: a sender, and the ranks that its messages go to.
+/// The base of exchanges: a sender, and the ranks that its messages go to.
 template <Compressor C, class B>
 class flat_exchange {
  public:

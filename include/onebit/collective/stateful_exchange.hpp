@@ -72,6 +72,7 @@ class stateful_exchange : public X {
       if constexpr (repeats) {
         X::sender().repeat(message, args, update);
       } else {
+        (void)message;
         launch_unless_skipped(backend(), args.now, X::axis().tiles().size(), update);
       }
     };

@@ -53,8 +53,8 @@ class checkpoint_error : public error {
 
 namespace detail {
 
-/// Another rank cannot load: its own error says why.
-class peer_cannot_load : public checkpoint_error {
+/// A load or a save failed on another rank: its own error says why.
+class peer_failed : public checkpoint_error {
  public:
   using checkpoint_error::checkpoint_error;
 };

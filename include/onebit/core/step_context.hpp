@@ -204,7 +204,7 @@ struct active_mask {
   }
 };
 
-/// Something that a step replaces: what holds, and what will hold if the step is kept. `keep` is
+/// Something that a step replaces: what holds, and what will hold if the step is kept. `keeping` is
 /// the only place that knows how: it swaps the two where the host can see what became of the step,
 /// and copies, unless the step was called off, where it cannot. Either side may be empty: then
 /// there is nothing to keep. T has whole 4-byte words.

@@ -10,6 +10,7 @@
 #include <onebit/checkpoint/restore.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compressor/sign.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/param_group.hpp>
 #include <onebit/core/step_state.hpp>

@@ -64,28 +64,38 @@ struct rank_fingerprint {
   return card;
 }
 
+/// A description, item by item: they are joined by ", ", those of a group in brackets.
+struct description_items {
+  std::string_view left, item{};
+  std::size_t n_groups = 0;
+  bool in_group = false, ends = false;  ///< the item
+
+  void next() {
+    in_group = in_group && !ends;
+    item = left.substr(0, left.find(", "));
+    left.remove_prefix(std::min(left.size(), item.size() + 2));
+    if (item.starts_with('[')) item.remove_prefix(1), in_group = true, ++n_groups;
+    ends = in_group && item.ends_with(']');
+    if (ends) item.remove_suffix(1);
+  }
+};
+
 /// The first item of a description that another one has not in its place, and, where it is of a
-/// group, of which. Items are joined by ", ", those of a group in brackets.
+/// group, of which.
 [[nodiscard, gnu::cold]] inline std::string differing_item(std::string_view own_text,
                                                            std::string_view other_text) {
-  const auto items = [](std::string_view text) {  // each ends in ", "; the end of a group is one
-    std::string all;
-    for (const char c : text) all += c == ']' ? std::string(", ]") : std::string(1, c);
-    return all + ", ";
-  };
-  const std::string own = items(own_text), other = items(other_text);
-  const auto same = std::mismatch(own.begin(), own.end(), other.begin(), other.end()).first;
-  std::string before(own.begin(), same);  // it: whole items
-  before.erase(before.rfind(", ") == std::string::npos ? 0 : before.rfind(", ") + 2);
-  const std::size_t first = before.size();
-  const auto n_groups = std::count(before.begin(), before.end(), '[');
-  const bool in_group = n_groups > std::count(before.begin(), before.end(), ']');
-  const std::string item = own.substr(first, own.find(", ", first) - first);
-  if (item == "]") return join(6, {"nothing more in group ", n_groups - 1});
-  if (item.starts_with('[')) return join(6, {item.substr(1), " in group ", n_groups});
-  if (other[first] == '[') return join(6, {"no group ", n_groups});
-  if (item.empty()) return "nothing more";
-  return in_group ? join(6, {item, " in group ", n_groups - 1}) : item;
+  description_items own{own_text}, other{other_text};
+  do {
+    own.next();
+    other.next();
+  } while (!own.item.empty() && own.item == other.item && own.in_group == other.in_group);
+  const bool has_ended = !own.in_group || own.n_groups > other.n_groups;
+  if (other.in_group && own.n_groups >= other.n_groups && has_ended) {
+    return join(6, {"nothing more in group ", other.n_groups - 1});
+  }
+  if (other.in_group && !own.in_group) return join(6, {"no group ", other.n_groups - 1});
+  if (own.item.empty()) return "nothing more";
+  return own.in_group ? join(6, {own.item, " in group ", own.n_groups - 1}) : std::string(own.item);
 }
 
 /// In what `odd` differs from `usual`, in words. Not of sizes: empty where only these differ.

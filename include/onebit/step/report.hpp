@@ -105,7 +105,7 @@ template <class T>
   if (r.skipped_share && *r.skipped_share > 0)
     text += ", " + percent(*r.skipped_share) + "% of all steps skipped";
   if (r.sent_of_dense)
-    text += ", " + percent(*r.sent_of_dense) + "% of a float ring's bytes so far";
+    text += ", " + percent(*r.sent_of_dense) + "% of the bytes of float ring allreduces so far";
   return text;
 }
 

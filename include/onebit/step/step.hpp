@@ -422,19 +422,25 @@ struct running {
   template <class... Args>
   explicit running(Args&&... args) : engine(std::forward<Args>(args)...) {}
 
-  /// Whether a step has begun that is not over.
-  [[nodiscard]] bool busy() const { return in_progress && !in_progress->over(); }
   /// Throws invalid_input between begin() and step().
   [[nodiscard]] E& between_steps() {
-    if (busy()) throw invalid_input(refusal() + engine.comm.where());
+    if (in_progress) throw invalid_input(refusal() + engine.comm.where());
     return engine;
   }
   /// Why nothing may be called or loaded now, without the rank; empty: it may.
   [[nodiscard, gnu::cold]] std::string refusal() const {
-    if (!busy()) return {};
+    if (!in_progress) return {};
     return detail::message("optimizer: step ", engine.step,
                            " has begun; call this before begin() or after step()");
   }
+
+  /// Closes a step that is over, however it ended.
+  struct close_after {
+    running& r;
+    ~close_after() {
+      if (r.in_progress->over()) r.in_progress.reset();
+    }
+  };
 
   E engine;
   std::optional<step_in_progress<E>> in_progress;

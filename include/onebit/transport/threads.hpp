@@ -372,7 +372,7 @@ template <Memory M, class F>
       failed(e.what(), 2);
     } catch (const rank_mismatch& e) {
       failed(e.what(), 1);
-    } catch (const detail::peer_cannot_load& e) {
+    } catch (const detail::peer_failed& e) {
       failed(e.what(), 1);
     } catch (const std::exception& e) {
       failed(e.what(), 0);
