@@ -132,6 +132,24 @@ TEST_CASE("a trainer that reads more than it wrote is told so, on all ranks; the
   }
 }
 
+TEST_CASE("run_threads tells the rank whose load failed, not one that only heard of it") {
+  const scratch root;
+  for (int i = 0; i < 8; ++i) {
+    const auto text = thrown<std::runtime_error>([&] {
+      onebit::run_threads(3, [&](onebit::threads t) {
+        trainer own(t);
+        own.run(4);
+        own.save(root.path);
+        (void)onebit::load_latest(own.o, root.path, [&](std::istream& in) {
+          own.data.read(in);
+          if (t.rank() == 2) throw std::runtime_error("no memory for the counter");
+        });
+      });
+    });
+    CHECK(text == contains{"no memory for the counter"});
+  }
+}
+
 TEST_CASE("what only has the name of a step is neither loaded nor counted nor removed") {
   const scratch root;
   fs::create_directory(root.path / "step-002");
