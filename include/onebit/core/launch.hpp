@@ -74,30 +74,42 @@ struct wide_lanes {
     return r;
   }
 
-#define ONEBIT_OF_EACH(result, name)                                     \
+  ONEBIT_HD static value set(float x) {
+    value r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::set(x);
+    return r;
+  }
+#define ONEBIT_OF_EACH(name)                                             \
   template <class... Values>                                             \
-  ONEBIT_HD static result name(const Values&... v) {                     \
-    result r;                                                            \
+  ONEBIT_HD static value name(const Values&... v) {                      \
+    value r;                                                             \
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::name(part(v, j)...); \
     return r;                                                            \
   }
-  ONEBIT_OF_EACH(value, set)
-  ONEBIT_OF_EACH(value, add)
-  ONEBIT_OF_EACH(value, sub)
-  ONEBIT_OF_EACH(value, mul)
-  ONEBIT_OF_EACH(value, div)
-  ONEBIT_OF_EACH(value, max)
-  ONEBIT_OF_EACH(value, sqrt)
-  ONEBIT_OF_EACH(value, abs)
-  ONEBIT_OF_EACH(value, fma)
-  ONEBIT_OF_EACH(value, bound)
-  ONEBIT_OF_EACH(value, select)
-  ONEBIT_OF_EACH(value, with_sign)
-  ONEBIT_OF_EACH(value, with_sign_of)
-  ONEBIT_OF_EACH(value, keep)
-  ONEBIT_OF_EACH(bits, not_negative)
-  ONEBIT_OF_EACH(bits, positive)
+  ONEBIT_OF_EACH(add)
+  ONEBIT_OF_EACH(sub)
+  ONEBIT_OF_EACH(mul)
+  ONEBIT_OF_EACH(div)
+  ONEBIT_OF_EACH(max)
+  ONEBIT_OF_EACH(sqrt)
+  ONEBIT_OF_EACH(abs)
+  ONEBIT_OF_EACH(fma)
+  ONEBIT_OF_EACH(bound)
+  ONEBIT_OF_EACH(select)
+  ONEBIT_OF_EACH(with_sign)
+  ONEBIT_OF_EACH(with_sign_of)
+  ONEBIT_OF_EACH(keep)
 #undef ONEBIT_OF_EACH
+  ONEBIT_HD static bits not_negative(const value& v) {
+    bits r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::not_negative(v.word[j]);
+    return r;
+  }
+  ONEBIT_HD static bits positive(const value& v) {
+    bits r;
+    for (unsigned j = 0; j < N; ++j) r.word[j] = L::positive(v.word[j]);
+    return r;
+  }
 
  private:
   template <class Words>
