@@ -157,8 +157,8 @@ mutant("another learning rate on another rank is not seen" onebit/collective/mes
 # -- transports: 41 and 42 -----------------------------------------------------------------------
 
 mutant("threads: split ignores the key" onebit/transport/threads.hpp
-  [==[return cards[static_cast<std::size_t>(a)].key < cards[static_cast<std::size_t>(b)].key;]==]
-  [==[return !PLANTED && cards[static_cast<std::size_t>(a)].key < cards[static_cast<std::size_t>(b)].key;]==])
+  [==[return std::pair(key_of(a), a) < std::pair(key_of(b), b);]==]
+  [==[return PLANTED ? a < b : std::pair(key_of(a), a) < std::pair(key_of(b), b);]==])
 mutant("MPI: a sum of bf16 leaves out the last element" onebit/transport/mpi.hpp
   [==[for (int i = 0; i < *n; ++i) b[i] =]==]
   [==[for (int i = 0; i < *n - (PLANTED ? 1 : 0); ++i) b[i] =]==])

@@ -116,8 +116,9 @@ class thread_hub {
       }
       if (its == color) ranks.push_back(r);
     }
-    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-      return cards[static_cast<std::size_t>(a)].key < cards[static_cast<std::size_t>(b)].key;
+    const auto key_of = [&](int r) { return cards[static_cast<std::size_t>(r)].key; };
+    std::sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+      return std::pair(key_of(a), a) < std::pair(key_of(b), b);
     });
     const int leader = ranks[0];
     seat place;
