@@ -117,9 +117,8 @@ class thread_hub {
       if (its == color) ranks.push_back(r);
     }
     const auto key_of = [&](int r) { return cards[static_cast<std::size_t>(r)].key; };
-    std::sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-      return std::pair(key_of(a), a) < std::pair(key_of(b), b);
-    });
+    std::sort(ranks.begin(), ranks.end(),
+              [&](int a, int b) { return std::pair(key_of(a), a) < std::pair(key_of(b), b); });
     const int leader = ranks[0];
     seat place;
     place.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
