@@ -42,6 +42,7 @@ class thread_hub {
 
   [[gnu::cold]] thread_hub(int size, std::chrono::milliseconds timeout)
       : calls_(static_cast<std::size_t>(size)),
+        rounds_(calls_.size()),
         timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365))) {}
 
   [[nodiscard]] int size() const { return static_cast<int>(calls_.size()); }
@@ -173,15 +174,19 @@ class thread_hub {
   [[gnu::cold]] void wait_for_all(int rank, const char* what) {
     std::unique_lock lock(mutex_);
     if (!aborted_) {
-      const std::size_t round = round_;
+      const std::size_t round = rounds_[static_cast<std::size_t>(rank)] = round_;
       if (complete()) return;
       const bool woken =
           changed_.wait_for(lock, timeout_, [&] { return round_ != round || aborted_; });
       if (woken && round_ != round) return;
       if (!woken) {
-        abort(lock, "waited " + std::to_string(timeout_.count()) + " ms in " + what + ", only " +
-                        std::to_string(arrived_) + " of " + std::to_string(calls_.size()) +
-                        " ranks arrived");
+        std::string absent;
+        for (int r = 0; r < size(); ++r) {
+          if (rounds_[static_cast<std::size_t>(r)] != round)
+            absent += (absent.empty() ? " " : ", ") + std::to_string(r);
+        }
+        abort(lock,
+              join(6, {"waited ", timeout_.count(), " ms in ", what, " without rank", absent}));
       }
     }
     throw transport_error(message("threads: ", why_, rank_suffix(rank, size())));
@@ -198,10 +203,11 @@ class thread_hub {
   }
 
   std::vector<call> calls_;
+  std::vector<std::size_t> rounds_;  ///< by rank: the last round in which it waited for the others
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::size_t arrived_ = 0, round_ = 0;
+  std::size_t arrived_ = 0, round_ = 1;
   bool aborted_ = false;
   std::string why_;
   std::vector<child> children_;
