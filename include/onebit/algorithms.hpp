@@ -24,13 +24,13 @@
 #include <utility>
 #include <vector>
 
-/// The algorithms of the papers, as pairings of rule, schedule and collective. With one rank, or
-/// where a hierarchy has one node, all of them are the uncompressed algorithm.
+/// The algorithms of the papers, as combinations of rule, schedule and collective. With one rank,
+/// or one node in a hierarchy, every algorithm is its uncompressed form.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// Checks the policies in words before anything is instantiated with them.
+/// Asserts with readable messages that transport and backend are valid, before their use.
 template <class T, class B>
 consteval void check_policies() {
   check_transport<T>();
@@ -40,7 +40,8 @@ consteval void check_policies() {
 }  // namespace detail
 
 /// @{
-/// In words, for names of optimizers: items, joined by commas; those of a group in brackets.
+/// Describes options in words, for names of optimizers: items joined by commas, the items of a
+/// group in brackets.
 template <class P, class G>
 [[nodiscard, gnu::cold]] std::string describe(const std::vector<param_group<P, G>>& groups) {
   std::string text;
@@ -78,24 +79,23 @@ template <class P, class G>
 }
 /// @}
 
-/// Options of an algorithm that compresses: its rule's, when it compresses, and how the ranks add
-/// up where they average.
+/// Options of 1-bit Adam: of its rule, of its schedule, and of its averages.
 struct one_bit_adam_options {
-  adam_options adam{};      ///< of each step
+  adam_options adam{};      ///< of the rule
   freeze_options freeze{};  ///< when the dense steps end
-  /// Then every rank keeps squares of its own gradients, and v follows from their mean now and
-  /// then: from a step t of the training to the next such step it is t / refreshes, at least 1, so
-  /// that 0.7 times as many come until t has doubled. 0: v is constant from the freeze on, as in
-  /// the paper, which wants a warm-up of 15 to 25% of all steps.
+  /// After the dense steps every rank keeps squares of its own gradients, and refreshes update v
+  /// from the mean of these squares. The gap from step t of the training to the next refresh is t /
+  /// refreshes steps, at least 1: 0.7 times `refreshes` refreshes until t has doubled. 0: v is
+  /// constant from the freeze on, as in the paper, which needs a warm-up of 15 to 25% of all steps.
   std::uint64_t refreshes = 64;
-  dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
+  dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
 /// Adam with exact averages: the uncompressed baseline. Collective over the transport.
 ///
 /// Cost per step: 2 (W-1)/W 4n bytes sent; state 8 bytes per parameter; work space: messages of 8
-/// buckets of 2^22 elements, and 4 bytes per parameter (2 where averages are in bf16) where
-/// gradients are not floats, or only read.
+/// buckets of 2^22 elements, and 4 bytes per parameter (2 if averages are in bf16) if gradients are
+/// not floats, or are only read.
 template <class P, class G, class T, class B = host>
 [[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
                                    adam_options options = {}, B backend = B{},
@@ -108,20 +108,20 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
-/// 1-bit Adam: a few steps of Adam, then the direction is what travels, one bit per parameter, with
-/// error feedback (without refreshes the momentum, as in the paper); v follows from squares that
-/// each rank keeps of its own gradients (`refreshes`; 0: it stays, as in the paper). Collective
-/// over the transport.
+/// 1-bit Adam: a few steps of Adam, then exchanges of the direction, one bit per parameter, with
+/// error feedback (of the momentum if refreshes and max_step are 0, as in the paper). v is
+/// refreshed from squares that each rank keeps of its own gradients (`refreshes`; 0: v is constant,
+/// as in the paper). Collective over the transport.
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
-/// bytes per parameter (8.25 + 4/W without refreshes); in a step that refreshes also 4 more
-/// collectives, about 2 (W-1)/W 1.1 n bytes, and 1 + 2/W bytes per parameter of work space and as
-/// much for messages, given back where the gaps are long. Gradients are not written. Elements that
-/// had no gradient up to the freeze or a refresh are not moved (with one rank nothing freezes);
-/// weight decay still acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; how v
-/// follows is this library's (guide/variance.md), at growing gaps as 0/1 Adam's T_v. `collective`
-/// is gather_scatter or all_gather with any compressor, or hierarchical with one that works word by
-/// word: sign<l2_scale> unless said otherwise.
+/// bytes per parameter (8.25 + 4/W without refreshes). A step with a refresh adds 4 collectives,
+/// about 2 (W-1)/W 1.1 n bytes sent, and 1 + 2/W bytes per parameter of work space and equally many
+/// for messages, freed if the gap is at least 16 steps. Gradients are not written. Elements that
+/// had no gradient up to the freeze or a refresh do not move (with one rank nothing freezes), but
+/// weight decay acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes are
+/// this library's (guide/variance.md), at growing gaps like T_v of 0/1 Adam. `collective` is
+/// gather_scatter or all_gather with any compressor, or hierarchical with a WordCompressor; by
+/// default gather_scatter with sign<l2_scale>.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options,
@@ -156,21 +156,21 @@ template <class P, class G, class T, class B = host>
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
 
-/// As one_bit_adam_options.
+/// Options of 1-bit LAMB: as one_bit_adam_options.
 struct one_bit_lamb_options {
-  lamb_options lamb{};           ///< of each step
+  lamb_options lamb{};           ///< of the rule
   freeze_options freeze{};       ///< when the dense steps end
-  std::uint64_t refreshes = 64;  ///< when v follows and norms of directions are found; at least 1
-  dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
+  std::uint64_t refreshes = 64;  ///< of v and of the norms of directions; at least 1
+  dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
-/// 1-bit LAMB: a few steps of LAMB, then as one_bit_adam, with LAMB's coefficients from sketches of
-/// the direction that the ranks average when they refresh v. Collective over the transport. Throws
-/// invalid_input where refreshes is 0.
+/// 1-bit LAMB: a few steps of LAMB, then as one_bit_adam. The coefficients of LAMB come from
+/// sketches of the direction, which ranks average in a refresh of v. Collective over the transport.
+/// Throws invalid_input if refreshes is 0.
 ///
-/// Cost: as one_bit_adam, and 64 numbers a tile in a refresh. Source: 1-bit LAMB (arXiv
+/// Cost: as one_bit_adam, and 64 numbers per tile in a refresh. Source: 1-bit LAMB (arXiv
 /// 2104.06069), whose own form (coefficients of the warm-up, times the drift of a second variance)
-/// is papers::one_bit_lamb; how v follows, and the sketch, are this library's (guide/variance.md).
+/// is papers::one_bit_lamb; refreshes and sketches are this library's (guide/variance.md).
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_lamb_options options,
@@ -195,27 +195,27 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                    options.warm_up_sum);
 }
 
-/// As one_bit_adam_options, with 0/1 Adam's schedule.
+/// Options of 0/1 Adam.
 struct zero_one_adam_options {
-  adam_options adam{};                           ///< of each step
+  adam_options adam{};                           ///< of the rule
   intervals_options schedule{};                  ///< when ranks average and exchange
-  dense_sum refresh_sum = dense_sum::automatic;  ///< how averages travel
+  dense_sum refresh_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
-/// 0/1 Adam: ever rarer refreshes of v, ever rarer one-bit exchanges, local steps between them.
-/// Collective over the transport in the steps that communicate.
+/// 0/1 Adam: refreshes of v and one-bit exchanges at growing intervals, local steps between them.
+/// Collective over the transport in steps that communicate.
 ///
-/// Its first steps, up to the first that does not average, are Adam's; then v follows as that of
+/// The steps up to the first one without an average are Adam's; after these v is refreshed as in
 /// one_bit_adam (adam_options::keeps_squares).
 ///
-/// After every exchange all ranks hold the same parameters, bit for bit; between two they differ.
-/// Cost per exchange: as one_bit_adam; per refresh: twice its bytes and work space, since squares
-/// travel in 16 bits; per local step: nothing travels. State 20.25 + 4/W bytes per parameter, 16.25
-/// + 4/W without keeps_squares. A non-finite gradient in a step that communicates makes all skip;
-/// in a local step, which nobody hears of, the rank that has it leaves it out. Messages are sums of
-/// learning rates times directions: rates that jump to and fro by factors from exchange to exchange
-/// feed the residuals until they overflow; schedules that change slowly do not. Source: 0/1 Adam
-/// (arXiv 2202.06009), algorithm 1.
+/// After every exchange all ranks hold the same parameters, bit for bit; between two exchanges
+/// parameters differ. Cost per exchange: as one_bit_adam; per refresh: twice the bytes and work
+/// space of one_bit_adam, since squares travel in 16 bits; per local step: no communication. State
+/// 20.25 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. If a gradient is not finite
+/// in a step that communicates, all ranks skip; in a local step only its rank leaves the gradient
+/// out, unknown to the others. Messages are sums of learning rates times directions: rates that
+/// change up and down by factors between exchanges feed the residuals until they overflow; slowly
+/// changing schedules do not. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,

@@ -24,34 +24,34 @@
 #include <utility>
 #include <vector>
 
-/// Any optimizer, without its type: for members, for containers, for an algorithm that is chosen
-/// when the program runs.
+/// Type-erased optimizer: for members, for containers, and for an algorithm chosen at run time.
 namespace onebit::inline v0_2 {
 
-/// What any_optimizer owns: an `optimizer`.
+/// Optimizer type that any_optimizer can own: an `optimizer`.
 template <class O>
 concept OwnedOptimizer = requires(O o, const typename O::groups_type& groups) {
   { o.step(1.0F) } -> std::same_as<report>;
 };
 
-/// Owns an optimizer, and does what it does: each call is one virtual call and then that of
-/// optimizer.hpp, which says what it costs, whether it is collective, and what it throws.
+/// Owner of an optimizer of any type. Each call makes one virtual call and then calls the function
+/// of this name in optimizer.hpp, which documents costs, exceptions, and whether the call is
+/// collective.
 ///
-/// Movable, not copyable. One that was default-constructed or moved from owns nothing: every call
-/// but has_value() and assignment throws invalid_input. What an optimizer's policies cannot
-/// do (take moments over, say) throws invalid_input too.
+/// Movable, not copyable. A default-constructed or moved-from object owns nothing: every call
+/// except has_value() and assignment throws invalid_input. Calls that the policies of the optimizer
+/// do not support (start_from, say) throw invalid_input too.
 class any_optimizer {
  public:
   any_optimizer() = default;
-  /// Owns this one.
+  /// Takes ownership of an optimizer.
   template <OwnedOptimizer O>
   any_optimizer(O owned) : face_(std::make_unique<face_of<O>>(std::move(owned))) {}
 
-  /// Whether it owns an optimizer.
+  /// True if this object owns an optimizer.
   [[nodiscard]] bool has_value() const { return face_ != nullptr; }
 
   /// @{
-  /// As optimizer's.
+  /// As in optimizer.
   report step(float lr, float inverse_loss_scale = 1.0F) {
     return at().step(lr, inverse_loss_scale);
   }
@@ -71,7 +71,7 @@ class any_optimizer {
     at().set_rates(group, lr_factor, weight_decay);
   }
   void rest(std::size_t tensor) { at().rest(tensor); }
-  /// Of the types that the optimizer was built with; throws invalid_input for others.
+  /// Takes groups of the element types of the optimizer; throws invalid_input for others.
   template <class P, class G>
   std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
     return at().rebind(&groups, elements_of<P, G>);
@@ -86,7 +86,7 @@ class any_optimizer {
   void verify() { at().verify(); }
   void veto_with(std::function<bool(float norm)> f) { at().veto_with(std::move(f)); }
   void rebind_with(std::nullptr_t) { at().rebind_with(nullptr, 0); }
-  template <class Groups>  ///< gives a std::vector<param_group<P, G>>
+  template <class Groups>  ///< function that returns a std::vector<param_group<P, G>>
   void rebind_with(Groups groups) {
     using list = std::remove_cvref_t<std::invoke_result_t<Groups&>>;
     const std::function<list()> f = std::move(groups);
@@ -96,7 +96,7 @@ class any_optimizer {
 
   void save(std::ostream& out) { at().save(out); }
   void load(std::istream& in, resume_with with = resume_with::same_options) { at().load(in, with); }
-  static constexpr bool resumes = true;  ///< or throws invalid_input, where the rule cannot
+  static constexpr bool resumes = true;  ///< load_old_job throws invalid_input if the rule cannot
   template <class Open>
   void load_old_job(std::size_t n_ranks, const Open& open,
                     resume_with with = resume_with::same_options) {
@@ -106,7 +106,7 @@ class any_optimizer {
   /// @}
 
   /// @{
-  /// As optimizer's.
+  /// As in optimizer.
   [[nodiscard]] communicator transport() const { return at().transport(); }
   [[nodiscard]] int rank() const { return at().rank(); }
   [[nodiscard]] int size() const { return at().size(); }
@@ -115,14 +115,13 @@ class any_optimizer {
   [[nodiscard]] std::size_t state_bytes() const { return at().state_bytes(); }
   [[nodiscard]] std::size_t work_bytes() const { return at().work_bytes(); }
   /// @}
-  /// The algorithm, all its options and groups as they were when it was built: what ranks and
-  /// checkpoints compare.
+  /// Algorithm, options and groups at construction, as text: compared by ranks and checkpoints.
   [[nodiscard]] const std::string& description() const { return at().description(); }
 
  private:
   using opener = function_ref<std::unique_ptr<std::istream>(std::size_t)>;
 
-  /// A number for each pair of element types: there may be no RTTI.
+  /// Number for each pair of element types, in place of RTTI, which may be switched off.
   template <class T>
   static constexpr int element = std::is_same_v<T, float>  ? 0
                                  : std::is_same_v<T, bf16> ? 1

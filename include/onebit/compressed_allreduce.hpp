@@ -29,12 +29,12 @@
 #include <utility>
 #include <vector>
 
-/// The compressed mean by itself, for trainers that keep their own optimizer.
+/// Compressed mean without an optimizer, for trainers that have their own.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// Writes a mean where the data of each tensor lie; what fp16 cannot hold becomes its largest.
+/// Writes a mean over the data of each tensor. Values beyond the range of fp16 become its largest.
 template <class View, class T>
 struct store_mean_kernel {
   View mean;
@@ -54,7 +54,7 @@ struct store_mean_kernel {
   }
 };
 
-/// What lasts of a compressed_allreduce from call to call.
+/// State of a compressed_allreduce that lasts from call to call.
 template <class C, class T, class B>
 struct allreduce_state {
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
@@ -83,12 +83,12 @@ struct allreduce_state {
     backend.copy_in(now.data(), &s, 1);
     if (averages()) exchange.start_from_nothing({});
   }
-  /// A hierarchy of one node, too, where nothing travels between nodes.
+  /// True if there are other ranks, even if all share the only node of a hierarchy.
   [[nodiscard]] bool averages() const { return comm.size() > 1; }
   [[nodiscard]] static std::string element_name() {
     return std::is_same_v<T, float> ? "float" : std::is_same_v<T, bf16> ? "bf16" : "fp16";
   }
-  /// The sizes, where so much can lie in memory.
+  /// Returns the sizes. Throws invalid_input if memory cannot hold them.
   [[nodiscard]] std::span<const std::size_t> checked() const {
     std::size_t left = PTRDIFF_MAX / sizeof(float);
     for (std::size_t t = 0; t < sizes.size(); ++t) {
@@ -100,8 +100,8 @@ struct allreduce_state {
     }
     return sizes;
   }
-  /// Whether data lie elsewhere than in the last call. Throws invalid_input where they have other
-  /// sizes, or overlap.
+  /// Returns true if data lie elsewhere than in the last call. Throws invalid_input if they have
+  /// other sizes, overlap or are null.
   [[nodiscard]] bool check(std::span<const std::span<T>> data) const {
     if (data.size() != sizes.size()) {
       throw invalid_input(message("compressed_allreduce: data of ", data.size(),
@@ -157,41 +157,41 @@ struct allreduce_state {
   std::string name;
   B backend;
   exchange_type exchange;
-  buffer_of<B, step_scalars> now;  ///< one: the call in progress
+  buffer_of<B, step_scalars> now;  ///< one element: numbers of the call in progress
   std::vector<tensor_entry<T, T>> entries;
-  buffer_of<B, tensor_entry<T, T>> table;  ///< those, in the backend's memory
-  std::vector<char> announced;             ///< by tensor: its data are final
-  std::uint64_t step = 0;                  ///< calls that ended
+  buffer_of<B, tensor_entry<T, T>> table;  ///< `entries` in the backend's memory
+  std::vector<char> announced;             ///< by tensor: 1 if its data are final
+  std::uint64_t step = 0;                  ///< number of calls that ended
   bool begun = false;
 };
 
 }  // namespace detail
 
-/// The compressed mean over all ranks, with error feedback: what 1-bit optimizers exchange by, for
-/// data of any meaning. What compression loses of a call is owed, and added to the data of the
-/// next. So the sum of all means is the sum of the exact means, less what is owed at the end. Where
-/// data shrink from call to call, what is owed of the first outgrows them: `sign` loses more than
-/// it sends, quantized<4> little.
+/// Compressed mean over all ranks, with error feedback: the exchange of 1-bit optimizers, for data
+/// of any meaning. The part of the data that compression drops in a call, the residual, is added to
+/// the data of the next call. So the sum of all means is the sum of the exact means, minus the last
+/// residuals. If data shrink from call to call, early residuals exceed later data: `sign` drops
+/// more than it sends, quantized<4> little.
 ///
-/// Built once, collectively by all ranks over tensors of the same sizes, and called in each step.
-/// Movable; one that was moved from may only be assigned to, or end.
+/// Built once, collectively by all ranks over tensors of equal sizes, and called in each step.
+/// Movable; a moved-from object may only be assigned to or destroyed.
 ///
-/// C  a Collective: gather_scatter, all_gather, hierarchical, of a compressor
-/// T  float, bf16 or fp16: means are rounded to it
-/// B  a Backend: data lie in its memory
+/// C: a Collective (gather_scatter, all_gather, hierarchical) with a compressor
+/// T: float, bf16 or fp16, to which means are rounded
+/// B: a Backend, in whose memory the data lie
 ///
-/// Memory, of gather_scatter of `sign`: 4 + 4/W bytes and 1 bit per element that last, and the
-/// messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, of data in place of a momentum.
+/// Memory with gather_scatter of `sign`: 4 + 4/W bytes and 1 bit per element that last, and the
+/// messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, with data as the momentum.
 template <class C = gather_scatter<sign<>>, class T = float, class B = host>
 class compressed_allreduce {
   static_assert(Element<T>, "onebit: data must be float, bf16 or fp16");
   using state = detail::allreduce_state<detail::collective_for<C>, T, B>;
 
  public:
-  using tensors = std::span<const std::span<T>>;  ///< data of each, in the order of the sizes
+  using tensors = std::span<const std::span<T>>;  ///< data, in the order of the sizes
 
-  /// Collective: the ranks compare sizes, collective and compressor, and all throw when one
-  /// differs. Throws invalid_input, rank_mismatch.
+  /// Collective: compares sizes, collective and compressor of the ranks, and throws on all ranks if
+  /// one differs. Throws invalid_input, rank_mismatch.
   template <class Transport>
   [[gnu::cold]] compressed_allreduce(Transport transport, std::vector<std::size_t> sizes,
                                      const C& collective = {}, B backend = B())
@@ -199,39 +199,39 @@ class compressed_allreduce {
                                        std::move(sizes), detail::checked_collective(collective),
                                        std::move(backend))) {}
 
-  /// Replaces the data of each rank by a compressed mean over the ranks of their data, with what
-  /// they owe: the same bits on all ranks. With one rank data stay, also where they are not finite.
+  /// Replaces the data on each rank by the compressed mean over the ranks of data plus residual:
+  /// equal bits on all ranks. With one rank data stay unchanged, even non-finite ones.
   ///
-  /// Collective; waits, unless the backend is deferred. Cost by gather_scatter: 2 collectives a
+  /// Collective; blocks unless the backend is deferred. Cost with gather_scatter: 2 collectives per
   /// bucket, 2 (W-1)/W n/8 bytes sent for `sign`, plus scales and status words; 2 passes over the
-  /// data and what is owed, and those of the server over its chunk.
-  /// When a rank's data are not finite (or beyond gradient_limit) no rank changes anything:
-  /// `skipped`. On a deferred backend the outcome is `pending`, and `settle` tells. Throws
-  /// rank_mismatch where it meets a rank in another call, and what the transport throws; on this
-  /// rank alone invalid_input for data of other sizes, that overlap, or are null: the others wait
-  /// for it. Then nothing has changed here.
+  /// data and residuals, and the passes of the server over its chunk. If data on any rank are not
+  /// finite (or beyond gradient_limit) no rank changes anything: `skipped`. On a deferred backend
+  /// the outcome is `pending`, and `settle` returns it. Throws rank_mismatch if another rank is in
+  /// another call, errors of the transport, and, on this rank alone, invalid_input for data that
+  /// are null, overlap or have other sizes: the others wait for it. Then nothing has changed here.
   outcome mean(tensors data) {
     begin(data);
     return wait();
   }
-  outcome mean(std::span<T> data) { return mean(tensors(&data, 1)); }  ///< of one tensor
+  outcome mean(std::span<T> data) { return mean(tensors(&data, 1)); }  ///< one tensor
 
-  /// The same in parts. Between begin() and wait() the data belong to this object. Not collective.
+  /// Begins a call in parts. The data belong to this object until wait(). Not collective.
   void begin(tensors data);
-  void begin(std::span<T> data) { begin(tensors(&data, 1)); }  ///< of one tensor
-  /// Data of one tensor are final: buckets whose data are all known start to travel, the last one
-  /// first. All ranks must announce the same, in the same order; it may wait for them.
+  void begin(std::span<T> data) { begin(tensors(&data, 1)); }  ///< one tensor
+  /// Marks the data of one tensor as final. Buckets of final data are sent, the last bucket first.
+  /// All ranks must announce the same tensors in the same order. May wait for other ranks.
   void ready(std::size_t tensor);
-  /// The data are final: what can travel, travels while the caller does something else.
+  /// Begins a call with final data: buckets travel while the caller computes, if the transport can.
   void start(tensors data) {
     begin(data);
     for (std::size_t t = 0; t < data.size(); ++t) ready(t);
   }
-  void start(std::span<T> data) { start(tensors(&data, 1)); }  ///< of one tensor
-  outcome wait();  ///< the rest of the call: means are there when it returns
+  void start(std::span<T> data) { start(tensors(&data, 1)); }  ///< one tensor
+  outcome wait();  ///< ends the call: then data hold the means
 
-  /// What became of the last call that ended, on a deferred backend too; waits for the device. Not
-  /// collective. Throws rank_mismatch as mean, invalid_input in a call and before the first.
+  /// Returns the outcome of the last call that ended, on a deferred backend too; waits. Not
+  /// collective. Throws rank_mismatch like `mean`; invalid_input during a call and before the
+  /// first.
   outcome settle() {
     state& own = between_calls("settle");
     if (own.step == 0) {
@@ -240,14 +240,14 @@ class compressed_allreduce {
     }
     return became();
   }
-  /// Nothing is owed any more. All ranks should do the same. It does not bring ranks together that
-  /// are out of step, after a failure on some of them: build anew, or load. Throws invalid_input in
+  /// Clears the residuals. All ranks should do so together. Does not repair ranks that are out of
+  /// step after a failure on some of them: build a new object, or load. Throws invalid_input during
   /// a call.
   [[gnu::cold]] void reset() {
     state& own = between_calls("reset");
     if (own.averages()) own.exchange.start_from_nothing({});
   }
-  /// Writes what this rank owes. Not collective. Throws checkpoint_error.
+  /// Writes the residuals of this rank. Not collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
     state& own = between_calls("save");
     detail::write_checkpoint(out, [&](detail::payload_writer& a) {
@@ -255,9 +255,9 @@ class compressed_allreduce {
       own.archive(a);
     });
   }
-  /// Reads what `save` wrote on this rank, of a job with as many ranks. (With other ranks begin
-  /// anew: what one call has lost is lost.) Collective: when one rank fails, all throw
-  /// checkpoint_error, and nothing has changed.
+  /// Reads what `save` wrote on this rank, in a job with equally many ranks. (With another number
+  /// of ranks start anew: only the residuals of one call are lost.) Collective: throws
+  /// checkpoint_error on all ranks if one fails; then nothing has changed.
   [[gnu::cold]] void load(std::istream& in) {
     const detail::standard_arithmetic arithmetic;
     load_checkpoint(
@@ -265,19 +265,19 @@ class compressed_allreduce {
         s().begun ? "compressed_allreduce: load between begin() and wait()" : "");
   }
 
-  [[nodiscard]] int rank() const { return state_->comm.rank(); }      ///< of this one
-  [[nodiscard]] int size() const { return state_->comm.size(); }      ///< ranks
+  [[nodiscard]] int rank() const { return state_->comm.rank(); }      ///< number of this rank
+  [[nodiscard]] int size() const { return state_->comm.size(); }      ///< number of ranks
   [[nodiscard]] std::uint64_t steps() const { return state_->step; }  ///< calls, skipped ones too
-  /// By this rank, what the ranks compared at construction included.
+  /// Traffic that this rank has sent, the comparison at construction included.
   [[nodiscard]] const traffic& sent() const { return state_->comm.sent(); }
-  /// Bytes that live from call to call.
+  /// Bytes of state that lasts from call to call.
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return state_->exchange.state_bytes();
   }
-  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {  ///< in one
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const {  ///< bytes used during a call
     return state_->exchange.work_bytes();
   }
-  [[nodiscard]] auto& exchange() { return state_->exchange; }  ///< what sends
+  [[nodiscard]] auto& exchange() { return state_->exchange; }  ///< the compressed exchange
 
  private:
   [[nodiscard]] state& s() { return *state_; }
@@ -292,7 +292,7 @@ class compressed_allreduce {
   }
   [[nodiscard]] auto args() { return s().exchange.args(s().now.data(), s().exchange.mask()); }
   [[nodiscard]] auto message() { return gradient_message<T, T>{s().table.data(), s().now.data()}; }
-  /// Where the data lie in this call.
+  /// Stores the addresses of the data of this call.
   [[gnu::cold]] void take(tensors data);
   void end() {
     state& own = s();
@@ -308,11 +308,11 @@ class compressed_allreduce {
     s().begun = false;
   }
 
-  std::unique_ptr<state> state_;  ///< on the heap, where it stays when this moves
+  std::unique_ptr<state> state_;  ///< on the heap: stays in place in a move
 };
 
 /// @{
-/// Of floats, where nothing else is said; by gather_scatter of `sign`, on the host.
+/// Defaults: floats, gather_scatter of `sign`, the host.
 template <class Transport>
 compressed_allreduce(Transport, std::vector<std::size_t>)
     -> compressed_allreduce<gather_scatter<sign<>>, float, host>;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// The algorithms and their policies, on the host and among threads. Others, each of its own
-/// header: transports (transport/mpi.hpp, ...), checkpoint_files.hpp, any_optimizer.hpp,
+/// Algorithms and policies for the host, with ranks as threads. Other headers are included
+/// separately: transports (transport/mpi.hpp, ...), checkpoint_files.hpp, any_optimizer.hpp,
 /// make_optimizer.hpp.
 #include <onebit/algorithms.hpp>
 #include <onebit/backend/host.hpp>

@@ -35,26 +35,26 @@
 #include <utility>
 #include <vector>
 
-/// A distributed optimizer: what a trainer holds.
+/// The distributed optimizer, which a trainer holds.
 ///
-/// The class comes first, and then what its calls do. These are not inline: a program that says
+/// The class is declared first, and its calls are defined below, not inline. A program that writes
 ///
 ///     extern template class onebit::optimizer<RULE, SCHEDULE, COLLECTIVE, float, float>;
 ///
-/// where it uses one, and the same without `extern` in one file, compiles them in that file alone.
+/// where it uses an optimizer, and the line without `extern` in one file, compiles the calls there.
 namespace onebit::inline v0_2 {
 
-/// The moments of one tensor, from elsewhere: as many of each as it has parameters.
+/// Moments of one tensor, from another optimizer: as many elements of each as the tensor has.
 struct given_moments {
   /// @{
-  /// The averages of gradients, and of their squares.
+  /// Averages of gradients and of their squares.
   std::span<const float> m, v;
   /// @}
 };
 
 namespace detail {
 
-/// Moments of tensors of these sizes to the flat axis, m and v. Throws invalid_input.
+/// Copies moments of tensors to the flat axis: m to flat[0], v to flat[1]. Throws invalid_input.
 [[gnu::cold]] inline void flatten(const std::vector<given_moments>& moments,
                                   const std::vector<std::size_t>& sizes,
                                   std::vector<float> (&flat)[2], const std::string& where) {
@@ -84,7 +84,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// The moments of an engine's tensors, of so many steps, before its first one; `begun`: it has.
+/// Sets the moments of all tensors of engine e, as after `steps` steps. Throws invalid_input if a
+/// step is done or has `begun`.
 template <class E>
 [[gnu::cold]] void take_moments(E& e, const std::vector<given_moments>& moments,
                                 std::uint64_t steps, bool begun) {
@@ -107,12 +108,12 @@ template <class E>
 /// A distributed optimizer: a rule, a schedule and a collective over a transport.
 ///
 /// Built collectively by all ranks over the same tensors and options, with equal parameters. Holds
-/// views of the trainer's memory, which must outlive it and stay where it is. Movable.
-/// `algorithms.hpp` has the usual pairings; a new pairing is a call of this constructor.
+/// views of the trainer's memory, which must outlive the optimizer and stay in place. Movable.
+/// `algorithms.hpp` has the usual combinations; others are built by this constructor.
 ///
-/// R  a Rule: adam_rule, lamb_rule, zero_one_rule; it says on which backend it runs
-/// S  a Schedule: always_dense, freeze, intervals, custom_schedule
-/// C  a Collective: gather_scatter, all_gather, hierarchical
+/// R: a Rule (adam_rule, lamb_rule, zero_one_rule), which has the backend
+/// S: a Schedule (always_dense, freeze, intervals, custom_schedule)
+/// C: a Collective (gather_scatter, all_gather, hierarchical)
 template <class R, class S, class C, class P, class G>
 class optimizer {
   static_assert(detail::can_be_trained<P, std::remove_const_t<G>>,
@@ -122,157 +123,156 @@ class optimizer {
   using parts = running<engine_type>;
 
  public:
-  using groups_type = std::vector<param_group<P, G>>;      ///< what it trains
-  static constexpr bool takes_moments = R::takes_moments;  ///< it has start_from
-  static constexpr bool resumes = ResumingRule<R>;         ///< with other ranks
+  using groups_type = std::vector<param_group<P, G>>;      ///< tensors to train
+  static constexpr bool takes_moments = R::takes_moments;  ///< has start_from
+  static constexpr bool resumes = ResumingRule<R>;         ///< has load_old_job
 
-  /// Collective: the ranks compare sizes, options and parameters, and all throw when one differs.
-  /// `name` tells the algorithm and its options; ranks and checkpoints compare it. Throws
-  /// invalid_input, rank_mismatch.
+  /// Collective: compares sizes, options and parameters of the ranks, and throws on all ranks if
+  /// one differs. `name` describes the algorithm and its options; ranks and checkpoints compare the
+  /// name. Throws invalid_input, rank_mismatch.
   template <class T>
   [[gnu::cold]] optimizer(std::string name, const std::vector<param_group<P, G>>& groups,
                           T transport, R rule, S schedule, const C& collective,
                           dense_sum sum = dense_sum::automatic)
       : optimizer(detail::communicator_of<C>(std::move(transport)), std::move(name), groups,
                   std::move(rule), std::move(schedule), collective, sum) {}
-  optimizer(optimizer&&) noexcept;             ///< the other may only be assigned to, or end
-  optimizer& operator=(optimizer&&) noexcept;  ///< a step that has begun is taken back
+  optimizer(optimizer&&) noexcept;             ///< the source may only be assigned or destroyed
+  optimizer& operator=(optimizer&&) noexcept;  ///< takes back a step in progress
   [[gnu::cold]] ~optimizer();
 
-  /// One step from the gradients that lie in the tensors now; lr is multiplied by each group's
+  /// Does one step with the gradients that are in the tensors now. Each group multiplies lr by its
   /// factor.
   ///
-  /// Collective; waits, unless the backend is deferred. Cost of a step compressed by
+  /// Collective; blocks unless the backend is deferred. Cost of a step compressed by
   /// gather_scatter: 2 collectives (per bucket) and 2 (W-1)/W n/8 bytes sent, plus scales and
   /// status words; about 30 bytes of memory traffic per parameter. No allocation after the second
-  /// step of a phase. Consumes the gradients (see onebit::tensor). When a rank's gradient is not
+  /// step of a phase. Consumes the gradients (see onebit::tensor). If a gradient on any rank is not
   /// finite, or reaches gradient_limit, no rank changes anything and all report the step as
-  /// skipped. Throws invalid_input when lr is not finite or negative, on all ranks, unless the step
-  /// is local (rank_mismatch on those that were told other numbers: no rank waits for one that was
-  /// given a NaN); rank_mismatch when ranks are out of step, or what the transport, an allocation
-  /// or a codec throws. Then nothing has changed here, but that the warm-up may have ended, which
-  /// comes before a step.
+  /// skipped. Throws invalid_input on a rank whose lr is negative or not finite; unless the step is
+  /// local, ranks with other numbers then throw rank_mismatch instead of waiting. Throws
+  /// rank_mismatch if ranks are out of step, and errors of the transport, an allocation or a codec.
+  /// Then nothing has changed on this rank, except that the warm-up may have ended before the step.
   ///
   /// `inverse_loss_scale` multiplies every gradient as it is read. On a deferred backend (CUDA) the
-  /// report does not know the outcome (`pending`), and a skipped step counts for the schedule;
-  /// `settle` tells. Only steps on whose outcome the next one hangs wait for it.
+  /// report is `pending`: `settle` returns the outcome. A skipped step then counts for the
+  /// schedule. The host waits only in steps whose outcome the next step depends on.
   report step(float lr, float inverse_loss_scale = 1.0F) {
     const auto at_once = [](std::uint64_t, function_ref<void()> enqueue) { enqueue(); };
     return step_with(at_once, lr, inverse_loss_scale);
   }
-  /// The same; what does not depend on its numbers goes through `run(key, enqueue)`, which calls
-  /// enqueue() or does what it did with the same key before: a CUDA graph.
+  /// Does one step, like `step`. Work that does not depend on the numbers goes through `run(key,
+  /// enqueue)`, which calls enqueue() or repeats its work under an equal key: a CUDA graph.
   report step_with(step_runner run, float lr, float inverse_loss_scale = 1.0F);
 
-  /// Announces the next step, so that `ready` may send before it: `step` must follow with the same
-  /// numbers, and refuses them if they cannot be used. Not collective.
+  /// Begins the next step, so that `ready` can send before `step`. `step` must follow with equal
+  /// numbers, and throws if they cannot be used. Not collective.
   void begin(float lr, float inverse_loss_scale = 1.0F);
-  /// Says that the gradients of one tensor, in the order of the groups, are final: buckets whose
-  /// gradients are all known start to travel, the last bucket first. Leave them alone until the
-  /// step returns: it reads them again, and dense steps may overwrite them. `ready` waits for all
-  /// ranks where there is one bucket, where the transport cannot start collectives (threads), and
-  /// where averages use memory again. Collective in its effect: all ranks announce the same in the
-  /// same order, between begin() and step(), with which the others go. When the transport throws,
-  /// the step is taken back: begin() again, with fresh gradients.
+  /// Marks the gradients of one tensor, in the order of the groups, as final. Buckets whose
+  /// gradients are all final are sent, the last bucket first. Do not touch the gradients until
+  /// `step` returns, which reads them again; dense steps may overwrite them. Blocks until all ranks
+  /// take part if there is one bucket, if the transport cannot start collectives (threads), and if
+  /// averages reuse memory. Collective in effect: all ranks announce the same tensors in the same
+  /// order, between begin() and step(); `step` sends the others. If the transport throws, the step
+  /// is taken back: call begin() again, with fresh gradients.
   void ready(std::size_t tensor);
 
-  /// What became of the last step, on a deferred backend too: waits. Throws as step.
+  /// Returns the outcome of the last step, on a deferred backend too. Waits. Throws like `step`.
   outcome settle();
-  /// report::gradient_norm of the last step; waits.
+  /// Returns report::gradient_norm of the last step. Waits.
   [[nodiscard]] std::optional<float> gradient_norm() {
     const float norm = gradient_norm_of(now());
     return norm >= 0 ? std::optional(norm) : std::nullopt;
   }
-  /// Steps skipped since the optimizer was built. Waits.
+  /// Number of steps skipped since the optimizer was built. Waits.
   [[nodiscard]] std::uint64_t n_skipped() { return now().n_skipped; }
 
-  // What follows throws invalid_input between begin() and step(); load and load_old_job throw
-  // checkpoint_error there.
-  /// Other options for a group, by its place, from the next step on: schedules of decay and betas,
-  /// discriminative rates, frozen layers. All ranks must do the same. Checkpoints hold it: a load
-  /// with the same options brings it back. Throws invalid_input as the constructor, and for another
-  /// eps.
+  // The calls below that change or compare state throw invalid_input between begin() and step();
+  // load and load_old_job throw checkpoint_error there.
+  /// Sets the options of a group, by its index, from the next step on: schedules of decay and
+  /// betas, discriminative rates, frozen layers. All ranks must set equal options. Checkpoints hold
+  /// them: a load with resume_with::same_options restores the options. Throws invalid_input like
+  /// the constructor, and if eps changes.
   void set_group(std::size_t group, const group_options& options);
-  void set_group(std::size_t group, float lr_factor, float weight_decay);  ///< the same, of these
-  /// A tensor, in the order of the groups, has no gradient in the next step (torch's None), or in
-  /// the next attempt, where that is skipped or fails: what lies there is not read, but it may be
-  /// scratch from begin() on. Parameters, m, v and corrections stay, but for what compression owes,
-  /// m in the first compressed step (a gradient of 0), and 0/1 Adam's earlier local steps. All
-  /// ranks say so, or throw rank_mismatch.
+  void set_group(std::size_t group, float lr_factor, float weight_decay);  ///< only these
+  /// Declares that a tensor, in the order of the groups, has no gradient in the next step (torch's
+  /// None). Holds for one attempt, even if this is skipped or fails. Memory of the gradient is not
+  /// read, but may be scratch from begin() on. Parameters, m, v and bias corrections stay, but
+  /// residuals, m in the first compressed step (a gradient of 0) and earlier local steps of 0/1
+  /// Adam still take effect. All ranks must do so; otherwise all throw rank_mismatch.
   void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, where()); }
-  /// Memory that moved, with the same values, is where `groups` says from the next step on, on this
-  /// rank. How many tensors have; 0 costs next to nothing. Throws invalid_input for
-  /// other sizes.
+  /// Takes the addresses of all tensors from `groups`, from the next step on, on this rank: for
+  /// memory that moved with its values. Returns the number of tensors that moved; 0 costs next to
+  /// nothing. Throws invalid_input for other sizes.
   std::size_t rebind(const std::vector<param_group<P, G>>& groups);
-  /// Takes moments over, of Adam in another framework: of each tensor, in the order of the groups,
-  /// m and v before their bias is corrected (torch's exp_avg and exp_avg_sq), after so many steps.
-  /// All ranks must give the same. Throws invalid_input after a step or begin(), where sizes
-  /// differ, and where m or v is not finite or v is negative.
+  /// Starts from moments of Adam in another framework: for each tensor, in the order of the groups,
+  /// m and v before bias correction (torch's exp_avg and exp_avg_sq), after `steps` steps. All
+  /// ranks must give equal moments. Throws invalid_input after a step or begin(), if sizes differ,
+  /// and if m or v is not finite or v is negative.
   void start_from(const std::vector<given_moments>& moments,
                   std::uint64_t steps) requires(takes_moments) {
     take(moments, steps);
   }
 
-  /// For a model of which no rank holds the whole (pipeline stages, tensor-parallel ranks,
-  /// experts): `transport` joins the ranks that hold the other parts of this rank's replica, in the
-  /// same order on all replicas, each with an optimizer of its own. From now on a step that one
-  /// skips all skip, and max_grad_norm is the norm of the whole (a tensor that several ranks hold
-  /// counts as often). LAMB's layers are each rank's own tensors. Local steps are each rank's own.
+  /// Connects the optimizers of a model that is split over ranks (pipeline stages, tensor-parallel
+  /// ranks, experts). `transport` joins the ranks that hold the parts of this rank's replica, in
+  /// the same order on all replicas; each rank has its own optimizer. From now on, if one part
+  /// skips a step, all skip, and max_grad_norm limits the norm of the whole model (a tensor on
+  /// several ranks counts once for each). LAMB's layers are the tensors of each rank. Local steps
+  /// are not coordinated.
   ///
-  /// All make the same steps: one schedule, more than one rank each or one each; else all throw
-  /// rank_mismatch. Not collective itself. Costs an all_gather of 20 bytes in steps that average or
-  /// exchange, a second if both, or to clip alone.
+  /// All parts must make equal steps: one schedule, and either several ranks in each part or one in
+  /// each; otherwise all throw rank_mismatch. Not collective itself. Costs an all_gather of 20
+  /// bytes in steps that average or exchange; two in steps that do both, or that clip and exchange.
   template <class T>
   [[gnu::cold]] void join_model_parallel(T transport) {
     join_model(detail::communicator_of<C>(std::move(transport)));
   }
 
-  /// From the next step on `f(norm)` is asked on every rank before anything has changed; where one
-  /// returns true, all ranks skip the step (in a local step this rank leaves its gradient out):
-  /// thresholds, z-scores (as in llm.c). In steps that average, the norm is the mean gradient's;
-  /// where they average squares, an estimate (6%). In other steps it is this rank's own norm,
-  /// divided by the usual ratio of own to mean norm. There a rank is asked although another one's
-  /// gradient may call the step off. When f throws, all skip, and the rank throws it after the
-  /// step. Empty: nobody is asked.
+  /// Sets a veto. From the next step on every rank calls `f(norm)` before anything has changed; if
+  /// f returns true on one rank, all ranks skip the step (in a local step this rank leaves its
+  /// gradient out): thresholds, z-scores (as in llm.c). The norm is the mean gradient's in steps
+  /// that average gradients, an estimate (6%) in steps that average squares, and in other steps
+  /// this rank's own norm, divided by the usual ratio of own to mean norm. In other steps f is
+  /// called even if a gradient of another rank will call the step off. If f throws, all ranks skip,
+  /// and the rank rethrows after the step. An empty f removes the veto.
   ///
-  /// Collective: throws rank_mismatch on all ranks when one gives none and another does. The parts
-  /// of a model (join_model_parallel) give one, or none. Costs in each step what clipping costs; in
-  /// steps without an exchange one more collective of 4 bytes (and of the parts, one of 20); on a
-  /// deferred backend it waits for the norm, and no step is captured.
+  /// Collective: throws rank_mismatch on all ranks if some give a veto and others none. The parts
+  /// of a model (join_model_parallel) must all give one, or none. Costs in each step as much as
+  /// clipping; in dense steps without an exchange one more collective of 4 bytes (and one of 20
+  /// between model parts). A deferred backend waits for the norm, and captures no step.
   void veto_with(std::function<bool(float norm)> f);
-  /// Before each step, save, load and verify calls `groups()` and rebinds to what it returns: for
-  /// trainers whose memory moves (x = ..., a vector that grows). Empty: nobody is asked. Not
-  /// collective; not from `groups` itself.
+  /// Sets a function that each step, save, load and verify calls first, to rebind to the groups
+  /// that it returns: for trainers whose memory moves (x = ..., a vector that grows). Empty: none.
+  /// Not collective; not to be called from `groups` itself.
   void rebind_with(std::function<groups_type()> groups) {
     (void)between_steps();
     groups_ = std::move(groups);
   }
-  /// Compares parameters, moments and what the ranks agreed on, bit for bit. Finds memory that
+  /// Compares parameters, moments and previous means of the ranks, bit for bit. Finds memory that
   /// fails, and trainers that write to parameters on one rank. Collective: throws rank_mismatch on
-  /// all ranks, naming the one that differs from most; invalid_input after a local step, when ranks
-  /// differ. Costs a pass over all of it on the host, 4 bytes per parameter for as long, and a
-  /// collective of 24 bytes.
+  /// all ranks, naming a rank that differs from most; invalid_input after a local step, when ranks
+  /// differ. Costs a pass over all of this on the host, 4 bytes per parameter during the call, and
+  /// a collective of 24 bytes.
   [[gnu::cold]] void verify();
 
-  /// Where warnings go (null: nowhere); at first to stderr. Rank 0 warns, and after 10 skipped
-  /// steps in a row (20, 40, ...) the ranks that called them off. (On a deferred backend the
-  /// library looks in settle, in steps that wait, and once in 128 steps.)
+  /// Sets the receiver of warnings (null: none); at first stderr. Rank 0 warns, and after 10
+  /// skipped steps in a row (20, 40, ...) the ranks that called them off. (On a deferred backend
+  /// the library looks in settle, in steps that wait, and once in 128 steps.)
   void warn_with(void (*f)(const std::string& text)) { parts_->engine.warn = f; }
 
-  /// Writes all that this rank needs to go on, residuals included; not the parameters. Not
+  /// Writes all state that this rank needs to go on, residuals included; not the parameters. Not
   /// collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out);
-  /// Reads what `save` wrote on this rank. Between building the optimizer and this, restore the
-  /// parameters of this rank: their digest is compared. (Not before building: ranks start equal,
-  /// and between two exchanges of 0/1 Adam they are not.) Collective: when one rank fails, all
-  /// throw, and nothing has changed. Throws checkpoint_error. Memory: the state twice.
+  /// Reads what `save` wrote on this rank. Build the optimizer, then restore the parameters of this
+  /// rank, then load: a digest of the parameters is compared. (Not restore before building: ranks
+  /// must start equal, and between two exchanges of 0/1 Adam they are not.) Collective: throws
+  /// checkpoint_error on all ranks if one fails; then nothing has changed. Memory: the state twice.
   [[gnu::cold]] void load(std::istream& in, resume_with with = resume_with::same_options);
-  /// Reads what `n_ranks` ranks of a job saved into the ranks of this one; `open(r)` gives rank r's
-  /// file as a (unique) pointer to a stream. Rank r takes the place of rank r mod n_ranks, whose
-  /// parameters it restores before; what the old ranks had still to send is kept on average. One
-  /// rank alone goes on uncompressed; right after a refresh without m.
-  /// Collective; throws as load. Costs reading all files on each rank; memory: the state three
-  /// times.
+  /// Loads what the `n_ranks` ranks of an old job saved; `open(r)` returns the file of rank r as a
+  /// (unique) pointer to a stream. Rank r takes the place of old rank r mod n_ranks, whose
+  /// parameters must be restored first; residuals of the old ranks are kept on average. A single
+  /// rank goes on uncompressed; right after a refresh its m starts from 0. Collective; throws like
+  /// load. Reads all files on each rank; memory: the state three times.
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
                                   resume_with with = resume_with::same_options) requires resumes {
@@ -281,26 +281,26 @@ class optimizer {
         with);
   }
 
-  /// The transport, for what ranks decide together between steps. It counts as the optimizer's.
+  /// The transport, for collectives of the trainer between steps. They count as the optimizer's.
   [[nodiscard]] communicator transport() const { return parts_->engine.comm; }
-  [[nodiscard]] int rank() const { return parts_->engine.comm.rank(); }  ///< of this optimizer
-  [[nodiscard]] int size() const { return parts_->engine.comm.size(); }  ///< ranks that train
-  /// Steps done, without the skipped ones (on a deferred backend, and in local steps, these count).
+  [[nodiscard]] int rank() const { return parts_->engine.comm.rank(); }  ///< number of this rank
+  [[nodiscard]] int size() const { return parts_->engine.comm.size(); }  ///< number of ranks
+  /// Number of steps done. Skipped steps do not count, except local ones and on a deferred backend.
   [[nodiscard]] std::uint64_t steps() const { return parts_->engine.step; }
-  [[nodiscard]] std::size_t n_parameters() const {  ///< of all tensors
+  [[nodiscard]] std::size_t n_parameters() const {  ///< in all tensors
     return parts_->engine.average.axis().n_elements();
   }
-  /// Bytes that live from step to step in this phase.
+  /// Bytes of state that lasts from step to step in this phase.
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const;
-  [[nodiscard, gnu::cold]] std::size_t work_bytes() const;  ///< in one
+  [[nodiscard, gnu::cold]] std::size_t work_bytes() const;  ///< bytes used in a step
 
-  [[nodiscard]] const std::string& description() const { return name_; }       ///< and its options
-  [[nodiscard]] const R& rule() const { return parts_->engine.rule; }          ///< a part
-  [[nodiscard]] const S& schedule() const { return parts_->engine.schedule; }  ///< a part
-  [[nodiscard]] auto& exchange() { return parts_->engine.compressed; }         ///< what sends
-  [[nodiscard]] active_mask active() const { return parts_->engine.mask(); }  ///< what is exchanged
-  /// One tensor of a field of all elements, such as exchange().sender().residual(active()). Waits.
-  /// Throws invalid_input for a tensor that is not there, and for a residual before the first
+  [[nodiscard]] const std::string& description() const { return name_; }  ///< algorithm, options
+  [[nodiscard]] const R& rule() const { return parts_->engine.rule; }     ///< of type R
+  [[nodiscard]] const S& schedule() const { return parts_->engine.schedule; }  ///< of type S
+  [[nodiscard]] auto& exchange() { return parts_->engine.compressed; }  ///< the compressed exchange
+  [[nodiscard]] active_mask active() const { return parts_->engine.mask(); }  ///< exchange mask
+  /// Copies one tensor out of a field, such as exchange().sender().residual(active()). Waits.
+  /// Throws invalid_input for a tensor that does not exist, and for a residual before the first
   /// compressed step, when there is none.
   template <class Field>
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
@@ -317,7 +317,7 @@ class optimizer {
       }
     }
     const auto flat = e.compressed.sender().flatten(field);
-    std::size_t words = 0;  // before it
+    std::size_t words = 0;  // before the tensor
     for (std::size_t i = 0; i < tensor; ++i) words += (e.tensors.sizes[i] + 31) / word_elements;
     std::vector<float> values(e.tensors.sizes[tensor]);
     e.backend().copy_out(values.data(), flat.data() + words * word_elements, values.size());
@@ -329,8 +329,8 @@ class optimizer {
                           const std::vector<param_group<P, G>>& groups, R rule, S schedule,
                           const C& collective, dense_sum sum);
   [[gnu::cold]] void join_model(communicator transport);
-  // What some pairings cannot do. The public names are constrained, but may not be defined
-  // elsewhere (clang 14); these may, and are empty where they are never called.
+  // Calls that not all policies have. The constrained public functions cannot be defined outside of
+  // the class (clang 14); these can, and are empty where no public function calls them.
   [[gnu::cold]] void take(const std::vector<given_moments>& moments, std::uint64_t steps);
   [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
   [[nodiscard]] step_scalars now() { return parts_->engine.fetch(); }
@@ -340,17 +340,17 @@ class optimizer {
     look_again();
     return detail::own_header(name_, parts_->engine);
   }
-  /// Asks where the tensors lie, if there is somebody to ask.
+  /// Rebinds to the groups of `rebind_with`, if a function is set.
   void look_again() {
     if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), where());
   }
 
-  std::unique_ptr<parts> parts_;  ///< on the heap, where they stay when the optimizer moves
+  std::unique_ptr<parts> parts_;  ///< on the heap: stay in place when the optimizer moves
   std::string name_;
-  std::function<groups_type()> groups_;  ///< or none: see rebind_with
+  std::function<groups_type()> groups_;  ///< of rebind_with; empty: none
 };
 
-// What the calls do.
+// Definitions of the calls.
 
 template <class R, class S, class C, class P, class G>
 optimizer<R, S, C, P, G>::optimizer(communicator transport, std::string name,

@@ -30,12 +30,12 @@
 #include <utility>
 #include <vector>
 
-/// A job goes on: with the same ranks, bit for bit, or with other ones.
+/// Resumes a job from checkpoints: with the same number of ranks bit for bit, or with another.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// What must fit before a checkpoint is used. Trivially copyable: part of the format.
+/// Header of a checkpoint, compared at a load. Trivially copyable: part of the format.
 struct checkpoint_header {
   rank_fingerprint ranks;
   std::uint32_t rank = 0, size = 0;
@@ -80,7 +80,7 @@ struct checkpoint_header {
   }
 };
 
-/// What an optimizer of this name says of itself to other ranks and to checkpoints. Reads all
+/// Header that engine e with this name shows to other ranks and to checkpoints. Reads all
 /// parameters.
 template <class E>
 [[nodiscard, gnu::cold]] checkpoint_header own_header(const std::string& name, E& e) {
@@ -92,8 +92,8 @@ template <class E>
           e.step};
 }
 
-/// Collective, at a load: all throw checkpoint_error when a rank has a failure to tell, another
-/// step than the others, or other scalars (a digest).
+/// Ends the reading part of a load. Collective: throws checkpoint_error on all ranks if one has a
+/// failure to report, a different step, or different scalars (compared by a digest).
 [[gnu::cold]] inline void agree_on_checkpoint(communicator& comm, const std::string& failure,
                                               std::uint64_t step, std::uint64_t scalars) {
   struct news {
@@ -124,8 +124,8 @@ template <class E>
 
 }  // namespace detail
 
-/// Reads what this rank saved over the state of engine E, whose card `card()` gives; `refusal`: why
-/// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks when one
+/// Loads into engine e what this rank saved. `card()` returns the header to match; `refusal`: why
+/// this rank must not load now, or empty. Collective: throws checkpoint_error on all ranks if one
 /// fails; then nothing has changed.
 template <class E, class Card>
 [[gnu::cold]] void load_checkpoint(E& e, std::istream& in, const Card& card, resume_with with,
@@ -145,7 +145,7 @@ template <class E, class Card>
       e.check_read(with);
       if (e.step != found.step) failure = detail::message("checkpoint: of two steps");
     }
-  } catch (const std::exception& error) {  // a stream may throw too; the other ranks wait
+  } catch (const std::exception& error) {  // also from streams: the other ranks wait
     failure = error.what();
   }
   detail::agree_on_checkpoint(e.comm, failure, found.step, payload ? payload->scalars() : 0);
@@ -154,13 +154,13 @@ template <class E, class Card>
   e.restore_options(with);
 }
 
-// -- with other ranks -----------------------------------------------------------------------------
+// -- with another number of ranks -----------------------------------------------------------------
 
 namespace detail {
 
-/// A rank of a job that is no more, as far as reading its checkpoint needs one: the others say what
-/// it says. Split, it gives first those with its place on all nodes, then the ranks of its node: as
-/// an exchange on two levels asks for them.
+/// Transport that stands for one rank of an ended job while its checkpoint is read. Gathers pretend
+/// that all ranks send the same. The first split returns the ranks with its place on all nodes,
+/// later splits the ranks of its node: the order in which hierarchical_exchange splits.
 class rank_of_old {
  public:
   rank_of_old(std::size_t rank, std::size_t size, std::size_t ranks_per_node)
@@ -194,7 +194,7 @@ class rank_of_old {
   std::shared_ptr<int> n_splits_;
 };
 
-/// The policy, where nodes have so many ranks, if it has a member `ranks_per_node`.
+/// Returns the policy for this number of ranks per node, if it has a member `ranks_per_node`.
 template <class C>
 [[nodiscard]] C on_nodes(C policy, std::size_t ranks_per_node) {
   if constexpr (requires { policy.ranks_per_node; })
@@ -202,7 +202,7 @@ template <class C>
   return policy;
 }
 
-/// part += weight * field, on the flat axis; index i is the i-th of `tiles`.
+/// Adds weight * field to `part`, on the flat axis; index i is the i-th of `tiles`.
 template <class Field>
 struct add_field_kernel {
   static constexpr bool one_isa = true;
@@ -222,7 +222,7 @@ struct add_field_kernel {
   }
 };
 
-/// A server's residual, where the chunk's tiles lie on the flat axis.
+/// Residual of a server as a field: read by the tiles of its chunk on the flat axis.
 struct served_field {
   compensated_words residual;
   slot_format format;
@@ -238,8 +238,8 @@ struct served_field {
   }
 };
 
-/// flat += what a rank of a job of n_ranks ranks, so many per node, has still to send of the flat
-/// axis: its share of the mean of all, and what it serves. Launches.
+/// Adds to `flat` the residuals of one rank of a job with n_ranks ranks: its share of the mean of
+/// all workers' residuals, and the residual of its server. Only launches.
 template <class E>
 [[gnu::cold]] void add_residuals(E& old, std::size_t n_ranks, std::size_t ranks_per_node,
                                  float* flat) {
@@ -260,7 +260,7 @@ template <class E>
         add(s, tiles, served_field{residual, f}, 1.0F);
       });
 }
-/// flat += this rank's part of the mean of what n_ranks ranks have kept of their own squares.
+/// Adds to `flat` this rank's share of the mean of the squares that n_ranks ranks have kept.
 template <class E>
 [[gnu::cold]] void add_kept_squares(E& old, std::size_t n_ranks, float* flat) {
   const float* const kept = E::refresh_type::kept_by(old.rule);
@@ -270,7 +270,7 @@ template <class E>
       {kept}, {s.tiles()}, {flat}, 1.0F / static_cast<float>(n_ranks)};
   s.backend().launch(s.axis().tiles().size(), add);
 }
-/// Adds to what this rank carries.
+/// Adds residuals to the compensated values of this rank.
 template <class E>
 [[gnu::cold]] void resume_feedback(E& e, const float* residuals) {
   auto& s = e.compressed.sender();
@@ -282,20 +282,21 @@ template <class E>
 
 }  // namespace detail
 
-/// The state of a job of other ranks, rank by rank, for an engine E of this one.
+/// State of an old job with another number of ranks, read rank by rank for an engine E of this job.
 ///
-/// Moments, parameters' anchors and masks are the same on all ranks, or of one of them, whose place
-/// this rank takes. What exchanges owe is kept on average: every new rank (or node) carries the
-/// mean of the old ones' residuals, and what their servers still meant to say; so the sum of what
-/// is sent from now on is what it would have been. What ranks have kept of the squares of their own
-/// gradients goes on as the mean of all.
+/// Moments, anchors of parameters and masks are equal on all old ranks, or are taken from one of
+/// them, whose place this rank takes. Residuals are kept on average: every new rank (or node)
+/// starts with the mean of the old workers' residuals plus the old servers' residuals, so the sum
+/// of all that is sent from now on is unchanged. The squares that ranks kept of their own gradients
+/// are replaced by their mean.
 template <class E>
 class old_job {
   using B = typename E::backend_type;
   using R = decltype(E::rule);
 
  public:
-  /// Of n ranks, of which this rank takes the place of `source`. Not collective; allocates.
+  /// For an old job of n ranks, where this rank takes the place of `source`. Not collective;
+  /// allocates.
   [[gnu::cold]] old_job(E& e, std::size_t n, std::size_t source)
       : e_(&e),
         n_(n),
@@ -303,13 +304,12 @@ class old_job {
         residuals_(make_flat(e)),
         kept_(E::refresh_type::make_kept(e.rule)) {}
 
-  /// Reads the checkpoint of the next rank. Its card must have `wanted`'s text and
-  /// tensors, and, from the rank whose place this one takes, its parameters. Throws
-  /// checkpoint_error.
+  /// Reads the checkpoint of the next rank. Its header must have the text and the tensors of
+  /// `wanted` and, from rank `source`, its parameters. Throws checkpoint_error.
   [[gnu::cold]] void read(std::istream& in, detail::checkpoint_header wanted, resume_with with) {
     const std::size_t r = n_read_++;
     with_ = with;
-    std::unique_ptr<E> old;  // outlives the reader, which takes back what it read
+    std::unique_ptr<E> old;  // outlives the reader, which may restore it
     detail::payload_reader payload(in);
     detail::checkpoint_header card;
     payload.local(card);
@@ -352,7 +352,7 @@ class old_job {
     if (payload.scalars() != scalars_ || old->step != step_) throw_diverged(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
   }
-  /// When all are read: allocates what `adopt` needs.
+  /// Allocates what `adopt` needs, once all ranks are read.
   [[gnu::cold]] void prepare() {
     E& old = *source_;
     const bool travels = e_->compressed.travels();
@@ -372,17 +372,17 @@ class old_job {
   [[nodiscard]] std::uint64_t step() const { return step_; }
   [[nodiscard]] std::uint64_t scalars() const { return scalars_; }
 
-  /// Takes the state over: only launches.
+  /// Replaces the state of the engine by the old one. Allocates nothing: only launches.
   [[gnu::cold]] void adopt() {
     E &e = *e_, &old = *source_;
     const bool starts = (R::local_steps || old.compressed.started()) && e.compressed.travels();
     e.step = old.step;
     e.last_lr = old.last_lr;
-    e.refreshed = false;           // what was agreed, and is owed, is carried
-    std::destroy_at(&e.schedule);  // a function of the trainer's need not be assignable
+    e.refreshed = false;           // compensated values hold the previous mean
+    std::destroy_at(&e.schedule);  // a user's function may not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    E::refresh_type::prepare_rule(e.rule, e.compressed.axis());  // not that of the old job
+    E::refresh_type::prepare_rule(e.rule, e.compressed.axis());  // replaces the old job's axis
     E::refresh_type::take_kept(e.rule, std::move(kept_));
     auto& active = old.compressed.active();
     if (active.size() > 0 || !starts) {
@@ -411,7 +411,7 @@ class old_job {
     if constexpr (R::local_steps) {
       const bool travelled = old.compressed.travels(), travels = e.compressed.travels();
       if (travelled && !travels && e.rule.moved()) {
-        // nothing will be exchanged: the exchange that was due, here, alike on all ranks
+        // no exchange will follow: apply the one that was due, equally on all ranks
         e.rule.compressed_update(flat_field{residuals_.data()}, flat_field{residuals_.data()},
                                  e.at(e.mask()),
                                  [&](const auto& kernel) { e.at(e.mask()).launch(kernel); });
@@ -434,7 +434,7 @@ class old_job {
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
   buffer_of<B, float> residuals_;                ///< on the flat axis
-  typename E::refresh_type::kept_squares kept_;  ///< the mean of what the ranks have kept
+  typename E::refresh_type::kept_squares kept_;  ///< mean of the squares that ranks kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   resume_with with_ = resume_with::same_options;
@@ -442,12 +442,12 @@ class old_job {
   initial_momentum<buffer_of<B, float>> given_{};
 };
 
-/// The files of an old job: reads that of its rank r.
+/// Access to the files of an old job: calls `read` with the checkpoint of rank r.
 using old_files = function_ref<void(std::size_t r, function_ref<void(std::istream&)> read)>;
 
-/// Reads the checkpoints of the `n_ranks` ranks of an old job, from its files, and takes their
-/// state over; the rest as load_checkpoint. Collective: throws checkpoint_error on all ranks when
-/// one fails; then nothing has changed.
+/// Loads the checkpoints of an old job with `n_ranks` ranks into engine e; the rest as
+/// load_checkpoint. Collective: throws checkpoint_error on all ranks if one fails; then nothing has
+/// changed.
 template <class E, class Card>
 [[gnu::cold]] void load_old_job_of(E& e, std::size_t n_ranks, old_files files, const Card& card,
                                    resume_with with, const std::string& refusal) {

@@ -13,19 +13,19 @@
 #include <string>
 #include <utility>
 
-/// Every rank sends its compressed vector to all, and averages what it got.
+/// Compressed all-gather: every rank sends its message to all ranks and averages what it received.
 namespace onebit::inline v0_2 {
 
-/// One exchange in one phase. What is agreed is a mean of W messages, not one message, so there is
-/// no server residual and no second rounding; but the wire and the memory grow with W.
+/// Exchange in one phase. Every rank decodes the mean of W messages, so there is no server residual
+/// and no second rounding; but bytes on the wire and memory grow with W.
 ///
-/// Cost: 1 collective, (W-1) slots of the whole vector on the wire per rank: n/8 (W-1) bytes for
-/// `sign`, W/2 times the gather-scatter's. Memory: sender, W messages agreed, W of work space.
-/// Prefer it for 2 or 3 ranks, or vectors so small that a second round trip costs more than bytes.
+/// Cost: 1 collective; W-1 slots of the whole vector sent per rank: n/8 (W-1) bytes for `sign`, W/2
+/// times gather-scatter's bytes. Memory: the sender, W messages of the last exchange, W of work
+/// space. Prefer it for 2 or 3 ranks, or small vectors, for which latency costs more than bytes.
 ///
-/// `Gather` says how the slots travel: built from a communicator, with an all_gather as that has,
-/// on the backend's memory. A collective of one's own that only needs another way for them is this
-/// exchange with its Gather (the example recursive_doubling).
+/// `Gather` carries the slots. It is built from a communicator and has an all_gather like the
+/// communicator's, on the backend's memory. A custom collective that differs only in how slots
+/// travel is this exchange with its own Gather (example recursive_doubling).
 template <Compressor C, class B, class Gather = communicator>
 class all_gather_exchange : public flat_exchange<C, B> {
   static_assert(
@@ -45,7 +45,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
   all_gather_exchange(C codec, const communicator& w, B backend, std::span<const std::size_t> sizes)
       : base(std::move(codec), w, std::move(backend), sizes, 1, 1), gather_(w) {}
 
-  /// As gather_scatter_exchange, here and below.
+  /// This and the following members are as in gather_scatter_exchange.
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer own;
@@ -73,12 +73,12 @@ class all_gather_exchange : public flat_exchange<C, B> {
     return view_of(gathered_.next.data(), active, tile_room::latest);
   }
 
-  /// All is one bucket here: it goes when all gradients are known.
+  /// The whole message is one bucket, so nothing is sent before all gradients are known.
   [[nodiscard]] int n_unsent() const { return 0; }
   template <class Produce, class Undo>
   [[gnu::cold]] void send_next(const Produce&, const exchange_args<Undo>&) {}
 
-  /// Collective; waits, unless the backend is deferred.
+  /// Collective; blocks, unless the backend is deferred.
   template <class Produce, class Undo>
   [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.encode(produce, t, own_.data(), 0);
@@ -86,7 +86,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
     const auto w = static_cast<std::uint32_t>(comm_.size());
     B& backend = sender_.backend();
     sender_.check({.now = t.now, .slots = gathered_.next.data(), .n = w, .part = 0, .ranks = {w}});
-    // Can the sum of finite messages overflow? All ranks hold the same messages and decide alike.
+    // The sum of finite messages may overflow. All ranks hold the same messages and decide alike.
     if (sender_type::scaled) {
       backend.launch(axis().slot_segments(),
                      finite_scales_kernel{t.now, gathered_.next.data(), sender_.format(), w});
@@ -131,7 +131,7 @@ class all_gather_exchange : public flat_exchange<C, B> {
 
   Gather gather_;
   two_sided<B, std::byte> gathered_;  ///< W slots
-  byte_buffer own_;                   ///< one
+  byte_buffer own_;                   ///< one slot: this rank's message
 };
 
 /// Collective policy: compressed all-gather.
@@ -142,7 +142,7 @@ struct all_gather : collective_defaults {
 
   all_gather() = default;
   /// @{
-  /// See Collective.
+  /// Members required by Collective.
   explicit(false) all_gather(C c) : codec(std::move(c)) {}
 
   [[nodiscard, gnu::cold]] std::string name() const {

@@ -21,31 +21,31 @@
 #include <utility>
 #include <vector>
 
-/// The uncompressed mean: of gradients, in the warm-up and in the baselines.
+/// Uncompressed means: of gradients in the warm-up and the baselines, of squares in a refresh.
 namespace onebit::inline v0_2 {
 
-/// Who adds up the gradients, and in what they travel. Sums are in fp32 in any case.
+/// Place and wire format of the sum of gradients. All modes but transport_in_bf16 sum in fp32.
 enum class dense_sum : std::uint8_t {
   automatic,   ///< in_bf16 where gradients are bf16, else rank_order
   rank_order,  ///< all_to_all, sum in rank order, all_gather: the same bits on every transport
   transport,   ///< the transport's own allreduce: its speed and its order of summation
-  /// As rank_order, in half the bytes: each rank's gradient (without the loss scale: fp16 would
-  /// lose small ones) is rounded to bf16 on its way, and the mean once more.
+  /// As rank_order, in half the bytes. The loss scale is removed and each rank's gradient rounded
+  /// to bf16 (fp16 would lose small gradients) before it is sent; the mean is rounded once more.
   in_bf16,
-  /// The same in a quarter of the bytes: every 32 elements are whole numbers from -127 to 127 times
-  /// a common power of two (MXINT8 of the OCP Microscaling Formats, a bit to spare), which loses
-  /// elements below a 127th of the largest of the 32.
+  /// As rank_order, in a quarter of the bytes. Every 32 elements are integers from -127 to 127
+  /// times a common power of two, as in MXINT8 of the OCP Microscaling Formats. Elements below a
+  /// 127th of the largest of the 32 are lost.
   in_int8,
-  /// The transport's own allreduce of bf16, of gradients without the loss scale: what everybody's
-  /// 16-bit ring sends. Sums are rounded at each addition, in the transport's order. For a
+  /// The transport's own allreduce of bf16, as in the usual 16-bit ring, of gradients without the
+  /// loss scale. The transport rounds each partial sum, in its own order. Needs a
   /// HalfSummingTransport.
   transport_in_bf16
 };
-/// Whether the transport adds up.
+/// True if the transport adds up.
 [[nodiscard]] constexpr bool by_transport(dense_sum mode) {
   return mode == dense_sum::transport || mode == dense_sum::transport_in_bf16;
 }
-/// For descriptions: empty, or from a comma on.
+/// Text for descriptions; starts with a comma.
 [[nodiscard, gnu::cold]] inline std::string to_string(dense_sum mode) {
   return mode == dense_sum::transport           ? ", sums by the transport"
          : mode == dense_sum::transport_in_bf16 ? ", sums in bf16 by the transport"
@@ -53,7 +53,7 @@ enum class dense_sum : std::uint8_t {
          : mode == dense_sum::in_int8           ? ", averages in int8"
                                                 : ", averages in rank order";
 }
-/// What `automatic` is for gradients of this type.
+/// Returns `mode`, with `automatic` resolved for gradients of type G.
 template <class G>
 [[nodiscard]] dense_sum resolved(dense_sum mode) {
   if (mode != dense_sum::automatic) return mode;
@@ -61,14 +61,14 @@ template <class G>
   return halves ? dense_sum::in_bf16 : dense_sum::rank_order;
 }
 
-/// Where means go: to the gradients that they are of, if nobody reads these again, or nowhere: they
-/// are read as they came. A step says which, where gradients are floats that may be written.
+/// Destination of a mean: the gradients, if no later pass needs the local gradients; else none: the
+/// mean is read from the received slots. Chosen by step; only float gradients are overwritten.
 template <class P, class G>
 struct mean_destination {
-  static constexpr bool in_gradients = std::is_same_v<G, float>;  ///< whether they may
-  const tensor_entry<P, G>* tensors = nullptr;                    ///< null: nowhere
+  static constexpr bool in_gradients = std::is_same_v<G, float>;  ///< may overwrite gradients
+  const tensor_entry<P, G>* tensors = nullptr;                    ///< null: no destination
 };
-/// Nowhere, always.
+/// Destination that is always none.
 struct as_they_came {
   static constexpr bool in_gradients = false;  ///< see mean_destination
   const void* tensors = nullptr;               ///< see mean_destination
@@ -76,13 +76,13 @@ struct as_they_came {
 
 namespace detail {
 
-/// Bytes of a word of 32 elements on its way.
+/// Bytes on the wire per word of 32 elements.
 [[nodiscard]] constexpr std::size_t word_bytes_of(dense_sum mode) {
   const bool half = mode == dense_sum::in_bf16 || mode == dense_sum::transport_in_bf16;
   return half ? rounded::halves : mode == dense_sum::in_int8 ? rounded::int8s : rounded::floats;
 }
 
-/// A mean, where it came or where it went.
+/// Mean as a field: read from the received slots, or from the gradients if it was written there.
 template <class To>
 struct mean_field {
   gathered_view<rounded> came;
@@ -91,7 +91,7 @@ struct mean_field {
   template <class L>
   struct reader {
     tile_reader<L, rounded> came;
-    const float* went;  ///< null: nowhere
+    const float* went;  ///< null: read `came`
     std::uint32_t n;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       if (went == nullptr) return came(k);
@@ -105,8 +105,8 @@ struct mean_field {
   }
 };
 
-/// Takes the mean of a tile to the gradients. `squares`, by slot: the first tile of a chunk takes
-/// the sum that came with it.
+/// Writes the mean of a tile to the gradients. The first tile of a chunk also stores the chunk's
+/// sum of squares, received as its scale, in squares[chunk].
 template <class To>
 struct take_mean_kernel {
   gathered_view<rounded> came;
@@ -127,11 +127,11 @@ struct take_mean_kernel {
   }
 };
 
-/// In place of who takes the buckets of a mean, where it is read as it came.
+/// Null consumer of buckets: the mean is read where it was received.
 inline constexpr const any_visitor* takes_nothing = nullptr;
 
-/// Divides the sum of all ranks by their number; calls the step off where the result is not finite.
-/// Per tile the sum of its squares.
+/// Divides the sum of all ranks by their number, in place, and writes the sum of squares of each
+/// tile. Calls the step off if a result is not finite.
 struct mean_in_place_kernel {
   rounded codec;
   const tile* tiles;
@@ -157,8 +157,8 @@ struct mean_in_place_kernel {
   }
 };
 
-/// This rank's status, of all slots that it has written. Theirs become 0, so that a transport's sum
-/// adds nothing to them.
+/// Collects this rank's status from all slots that it has written, and zeroes the status of the
+/// slots: the transport then sums nothing but zeros there.
 struct take_status_kernel {
   static constexpr bool serial = true;
   std::byte* slots;
@@ -180,17 +180,17 @@ struct take_status_kernel {
   }
 };
 
-/// The slots of buckets, n of each. Where there is not room for all, buckets take turns.
+/// Slots of buckets, n per bucket. If memory does not suffice for all, buckets reuse it in turn.
 struct slots_of_buckets {
   std::byte* first;
-  std::size_t bytes;  ///< of all; 0: no slot is there
+  std::size_t bytes;  ///< of all slots; 0: not allocated
   std::size_t n, slot_bytes;
 
   [[nodiscard]] std::byte* at(int b) const {
     const std::size_t places = bytes / (n * slot_bytes);
     return first + (places == 0 ? 0 : static_cast<std::size_t>(b) % places * n * slot_bytes);
   }
-  /// What slots are counted from, the first of all buckets, so that those of b are where they are.
+  /// Base pointer for slot numbers counted over all buckets, such that the slots of b lie at at(b).
   [[nodiscard]] std::byte* counted(int b) const {
     return at(b) - static_cast<std::ptrdiff_t>(static_cast<std::size_t>(b) * n * slot_bytes);
   }
@@ -198,19 +198,20 @@ struct slots_of_buckets {
 
 }  // namespace detail
 
-/// Buckets of averages beside an exchange in buckets of so many elements, or, 0, in one.
+/// Number of buckets of averages beside an exchange with buckets of `elements` elements; 0:
+/// averages have buckets of 2^22 elements.
 [[nodiscard]] inline int buckets_of_means(std::span<const std::size_t> sizes,
                                           std::size_t elements) {
   return n_buckets(sizes, elements != 0 ? elements : std::size_t{1} << 22U);
 }
 
-/// The two phases of gather_scatter_exchange for values that are only rounded: nothing is carried,
-/// and buckets may be taken one by one, so that the memory of a few is used for all.
+/// The two phases of gather_scatter_exchange for values that are only rounded. It carries no
+/// residuals, and buckets may be consumed one by one, so that a few buckets' memory serves all.
 template <class B>
 class rounded_exchange {
  public:
   using view = gathered_view<rounded>;
-  static constexpr int most_under_way = 4;  ///< buckets, where their memory is used again
+  static constexpr int most_under_way = 4;  ///< buckets in flight, if they reuse memory
 
   rounded_exchange(rounded codec, const communicator& w, B backend,
                    std::span<const std::size_t> sizes, int n_buckets)
@@ -223,8 +224,8 @@ class rounded_exchange {
   [[nodiscard]] encoder<rounded, B>& sender() { return encoder_; }
   [[nodiscard]] int n_unsent() const { return phases_.n_unsent(); }
 
-  /// What memory is for: a mean that is read as a whole, one whose buckets are taken one by one, or
-  /// messages alone, which something else adds up.
+  /// Use of the memory: a mean that is read as a whole, a mean whose buckets are consumed one by
+  /// one, or only messages, which the transport sums.
   enum class use : std::uint8_t { whole, by_bucket, messages };
   [[gnu::cold]] void allocate(use of) {
     const bool all = of != use::by_bucket;
@@ -242,16 +243,16 @@ class rounded_exchange {
   void release() noexcept {
     for (auto* buffer : {&gathered_, &received_, &served_}) *buffer = {};
   }
-  /// Whether there is memory for a mean that is read as a whole.
+  /// True if there is memory for a mean that is read as a whole.
   [[nodiscard]] bool has_all_slots() const {
     return gathered_.size() == slot_bytes() * encoder_.n_buckets() * ranks();
   }
   [[nodiscard]] std::byte* slots() { return gathered_.data(); }
-  /// The mean of this step, where it is read as a whole.
+  /// Mean of this step, if it is read as a whole.
   [[nodiscard]] view latest() { return view_of(gathered_.data()); }
 
-  /// See gather_scatter_exchange. `take(bucket, view)`: called for each bucket that was received;
-  /// null: they are read as a whole.
+  /// As in gather_scatter_exchange. Calls `take(bucket, view)` for each received bucket; null: the
+  /// mean is read as a whole.
   template <class Produce, class Take>
   [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const Take* take) {
     make_way(now, take);
@@ -275,7 +276,7 @@ class rounded_exchange {
           phases_.check(now, gathered_.data(), axis().n_buckets(), phases_.part_of_gathered()));
     }
   }
-  /// Ends the step: nothing lasts but the memory.
+  /// Ends the step. Keeps nothing but the memory.
   void finish() {
     phases_.clear();
     n_taken_ = 0;
@@ -306,7 +307,7 @@ class rounded_exchange {
   [[nodiscard]] detail::slots_of_buckets served() {
     return {served_.data(), served_.size(), 1, slot_bytes()};
   }
-  /// Before a bucket is sent: those whose memory it needs are served and taken, the former sooner.
+  /// Serves, then consumes, buckets whose memory the next to send needs; serves one bucket early.
   template <class Take>
   [[gnu::cold]] void make_way(step_scalars* now, const Take* take) {
     const bool again = encoder_.n_buckets() > few_buckets();
@@ -315,7 +316,7 @@ class rounded_exchange {
     if (take != nullptr && phases_.n_sent() - n_taken_ == most_under_way) take_next(now, *take);
   }
   [[gnu::cold]] void serve_next(step_scalars* now) {
-    // the memory of its average was another's, which must have gone out
+    // the slot for the average may still be in use by an earlier bucket: wait until that is sent
     const int before = phases_.n_served() - most_under_way;
     if (before >= 0) phases_.wait_gathered(before);
     const int b = phases_.next_to_serve();
@@ -332,7 +333,7 @@ class rounded_exchange {
         });
     phases_.gather(slot, gathered().at(b));
   }
-  /// Waits for the next bucket that was served, and gives it away.
+  /// Waits until the next served bucket is gathered, checks its status and passes it to `take`.
   template <class Take>
   [[gnu::cold]] void take_next(step_scalars* now, const Take& take) {
     const int b = phases_.bucket_at(n_taken_);
@@ -343,19 +344,19 @@ class rounded_exchange {
   }
 
   encoder<rounded, B> encoder_;
-  buffer_of<B, std::byte> gathered_, received_, served_;  ///< as gather_scatter_exchange's
-  int n_taken_ = 0;                                       ///< buckets, in this step
-  two_phases phases_;  // last: what is under way ends before its buffers
+  buffer_of<B, std::byte> gathered_, received_, served_;  ///< as in gather_scatter_exchange
+  int n_taken_ = 0;                                       ///< buckets consumed in this step
+  two_phases phases_;  // last: pending requests end before their buffers do
 };
 
-/// Agrees on the mean of what the ranks produce: a rounded_exchange, whose sums are in fp32, or a
-/// sum of the transport's.
+/// Averages a field over the ranks: by a rounded_exchange, which sums in fp32, or by the
+/// transport's allreduce.
 ///
 /// Cost: rank_order: 2 collectives a bucket, the volume of a ring allreduce, 2 (W-1)/W 4n bytes per
-/// rank, plus a status of 12 bytes and a sum of squares per slot; in_bf16: half of it, in_int8
-/// 33/128; transport: its allreduce, and an all_gather of 12 bytes; in bf16 half of it. Memory
-/// while in use: messages of 8 buckets where means go to the gradients, else 4 bytes per element
-/// and messages of 4 (in_bf16: half of that); transport: 4 bytes per element, in bf16 2.
+/// rank, plus a status of 12 bytes and a sum of squares per slot; in_bf16: half of that; in_int8:
+/// 33/128; transport: its allreduce and an all_gather of 12 bytes; in bf16 half the allreduce.
+/// Memory while in use: messages of 8 buckets if means go to gradients, else 4 bytes per element
+/// and messages of 4 (in_bf16: half); transport: 4 bytes per element, in bf16 2.
 template <class B, class To = as_they_came>
 class dense_average {
  public:
@@ -374,7 +375,7 @@ class dense_average {
 
   using came = gathered_view<rounded>;
   using view = clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
-  /// The mean, clipped; `to`: as `all_reduce` was told.
+  /// Clipped mean; `to` as in `all_reduce`.
   [[nodiscard]] view latest(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
     if constexpr (To::in_gradients) {
       return {{exchange_.latest(), passes(to) ? to : To{}}, now};
@@ -389,21 +390,21 @@ class dense_average {
     return exchange_.work_bytes() + squares_.bytes() + statuses_.bytes();
   }
 
-  /// As gather_scatter_exchange: buckets that are not sent yet, and the next of them on its way.
+  /// Number of buckets not sent yet; `send_next` starts to send one: see gather_scatter_exchange.
   [[nodiscard]] int n_unsent() const { return by_rank_order() ? exchange_.n_unsent() : 0; }
   template <class Produce>
   [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const To& to = {}) {
     prepare(to);
     with_take(to, now, [&](const auto* take) { exchange_.send_next(produce, now, take); });
   }
-  /// Collective; waits, unless the backend is deferred. Allocates what is not prepared. A mean
-  /// whose norm is above `largest_norm` is clipped to it; 0: none is.
+  /// Collective; blocks, unless the backend is deferred. Allocates memory that is not prepared.
+  /// Clips the mean to the norm `largest_norm`; 0: does not clip.
   template <class Produce>
   [[gnu::cold]] void all_reduce(const Produce& produce, step_scalars* now, double largest_norm = 0,
                                 const To& to = {}) {
     prepare(to);
     auto& s = exchange_.sender();
-    // only a chunk that has words says its sum
+    // only chunks that have words carry a sum of squares
     const std::size_t words = axis().n_words(), each = axis().chunk_words();
     const auto n_slots = static_cast<std::uint32_t>(words == 0 ? 0 : (words - 1) / each + 1);
     const slot_format& f = s.format();
@@ -419,11 +420,10 @@ class dense_average {
         1, mean_norm_kernel{now, squares, floats_of(s.new_scales(), axis().groups().size()),
                             static_cast<float>(largest_norm)});
   }
-  /// Ends the step: nothing lasts but the memory.
+  /// Ends the step. Keeps nothing but the memory.
   void finish() { exchange_.finish(); }
 
-  /// Allocates what was released, or was never there, or was for means that go elsewhere; whether
-  /// it did.
+  /// Allocates memory, unless memory for this destination is there. Returns true if it allocated.
   [[gnu::cold]] bool prepare(const To& to = {}) {
     if (exchange_.allocated() && (passes(to) || exchange_.has_all_slots())) return false;
     exchange_.release();
@@ -434,13 +434,13 @@ class dense_average {
 
  private:
   [[nodiscard]] bool by_rank_order() const { return !by_transport(mode_) || !exchange_.travels(); }
-  /// Whether each bucket is taken where it goes: one pass more, for memory that it saves where
-  /// there are many. Sums of the transport's are all there at once.
+  /// True if each bucket is copied to the gradients as it arrives: one more pass, which saves
+  /// memory if there are many buckets. Sums by the transport arrive all at once.
   [[nodiscard]] bool passes(const To& to) const {
     const bool many = axis().n_buckets() > exchange_.most_under_way;
     return To::in_gradients && to.tensors != nullptr && many && by_rank_order();
   }
-  /// Calls `go` with who takes the buckets, or null where means are read as they came.
+  /// Calls `go` with the consumer of buckets, or with null if the mean is read as received.
   template <class Go>
   [[gnu::cold]] void with_take([[maybe_unused]] const To& to,
                                [[maybe_unused]] const step_scalars* now, const Go& go) {
@@ -448,7 +448,7 @@ class dense_average {
       const auto take = [&](int b, const came& mean) {
         auto& s = exchange_.sender();
         const tile_range part = axis().bucket_at(b).tiles;
-        // in a step that is called off already the gradients stay what they are
+        // a step that was called off leaves the gradients as they are
         launch_unless_skipped(
             s.backend(), now, part.end - part.begin,
             detail::take_mean_kernel<To>{mean, to, {s.tiles(), part.begin}, squares_.data()});
@@ -476,7 +476,7 @@ class dense_average {
     } else {
       comm_.all_reduce_sum(reinterpret_cast<float*>(slots), bytes / sizeof(float));
     }
-    // a status is no number that can be added up in any type: it travels by itself
+    // no element type can sum status words: they are gathered separately
     comm_.all_gather(own, all, sizeof *own);
     slot_format of_statuses = f;
     of_statuses.status_at = 0;
@@ -495,22 +495,22 @@ class dense_average {
   dense_sum mode_;
   communicator comm_;
   rounded_exchange<B> exchange_;
-  buffer_of<B, float> squares_;         ///< by slot, where means go to the gradients
-  buffer_of<B, slot_status> statuses_;  ///< of all ranks, and this one's: sums of the transport's
+  buffer_of<B, float> squares_;         ///< by slot; only if means go to gradients
+  buffer_of<B, slot_status> statuses_;  ///< of all ranks, then this one's; by_transport only
 };
 
-/// Agrees on the mean of what the ranks keep of their own squares, in 8 or 16 bits, and of some
-/// floats beside, in 16: 66 a tile of Adam's, 130 of LAMB's.
+/// Averages the squares that the ranks keep of their own gradients, in 8 or 16 bits, and floats
+/// beside them, in 16 bits: 66 floats per tile for Adam, 130 for LAMB.
 ///
-/// Cost: 2 collectives a bucket, and 2 for what is beside; in 8 bits 2 (W-1)/W 33/32 bytes per
-/// element, else twice that, and 4 (W-1)/W per float beside. Memory while in use: what an element
-/// sends, times 1/2 + 1/W, and as much again for messages; and `sums`, a work space of the rule's,
-/// of 4 bytes for each float beside and each 32 elements.
+/// Cost: 2 collectives per bucket, and 2 for the floats beside; 2 (W-1)/W s bytes per element, s =
+/// 33/32 in 8 bits, 2 in 16; 4 (W-1)/W bytes per float beside. Memory while in use: s bytes per
+/// element for the mean, s (1 + 1/W) for messages of up to 4 buckets, 4 + 2/W per float beside; and
+/// `sums`, of 4 bytes per float beside and per 32 elements.
 template <class B>
 class squares_average {
  public:
-  /// For tensors of these sizes, in buckets as `dense` has them; `roots`: what squares travel in.
-  /// Not collective.
+  /// Takes the sizes of tensors, and the bucket size of dense averages; `roots`: wire format of
+  /// squares. Not collective.
   squares_average(rounded roots, const communicator& w, const B& backend,
                   std::span<const std::size_t> sizes, std::size_t n_beside,
                   std::size_t bucket_elements)
@@ -518,24 +518,24 @@ class squares_average {
         beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
         n_sums_(n_beside + squares_.axis().n_words() + word_elements) {}
 
-  [[nodiscard]] rounded_exchange<B>& squares() { return squares_; }  ///< has their mean
-  [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }    ///< of what is beside
-  /// Collective; waits, unless the backend is deferred.
+  [[nodiscard]] rounded_exchange<B>& squares() { return squares_; }  ///< holds the mean squares
+  [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }    ///< mean floats beside
+  /// Collective; blocks, unless the backend is deferred.
   template <class Produce>
   [[gnu::cold]] void all_reduce(const Produce& squares, const Produce& beside, step_scalars* now) {
     squares_.all_reduce(squares, now, detail::takes_nothing);
-    // where all have found a rank out of step it may not be there for more
+    // a rank that is out of step may not join a second collective
     if (const step_scalars* const seen = host_view<B>(now); seen && seen->mismatched_rank != 0)
       return;
     beside_.all_reduce(beside, now, detail::takes_nothing);
   }
-  /// Ends the step: nothing lasts but the memory.
+  /// Ends the step. Keeps nothing but the memory.
   void finish() {
     squares_.finish();
     beside_.finish();
   }
-  [[nodiscard]] float* sums() { return sums_.data(); }  ///< for the rule: see following_rule
-  /// Allocates what was released, or was never there; whether it did.
+  [[nodiscard]] float* sums() { return sums_.data(); }  ///< the rule's: see following_rule
+  /// Allocates the memory, unless it is there. Returns true if it allocated.
   [[gnu::cold]] bool prepare() {
     if (sums_.size() > 0) return false;
     auto sums = squares_.sender().backend().template make_buffer<float>(n_sums_);
@@ -544,13 +544,13 @@ class squares_average {
     sums_ = std::move(sums);
     return true;
   }
-  /// Gives the memory back.
+  /// Frees the memory.
   void release() noexcept {
     squares_.release();
     beside_.release();
     sums_ = {};
   }
-  /// Bytes of tables, and of what is allocated now.
+  /// Bytes of tables and of the memory that is allocated now.
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return squares_.work_bytes() + beside_.work_bytes() + sums_.bytes();
   }

@@ -10,10 +10,10 @@
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
 
-/// The passes of an exchange over the flat axis, by tile, and what they carry from step to step.
+/// Encode kernels of an exchange, one call per tile, and the residuals that the exchange carries.
 namespace onebit::inline v0_2 {
 
-/// The compensated values, from the word `first` of the flat axis on.
+/// Values on the flat axis from word `first` on: compensated values, or a server residual.
 struct compensated_words {
   float* values = nullptr;
   std::size_t first = 0;
@@ -27,7 +27,7 @@ struct compensated_words {
       L::store(first + 32 * k, v);
     }
   };
-  /// From a word of `values` on.
+  /// Access to `values`, from its word `word` on.
   template <class L>
   ONEBIT_HD access<L> from(std::size_t word) const {
     return {values + word * 32};
@@ -38,7 +38,7 @@ struct compensated_words {
   }
 };
 
-/// No residual: what is sent is not compressed.
+/// Feedback without a residual: encoding losses are not carried over.
 struct no_feedback {
   template <class L>
   struct access {
@@ -54,7 +54,7 @@ struct no_feedback {
   }
 };
 
-/// A residual that is only read while the step may still be called off (the server's).
+/// Residual of the server: read-only while the step may still be called off.
 struct server_feedback {
   compensated_words residual;
   slot_format format;
@@ -70,7 +70,7 @@ struct server_feedback {
   }
 };
 
-/// The residual that a compensated buffer stands for: index -> value.
+/// Residual, rebuilt from compensated values, as a field.
 template <class C>
 struct residual_field {
   C codec;
@@ -83,7 +83,7 @@ struct residual_field {
     compensated_words::access<L> place;
     float scale;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const { return of(place.load(k)); }
-    /// That of a word whose compensated value is y.
+    /// Residual of a word whose compensated value is y.
     ONEBIT_HD typename L::value of(const typename L::value& y) const {
       return codec_traits<C>::template residual<L>(codec, y, scale);
     }
@@ -94,7 +94,7 @@ struct residual_field {
   }
 };
 
-/// A field where an element is active, and 0 elsewhere.
+/// Field that is 0 at elements that are not active.
 template <class Field>
 struct active_part {
   Field field;
@@ -115,13 +115,13 @@ struct active_part {
   }
 };
 
-/// The worker's compensated values, overwritten in the encode pass, the old ones saved in `undo`
-/// (but for undo_by_repeating, which overwrites none). Tiles that were reached are marked: a pass
-/// may end early.
+/// Compensated values of a worker. The encode pass saves the old values in `undo` and overwrites
+/// them (with undo_by_repeating it overwrites none). `saved` marks the tiles that the pass reached:
+/// an exception may end it early.
 template <class C, class Undo>
 struct worker_feedback {
   residual_field<C> field;
-  std::uint32_t* saved = nullptr;  ///< by tile: 1 where `undo` holds what was there
+  std::uint32_t* saved = nullptr;  ///< by tile: 1 if `undo` holds the old values
   Undo undo;
 
   template <class L>
@@ -133,7 +133,7 @@ struct worker_feedback {
     ONEBIT_HD typename L::value residual(const typename L::value& old) const {
       return field.of(old);
     }
-    /// From here on the tile's values are overwritten.
+    /// Marks the tile: its values are overwritten from here on.
     ONEBIT_HD void begin() const { undo.begin(saved); }
     ONEBIT_HD void replace(std::uint32_t k, const typename L::value& old,
                            const typename L::value& now) const {
@@ -146,22 +146,22 @@ struct worker_feedback {
   }
 };
 
-// The passes of an exchange over the flat axis: by tile.
+// Kernels of an exchange: one call per tile.
 
-/// Where a tile's code goes.
+/// Destination of encoded tiles.
 struct code_slots {
   slot_format format;
   std::byte* slots;
-  std::uint32_t chunks_per_slot;  ///< 1, or for the server, that has one slot per bucket, W
+  std::uint32_t chunks_per_slot;  ///< 1; for a server, which has one slot per bucket, W
 
   [[nodiscard]] ONEBIT_HD std::byte* of(const tile& t, std::size_t index) const {
     return slots + t.chunk / chunks_per_slot * format.slot_bytes + format.payload_at(t, index);
   }
 };
 
-/// One pass: value = produce(residual), its code into the slots, its statistic into `sums`, and,
-/// but for undo_by_repeating, a worker's value (by a tile compressor, the new residual) into the
-/// compensated buffer.
+/// Computes value = produce(residual), writes its code to the slots and its statistic to `sums`.
+/// One pass. A worker's pass also stores the value (for a tile compressor, the new residual) in the
+/// compensated buffer, except with undo_by_repeating.
 template <class C, class Produce, class Feedback>
 struct encode_kernel {
   C codec;
@@ -187,9 +187,9 @@ struct encode_kernel {
     const std::uint32_t n_words = t.n_words();
     auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
-      const C own = codec;  // which nothing that is stored can change
+      const C own = codec;  // a copy, which no store can alias
       state.begin();
-      constexpr bool several = L::words > 1;  // then the next ones come while these are computed
+      constexpr bool several = L::words > 1;  // if so, loads run ahead of arithmetic
       auto ahead = state.load(0);
       for (std::uint32_t k = 0; k < n_words; k += L::words) {
         const auto old = several ? ahead : state.load(k);
@@ -205,12 +205,12 @@ struct encode_kernel {
         const auto said = message(k, state.residual(state.load(k)));
         const auto y = active.template keep<L>(t.word + k, said, check);
         L::store(values.data() + 32 * k, y);
-        sum = L::fma(y, L::set(0.0F), sum);  // NaN as soon as a value is not finite
+        sum = L::fma(y, L::set(0.0F), sum);  // NaN if a value is not finite
       }
       detail::encode_tile<L>(codec, values, t.n, out);  // may throw: nothing is overwritten yet
       detail::decode_tile<L>(codec, out, t.n, values);
       state.begin();
-      for (std::uint32_t k = 0; k < n_words; ++k) {  // the message once more, as it was
+      for (std::uint32_t k = 0; k < n_words; ++k) {  // makes the same message again
         const auto old = state.load(k);
         const auto y = active.template keep<L>(t.word + k, message(k, state.residual(old)));
         const auto lost = L::sub(y, L::load(values.data() + 32 * k));
@@ -221,9 +221,9 @@ struct encode_kernel {
   }
 };
 
-/// The end of a step for the compensated values: those that an encode pass has overwritten are put
-/// back if the step was called off. One call for 32 tiles: mostly all there is to do is to forget
-/// marks, for which a warp a tile would be many.
+/// Ends a step for the compensated values: clears `saved` and, if the step was called off, restores
+/// the overwritten values. One call handles 32 tiles: most calls only clear `saved`, too little
+/// work for a warp per tile.
 template <class Undo>
 struct take_back_kernel {
   static constexpr bool one_isa = true;
@@ -262,7 +262,7 @@ struct take_back_kernel {
   }
 };
 
-/// Adds to the compensated values: compensated = produce(residual).
+/// Adds a message to the compensated values: compensated = produce(residual).
 template <class C, class Produce>
 struct accumulate_kernel {
   residual_field<C> residual;
@@ -287,8 +287,8 @@ struct accumulate_kernel {
   }
 };
 
-/// The server's new residual: what it meant to say minus what was received; `active` says of which
-/// elements.
+/// New residual of the server: the message that it encoded minus the message as received; 0 where
+/// an element is not active.
 template <class Produce, class View>
 struct server_residual_kernel {
   Produce produce;
@@ -307,7 +307,7 @@ struct server_residual_kernel {
     const auto value = latest.template at<L>(t, index);
     const auto e = residual.from<L>(format.server_word(t));
     const std::uint32_t n_words = t.n_words();
-    constexpr bool several = L::words > 1;  // see encode_kernel
+    constexpr bool several = L::words > 1;  // as in encode_kernel
     auto held = several ? e.load(0) : L::set(0.0F), received = several ? value(0) : held;
     for (std::uint32_t k = 0; k < n_words; k += L::words) {
       const auto old = several ? held : e.load(k), came = several ? received : value(k);
@@ -320,14 +320,14 @@ struct server_residual_kernel {
   }
 };
 
-/// A momentum that is handed over: times its tensor's factor, and what the next message takes of
-/// it.
+/// Scales a handed-over momentum in place: by the factor of its tensor and by beta1, the share that
+/// the next message takes.
 struct scale_in_place_kernel {
   static constexpr bool one_isa = true;
   float* flat;
   const tile* tiles;
   const float* factors;           ///< by tensor, or null
-  const tensor_scalars* scalars;  ///< by tensor, or null: all of it
+  const tensor_scalars* scalars;  ///< by tensor: beta1; null: 1
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -341,7 +341,7 @@ struct scale_in_place_kernel {
   }
 };
 
-/// The server's residual, each element times a factor of its own.
+/// Multiplies each element of the server residual by a factor of its own.
 struct rescale_residual_kernel {
   static constexpr bool one_isa = true;
   const float* factors;  ///< on the flat axis

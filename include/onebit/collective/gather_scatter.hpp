@@ -15,17 +15,19 @@
 #include <type_traits>
 #include <utility>
 
-/// The compressed allreduce of the papers: every rank averages one chunk.
+/// Compressed allreduce of the papers: every rank averages one chunk.
 namespace onebit::inline v0_2 {
 
-/// One exchange in two phases, all tensors together: all_to_all of the senders' codes, then every
-/// rank averages its chunk, encodes the average with a residual of its own, and all_gather.
+/// Exchange in two phases, all tensors together: an all_to_all of the workers' messages, after
+/// which each rank averages one chunk; an all_gather of the averages, which servers encode with
+/// residuals of their own.
 ///
-/// With several buckets the phases of one travel while others are encoded, if the transport can;
-/// the bits are those of the same buckets one after the other. `send_next` starts a bucket early.
-/// Cost: 2 collectives a bucket, 2 (W-1) slots on the wire per rank and bucket. Memory: sender, the
-/// agreed message, 4/W bytes of server residual per element, and two messages of work space.
-/// Source: 1-bit Adam (arXiv 2102.02888), section 4.2 and figure 3; the padding counts nowhere.
+/// With several buckets, one bucket travels while others are encoded, if the transport can; the
+/// bits are those of the same buckets one after the other. `send_next` starts a bucket early.
+///
+/// Cost: 2 collectives per bucket; each rank sends 2 (W-1) slots per bucket. Memory: the sender,
+/// the previous message, 4/W bytes of server residual per element, and two messages of work space.
+/// Source: 1-bit Adam (arXiv 2102.02888), section 4.2 and figure 3. Padding enters no scale.
 template <Compressor C, class B>
 class gather_scatter_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;
@@ -42,7 +44,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
       : base(std::move(codec), w, std::move(backend), sizes, w.size(), n_buckets),
         phases_(w, axis().n_buckets(), slot_bytes()) {}
 
-  /// All memory that it needs.
+  /// All memory of a started exchange.
   struct space {
     two_sided<B, std::byte> gathered;
     byte_buffer received, from_server;
@@ -69,29 +71,29 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
   [[nodiscard]] bool started() const { return gathered_.next.size() > 0; }
 
-  /// The mean message of the last exchange that was kept.
+  /// Mean message of the last exchange that was kept.
   [[nodiscard]] view previous(active_mask active) {
     return {sender_.codec(), sender_.format(), gathered_.current.data(), active,
             tile_room::previous};
   }
-  /// That of this step.
+  /// Mean message of this step.
   [[nodiscard]] view latest(active_mask active) {
     return {sender_.codec(), sender_.format(), gathered_.next.data(), active, tile_room::latest};
   }
 
-  /// Buckets of this step that are not sent yet, counted from the first: the last go first.
+  /// Number of buckets not sent yet in this step: the buckets [0, n_unsent()). The last goes first.
   [[nodiscard]] int n_unsent() const { return phases_.n_unsent(); }
-  /// Collective. Encodes the next bucket and starts to send it; waits where the transport cannot do
-  /// otherwise. All ranks must do the same between two calls of `all_reduce`.
+  /// Collective. Encodes the next bucket and starts to send it; blocks if the transport cannot
+  /// start collectives. All ranks must make the same calls between two calls of `all_reduce`.
   template <class Produce, class Undo>
   [[gnu::cold]] void send_next(const Produce& produce, const exchange_args<Undo>& t) {
     const int b = phases_.next_to_send();
     sender_.encode(produce, t, gathered_.next.data(), b);
-    if (!B::deferred) phases_.poke();  // a device needs no host for that, nor may ask
+    if (!B::deferred) phases_.poke();  // a device needs no polling, and allows none
     if (travels())
       phases_.scatter(of_bucket(gathered_.next.data(), b), of_bucket(received_.data(), b));
   }
-  /// Collective; waits, unless the backend is deferred. `latest` becomes what the ranks agree on.
+  /// Collective; blocks, unless the backend is deferred. Computes the mean message, `latest`.
   template <class Produce, class Undo>
   [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     while (n_unsent() > 0) {
@@ -103,8 +105,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     sender_.check(phases_.check(t.now, gathered_.next.data(), axis().n_buckets(),
                                 phases_.part_of_gathered()));
   }
-  /// Ends the step: keeps what was received and both residuals, or takes back what was sent. One
-  /// pass over the own chunk.
+  /// Ends the step: keeps the received message and both residuals, or, if the step was called off,
+  /// the old ones. One pass over the chunks that this rank serves.
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     phases_.clear();
@@ -117,7 +119,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     sender_.finish(t, residual, gathered_.keeping(t.now));
   }
 
-  /// See sender.
+  /// Brings the residuals of worker and server to other units: see sender::rescale.
   template <class Rescaled, class Undo>
   [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
     sender_.rescale(rescaled, t, axis().all_tiles());
@@ -126,8 +128,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     }
   }
 
-  /// What it has still to send, for a job that goes on with other ranks: worker(sender, tiles,
-  /// whether every rank has such values), server(sender, tiles, residual, where they lie in it).
+  /// Visits the residuals, for a job that goes on with other ranks: calls worker(sender, tiles,
+  /// true if every rank has residuals of these tiles) and server(sender, tiles, residual, format).
   template <class Worker, class Server>
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server& server) {
     worker(sender_, axis().all_tiles(), true);
@@ -135,7 +137,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
       server(sender_, axis().chunk_tiles(own_chunk(b)), server_.words(), sender_.format());
     }
   }
-  /// For inspection: the residual of the chunks that this rank serves, bucket after bucket.
+  /// Residual of the chunks that this rank serves, bucket after bucket; for inspection.
   [[nodiscard]] const auto& server_residual() const { return server_.residual(); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + server_.state_bytes() + gathered_.current.bytes();
@@ -153,17 +155,17 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
 
  private:
   [[nodiscard]] std::size_t ranks() const { return static_cast<std::size_t>(comm_.size()); }
-  /// The W slots of a bucket.
+  /// W slots of a bucket.
   [[nodiscard]] std::byte* of_bucket(std::byte* slots, int b) const {
     return slots + static_cast<std::size_t>(b) * ranks() * slot_bytes();
   }
-  /// Of the messages that came.
+  /// Mean of the received messages.
   [[nodiscard]] mean_view<C> mean() {
     return sender_.mean(sender_.format(), received_.data(), comm_.size());
   }
-  /// The chunk that this rank serves in bucket b.
+  /// Chunk that this rank serves in bucket b.
   [[nodiscard]] int own_chunk(int b) const { return b * comm_.size() + comm_.rank(); }
-  /// Words of all chunks that this rank serves; only the last bucket's may be shorter.
+  /// Words of all chunks that this rank serves; only the chunk of the last bucket may be shorter.
   [[nodiscard]] std::size_t served_words() const {
     std::size_t words = 0;
     for (int b = 0; b < axis().n_buckets(); ++b) {
@@ -172,8 +174,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     }
     return words;
   }
-  /// Waits for the next bucket that was sent, averages this rank's chunk of it and sends it to all.
-  /// A rank that is at another step, or saw a bad value, is seen by all in the second phase too.
+  /// Waits for the next bucket, averages this rank's chunk of it and sends the average to all. The
+  /// second phase, too, tells all ranks of a rank at another step or with a bad value.
   template <class Undo>
   [[gnu::cold]] void serve_next(const exchange_args<Undo>& t) {
     const int b = phases_.next_to_serve();
@@ -188,23 +190,21 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
 
   server<C, B> server_;
-  /// W slots a bucket. Next: first what is sent, then what is gathered. Current: what was agreed,
-  /// the momentum in the form in which it arrived.
+  /// W slots per bucket. `next` holds the messages to send, then the gathered mean message.
+  /// `current` is the previous mean message, in wire format.
   two_sided<B, std::byte> gathered_;
-  byte_buffer received_;  ///< W slots a bucket: my chunk from every rank
-  byte_buffer served_;    ///< one slot a bucket: my chunk's average
-  two_phases phases_;     // last: what is under way ends before its buffers
+  byte_buffer received_;  ///< W slots per bucket: this rank's chunk, from every rank
+  byte_buffer served_;    ///< one slot per bucket: the average of this rank's chunk
+  two_phases phases_;     // last: pending requests end before their buffers do
 };
-
-// The compressed allreduce of the papers, as a policy: every rank averages one chunk.
 
 /// Collective policy: gather-scatter with error feedback on both sides.
 ///
-/// `bucket_elements` cuts the flat axis into buckets of about as many elements, each an exchange of
-/// its own with its own scales. On a transport that can start collectives one bucket travels while
-/// others are encoded, and gradients announced by optimizer::ready travel before the last of them
-/// is known. 0: one bucket. The dense averages of the warm-up use the same buckets, or
-/// some of 2^22 elements.
+/// `bucket_elements` cuts the flat axis into buckets of about that many elements. Each bucket is an
+/// exchange of its own, with its own scales. If the transport can start collectives, one bucket
+/// travels while others are encoded, and gradients announced by optimizer::ready travel before the
+/// last gradient is known. 0: one bucket. The dense averages of the warm-up use the same buckets,
+/// or buckets of 2^22 elements.
 template <class C>
 struct gather_scatter : collective_defaults {
   static_assert((check_compressor<C>(), true));
@@ -213,7 +213,7 @@ struct gather_scatter : collective_defaults {
 
   gather_scatter() = default;
   /// @{
-  /// See Collective.
+  /// Members required by Collective.
   explicit(false) gather_scatter(C c, std::size_t elements = 0)
       : codec(std::move(c)), bucket_elements(elements) {}
 
@@ -235,7 +235,7 @@ static_assert(Collective<gather_scatter<identity>>);
 
 namespace detail {
 
-/// C, or one that always works where C is no Collective: that is said elsewhere, once.
+/// C if it is a Collective, else gather_scatter<identity>: the error is reported elsewhere, once.
 template <class C>
 using collective_for = std::conditional_t<Collective<C>, C, gather_scatter<identity>>;
 template <class C>

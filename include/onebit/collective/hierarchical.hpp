@@ -15,12 +15,12 @@
 #include <string>
 #include <utility>
 
-/// Averages on two levels: full precision inside a node, compressed between nodes.
+/// Two-level averages: full precision inside a node, compressed between nodes.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// The mean over the ranks of a node of what each sent of this rank's share: identity's slots.
+/// Mean over a node's ranks of their messages for this rank's share, in slots of `identity`.
 struct share_mean {
   slot_format format;
   const std::byte* slots;  ///< one bucket from each local rank
@@ -45,16 +45,16 @@ struct share_mean {
 
 }  // namespace detail
 
-/// One exchange on two levels. The ranks of a node average their messages exactly, each its share
-/// of the flat axis (1 / L of it, a bucket); the ranks with the same share on all nodes run the two
-/// compressed phases on it; the ranks of a node gather the compressed shares. Worker residuals
-/// belong to a node and lie with the rank that serves the share. With one rank per node it is
-/// gather_scatter's exchange, bit for bit.
+/// Exchange on two levels, over N nodes of L ranks. The ranks of a node average their messages
+/// exactly, each rank for its share of the flat axis (1/L of it, a bucket). The ranks with the same
+/// share on all nodes run the two compressed phases on it. The ranks of a node then gather the
+/// compressed shares. A worker residual belongs to a node; the rank that serves the share holds it.
+/// With one rank per node the bits are those of gather_scatter's exchange.
 ///
 /// Cost per rank: between nodes 2 (N-1)/N n/(8 L) bytes, L times fewer than without the hierarchy;
-/// inside a node 4n (L-1)/L bytes and n/8 (L-1)/L; 4 collectives. Memory: two messages of 4 bytes
-/// per element of work space, compensated values 4/L bytes per element (and 4 for rules that
-/// accumulate), the server's residual 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
+/// inside a node 4n (L-1)/L bytes and n/8 (L-1)/L; 4 collectives. Memory in bytes per element: work
+/// space of 8 (two fp32 messages), compensated values and a copy of 4/L each (and 4 if the rule
+/// accumulates), server residual of 4/(L N). Source: 1-bit LAMB (arXiv 2104.06069), section 5.
 template <WordCompressor C, class B>
 class hierarchical_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;
@@ -74,17 +74,17 @@ class hierarchical_exchange : public flat_exchange<C, B> {
         local_(w.split(w.rank() / n_local, w.rank())),
         exact_(identity{}, std::move(backend), sizes, comm_.size(), n_local) {}
 
-  /// As gather_scatter_exchange, here and below.
+  /// This and the following members are as in gather_scatter_exchange.
   [[nodiscard]] bool needs_undo(const exchange_memory& m) const { return flat() || m.accumulates; }
-  /// Inside the node: carries what this rank's local steps add up, if there are any.
+  /// Sender inside the node. Carries the sum of this rank's local steps, if there are any.
   [[nodiscard]] exact_type& exact() { return exact_; }
 
   struct space {
     two_sided<B, std::byte> gathered;                ///< all shares
-    byte_buffer exact_sent, exact_received;          ///< inside the node: a bucket per local rank
+    byte_buffer exact_sent, exact_received;          ///< inside the node: one bucket per local rank
     byte_buffer sent, received, from_server, share;  ///< between nodes
     float_buffer undo, residual, compensated,
-        sums;  ///< the last three: of server, sender and exact
+        sums;  ///< the last three: of server_, sender_, exact_
   };
   [[nodiscard, gnu::cold]] space allocate(const exchange_memory& m) {
     space s;
@@ -104,7 +104,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     if (m.compensated || !flat()) s.compensated = sender_.make_compensated(share_words());
     return s;
   }
-  /// Every node holds the same momentum, each rank its share of it.
+  /// Starts from a momentum that is the same on all nodes; each rank keeps its share of it.
   [[gnu::cold]] void start(space&& s, initial_momentum<float_buffer>&& given) {
     held_ = std::move(s);
     server_.start(std::move(held_.residual));
@@ -131,12 +131,12 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     return view_of(held_.gathered.next.data(), active);
   }
 
-  /// All goes at once.
+  /// The whole message is sent at once, by `all_reduce`.
   [[nodiscard]] int n_unsent() const { return 0; }
   template <class Produce, class Undo>
   [[gnu::cold]] void send_next(const Produce&, const exchange_args<Undo>&) {}
 
-  /// Collective; waits, unless the backend is deferred.
+  /// Collective; blocks, unless the backend is deferred.
   template <class Produce, class Undo>
   [[gnu::cold]] void all_reduce(const Produce& produce, const exchange_args<Undo>& t) {
     const slot_format& f = sender_.format();
@@ -198,7 +198,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean().format);
     if (adds_up()) worker(exact_, exact_.axis().all_tiles(), true);
   }
-  /// The residual of this rank's chunk of its share.
+  /// Residual of this rank's chunk of its share.
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
   [[nodiscard]] std::uint64_t sent_across() const { return comm_.sent().bytes_sent; }
   [[nodiscard]] int ranks_per_node() const { return local_.size(); }
@@ -226,7 +226,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   }
 
  private:
-  /// The messages of the node's ranks, each this rank's share of it.
+  /// Averages the messages of the node's ranks exactly; returns the mean for this rank's share.
   template <class Produce, class Undo>
   detail::share_mean average_in_node(const Produce& produce, const exchange_args<Undo>& t) {
     const slot_format& f = exact_.format();
@@ -248,8 +248,8 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
-  [[nodiscard]] bool flat() const { return local_.size() == 1; }   // there is no level inside
-  [[nodiscard]] bool adds_up() const { return exact_.carries(); }  // local steps
+  [[nodiscard]] bool flat() const { return local_.size() == 1; }   // no inner level
+  [[nodiscard]] bool adds_up() const { return exact_.carries(); }  // sums local steps
   [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
     return f.slot_bytes * f.chunks_per_bucket;
   }
@@ -261,7 +261,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     const std::size_t left = axis().n_words() - std::min(share_first(), axis().n_words());
     return std::min(static_cast<std::size_t>(comm_.size()) * axis().chunk_words(), left);
   }
-  /// What the share's encode pass overwrites is saved here: it reads no gradients.
+  /// Arguments to encode the share: a mean, which cannot be made again, so `undo` saves old values.
   template <class Undo>
   [[nodiscard]] exchange_args<undo_in_buffer> share_turn(const exchange_args<Undo>& t) {
     return {t.now, t.active, {held_.undo.data(), share_first()}, t.bound};
@@ -269,7 +269,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   [[nodiscard]] view view_of(const std::byte* slots, active_mask active) const {
     return {sender_.codec(), sender_.format(), slots, active};
   }
-  /// The server holds one chunk: of the only bucket that this rank serves.
+  /// Mean of the messages between nodes; its format has one bucket, the bucket served here.
   [[nodiscard]] mean_view<C> mean() const {
     slot_format f = sender_.format();
     f.chunks_per_bucket = static_cast<std::uint32_t>(axis().n_slots());
@@ -282,29 +282,29 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   space held_;
 };
 
-/// Collective policy: exact inside nodes of `ranks_per_node` ranks with consecutive numbers,
-/// gather-scatter with error feedback between them. 0: the transport says how many ranks share a
-/// node, if it can.
+/// Collective policy: exact averages inside nodes of `ranks_per_node` ranks with consecutive
+/// numbers, gather-scatter with error feedback between nodes. 0: the transport tells how many ranks
+/// share a node, if it can.
 template <class C>
 struct hierarchical : collective_defaults {
   static_assert((check_compressor<C>(), true));
   static_assert(WordCompressor<C>, "onebit: hierarchical takes WordCompressors");
-  static constexpr bool splits = true;  ///< see Collective
+  static constexpr bool splits = true;  ///< needs a SplittingTransport
   C codec{};                            ///< the compressor
   int ranks_per_node = 0;               ///< 0: as the transport says
 
   hierarchical() = default;
-  hierarchical(C c, int n) : codec(std::move(c)), ranks_per_node(n) {}  ///< of n ranks per node
+  hierarchical(C c, int n) : codec(std::move(c)), ranks_per_node(n) {}  ///< n ranks per node
 
   [[nodiscard, gnu::cold]] std::string name() const {  ///< see Collective
     return "hierarchical of " + policy_name(codec);
   }
-  [[nodiscard]] std::string agreement() const {  ///< what of the name may differ from job to job
+  [[nodiscard]] std::string agreement() const {  ///< alike on all ranks; jobs may differ
     return "hierarchical, " + std::to_string(ranks_per_node) + " ranks per node";
   }
-  template <class B>  ///< what it binds
+  template <class B>  ///< result of `bind`
   using exchange = hierarchical_exchange<compressor_or_identity<C>, B>;
-  /// Collective. Throws invalid_input when the ranks do not divide into such nodes.
+  /// Collective. Throws invalid_input if the ranks do not divide into such nodes.
   template <class B>
   [[nodiscard, gnu::cold]] exchange<B> bind(const communicator& w, const B& backend,
                                             std::span<const std::size_t> sizes) const {

@@ -12,20 +12,20 @@
 #include <onebit/core/step_state.hpp>
 #include <vector>
 
-/// What travels: the bytes of a slot, and the views that read values out of them.
+/// Wire format: the bytes of a slot, and the views that read values from them.
 namespace onebit::inline v0_2 {
 
-/// The tiles that one call of a kernel has room for. What it reads or makes at the same time goes
-/// into different ones.
+/// Buffers that one kernel call has for the values of a tile. Values that the call holds at the
+/// same time go into different buffers.
 enum class tile_room : std::uint32_t {
-  previous,  ///< what was agreed, or a mean
-  latest,    ///< what was received
-  work       ///< a message that is encoded; one that is added to a mean
+  previous,  ///< message of the last exchange, or a mean
+  latest,    ///< message received in this step
+  work       ///< message being encoded, or being added to a mean
 };
 static_assert(static_cast<std::uint32_t>(tile_room::work) + 1 == tile_rooms);
 
-/// Lanes of threads that share memory: `shared_tile(room)` is the same in all, and `sync()` is
-/// where they wait for each other, and see what each other has written.
+/// Lanes of threads that share memory. `shared_tile(room)` returns the same pointer in all lanes;
+/// `sync()` is a barrier, after which each lane sees what the others have written.
 template <class L>
 concept SharingLanes = requires(std::uint32_t room) {
   { L::shared_tile(room) } -> std::same_as<float*>;
@@ -34,7 +34,7 @@ concept SharingLanes = requires(std::uint32_t room) {
 
 namespace detail {
 
-/// Room for the values of one tile.
+/// Buffer for the values of one tile.
 template <class L>
 class tile_values {
  public:
@@ -58,9 +58,8 @@ class tile_values<L> {
 };
 
 #if defined(__CUDACC__)
-// Of devices only: where host/device code calls what a device has not, nvcc merely warns, and what
-// the call does is undefined. (They are inlined: a compiler for devices contracts a * b + c
-// anyway.)
+// Device-only wrappers. If host/device code calls a host-only codec, nvcc merely warns, and the
+// call is undefined. (Inlining changes nothing here: a device compiler contracts a * b + c anyway.)
 template <class C>
 __device__ __forceinline__ void encode_on_device(const C& codec, const float* values, std::size_t n,
                                                  std::byte* out) {
@@ -76,8 +75,8 @@ __device__ __forceinline__ void decode_on_device(const C& codec, const std::byte
 #define ONEBIT_OUT_OF_LINE __attribute__((noinline))
 #endif
 
-/// A tile codec is plain code of the user's: inlined into a runner, its a * b + c would be
-/// contracted where the instruction set has an fma and not elsewhere, and ranks would decode
+/// Calls a tile codec out of line. The codec is plain user code. If a runner inlined it, its
+/// multiply-adds would be contracted on instruction sets with an fma only, and ranks would decode
 /// different values.
 #if defined(__CUDACC__)
 #pragma nv_exec_check_disable
@@ -97,7 +96,7 @@ ONEBIT_OUT_OF_LINE void decode_on_host(const C& codec, const std::byte* in, std:
 }
 #undef ONEBIT_OUT_OF_LINE
 
-/// Encodes the n values of a tile. May throw, on the host.
+/// Encodes the n values of a tile. The codec may throw on the host.
 template <class L, class C>
 ONEBIT_HD void encode_tile(const C& codec, const tile_values<L>& values, std::size_t n,
                            std::byte* out) {
@@ -116,7 +115,7 @@ ONEBIT_HD void encode_tile(const C& codec, const tile_values<L>& values, std::si
     encode_on_host(codec, values.data(), n, out);
   }
 }
-/// Decodes them, and makes the rest of the last word 0.
+/// Decodes the n values of a tile and zeroes the rest of the last word.
 template <class L, class C>
 ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
                            tile_values<L>& values) {
@@ -140,24 +139,23 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
 }
 
 }  // namespace detail
-// What travels: the bytes of a slot, and the views that read values out of them.
+// Layout of a slot:
 //
 // slot = payload (the chunk's words, or its tiles) | one fp32 scale per segment, if any | status
 //
-// The status is how a skip, and ranks that are out of step, become known to all without a
-// collective of their own.
+// The status tells all ranks of a skip, and of ranks out of step, without another collective.
 //
-// A view (and everything else that kernels read values from) is a small trivially copyable object
-// with `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
+// A view (like all that kernels read values from) is a small trivially copyable object with
+// `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
 
-/// What a rank says of itself in every slot.
+/// Status of the sending rank, in every slot.
 struct slot_status {
-  std::uint32_t step = 0;    ///< 2 * step + (1 if it saw a non-finite value)
+  std::uint32_t step = 0;    ///< 2 * step, + 1 if the rank saw a non-finite value
   std::uint32_t tag = 0;     ///< see message_tag
   std::uint32_t digest = 0;  ///< step_scalars::digest
 };
 
-/// Where things lie in a slot. Trivially copyable.
+/// Offsets within a slot, in bytes, and the shape of a chunk. Trivially copyable.
 struct slot_format {
   std::size_t scales_at = 0;
   std::size_t status_at = 0;
@@ -165,29 +163,29 @@ struct slot_format {
   std::size_t chunk_words = 0;
   std::uint32_t chunks_per_bucket = 1;
   std::size_t word_bytes = 0;  ///< 0: see tile_offsets
-  /// Of compressors whose words have not all one size: by tile, within the payload.
+  /// Offsets of tiles within the payload, for tile compressors.
   const std::uint64_t* tile_offsets = nullptr;
 
   [[nodiscard]] ONEBIT_HD std::size_t payload_at(const tile& t, std::size_t index) const {
     return word_bytes != 0 ? (t.word - t.chunk * chunk_words) * word_bytes : tile_offsets[index];
   }
-  /// Of its slots, in the exchange of this optimizer.
+  /// Tag of a slot in the exchange of this optimizer.
   [[nodiscard]] ONEBIT_HD std::uint32_t tag(const step_scalars* now, std::uint32_t part) const {
     return now->optimizer * message_tag::first_optimizer + (exact() ? message_tag::exact : 0) +
            part;
   }
-  /// Its elements have two bytes and more: no compressor made them.
+  /// True if an element has 2 bytes or more: no compressor made it.
   [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes >= word_elements * 2; }
   [[nodiscard]] ONEBIT_HD std::size_t bucket_of(const tile& t) const {
     return t.chunk / chunks_per_bucket;
   }
-  /// The first word of a tile among those that its rank serves, bucket after bucket.
+  /// First word of a tile among the words that its rank serves, bucket after bucket.
   [[nodiscard]] ONEBIT_HD std::size_t server_word(const tile& t) const {
     return bucket_of(t) * chunk_words + t.word - t.chunk * chunk_words;
   }
 };
 
-/// What messages ask of a compressor: of one by word itself.
+/// Traits of a compressor that messages need. A word compressor provides them itself.
 template <Compressor C>
 struct codec_traits {
   static constexpr bool by_word = true, scaled = C::scaled;
@@ -206,8 +204,8 @@ struct codec_traits {
     return v;
   }
 };
-/// One by tile has no scales (but NaN where a value is not finite), and its residual is kept for
-/// it.
+/// A tile compressor has no scales: `scale` is 0, or NaN if a value is not finite. The exchange
+/// stores its residual in place of the compensated value.
 template <Compressor C>
   requires(!WordCompressor<C>)
 struct codec_traits<C> {
@@ -223,7 +221,7 @@ struct codec_traits<C> {
   }
 };
 
-/// The slot of a layout, and the offsets of its tiles where they must be told.
+/// Returns the slot format of a layout; fills `tile_offsets` for tile compressors.
 template <Compressor C>
 [[nodiscard]] slot_format make_slot_format(const C& codec, const layout& axis,
                                            std::vector<std::uint64_t>& tile_offsets) {
@@ -257,8 +255,8 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
   return *reinterpret_cast<const T*>(p);
 }
 
-// A word compressor knows lanes for one word. One that may send floats says so, once for several
-// words, which lie in a row.
+// Decodes L::words words. A word compressor decodes one word at a time; one with `sends_floats` may
+// send plain floats, of which several words are contiguous.
 template <class L, class C>
 ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
   if constexpr (L::words > 1 && requires { codec.sends_floats(); }) {
@@ -270,7 +268,7 @@ ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, fl
   }
   return v;
 }
-/// Adds what the codec gathers of each word to `sum`.
+/// Encodes L::words words and adds the statistic of each to `sum`.
 template <class L, class C, class Sum>
 ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
   using one = one_word<L>;
@@ -289,7 +287,7 @@ ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::va
   }
 }
 
-/// Values of one tile out of one slot.
+/// Reader of the values of one tile in one slot.
 template <class L, class C, bool ByWord = WordCompressor<C>>
 struct tile_reader {
   C codec{};
@@ -338,8 +336,8 @@ struct tile_sum {
         stride(f.slot_bytes),
         n(n_slots) {}
   ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-    if constexpr (L::words > 1) {          // a device: what four ranks say is on its way at once
-      const auto nothing = L::set(-0.0F);  // x + -0 is x, also where that is a zero
+    if constexpr (L::words > 1) {          // a device: loads of four ranks overlap
+      const auto nothing = L::set(-0.0F);  // x + -0 is x, bit for bit
       auto sum = nothing;
       for (int r = 0; r < n; r += 4) {
         typename L::value said[4];
@@ -361,8 +359,7 @@ struct tile_sum {
   }
 };
 
-/// Lanes for four words that know how to sum their signs, and a compressor of whose words each bit
-/// is one sign.
+/// Lanes of four words that can sum signs, with a compressor that sends one sign per element.
 template <class C, class L>
 concept SignsSummedBy = L::words == 4 && requires {
   typename one_word<L>::sum_of_four;
@@ -408,7 +405,7 @@ struct tile_sum<L, C, false> {
 
 }  // namespace detail
 
-/// What all ranks agreed on, in the form in which it arrived: slot j holds chunk j.
+/// Mean message that all ranks received, in wire format: slot j holds chunk j.
 template <Compressor C>
 struct gathered_view {
   C codec;
@@ -434,7 +431,7 @@ struct gathered_view {
   }
 };
 
-/// The mean over W slots, each from one rank; bucket after bucket.
+/// Mean over the W slots of a bucket, one from each rank. Buckets lie one after the other.
 template <Compressor C>
 struct mean_view {
   C codec;

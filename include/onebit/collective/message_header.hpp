@@ -10,22 +10,22 @@
 #include <onebit/core/step_state.hpp>
 #include <vector>
 
-/// What an exchange writes beside the values: scales, and the status words by which the ranks learn
-/// of each other's steps and bad values. A few scalars a call: serial kernels.
+/// Header of a message: scales, and the status that tells other ranks of the sender's step and bad
+/// values. A few scalars a call: serial kernels.
 namespace onebit::inline v0_2 {
 
-/// A scale and where it goes. `n_active` elements share it.
+/// Scale shared by `n_active` elements of a range of tiles, and its place in a slot.
 struct scale_entry {
   tile_range tiles;
   std::uint32_t chunk = 0;
-  std::uint32_t place = 0;  ///< among the scales of its slot
+  std::uint32_t place = 0;  ///< index among the scales of its slot
   std::uint32_t group = 0;
-  std::uint32_t first_tensor = 0, last_tensor = 0;  ///< of its elements
+  std::uint32_t first_tensor = 0, last_tensor = 0;  ///< tensors of its elements
   std::uint64_t n_active = 0;
-  tile_range segments{};  ///< of a group: its parts, one a chunk
+  tile_range segments{};  ///< of a group: its parts, one per chunk
 };
 
-/// The scales of an axis: of the worker phase by group, of the server phase by segment.
+/// Builds the scale entries of an axis: groups for the worker phase, segments for the server phase.
 [[gnu::cold]] inline void make_scale_entries(const layout& axis, std::vector<scale_entry>& groups,
                                              std::vector<scale_entry>& segments) {
   const auto entry = [&](tile_range r, std::uint32_t chunk, std::uint32_t place,
@@ -50,7 +50,7 @@ struct scale_entry {
   }
 }
 
-/// The scale of entry i from the tiles' sums, in the fixed order; raises `bad` when not finite.
+/// Computes scale i from its tiles' sums, in the fixed order; raises `nonfinite` if not finite.
 template <class C>
 struct scale_kernel {
   static constexpr bool serial = true;
@@ -77,7 +77,7 @@ struct scale_kernel {
   }
 
  private:
-  /// Of tensors that share a scale the largest bound.
+  /// Largest bound of the tensors that share a scale.
   [[nodiscard]] ONEBIT_HD float most_of(const scale_entry& e) const {
     if (bound.factors == nullptr) return bound.most;
     float factor = 0;
@@ -88,7 +88,7 @@ struct scale_kernel {
   }
 };
 
-/// The scale of a group, copied into the slot of every chunk that holds a part of the group.
+/// Computes the scale of a group and copies it into the slots of all chunks that hold parts of it.
 template <class C>
 struct group_scale_kernel {
   static constexpr bool serial = true;
@@ -118,14 +118,14 @@ namespace detail {
 
 }  // namespace detail
 
-/// Writes the status of n slots, and forgets what this rank saw.
+/// Writes the status of n slots and clears now->nonfinite, which the status reports.
 struct status_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   std::byte* slots;
   slot_format format;
   std::uint32_t n;
-  std::uint32_t part;  ///< of the place: the bucket, and whether it is served
+  std::uint32_t part;  ///< tag bits: the bucket, and from_server for an average
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -138,8 +138,8 @@ struct status_kernel {
   }
 };
 
-/// Which ranks sent the slots that come: n ranks over and over, `slots_each` at a time; their
-/// numbers rise by `stride`, and by 1, as the bucket does, after `slots_per_shift` slots.
+/// Senders of received slots: n ranks in turn, `stride` apart, `slots_each` slots each. `first`
+/// grows by 1 per `slots_per_shift` slots, the bucket by 1 per `slots_per_bucket` slots.
 struct slot_senders {
   std::uint32_t n;
   std::uint32_t slots_each = 1, first = 0, stride = 1;
@@ -150,17 +150,17 @@ struct slot_senders {
   }
 };
 
-/// Reads the status of n slots: all ranks read the same, so all decide alike. What was read is
-/// wiped out: slots last, and are part of checkpoints.
+/// Checks the status of n received slots: calls the step off if a rank saw a bad value or is out of
+/// step. All ranks read the same and decide alike. Zeroes the status: checkpoints hold slots.
 struct check_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   std::byte* slots;
-  slot_format format{};  ///< of the sender that reads them
+  slot_format format{};  ///< of the encoder that runs the check
   std::uint32_t n;
-  std::uint32_t part;  ///< of the place of the first
-  bool tell = false;   ///< goes into the next status too: on all levels of a hierarchy but the
-                       ///< last, or other nodes do not hear of it
+  std::uint32_t part;  ///< tag bits of the first slot
+  bool tell = false;   ///< repeats a skip in the next status, so that other nodes learn of it: on
+                       ///< all levels of a hierarchy but the last
   slot_senders ranks;
 
   template <class L>
@@ -184,7 +184,7 @@ struct check_kernel {
   }
 
  private:
-  /// Of a rank that is in the same step, and saw no bad value.
+  /// Status of a rank that is in the same step and saw no bad value.
   [[nodiscard]] ONEBIT_HD slot_status expected(std::uint32_t r) const {
     return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / ranks.slots_per_bucket),
             now->digest};
@@ -209,7 +209,7 @@ struct check_kernel {
   }
 };
 
-/// Calls the step off when the ranks' scales at one place have no finite sum.
+/// Calls the step off if the sum over ranks of the scales at one place is not finite.
 struct finite_scales_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
@@ -228,7 +228,7 @@ struct finite_scales_kernel {
   }
 };
 
-/// The active elements of every entry, from those of the tiles.
+/// Sums the active elements of entry i over its tiles.
 struct total_active_kernel {
   static constexpr bool serial = true;
   const std::uint32_t* counts;

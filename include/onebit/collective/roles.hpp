@@ -18,11 +18,11 @@
 #include <vector>
 
 /// The two roles of a rank in an exchange. As a worker it encodes its own message; as a server it
-/// averages what all ranks sent of its chunk. Both encode by the same tables.
+/// averages the messages of all ranks for its chunk. Both encode with the same tables.
 namespace onebit::inline v0_2 {
 
-/// The flat axis in the backend's memory, the slots of its chunks, and the encode passes: of a
-/// worker, bucket by bucket, and of a server, chunk by chunk. It carries nothing.
+/// Encode side of an exchange: the flat axis in the backend's memory, the slot format, and the
+/// encode passes of a worker, by bucket, and of a server, by chunk. An encoder carries no state.
 ///
 /// Memory: tables of 0.03 bytes per element.
 template <Compressor C, class B>
@@ -46,7 +46,7 @@ class encoder {
     return static_cast<std::size_t>(axis_.n_buckets());
   }
   [[nodiscard]] std::size_t flat_elements() const { return axis_.n_words() * word_elements; }
-  /// What a rule sees of a step on this axis.
+  /// Context of a step on this axis, for rules.
   template <class P, class G>
   [[nodiscard]] step_context<B, P, G> at(const tensor_entry<P, G>* tensors,
                                          const tensor_scalars* scalars, const step_scalars* now,
@@ -57,8 +57,8 @@ class encoder {
   }
 
   /// Encodes produce(residual) of one bucket into its slots, one per chunk, and writes their
-  /// status. One pass. In a step that is called off already nothing is encoded; the status still
-  /// tells the others.
+  /// status. One pass. In a step that was called off before, encodes nothing, but writes the
+  /// status, for the other ranks.
   template <class Produce, class Feedback, class Undo>
   [[gnu::cold]] void encode_bucket(const Produce& produce, const Feedback& feedback,
                                    const exchange_args<Undo>& t, std::byte* slots, int bucket) {
@@ -84,9 +84,9 @@ class encoder {
         write_status(slots + static_cast<std::size_t>(bucket) * n * format_.slot_bytes, n,
                      static_cast<std::uint32_t>(bucket), t.now));
   }
-  /// Encodes a chunk's mean (or another message that says its `format`) into its slot, among
-  /// `slots` that hold one slot per bucket; `end` runs the kernel of its scales, which it is given,
-  /// and what follows.
+  /// Encodes a chunk's mean (or another message with a `format`) into its slot; `slots` holds one
+  /// slot per bucket. Passes the kernel of the chunk's scales to `end`, which runs this kernel and
+  /// those that follow.
   template <class Mean, class Feedback, class Undo, class End>
   [[gnu::cold]] void encode_chunk(const Mean& mean, const Feedback& feedback, int chunk,
                                   const exchange_args<Undo>& t, std::byte* slots, const End& end) {
@@ -112,42 +112,42 @@ class encoder {
                                 t.bound};
     end(calls{scale, std::size_t{parts.end - parts.begin}});
   }
-  /// What n slots in `received` say on average.
+  /// Mean of n slots in `received`.
   [[nodiscard]] mean_view<C> mean(const slot_format& format, const std::byte* received,
                                   int n) const {
     return {codec_, format, received, n, 1.0F / static_cast<float>(n), {}};
   }
 
-  /// Writes the status of n slots of a bucket; `part` is its number, and more: see message_tag.
+  /// Returns the kernel that writes the status of n slots; `part`: tag bits, see status_kernel.
   [[nodiscard]] status_kernel write_status(std::byte* slots, std::size_t n, std::uint32_t part,
                                            step_scalars* now) const {
     return {now, slots, format_, static_cast<std::uint32_t>(n), part};
   }
-  /// Runs `each`, and `last` after it.
+  /// Runs `each`, then `last`.
   template <class Each>
   [[gnu::cold]] void then_write_status(const calls<Each>& each, const status_kernel& last) {
     launch_then_once(backend_, each, last, n_ended());
   }
-  /// The same, and reads the status of slots that came before `last`.
+  /// Runs `each`, then checks the received status that `what` describes, then runs `last`.
   template <class Each>
   [[gnu::cold]] void check_then_write_status(const calls<Each>& each, const check_kernel& what,
                                              const status_kernel& last) {
     launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
   }
-  /// Reads the status of slots that came; the rest of `what` says which they are.
+  /// Checks the status of received slots; `what` describes the slots, except for their format.
   [[gnu::cold]] void check(const check_kernel& what) { backend_.launch(1, completed(what)); }
-  [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< see then_once
+  [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< counter: see then_once
 
-  /// The scales of the encode pass of this step, by group.
+  /// Scales of the encode pass of this step, by group.
   [[nodiscard]] const float* new_scales() { return scales_.next.data(); }
-  /// A field, on the flat axis.
+  /// Writes a field to a new buffer on the flat axis.
   template <class Field>
   [[nodiscard, gnu::cold]] buffer<float> flatten(const Field& field) {
     auto flat = backend_.template make_buffer<float>(flat_elements());
     backend_.launch(axis_.tiles().size(), flatten_kernel<Field>{field, tiles(), flat.data()});
     return flat;
   }
-  /// The elements of `active` count in scales from now on. Reads the mask.
+  /// Only the elements of `active` count in scales from now on. Reads the mask.
   [[gnu::cold]] void count_active(active_mask active) {
     backend_.launch(axis_.tiles().size(),
                     count_active_kernel{active, tiles_.data(), counts_.data()});
@@ -169,11 +169,11 @@ class encoder {
   buffer<std::uint64_t> offsets_;
   buffer<tile> tiles_;
   buffer<tile_range> tensor_tiles_;
-  buffer<float> sums_;            ///< by tile: see step_tables
+  buffer<float> sums_;            ///< by tile, three arrays: see step_tables
   buffer<std::uint32_t> counts_;  ///< by tile: active elements
   buffer<scale_entry> groups_, segments_;
   buffer<std::uint32_t> n_ended_;  ///< see then_once
-  two_sided<B, float> scales_;     ///< by group; only a sender has a current side
+  two_sided<B, float> scales_;     ///< by group; an encoder has only `next`
 
  private:
   [[nodiscard]] check_kernel completed(check_kernel what) const {
@@ -188,7 +188,7 @@ template <Compressor C, class B>
     : codec_(std::move(codec)),
       backend_(std::move(backend)),
       axis_(sizes, n_chunks, codec_traits<C>::scales(codec_), n_buckets,
-            by_word ? 0 : tile_words) {  // a tile compressor sees what a tile has
+            by_word ? 0 : tile_words) {  // a tile compressor gets tiles of full length
   std::vector<std::uint64_t> offsets;
   format_ = make_slot_format(codec_, axis_, offsets);
   offsets_ = to_buffer(backend_, offsets);
@@ -206,9 +206,9 @@ template <Compressor C, class B>
   n_ended_ = backend_.template make_buffer<std::uint32_t>(1);
 }
 
-/// A rank as a worker: an encoder with the compensated values that it carries.
+/// Worker role: an encoder with the compensated values that it carries.
 ///
-/// Memory: 4 bytes carried per element, and the encoder's.
+/// Memory: 4 bytes carried per element, plus the encoder's.
 template <Compressor C, class B>
 class sender : public encoder<C, B> {
   using base = encoder<C, B>;
@@ -224,31 +224,31 @@ class sender : public encoder<C, B> {
     scales_.current = backend_.template make_buffer<float>(scales_.next.size());
   }
 
-  /// Encodes produce(residual) of one bucket. One pass: for `sign` 12 bytes read per element
-  /// (compensated value, gradient, inverse denominator), and the bits written; with undo_in_buffer
-  /// the compensated value too, and the old one.
+  /// Encodes produce(residual) of one bucket. One pass: for `sign` it reads 12 bytes per element
+  /// (compensated value, gradient, inverse denominator) and writes the bits; with undo_in_buffer it
+  /// also writes the new and the old compensated value.
   template <class Produce, class Undo>
   [[gnu::cold]] void encode(const Produce& produce, const exchange_args<Undo>& t, std::byte* slots,
                             int bucket) {
     base::encode_bucket(produce, worker_feedback<C, Undo>{residual(), saved_.data(), t.undo}, t,
                         slots, bucket);
   }
-  /// compensated = produce(residual), unless the step is called off: what `encode` did not do, with
-  /// undo_by_repeating; and `update` of each tile after it. 12 bytes per element, and gradients.
+  /// Completes undo_by_repeating: sets compensated = produce(residual) and runs `update`, tile by
+  /// tile, unless the step is called off. 12 bytes per element, plus gradients.
   template <class Produce, class Undo, class Update>
   [[gnu::cold]] void repeat(const Produce& produce, const exchange_args<Undo>& t,
                             const Update& update) {
     const auto all = accumulation(produce, t, axis_.all_tiles());
     launch_unless_skipped(backend_, t.now, all.n, tile_by_tile{all.kernel, update});
   }
-  /// The same without an exchange.
+  /// Adds a message in a step without an exchange: compensated = produce(residual).
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     rescale(produce, t, axis_.all_tiles());
   }
-  /// When a step has been kept, and the units of its message change: the residual becomes
-  /// rescaled(residual), so that the next message, which takes what was agreed in the old units, is
-  /// one in the new. 12 bytes per element.
+  /// Changes the units of the residual after a step that was kept: the residual becomes
+  /// rescaled(residual). The next message adds the previous mean, in old units, and is then in new
+  /// units. 12 bytes per element.
   template <class Rescaled, class Undo>
   [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t,
                              tile_range tiles) {
@@ -257,8 +257,8 @@ class sender : public encoder<C, B> {
     const copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
     launch_unless_skipped(backend_, t.now, zero.launches(), zero);
   }
-  /// Ends a step with an encode pass: the scales of it hold, or the compensated values are those of
-  /// before, bit for bit; with other kernels that end the step, none of which hangs on another.
+  /// Ends a step that encoded: keeps the new scales, or, if the step was called off, restores the
+  /// compensated values bit for bit. Launches `others` beside; no kernel may depend on another.
   template <class Undo, class... Kernels>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t, const calls<Kernels>&... others) {
     if constexpr (Undo::repeats) {
@@ -274,25 +274,25 @@ class sender : public encoder<C, B> {
   [[nodiscard]] active_part<residual_field<C>> residual(active_mask active) {
     return {residual(), active};
   }
-  /// Whether it carries compensated values.
+  /// True if the sender carries compensated values.
   [[nodiscard]] bool carries() const { return compensated_.size() > 0; }
-  /// What it stands for.
+  /// Compensated values that the sender carries.
   [[nodiscard]] compensated_words compensated() {
     return {compensated_.data(), first_compensated_};
   }
-  /// The scales of the last exchange that was kept, by group; in the backend's memory.
+  /// Scales of the last exchange that was kept, by group; in the backend's memory.
   [[nodiscard]] std::span<const float> scales() const {
     return {scales_.current.data(), scales_.current.size()};
   }
-  /// Takes over the compensated values of the words from `first` on: a residual, no matter what was
-  /// sent before.
+  /// Takes over `values` as the residual of the words from `first` on. Zeroes the scales of the
+  /// last exchange, so that the residual is the compensated value itself.
   [[gnu::cold]] void start_from(buffer<float>&& values, std::size_t first = 0) {
     compensated_ = std::move(values);
     first_compensated_ = first;
     const copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
     backend_.launch(zero.launches(), zero);
   }
-  /// Compensated values of n words of the flat axis: of zeros.
+  /// Returns compensated values for n words of the flat axis: zeros.
   [[nodiscard, gnu::cold]] buffer<float> make_compensated(std::size_t n_words) {
     return backend_.template make_buffer<float>(n_words * word_elements);
   }
@@ -303,7 +303,7 @@ class sender : public encoder<C, B> {
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return base::work_bytes() + saved_.bytes();
   }
-  /// What `archive` and `start_from` replace, for a reader.
+  /// Backs up what `archive` and `start_from` replace, for an archive that reads.
   template <class Archive>
   [[gnu::cold]] void back_up(Archive& a) {
     two_sided<B, float> scales{backend_.template make_buffer<float>(scales_.current.size()),
@@ -333,31 +333,31 @@ class sender : public encoder<C, B> {
 
   buffer<std::uint32_t> saved_;  ///< by tile: see worker_feedback
   buffer<float> compensated_;
-  std::size_t first_compensated_ = 0;  ///< word
+  std::size_t first_compensated_ = 0;  ///< first word of `compensated_`
 };
 
-/// A rank as a server: it averages what all ranks sent of its chunks, and encodes the mean with a
-/// residual of its own. It uses the tables of an encoder; `format` says where a chunk's words lie
-/// among those that it serves.
+/// Server role: averages what all ranks sent for its chunks, and encodes the mean with a residual
+/// of its own. It uses the tables of an encoder; `format` gives the place of a chunk's words among
+/// the words that it serves.
 ///
-/// Its residual is read while the step may still be called off and written by `finish`: it cannot
-/// be rebuilt lazily like the worker's, since it depends on messages that are gone by then. Memory:
-/// 4 bytes per element that it serves.
+/// The residual is read while the step may still be called off, and written by `finish`. It cannot
+/// be rebuilt lazily like the worker's: it depends on messages that are gone by then. Memory: 4
+/// bytes per element served.
 template <Compressor C, class B>
 class server {
  public:
   using residual_buffer = buffer_of<B, float>;
 
-  /// From a residual, by element that it serves.
+  /// Takes over a residual, by element served.
   void start(residual_buffer&& residual) noexcept { residual_ = std::move(residual); }
-  /// See encoder::encode_chunk.
+  /// Encodes the mean of a chunk plus the residual. See encoder::encode_chunk.
   template <class Mean, class Undo, class End>
   [[gnu::cold]] void average_chunk(encoder<C, B>& s, const Mean& mean, int chunk,
                                    const exchange_args<Undo>& t, std::byte* slots, const End& end) {
     s.encode_chunk(mean, server_feedback{words(), mean.format}, chunk, t, slots, end);
   }
-  /// What ends a step for a chunk: the residual is what was meant minus what was received (no
-  /// matter of which elements), unless the step was called off. One pass over the chunk.
+  /// Returns the kernel that ends a step for a chunk: residual = encoded message - received
+  /// message, if the step was kept. `latest` needs no mask. One pass over the chunk.
   template <class Mean, class Undo>
   [[nodiscard, gnu::cold]] auto finish(encoder<C, B>& s, const Mean& mean, int chunk,
                                        const gathered_view<C>& latest,
@@ -368,7 +368,7 @@ class server {
                      {mean, latest, t.active, {s.tiles(), own.begin}, mean.format, words()}, t.now},
                  std::size_t{own.end - own.begin}};
   }
-  /// A chunk's residual in other units: see sender::rescale.
+  /// Brings a chunk's residual to other units, by `factors` on the flat axis. See sender::rescale.
   template <class Undo>
   [[gnu::cold]] void rescale(encoder<C, B>& s, const slot_format& format, int chunk,
                              const float* factors, const exchange_args<Undo>& t) {
@@ -377,11 +377,11 @@ class server {
         s.backend(), t.now, own.end - own.begin,
         rescale_residual_kernel{factors, {s.tiles(), own.begin}, format, words()});
   }
-  /// By element, chunk after chunk.
+  /// Residual by element, chunk after chunk.
   [[nodiscard]] const residual_buffer& residual() const { return residual_; }
   [[nodiscard]] compensated_words words() { return {residual_.data(), 0}; }
   [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
-  /// For a reader: before `start`.
+  /// Residual, for an archive to back up before `start`.
   [[nodiscard]] residual_buffer& residual_place() { return residual_; }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
@@ -392,12 +392,12 @@ class server {
   residual_buffer residual_;
 };
 
-// What exchanges share.
+// Parts shared by exchanges.
 
-/// The buckets of a step on their way through the two phases of an exchange: each rank's slots are
-/// scattered to the ranks that serve them, and what these say of them is gathered. The last bucket
-/// goes first, as a backward pass produces gradients. With several buckets one travels while
-/// another is encoded or served, if the transport can; with one the transport waits.
+/// Progress of a step's buckets through the two phases of an exchange. Each rank scatters its slots
+/// to the ranks that serve them and gathers the averages. The last bucket goes first, as a backward
+/// pass produces gradients. With several buckets one travels while another is encoded or served, if
+/// the transport can; with one the transport blocks.
 class two_phases {
  public:
   two_phases(communicator w, int n_buckets, std::size_t slot_bytes)
@@ -408,20 +408,20 @@ class two_phases {
 
   [[nodiscard]] const communicator& comm() const { return comm_; }
   [[nodiscard]] bool travels() const { return comm_.size() > 1; }
-  /// Buckets of this step, in the order in which they go.
+  /// Number of buckets of this step that were sent, are not sent, and were served.
   [[nodiscard]] int n_sent() const { return n_sent_; }
   [[nodiscard]] int n_unsent() const { return n_ - n_sent_; }
   [[nodiscard]] int n_served() const { return n_served_; }
-  /// The i-th of them.
+  /// The i-th bucket in the order of sending.
   [[nodiscard]] int bucket_at(int i) const { return n_ - 1 - i; }
-  /// Whether the next should be served now: it has had time to travel while another was encoded.
+  /// True if the next bucket should be served now: it had time to travel while another was encoded.
   [[nodiscard]] bool serves_now() const {
     return travels() && n_served_ + (n_unsent() > 0 ? 1 : 0) < n_sent_;
   }
 
-  /// The bucket that is sent next: encode it, and then scatter it.
+  /// Returns the next bucket to send: encode it, then call `scatter`.
   [[nodiscard]] int next_to_send() { return bucket_at(n_sent_++); }
-  /// Collective: W slots of it.
+  /// Collective. Sends the W slots of a bucket, one to each rank.
   [[gnu::cold]] void scatter(const std::byte* sent, std::byte* received) {
     if (n_ > 1) {
       scattered_.push_back(comm_.start_all_to_all(sent, received, slot_bytes_));
@@ -429,12 +429,12 @@ class two_phases {
       comm_.all_to_all(sent, received, slot_bytes_);
     }
   }
-  /// Waits for the bucket that is served next: average it, and then gather it.
+  /// Waits for the next bucket to serve and returns it: average it, then call `gather`.
   [[nodiscard, gnu::cold]] int next_to_serve() {
     wait(scattered_, n_served_);
     return bucket_at(n_served_++);
   }
-  /// Reads the status of n buckets, the first of which is `part`: its number, and more.
+  /// Returns the kernel that checks the status of n buckets; `part`: tag bits of the first.
   [[nodiscard]] check_kernel check(step_scalars* now, std::byte* slots, int n,
                                    std::uint32_t part) const {
     const auto w = static_cast<std::uint32_t>(comm_.size());
@@ -444,11 +444,11 @@ class two_phases {
             .part = part,
             .ranks = {.n = w, .slots_per_bucket = w}};
   }
-  /// Of what was gathered: where nothing travels that is what was sent.
+  /// Tag bits of gathered slots. With one rank the gathered slots are those that were sent.
   [[nodiscard]] std::uint32_t part_of_gathered() const {
     return travels() ? message_tag::from_server : 0;
   }
-  /// Collective: this rank's slot of it, and those of all.
+  /// Collective. Sends this rank's slot of a bucket to all ranks, and receives the slots of all.
   [[gnu::cold]] void gather(const std::byte* slot, std::byte* all) {
     if (n_ > 1) {
       gathered_.push_back(comm_.start_all_gather(slot, all, slot_bytes_));
@@ -456,7 +456,7 @@ class two_phases {
       comm_.all_gather(slot, all, slot_bytes_);
     }
   }
-  /// Waits until the i-th bucket was gathered.
+  /// Waits until the i-th bucket is gathered.
   void wait_gathered(int i) { wait(gathered_, i); }
   /// Lets the transport make progress.
   [[gnu::cold]] void poke() {
@@ -464,7 +464,7 @@ class two_phases {
       if (!r.test()) return;
     }
   }
-  /// Ends a step; waits for what is still under way.
+  /// Ends a step; waits for pending requests.
   [[gnu::cold, gnu::noinline]] void clear() noexcept {
     scattered_.clear();
     gathered_.clear();
@@ -483,7 +483,7 @@ class two_phases {
   std::vector<request> scattered_, gathered_;
 };
 
-/// The base of exchanges: a sender, and the ranks that its messages go to.
+/// Base of exchanges: a sender, and the communicator of its messages.
 template <Compressor C, class B>
 class flat_exchange {
  public:
@@ -492,23 +492,23 @@ class flat_exchange {
   using float_buffer = buffer_of<B, float>;
   using byte_buffer = buffer_of<B, std::byte>;
 
-  /// With one rank nothing would travel.
+  /// True if there is more than one rank.
   [[nodiscard]] bool travels() const { return comm_.size() > 1; }
-  /// Whether its encode pass overwrites what must be saved.
+  /// True if the encode pass overwrites compensated values, which must be saved.
   [[nodiscard]] bool needs_undo(exchange_memory) const { return true; }
   [[nodiscard]] const layout& axis() const { return sender_.axis(); }
   [[nodiscard]] std::size_t slot_bytes() const { return sender_.format().slot_bytes; }
-  /// The half that encodes: for inspection, and for what adds up by other means.
+  /// Encode side, for inspection, and for code that sums messages by other means.
   [[nodiscard]] sender_type& sender() { return sender_; }
   void count_active(active_mask active) { sender_.count_active(active); }
-  /// Adds a message to what is sent later. One pass.
+  /// Adds a message to the residual, to be sent by a later exchange. One pass.
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     sender_.accumulate(produce, t);
   }
-  /// The tiles whose compensated values its sender holds.
+  /// Tiles whose compensated values the sender holds.
   [[nodiscard]] tile_range compensated_tiles() const { return axis().all_tiles(); }
-  /// Bytes sent to other nodes so far, where it knows of nodes.
+  /// Bytes sent to other nodes so far; 0 if the exchange does not know nodes.
   [[nodiscard]] std::uint64_t sent_across() const { return 0; }
   [[nodiscard]] int ranks_per_node() const { return 1; }
 
@@ -523,16 +523,16 @@ class flat_exchange {
   sender_type sender_;
 };
 
-/// A momentum that is handed over becomes what the next message takes of it.
+/// Scales a handed-over momentum to the share that the next message takes.
 template <Compressor C, class B>
 [[gnu::cold]] void scale_given(encoder<C, B>& s, initial_momentum<buffer_of<B, float>>& given) {
   s.backend().launch(
       s.axis().tiles().size(),
       scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors, given.scalars});
 }
-/// Starts from a momentum that was agreed without compression, or from nothing: what the next
-/// message takes of the momentum is the residual of a zero message. The same bits as that momentum
-/// and no residual, since messages start from the residual.
+/// Starts from an uncompressed mean momentum, or from `zeros`. The share of the momentum that the
+/// next message takes becomes the residual; the previous message is 0. Messages start from the
+/// residual, so the bits equal those of the momentum as the previous message, without a residual.
 template <Compressor C, class B>
 [[gnu::cold]] void start_sender(sender<C, B>& s, buffer_of<B, float>&& zeros,
                                 initial_momentum<buffer_of<B, float>>&& given) {
@@ -541,8 +541,8 @@ template <Compressor C, class B>
   s.start_from(std::move(given.momentum));
 }
 
-/// Writes whether an exchange has started; reading, puts aside what it holds, in `places`, and
-/// gives it memory as if it had just started, or none.
+/// Writes whether an exchange has started. An archive that reads backs up what the exchange holds,
+/// in `places`, and gives it memory as if it had just started, or none.
 template <class X, class Archive, class... Places>
 void archive_start(X& x, Archive& a, const exchange_memory& memory, Places&... places) {
   bool started = x.started();

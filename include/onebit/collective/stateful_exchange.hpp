@@ -10,11 +10,11 @@
 #include <type_traits>
 #include <utility>
 
-/// An exchange with the memory that its steps need: what optimizers and compressed_allreduce hold.
+/// Exchange with the memory that its steps need, as optimizers and compressed_allreduce hold it.
 namespace onebit::inline v0_2 {
 
-/// An exchange X; which elements take part in it, one bit each; and what its encode pass
-/// overwrites. Its own memory is what `state_bytes` adds: 1 bit per element, and 4 bytes where a
+/// Exchange X, with the mask of active elements and memory for values that the encode pass
+/// overwrites. Adds to `state_bytes` 1 bit per element for the mask, and 4 bytes per element if a
 /// message cannot be made twice (see undo_by_repeating).
 template <class X>
 class stateful_exchange : public X {
@@ -23,25 +23,25 @@ class stateful_exchange : public X {
  public:
   using mask_buffer = buffer_of<B, std::uint32_t>;
   using sender_type = std::remove_reference_t<decltype(std::declval<X&>().sender())>;
-  /// Whether the end of a step makes the message once more: then nothing must be saved.
+  /// True if the end of a step makes the message again, so that nothing must be saved.
   static constexpr bool repeats = sender_type::by_word && X::own_messages;
   using undo_type = std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>;
   using args_type = exchange_args<undo_type>;
 
   explicit stateful_exchange(X&& exchange) : X(std::move(exchange)) {}
 
-  [[nodiscard]] active_mask mask() const { return {active_.data()}; }  ///< who takes part
+  [[nodiscard]] active_mask mask() const { return {active_.data()}; }  ///< active elements
   [[nodiscard]] mask_buffer& active() { return active_; }
   [[nodiscard]] mask_buffer make_mask() {
     return backend().template make_buffer<std::uint32_t>(X::axis().n_words());
   }
-  /// From here on only these take part; an empty buffer changes nothing.
+  /// Makes only `elements` active from now on; an empty buffer changes nothing.
   [[gnu::cold]] void set_active(mask_buffer&& elements) {
     if (elements.size() == 0) return;
     active_ = std::move(elements);
     X::count_active(mask());
   }
-  /// All elements take part: padding must not enter residuals. Fills the mask; only launches.
+  /// Makes all elements active, but not padding, which must not enter residuals. Only launches.
   [[gnu::cold]] void activate_all(mask_buffer&& elements) {
     auto& s = X::sender();
     backend().launch(elements.size() > 0 ? s.axis().tiles().size() : 0,
@@ -60,12 +60,12 @@ class stateful_exchange : public X {
     activate_all(std::move(elements));
   }
 
-  /// What its calls are told of a step.
+  /// Arguments of a step for calls of this exchange.
   [[nodiscard]] args_type args(step_scalars* now, active_mask takes_part, scale_bound bound = {}) {
     return {now, takes_part, undo_type::from(undo_.data()), bound};
   }
-  /// The last pass of a step that is kept: a kernel over all tiles; before it, tile by tile, what
-  /// the encode pass has left undone.
+  /// Returns a function that runs the last pass of a step that is kept: the kernel `update` on all
+  /// tiles. On each tile it first completes what the encode pass has left out.
   template <class Message>
   [[nodiscard]] auto updates_after(const Message& message, const args_type& args) {
     return [this, message, args](const auto& update) {

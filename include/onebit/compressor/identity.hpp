@@ -11,23 +11,23 @@
 
 namespace onebit::inline v0_2 {
 
-/// No compression: C(y) = y in fp32, and a residual of 0, which an exchange carries as any other.
-/// 128 bytes on the wire per word of 32 elements. Through gather-scatter it is the dense mean, bit
-/// for bit; that mean by itself, without what an exchange carries, is dense_average.
+/// No compression: C(y) = y in fp32. The residual is 0, but an exchange carries it like any other.
+/// 128 bytes on the wire per word of 32 elements. Through gather-scatter the result is the dense
+/// mean, bit for bit; dense_average computes that mean without the memory of an exchange.
 struct identity {
   /// @{
-  /// See WordCompressor.
+  /// Members of a WordCompressor: see sign.
   static constexpr std::size_t word_bytes = 128;
   static constexpr bool scaled = false;
-  static constexpr bool memoryless = true;  ///< it owes nothing: see compressed_reduce_scatter
+  static constexpr bool memoryless = true;  ///< carries no residual in compressed_reduce_scatter
 
   [[nodiscard]] static std::string name() { return "identity"; }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::vector(); }
 
-  /// 1, or NaN: tells `residual` that the compensated values were exchanged.
+  /// Returns 1, or NaN for a bad value. Not 0, which tells `residual` that nothing was exchanged.
   ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum) + 1.0F; }
 
-  /// 0, or NaN as soon as a value is not finite.
+  /// Returns 0, or NaN if a value is not finite.
   template <class L>
   ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                          const typename L::value& y) const {
@@ -50,10 +50,10 @@ struct identity {
 
 static_assert(WordCompressor<identity>);
 
-/// C, or a compressor that always works where C is none: that is said elsewhere, once.
+/// C if it is a Compressor, else identity: the error is reported elsewhere, once.
 template <class C>
 using compressor_or_identity = std::conditional_t<Compressor<C>, C, identity>;
-/// The same of a value.
+/// Returns `codec` if it is a Compressor, else identity.
 template <class C>
 [[nodiscard]] compressor_or_identity<C> checked_compressor(const C& codec) {
   if constexpr (Compressor<C>) {

@@ -9,31 +9,31 @@
 #include <onebit/core/layout.hpp>
 #include <string>
 
-/// 4 or 2 bits an element, and a scale for each word of 32: for networks where one bit is not the
-/// optimum, and trainings that one bit slows down.
+/// 4 or 2 bits per element and a scale per word of 32 elements: for networks where one bit is not
+/// the optimum, and for trainings that one bit slows down.
 namespace onebit::inline v0_2 {
 
-/// C(y) is the nearest of 2^Bits levels, -top to top in equal steps and none of them 0; `top` is of
-/// the word of 32 elements. A word of zeros stays zeros.
+/// C(y) is the nearest of 2^Bits levels from -top to top, in equal steps, none of them 0. Each word
+/// of 32 elements has its own `top`. A word of zeros stays zeros.
 ///
-/// Cost: 4 (Bits + 1) bytes on the wire per word, 5 bits or 3 an element: a plane of signs, Bits -
-/// 1 more planes that halve what is left, and `top` as a float; plus 4 bytes per tile of 4096
-/// elements. One pass. The residual is lazy, as sign's: encoding y once more tells what was sent.
+/// Cost: 4 (Bits + 1) bytes on the wire per word, 5 or 3 bits per element: a plane of signs, Bits -
+/// 1 planes of corrections that halve each time, and `top` as a float; plus 4 bytes per tile of
+/// 4096 elements. One pass. The residual is lazy, as in sign: encoding y again gives what was sent.
 ///
-/// `top` follows the word, since 32 neighbours differ less in size than a tile's elements do:
-/// 0.95 of the largest magnitude for 4 bits; for 2 bits, where one large element would leave the
-/// others no level, 1.12 of the geometric mean of the largest and of the mean. ||y - C(y)|| / ||y||
-/// is then 0.09 and 0.33 of gaussian values, 0.11 and 0.42 of Laplace's.
+/// `top` is chosen by word, since 32 neighbours differ less in size than the elements of a tile do:
+/// for 4 bits 0.95 of the largest magnitude; for 2 bits 1.12 of the geometric mean of the largest
+/// and the mean magnitude, since one large element would leave the others no level. ||y - C(y)|| /
+/// ||y|| is then 0.09 and 0.33 for gaussian values, 0.11 and 0.42 for Laplace's.
 ///
-/// The scale that travels per tile is the most that `top` may be, the sum of magnitudes: it cuts
-/// nothing until a rule's bound (adam_options::max_step) makes it smaller. Then no element is
-/// decoded to more than the bound, and its neighbours are not moved by half of a huge step.
+/// The scale that travels per tile is an upper bound of `top`, the sum of magnitudes. It cuts
+/// nothing, unless a rule's bound (adam_options::max_step) makes it smaller. Then no element
+/// decodes to more than the bound, and a huge step does not move its neighbours by half its size.
 template <unsigned Bits>
 struct quantized {
   static_assert(Bits == 2 || Bits == 4, "onebit: quantized has 2 or 4 bits an element");
 
   /// @{
-  /// See sign.
+  /// Members of a WordCompressor: see sign.
   static constexpr std::size_t word_bytes = 4 * (Bits + 1);
   static constexpr bool scaled = true;
 
@@ -58,7 +58,7 @@ struct quantized {
       L::store_bits(reinterpret_cast<std::uint32_t*>(out) + p, above);
       left = L::sub(left, L::with_sign(above, L::set(step)));
     }
-    reinterpret_cast<float*>(out)[Bits] = top;  // by all lanes of a warp, the same
+    reinterpret_cast<float*>(out)[Bits] = top;  // all lanes of a warp store the same value
   }
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float most) const {
@@ -80,7 +80,7 @@ struct quantized {
   /// @}
 
  private:
-  /// Of steps that halve, and whose sum is `top`.
+  /// First of Bits steps, each half of the one before, whose sum is `top`.
   [[nodiscard]] ONEBIT_HD static float first_step(float top) {
     constexpr float all = (1U << Bits) - 1U, first = 1U << (Bits - 1U);
     return top * (first / all);
@@ -98,8 +98,8 @@ struct quantized {
   }
 };
 
-using four_bits = quantized<4>;  ///< 5 on the wire
-using two_bits = quantized<2>;   ///< 3 on the wire
+using four_bits = quantized<4>;  ///< 5 bits per element on the wire
+using two_bits = quantized<2>;   ///< 3 bits per element on the wire
 
 static_assert(WordCompressor<four_bits> && WordCompressor<two_bits>);
 

@@ -11,19 +11,18 @@
 
 namespace onebit::inline v0_2 {
 
-/// Rounds to bf16 or int8: what is added up of it is added up in fp32. The dense averages and the
-/// sharded halves send by it and carry nothing: without error feedback it suits states as well as
-/// increments. (A gather_scatter's servers keep what its means lose, as of any compressor.)
+/// Rounds to bf16 or int8; sums of decoded values are in fp32. The dense averages and the sharded
+/// halves use it and carry no residual: without error feedback it suits states as well as
+/// increments. (Servers of gather_scatter keep what rounding loses, as with any compressor.)
 ///
-/// Behind the words of each chunk stands the sum of their squares, before they were rounded (of
-/// roots: of the values): whoever has a mean has its norm.
+/// The sum of squares of each chunk, before rounding, follows its words (with `roots`, the sum of
+/// values). So a rank that has the mean has its norm.
 struct rounded {
   /// @{
-  /// Values of word_bytes: fp32, which changes nothing; bf16; and int8, where 32 elements are whole
-  /// numbers from -127 to 127 times a common power of two (MXINT8 of the OCP Microscaling Formats,
-  /// a bit to spare), which loses elements below a 127th of the largest of the 32; and the roots of
-  /// values in bf16, to 0.4% whatever their size, or of values that are not negative in float8, to
-  /// 6% down to a 2^31th of the largest of the 32. What is positive stays so.
+  /// Formats, by `word_bytes`: fp32, exact; bf16; int8: 32 elements are integers from -127 to 127
+  /// times a common power of two (MXINT8 of the OCP Microscaling Formats), elements below a 127th
+  /// of the largest are lost. `roots`: square roots, in bf16 to 0.4% at any size, or, if
+  /// nonnegative, in float8 to 6% down to 2^-31 of the largest. Positive values stay positive.
   static constexpr std::size_t floats = 128, halves = 64, int8s = 33;
   [[nodiscard]] static constexpr rounded to_bf16() { return {halves}; }
   [[nodiscard]] static constexpr rounded to_int8() { return {int8s}; }
@@ -32,9 +31,9 @@ struct rounded {
   /// @}
 
   /// @{
-  /// See WordCompressor.
+  /// Members of a WordCompressor: see sign.
   static constexpr bool scaled = true;
-  static constexpr bool memoryless = true;  ///< what rounding loses is not owed by its sender
+  static constexpr bool memoryless = true;  ///< senders carry no residual
   std::size_t word_bytes = floats;
   bool roots = false;  ///< with halves or int8s
 
@@ -44,7 +43,7 @@ struct rounded {
            : word_bytes == halves ? "bf16"
                                   : "int8";
   }
-  /// Words are 32 floats: a device moves several at once.
+  /// True if a word is 32 plain floats: a device moves several words at once.
   [[nodiscard]] ONEBIT_HD bool sends_floats() const { return word_bytes == floats; }
   [[nodiscard]] constexpr granularity scale_granularity() const { return granularity::chunk(); }
   ONEBIT_HD float scale(double sum, std::uint64_t) const { return static_cast<float>(sum); }
@@ -66,7 +65,7 @@ struct rounded {
     } else {
       L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
     }
-    out[32] = static_cast<std::byte>(e);  // by all lanes of a warp, the same
+    out[32] = static_cast<std::byte>(e);  // all lanes of a warp store the same value
   }
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
@@ -87,12 +86,13 @@ struct rounded {
   /// @}
 
  private:
-  /// x |x|. A product would be contracted with a sum of it.
+  /// x |x|, as an fma: a plain product would be contracted with a sum that takes it.
   template <class L>
   [[nodiscard]] ONEBIT_HD static typename L::value squared(const typename L::value& x) {
     return L::fma(x, L::abs(x), L::set(0.0F));
   }
-  /// Of the unit, 64 of which make the largest: it and its inverse, 2^(260 - e - 127), are normal.
+  /// Biased exponent e of `largest`, which is 64 units of 2^(e - 133) or more. e is clamped so that
+  /// the unit and its inverse, 2^(133 - e), are normal.
   [[nodiscard]] ONEBIT_HD static std::uint32_t unit_of(float largest) {
     const std::uint32_t e = exponent_of(largest);
     return e < 7 ? 7 : e > 254 ? 254 : e;

@@ -11,15 +11,15 @@
 #include <onebit/core/layout.hpp>
 #include <string>
 
-/// One sign a element and one scale for many: the compressor of all three papers.
+/// One sign per element and one scale for many elements: the compressor of all three papers.
 namespace onebit::inline v0_2 {
 
-/// s = ||y||_2 / sqrt(d), what the authors' implementation uses: s sign(y) has the norm of y.
-/// Squares are summed in float: values above 1.8e19 overflow, and the step is skipped.
+/// s = ||y||_2 / sqrt(d), as in the authors' implementation: s sign(y) has the norm of y. Squares
+/// are summed in float: values above 1.8e19 overflow, and the step is skipped.
 struct l2_scale {
   /// @{
-  /// What sign asks of a scale: its name, the factor f with which <f s sign(y), y> = ||y||^2 for
-  /// many normal values, a word into the sum, the scale of d values.
+  /// Members that sign needs of a scale: its name; the factor f with <f s sign(y), y> = ||y||^2 for
+  /// many normal values; `accumulate`, which adds a word to the sum; `scale` of d values.
   static constexpr const char* name = "l2";
   static constexpr float normal_factor = 1.2533141F;  // sqrt(pi / 2)
   template <class L>
@@ -36,7 +36,7 @@ struct l2_scale {
 /// s = ||y||_1 / d, which minimises ||y - s sign(y)||_2.
 struct l1_scale {
   /// @{
-  /// As l2_scale's.
+  /// Members as in l2_scale.
   static constexpr const char* name = "l1";
   static constexpr float normal_factor = 1.5707963F;  // pi / 2
   template <class L>
@@ -57,34 +57,34 @@ struct l1_scale {
 /// the scalar s when it is next needed, bit-equal to an eager residual. Source: 1-bit Adam (arXiv
 /// 2102.02888), section 4.
 ///
-/// Elements that share a scale should be of one size. The momenta of a tensor may differ by a
-/// hundred times (queries and values in one matrix); directions, m / (sqrt(v) + eps), mostly do
-/// not. By default a block of 4096 elements shares one: a 128th of the message.
-/// granularity::layer(), as in DeepSpeed's fp32 mode, is one per tensor.
+/// Elements that share a scale should be of similar size. The momenta of a tensor may differ a
+/// hundredfold (queries and values in one matrix); directions, m / (sqrt(v) + eps), mostly do not.
+/// By default a block of 4096 elements shares a scale: a 128th of the message.
+/// granularity::layer(), as in DeepSpeed's fp32 mode, gives one scale per tensor.
 ///
-/// What an element has above s stays in its residual and arrives late. At a factor of 1 of
-/// l2_scale, as in the papers' code, a third of normal values are above s, by default a fifth, at
-/// the price of noise. The default is DRIVE's unbiased scale, ||y||^2 / ||y||_1 (arXiv 2105.08339),
-/// for normal values. Values of one size are sent as they are at a factor of 1 only.
+/// The part of an element above s stays in its residual and arrives late. With l2_scale and a
+/// factor of 1, as in the papers' code, a third of normal values are above s; with the default
+/// factor a fifth, at the price of noise. The default is DRIVE's unbiased scale, ||y||^2 / ||y||_1
+/// (arXiv 2105.08339), for normal values. Only a factor of 1 sends values of equal size exactly.
 template <class Scale = l2_scale>
 struct sign {
   /// Bytes of one word in a message.
   static constexpr std::size_t word_bytes = 4;
   /// A message carries one float per scale segment behind its words.
   static constexpr bool scaled = true;
-  /// What `decode` gives is L::with_sign(L::load_bits(in), L::set(s)): lanes may know how to sum
+  /// `decode` is L::with_sign(L::load_bits(in), L::set(s)): lanes that can sum signs may replace
   /// it.
   static constexpr bool one_sign = true;
 
   granularity scales = granularity::block(tile_elements);  ///< how many elements share a scale
-  float factor = Scale::normal_factor;                     ///< times the scale; above 0
+  float factor = Scale::normal_factor;                     ///< multiplies the scale; above 0
 
-  /// What ranks and checkpoints compare.
+  /// Name that ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
     const std::string times = factor == 1 ? "" : detail::join(6, {" x ", factor});
     return std::string("sign ") + Scale::name + times + " per " + to_string(scales);
   }
-  /// See WordCompressor. Throws invalid_input when the factor is no positive number.
+  /// Returns `scales`. Throws invalid_input if the factor is not positive and finite.
   [[nodiscard]] constexpr granularity scale_granularity() const {
     if (!(factor > 0 && factor <= std::numeric_limits<float>::max())) {
       throw invalid_input(
@@ -93,30 +93,30 @@ struct sign {
     return scales;
   }
 
-  /// The scale of d values from the fixed-order sum of what `accumulate` gathered.
+  /// Scale of d values, from the sum of all `accumulate` statistics in the fixed order.
   ONEBIT_HD float scale(double sum, std::uint64_t d) const { return factor * Scale::scale(sum, d); }
 
-  /// Adds a word of values to the statistic. Must turn non-finite when a value is.
+  /// Adds a word of values to the statistic. The result must be non-finite if a value is.
   template <class L>
   ONEBIT_HD typename L::value accumulate(const typename L::value& sum,
                                          const typename L::value& y) const {
     return Scale::template accumulate<L>(sum, y);
   }
 
-  /// One word of values to its bytes: needs no scale.
+  /// Encodes one word of values; needs no scale.
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
     L::store_bits(reinterpret_cast<std::uint32_t*>(out), L::not_negative(y));
   }
 
-  /// One word of bytes to values.
+  /// Decodes one word.
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float s) const {
     const auto bits = L::load_bits(reinterpret_cast<const std::uint32_t*>(in));
     return L::with_sign(bits, L::set(s));
   }
 
-  /// y - C(y), from the compensated y; y itself for a scale of 0, with which nothing was sent.
+  /// Residual y - C(y) of the compensated y; y itself for a scale of 0: nothing was sent with it.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return L::sub(y, L::with_sign_of(y, L::set(s)));

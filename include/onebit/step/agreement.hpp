@@ -19,19 +19,19 @@
 #include <utility>
 #include <vector>
 
-/// The agreement of ranks: when an optimizer is built, and by `verify` later.
+/// Checks that all ranks agree: when an optimizer is built, and later in `verify`.
 namespace onebit::inline v0_2::detail {
 
-/// What a rank says of itself when the optimizer is built.
+/// Fingerprint of one rank, compared by all ranks when the optimizer is built.
 struct rank_fingerprint {
   std::uint64_t n_tensors = 0;
   std::uint64_t n_elements = 0;
   std::uint64_t sizes_digest = 0;
   std::uint64_t parameter_digest = 0;
-  std::uint64_t slot_bytes = 0;  ///< of the compressed exchange: tells compressors without a name
-  std::uint32_t rejected = 0;    ///< the rank's own input was invalid
-  std::uint32_t number = 0;      ///< of the optimizer among those of its process: may differ
-  char name[472] = {};           ///< algorithm and options
+  std::uint64_t slot_bytes = 0;  ///< of the compressed exchange: differs with the compressor
+  std::uint32_t rejected = 0;    ///< 1: this rank's input was invalid; 0: it was valid
+  std::uint32_t number = 0;      ///< of the optimizer within its process: not compared
+  char name[472] = {};           ///< algorithm and options as text, zero-terminated
 
   friend bool operator==(const rank_fingerprint& a, const rank_fingerprint& b) {
     return a.n_tensors == b.n_tensors && a.n_elements == b.n_elements &&
@@ -54,7 +54,7 @@ struct rank_fingerprint {
   card.sizes_digest = d.value();
   card.parameter_digest = parameter_digest;
   card.slot_bytes = slot_bytes;
-  if (name.size() >= sizeof card.name) {  // what does not fit must still tell names apart
+  if (name.size() >= sizeof card.name) {  // cut off: a digest still distinguishes names
     digest rest;
     rest.add(name);
     name = name.substr(0, sizeof card.name - 60) + ", later options (digest " +
@@ -64,11 +64,11 @@ struct rank_fingerprint {
   return card;
 }
 
-/// A description, item by item: they are joined by ", ", those of a group in brackets.
+/// Iterator over the items of a description: joined by ", ", the items of a group in brackets.
 struct description_items {
   std::string_view left, item{};
   std::size_t n_groups = 0;
-  bool in_group = false, ends = false;  ///< the item
+  bool in_group = false, ends = false;  ///< current item: is in a group; is the last of its group
 
   void next() {
     in_group = in_group && !ends;
@@ -80,8 +80,8 @@ struct description_items {
   }
 };
 
-/// The first item of a description that another one has not in its place, and, where it is of a
-/// group, of which.
+/// Returns the first item of `own_text` that differs from the item of `other_text` at the same
+/// position, with the number of its group if it belongs to one.
 [[nodiscard, gnu::cold]] inline std::string differing_item(std::string_view own_text,
                                                            std::string_view other_text) {
   description_items own{own_text}, other{other_text};
@@ -98,7 +98,7 @@ struct description_items {
   return own.in_group ? join(6, {own.item, " in group ", own.n_groups - 1}) : std::string(own.item);
 }
 
-/// In what `odd` differs from `usual`, in words. Not of sizes: empty where only these differ.
+/// Describes how `odd` differs from `usual`; empty if only the sizes of their tensors differ.
 [[nodiscard, gnu::cold]] inline std::string difference(const rank_fingerprint& odd,
                                                        int mismatched_rank,
                                                        const rank_fingerprint& usual,
@@ -123,28 +123,28 @@ struct description_items {
       "resume, build the optimizer first, then restore the parameters, then load)");
 }
 
-/// Counts the optimizers of this process.
+/// Returns the number of the next optimizer of this process, counted from 0.
 [[nodiscard, gnu::cold]] inline std::uint32_t next_number() {
   static std::atomic<std::uint32_t> n{0};
   return n.fetch_add(1);
 }
 
-/// Collective.
+/// Gathers the fingerprints of all ranks. Collective.
 [[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_fingerprints(
     communicator& comm, const rank_fingerprint& mine) {
   std::vector<rank_fingerprint> cards(static_cast<std::size_t>(comm.size()));
   comm.host_all_gather(&mine, cards.data(), sizeof mine);
   for (rank_fingerprint& card : cards)
-    card.name[sizeof card.name - 1] = '\0';  // another rank's may not end
+    card.name[sizeof card.name - 1] = '\0';  // received text may lack the terminator
   return cards;
 }
 
-/// What `majority_of` finds.
+/// Result of `majority_of`.
 struct majority {
-  std::size_t first;    ///< the first rank that says what most say
-  std::ptrdiff_t size;  ///< so many say it
+  std::size_t first;    ///< lowest rank with the most frequent value
+  std::ptrdiff_t size;  ///< number of ranks with this value
 };
-/// What most ranks say; of two that as many say, what the lower rank says.
+/// Finds the most frequent of the values of all ranks. In a tie the value of the lowest rank wins.
 template <class T>
 [[nodiscard, gnu::cold]] majority majority_of(const std::vector<T>& said) {
   majority found{0, 0};
@@ -155,10 +155,10 @@ template <class T>
   return found;
 }
 
-/// Collective, where all have found that they differ: of the numbers of this rank, `mine`, the
-/// first that other ranks have not, with both values, first that of the minority: "lr: 0.02 on rank
-/// 1, 0.01 on rank 0 (2 of 3 ranks are alike)". Empty where all are alike, where a rank has other
-/// things to tell, and where one does not come.
+/// Describes the first number of `mine` that differs between ranks, the value of the minority
+/// first: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks are alike)". Empty if all numbers are
+/// equal, if ranks have different counts of numbers, or if a rank has left. Collective: all ranks
+/// must have found that they differ.
 [[nodiscard, gnu::cold]] inline std::string odd_number(
     communicator& comm, const std::vector<double>& mine,
     function_ref<std::string(std::size_t)> name) {
@@ -170,7 +170,7 @@ template <class T>
     if (n == 0 || majority_of(lengths).size != comm.size()) return {};
     comm.host_all_gather(mine.data(), all.data(), n * sizeof(double));
   } catch (const error&) {
-    return {};  // a rank left: what is known is told without it
+    return {};  // a rank has left: the caller reports less detail
   }
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t r = 0; r < size; ++r) said[r] = all[r * n + i];
@@ -198,8 +198,9 @@ template <class T>
   return {};
 }
 
-/// Collective: compares the cards of all ranks, of tensors of these sizes. All throw rank_mismatch
-/// when one differs, naming the rank that is in the minority. The number that rank 0 gave.
+/// Compares the fingerprints of all ranks; `sizes` are those of the tensors of this rank. Returns
+/// the number that rank 0 gave its optimizer. Collective: throws rank_mismatch on all ranks if one
+/// differs, naming a rank of the minority.
 [[gnu::cold]] inline std::uint32_t compare_fingerprints(communicator& comm,
                                                         const rank_fingerprint& mine,
                                                         const std::vector<std::size_t>& sizes) {
@@ -231,14 +232,13 @@ template <class T>
   return cards[0].number;
 }
 
-/// Collective: tells the other ranks, which wait in their roll call, that this one takes no part.
+/// Tells the other ranks, which wait in `gather_fingerprints`, of invalid input here. Collective.
 [[gnu::cold]] inline void report_rejection(communicator& comm) {
   rank_fingerprint card;
   card.rejected = 1;
   (void)gather_fingerprints(comm, card);
 }
-/// Runs f, which checks this rank's input. When it throws, tells the other ranks before the
-/// exception goes on.
+/// Runs f, which checks this rank's input. If f throws, tells the other ranks, then rethrows.
 template <class F>
 [[gnu::cold]] auto collective_try(communicator& comm, const F& f) {
   try {
@@ -249,8 +249,8 @@ template <class F>
   }
 }
 
-/// Throws invalid_input where transport and backend work on two streams, so that nothing orders a
-/// collective behind the pass that writes what it sends.
+/// Throws invalid_input if transport and backend work on different streams: nothing would then
+/// order a collective after the pass that writes its send buffer.
 template <class B>
 [[gnu::cold]] void check_streams([[maybe_unused]] const communicator& comm,
                                  [[maybe_unused]] const B& backend) {
@@ -265,7 +265,7 @@ template <class B>
   }
 }
 
-/// Collective: all throw rank_mismatch when some have a veto and others have not.
+/// Throws rank_mismatch on all ranks if some have a veto and others have none. Collective.
 [[gnu::cold]] inline void compare_vetoes(communicator& comm, bool given) {
   std::vector<std::uint32_t> all(static_cast<std::size_t>(comm.size()));
   const std::uint32_t mine = given ? 1 : 0;
@@ -277,9 +277,9 @@ template <class B>
                               " none; all must give one, or none may", comm.where()));
 }
 
-// Whether the ranks still have what they should all have.
+// Verification during training of the state that must be equal on all ranks.
 
-/// Of parameters, and of what steps take for their masters.
+/// Digest of the parameters and of the master values that steps start from.
 template <class E>
 [[nodiscard, gnu::cold]] std::uint64_t parameter_digest(E& e) {
   digest d;
@@ -302,15 +302,15 @@ template <class E>
   return d.value();
 }
 
-/// What a rank says of itself.
+/// Digests of the state that must be equal on all ranks.
 struct common_digests {
   std::uint64_t parameters = 0;
-  std::uint64_t state = 0;     ///< the rule's
-  std::uint64_t previous = 0;  ///< in the last exchange
+  std::uint64_t state = 0;     ///< of the rule
+  std::uint64_t previous = 0;  ///< of the mean message of the last exchange
   friend bool operator==(const common_digests&, const common_digests&) = default;
 };
 
-/// Collective: all throw rank_mismatch when what one says after a step differs from what most say.
+/// Throws rank_mismatch on all ranks if digests after `step` differ from the majority. Collective.
 [[gnu::cold]] inline void compare_digests(communicator& comm, std::uint64_t step,
                                           const common_digests& mine) {
   std::vector<common_digests> all(static_cast<std::size_t>(comm.size()));
@@ -328,7 +328,7 @@ struct common_digests {
   }
 }
 
-/// As optimizer::verify. Collective: all throw rank_mismatch when one differs.
+/// Implements optimizer::verify. Throws rank_mismatch on all ranks if one differs. Collective.
 template <class E>
 [[gnu::cold]] void verify(E& e) {
   if (!e.alike) {

@@ -13,14 +13,13 @@
 #include <optional>
 #include <utility>
 
-/// The model-parallel group of a rank: the ranks that hold the other parts of its replica of the
-/// model (pipeline stages, tensor-parallel ranks, experts). Each part has its own ranks, its own
-/// optimizer over them, and its own exchange. The group skips a step together, and clips gradients
-/// by the norm of the whole model.
+/// Model-parallel group of a rank: the ranks that hold the other parts of its replica of the model
+/// (pipeline stages, tensor-parallel ranks, experts). Each part has its own ranks, optimizer and
+/// exchange. The group skips a step together, and clips gradients by the norm of the whole model.
 namespace onebit::inline v0_2 {
 
-/// The message of a rank to its model-parallel group. `plan` has a bit for each kind of thing that
-/// the step does: parts that do different things would soon wait for different collectives.
+/// Message of a rank to its model-parallel group. `plan` has a bit for each operation of the step:
+/// parts with different plans would wait for different collectives.
 struct model_parallel_word {
   std::uint32_t number = 0, plan = 0, skip = 0;
   float mean_norm = -1, own_norm = -1;
@@ -38,14 +37,15 @@ struct tell_group_kernel {
   }
 };
 
-/// Takes over what the group says: one skips, all skip; norms are those of the whole model.
+/// Applies the words of all parts of the model: if one part skips, all skip. Norms become norms of
+/// the whole model.
 struct hear_group_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   const model_parallel_word* words;
   std::uint32_t n, plan;
-  bool norms;     ///< else only skips: the norms are those of the whole already
-  float largest;  ///< norm of the mean; 0: not clipped
+  bool norms;     ///< false: skips only, the norms are of the whole model already
+  float largest;  ///< norm of the mean gradient; 0: no clipping
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -66,7 +66,7 @@ struct hear_group_kernel {
     }
     L::store_scalar(&now->skip, skip);
     if (!norms) return;
-    // a norm that one part does not know, none does: they make the same steps
+    // all parts make the same steps: either all know a norm, or none does
     if (now->own_norm >= 0) L::store_scalar(&now->own_norm, static_cast<float>(sqrt(own)));
     if (!(now->mean_norm >= 0)) return;
     const auto norm = static_cast<float>(sqrt(mean));
@@ -75,7 +75,7 @@ struct hear_group_kernel {
   }
 };
 
-/// This rank's model-parallel group; or none, which costs nothing.
+/// Model-parallel group of this rank. An empty group costs nothing.
 template <class B>
 class model_parallel_group {
  public:
@@ -87,10 +87,10 @@ class model_parallel_group {
             static_cast<std::size_t>(comm_->size()))) {}
 
   [[nodiscard]] bool empty() const { return !comm_ || comm_->size() < 2; }
-  /// All learn who skips; with `norms`, once in a step, also the norms of the whole. Collective
-  /// over the group, if there is one: 1 all_gather of 20 bytes. Parts that have found in this step
-  /// that they do different things meet no more in it: one may have less to meet for. (What runs
-  /// behind the host does not know yet.)
+  /// Combines the skips of all parts of the model and, with `norms` (once in a step), their norms.
+  /// Collective over the group, if there is one: 1 all_gather of 20 bytes. Once the parts have
+  /// found different plans in a step, further calls in this step do nothing: another part may have
+  /// fewer calls left. (On a deferred backend the host does not know that.)
   [[gnu::cold]] void reduce(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
                             double largest_norm) {
     if (empty() || parted_) return;
@@ -99,7 +99,7 @@ class model_parallel_group {
     backend.launch(1, hear_group_kernel{now, all_.data(), static_cast<std::uint32_t>(comm_->size()),
                                         plan, norms, static_cast<float>(largest_norm)});
     if (const model_parallel_word* const words = host_view<B>(all_.data())) {
-      // all hear the same words: all find it, or none
+      // all ranks read the same words and decide alike
       for (std::size_t r = 1; r < all_.size(); ++r) {
         parted_ = parted_ || words[r].number != words[0].number || words[r].plan != words[0].plan;
       }
@@ -114,7 +114,7 @@ class model_parallel_group {
  private:
   std::optional<communicator> comm_;
   buffer_of<B, model_parallel_word> own_, all_;
-  bool parted_ = false;  ///< in this step
+  bool parted_ = false;  ///< the parts have different plans in this step
 };
 
 }  // namespace onebit::inline v0_2

@@ -15,53 +15,53 @@
 #include <string>
 #include <string_view>
 
-/// What one step did.
+/// Report of one step, and its text forms.
 namespace onebit::inline v0_2 {
 
-/// What travels in a step.
+/// Kind of communication in a step.
 enum class phase : std::uint8_t {
-  dense,       ///< exact averages: a baseline, a warm-up, or only v between 0/1 Adam's exchanges
+  dense,       ///< exact averages: baseline, warm-up, or refresh between 0/1 Adam's exchanges
   compressed,  ///< compressed exchange
-  local        ///< nothing travels: 0/1 Adam between two exchanges
+  local        ///< no communication: 0/1 Adam between two exchanges
 };
 
-/// "dense", "compressed" or "local".
+/// Returns "dense", "compressed" or "local".
 [[nodiscard]] constexpr std::string_view to_string(phase p) {
   return p == phase::dense ? "dense" : p == phase::local ? "local" : "compressed";
 }
 
-/// What one step did, on this rank.
+/// Report of one step on this rank.
 struct report {
-  std::uint64_t step = 0;              ///< its number, from 0; one that all skipped gives it back
-  onebit::phase phase = phase::dense;  ///< what travelled
-  /// A rank saw a non-finite gradient, or vetoed, and no rank changed anything; in a local step:
-  /// this rank did, and left its gradient out, while the others went on.
+  std::uint64_t step = 0;              ///< from 0; used again after a step that all ranks skipped
+  onebit::phase phase = phase::dense;  ///< kind of communication
+  /// True if a rank saw a non-finite gradient or vetoed, and no rank changed anything. In a local
+  /// step: true if this rank did, and left its gradient out, while the others went on.
   bool skipped = false;
-  /// On a deferred backend (CUDA) the outcome is not known yet: optimizer::settle waits for it. The
-  /// seconds are then those of the host, that only enqueues; a replayed graph reports no bytes.
+  /// True if the outcome is not known yet, on a deferred backend (CUDA): optimizer::settle waits
+  /// for it. The seconds are then those of the host, which only enqueues; a replayed graph reports
+  /// no bytes.
   bool pending = false;
-  /// Of the mean gradient, before it was clipped, in steps that average. Where they average squares
-  /// an estimate, from a sketch: to 6% in a tile, less in many. In others, if gradients are
-  /// clipped, of this rank's, divided by how much larger than the mean it used to be. Empty where
-  /// it is not known: without clipping or a veto, or while the outcome is pending.
+  /// Norm of the mean gradient before clipping, in steps that average gradients. In steps that
+  /// average squares: an estimate from a sketch, to 6% in a tile, less in many. In other steps:
+  /// norm of this rank's gradient over its usual ratio to the mean's norm, if there is clipping or
+  /// a veto. Empty if not known: without either, and in skipped or pending steps.
   std::optional<float> gradient_norm{};
-  /// Of all steps since the optimizer was built, from 0 to 1; empty while it is not known
-  /// (pending).
+  /// Share of skipped steps among all since the optimizer was built, 0 to 1; empty while pending.
   std::optional<float> skipped_share{};
-  /// Bytes sent in all steps since then, over those of averages of floats by a ring, 2 (W-1)/W 4n
-  /// a step; empty with one rank, and on a deferred backend, where replayed graphs count none.
+  /// Bytes sent in all steps, divided by the bytes of ring allreduces of floats, 2 (W-1)/W 4n a
+  /// step. Empty with one rank, and on a deferred backend, where replayed graphs count no bytes.
   std::optional<float> sent_of_dense{};
   std::uint64_t bytes_sent = 0;           ///< by this rank, in all collectives of the step
-  std::uint64_t bytes_between_nodes = 0;  ///< of these, by a hierarchical exchange
-  std::uint32_t collectives = 0;          ///< those, counted
+  std::uint64_t bytes_between_nodes = 0;  ///< part of bytes_sent, in a hierarchical exchange
+  std::uint32_t collectives = 0;          ///< number of collectives in the step
   double encode_seconds = 0;              ///< passes before and between the collectives
-  double communicate_seconds = 0;         ///< includes the wait for slower ranks
-  double update_seconds = 0;              ///< passes after them
+  double communicate_seconds = 0;         ///< collectives, with the wait for slower ranks
+  double update_seconds = 0;              ///< passes after the collectives
 };
 
 namespace detail {
 
-/// The fewest digits that are read as the same number; null where JSON has none. In every locale.
+/// Formats x with the fewest digits that read back as x, in every locale; "null" if not finite.
 template <class T>
 [[nodiscard, gnu::cold]] std::string json_number(T x) {
   if (!std::isfinite(x)) return "null";
@@ -73,7 +73,7 @@ template <class T>
 [[nodiscard, gnu::cold]] std::string json_number(const std::optional<T>& x) {
   return x ? json_number(*x) : "null";
 }
-/// Two decimals, in every locale.
+/// Formats x with two decimals, in every locale.
 [[nodiscard, gnu::cold]] inline std::string two_decimals(double x) {
   char digits[400];
   const auto end =
@@ -83,7 +83,7 @@ template <class T>
 
 }  // namespace detail
 
-/// A step in a line, for logs:
+/// Formats a report as one line for logs:
 /// step 12 compressed: 4.85 ms = 0.34 encode + 4.10 communicate + 0.41 update, 78.42 kB in 2
 /// collectives, gradient norm 0.53
 [[nodiscard, gnu::cold]] inline std::string to_string(const report& r) {
@@ -109,8 +109,8 @@ template <class T>
   return text;
 }
 
-/// A step as a JSON object in one line, without a line end: the members by their names. Numbers are
-/// read back as they were; what is empty or not finite is null.
+/// Formats a report as a JSON object on one line, without a line end. Keys are the names of
+/// members. Numbers read back unchanged; empty and non-finite values are null.
 [[nodiscard, gnu::cold]] inline std::string to_json(const report& r) {
   using detail::json_number;
   std::string text =
@@ -132,7 +132,7 @@ template <class T>
   return text + "}";
 }
 
-/// Measures one step over a communicator.
+/// Measures bytes and times of one step on a communicator.
 class step_meter {
  public:
   step_meter(const communicator& comm, phase p, std::uint64_t step, std::uint64_t across)
@@ -140,15 +140,15 @@ class step_meter {
     report_.step = step;
     report_.phase = p;
   }
-  /// Between `enter` and `leave` it measures: begin, ready and step are calls of their own.
+  /// Starts the clock, which `leave` stops: begin, ready and step are separate calls.
   void enter() { start_ = clock::now(); }
   void leave() { before_communicated_ += clock::now() - start_; }
-  /// By this rank, up to now.
+  /// Bytes that this rank has sent in this step so far.
   [[nodiscard]] std::uint64_t bytes_sent() const { return (comm_->sent() - before_).bytes_sent; }
-  /// The exchange is over, the update begins.
+  /// Marks the end of communication and the start of the update.
   void communicated() { communicated_ = clock::now(); }
 
-  /// The report; `across` is what was sent to other nodes up to now; a negative norm is unknown.
+  /// Returns the report. `across`: bytes sent to other nodes so far; a negative norm: not known.
   [[nodiscard]] report finish(outcome o, std::uint64_t across, float gradient_norm) {
     const auto seconds = [](auto d) { return std::chrono::duration<double>(d).count(); };
     const auto end = clock::now();

@@ -26,12 +26,12 @@
 #include <utility>
 #include <vector>
 
-/// What lasts from step to step.
+/// State that lasts from step to step.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// Why a step with these numbers cannot be; empty: it can.
+/// Explains why a step cannot use these numbers; empty if the step can.
 [[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
                                                            float largest_lr_factor,
                                                            float inverse_loss_scale,
@@ -51,8 +51,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// How a step refreshes v from the squares that ranks keep of their own gradients: their average,
-/// and what a RefreshingRule does with it. `E` is an engine.
+/// Refresh of v from the squares that ranks keep of their own gradients: averages the squares and
+/// passes the mean to a RefreshingRule. `E` is an engine.
 template <class B, class R, bool Follows>
 class variance_refresh : public squares_average<B> {
   using base = squares_average<B>;
@@ -68,7 +68,7 @@ class variance_refresh : public squares_average<B> {
   static void prepare_rule(R& rule, const layout& messages) { rule.prepare_squares(messages); }
   [[nodiscard]] static kept_squares make_kept(R& rule) { return rule.make_kept(); }
   static void take_kept(R& rule, kept_squares&& kept) { rule.take_kept(std::move(kept)); }
-  /// What a rank has kept, on the flat axis, or null.
+  /// Squares that this rank has kept, on the flat axis, or null.
   [[nodiscard]] static const float* kept_by(R& rule) { return rule.squares(); }
   [[nodiscard]] static float* data(kept_squares& kept) { return kept.squares.data(); }
   template <class Archive>
@@ -76,7 +76,7 @@ class variance_refresh : public squares_average<B> {
     rule.archive_squares(a);
   }
 
-  /// What v will follow from. Collective.
+  /// Averages the kept squares, and the floats that the rule sends beside them. Collective.
   template <class E>
   void average(E& e) {
     const auto at = e.at(e.mask());
@@ -85,7 +85,7 @@ class variance_refresh : public squares_average<B> {
     e.rule.take_mean_beside(base::beside().latest(), on_axis_of(base::beside(), e), at, e.now(),
                             base::sums());
   }
-  /// v follows after the exchange: what was sent is in units of the old v.
+  /// Updates v after the exchange, and converts residuals from units of the old v to the new.
   template <class E>
   void refresh(E& e) {
     const auto at = e.at(e.mask());
@@ -99,8 +99,8 @@ class variance_refresh : public squares_average<B> {
   }
 
  private:
-  /// What squares travel in. A rule that accumulates takes the steps since the last exchange once
-  /// more by the new v: rounding to 6% would be so many times 6% of a step.
+  /// Wire format of roots of squares: 16 bits if the rule accumulates, else 8. An accumulated sum
+  /// is rescaled to the new v: rounding to 6% would be an error of 6% in each step of the sum.
   static constexpr rounded roots =
       R::accumulates ? rounded::to_roots() : rounded::to_roots_in_8_bits();
 
@@ -110,7 +110,7 @@ class variance_refresh : public squares_average<B> {
   }
 };
 
-/// Where v is not refreshed there is none of it.
+/// Stand-in where v is never refreshed: does nothing.
 template <class B, class R>
 class variance_refresh<B, R, false> {
  public:
@@ -135,9 +135,9 @@ class variance_refresh<B, R, false> {
   [[nodiscard]] std::size_t work_bytes() const { return 0; }
 };
 
-/// The parts of an optimizer: who takes part, the trainer's tensors, a rule R, a schedule S, the
-/// exact average of gradients, and the compressed exchange that the policy C makes.
-/// step.hpp has what is done with them.
+/// Parts and state of an optimizer: communicator, the trainer's tensors, a rule R, a schedule S,
+/// the exact average of gradients, and the compressed exchange that the policy C makes. step.hpp
+/// runs steps over an engine.
 template <class R, class S, class C, class P, class G>
 struct engine {
   using backend_type = typename R::backend_type;
@@ -166,13 +166,13 @@ struct engine {
   using own_squares = squares_kernel<gradient_message<P, G>>;
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
   using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
-  /// What the exchange needs memory for; where it starts with a momentum, and where without.
+  /// Memory needs of an exchange that starts from a momentum, and of one that starts from zeros.
   static constexpr exchange_memory from_momentum{
       .previous = !R::local_steps, .accumulates = R::accumulates, .compensated = R::local_steps};
   static constexpr exchange_memory from_nothing{.previous = !R::local_steps,
                                                 .accumulates = R::accumulates};
 
-  /// Collective: all ranks throw when one rejects its input.
+  /// Collective: throws on all ranks if one rejects its input.
   [[gnu::cold]] engine(const std::vector<param_group<P, G>>& groups, communicator w, R own_rule,
                        S own_schedule, const C& collective, dense_sum sum)
       : comm(std::move(w)),
@@ -214,19 +214,19 @@ struct engine {
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
     return tensors.bytes() + average.work_bytes() + refresh.work_bytes() + compressed.work_bytes();
   }
-  /// Why a step with these numbers cannot be; empty: it can.
+  /// Explains why the next step cannot use these numbers; empty if the step can.
   [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
     return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale,
                                   comm.where());
   }
-  /// A digest of what the ranks must be told alike for a step, and were in the local steps before.
+  /// Digest of the numbers that must be equal on all ranks, in a step and the local steps before.
   [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,
                                                    const step_plan& plan) const {
     digest d;
     visit_told(lr, inverse_loss_scale, plan, [&](auto x) { d.add(x); });
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
   }
-  /// add(x) for each number of these. The names are those of name_of_told.
+  /// Calls add(x) for each number in `digest_of`, in the order of `name_of_told`.
   template <class F>
   [[gnu::cold]] void visit_told(float lr, float inverse_loss_scale, const step_plan& plan,
                                 const F& add) const {
@@ -247,7 +247,7 @@ struct engine {
     constexpr std::size_t n = std::size(names);
     return i < n ? names[i] : tensors.name_of_told(i - n);
   }
-  /// See report.
+  /// Returns report::sent_of_dense.
   [[nodiscard]] std::optional<float> sent_of_dense() const {
     const auto size = static_cast<double>(comm.size());
     const double dense =
@@ -256,9 +256,9 @@ struct engine {
     return static_cast<float>(static_cast<double>(bytes_sent) /
                               (dense * static_cast<double>(n_attempts)));
   }
-  /// Warns after 10 skipped steps in a row, then whenever their number has doubled: rank 0, and
-  /// each rank that has called them off itself. `looks`: gradients are still there, to find out
-  /// which. And once where all ranks have the same gradients.
+  /// Warns after 10 skipped steps in a row, and whenever their number has doubled: on rank 0 and on
+  /// each rank that called them off. `looks`: gradients are still in memory, so that the bad
+  /// element can be named. Also warns once if all ranks have had equal gradients in 10 refreshes.
   [[gnu::cold]] void watch(const step_scalars& now, bool local, bool looks) {
     if (now.n_alike >= 10 && !alike_told && comm.rank() == 0 && warn != nullptr) {
       alike_told = true;
@@ -276,7 +276,7 @@ struct engine {
       if (why.empty() && looks)
         why = detail::first_bad_gradient(tensors, backend(), now.inverse_loss_scale);
     } catch (const std::exception&) {
-      // it is only a text
+      // the warning does without the element
     }
     if (why.empty() && local) why = "what this rank carries is not finite";
     if (why.empty() && comm.rank() != 0) return;
@@ -293,7 +293,7 @@ struct engine {
                          now.n_skipped, " in all, the last at step ", now.number, ": ", why,
                          comm.where()));
   }
-  /// Memory that needs the ranks to agree first; and the optimizer's number, which they agree on.
+  /// Allocates state once the ranks have agreed. `number`: of the optimizer, equal on all ranks.
   [[gnu::cold]] void prepare(std::uint32_t number) {
     step_scalars s;
     s.optimizer = number % message_tag::n_optimizers;
@@ -307,15 +307,15 @@ struct engine {
   }
 
   [[nodiscard]] B& backend() { return rule.backend(); }
-  /// Waits for the transport, with its deadline, so that the host does not wait for ever for a rank
-  /// that is lost.
+  /// Waits for the transport, which has a deadline: otherwise the host could wait forever for a
+  /// lost rank. Does nothing unless the backend is deferred.
   void wait() {
     if (B::deferred) {
       comm.wait();
       model_parts.wait();
     }
   }
-  /// The step's numbers, read by the host.
+  /// Waits, and copies the step's numbers to the host.
   [[nodiscard]] step_scalars fetch() {
     wait();
     step_scalars s;
@@ -324,16 +324,16 @@ struct engine {
   }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
   [[nodiscard]] active_mask mask() const { return compressed.mask(); }
-  /// What a rule sees, on the axis of either exchange.
+  /// Step context for a rule, on the axis of the average; `at`: on the axis of the exchange.
   [[nodiscard]] step_context<B, P, G> at_average(active_mask elements = {}) {
     return average.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
   [[nodiscard]] step_context<B, P, G> at(active_mask elements) {
     return compressed.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
-  /// What the exchange is told of the step.
+  /// Arguments of the exchange in this step.
   [[nodiscard]] auto exchange_args() { return compressed.args(now(), mask(), rule.bound()); }
-  /// Every rank makes the same. Where nothing would travel the algorithm is the uncompressed one.
+  /// Returns the next plan, equal on all ranks; dense if there is no other rank (or node).
   [[nodiscard]] step_plan plan(float lr) const {
     if (!compressed.travels()) return {};
     step_plan plan = schedule.plan(step, lr);
@@ -343,13 +343,13 @@ struct engine {
       plan.average_gradient = false;
       plan.average_squares = true;
     }
-    // with local steps it is not the schedule's to say: v freezes where it is to follow
+    // with local steps the schedule does not decide: v freezes in the first step without an average
     if (R::local_steps && R::refreshes && S::compresses)
       plan.frozen = follows && !plan.average_gradient;
     return plan;
   }
-  /// Before a step with this plan: ends the warm-up if it is over, or begins another. Allocates
-  /// before it changes anything. Throws invalid_input for a plan that the rule has no step for.
+  /// Prepares a step with this plan: freezes the rule, starts the exchange, allocates averages.
+  /// Allocates before it changes anything. Throws invalid_input if the rule has no such step.
   [[gnu::cold]] void enter_phase([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       if (!R::local_steps && plan.average_gradient == plan.exchange) {
@@ -359,7 +359,7 @@ struct engine {
         refuse("averages gradients without an exchange, after the warm-up has ended");
       }
       if constexpr (FreezingRule<R>) {
-        // only a rule with local steps exchanges before it freezes, and must say whether it has
+        // only rules with local steps exchange before they freeze: `frozen` tells whether they have
         const bool is_over = R::local_steps ? rule.frozen() : compressed.started();
         if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
       }
@@ -368,27 +368,27 @@ struct engine {
     }
     if (plan.average_gradient && average.prepare(mean_destination_in(plan))) ++graph_epoch;
   }
-  /// From the compressed phase back to dense steps, of one rank alone.
+  /// Returns from the compressed phase to dense steps, on a single rank.
   [[gnu::cold]] void thaw() {
-    // after a refresh what was agreed is in units of the old v: none of it is taken
+    // after a refresh the previous mean is in units of the old v: an empty mask leaves it out
     const auto none = refreshed ? compressed.make_mask() : mask_buffer{};
     rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at(mask()));
-    compressed.start({}, {});  // gives its memory back
+    compressed.start({}, {});  // frees its memory
     compressed.active() = {};
   }
   void count_step(const step_plan& plan, float lr) {
     local_steps_digest =
-        plan.local() ? digest_of(lr, 1, plan) : 0;  // its loss scale is a rank's own
+        plan.local() ? digest_of(lr, 1, plan) : 0;  // loss scales may differ in local steps
     if (lr > 0) last_lr = lr;
     ++step;
   }
-  /// After a step that was the last for a while to average gradients: gives its memory back.
+  /// Frees the memory of averages, after the last step for a while that averages gradients.
   void release_averages_memory() noexcept {
     release_averages();
     ++graph_epoch;
   }
 
-  /// Where means go in a step with this plan: to the gradients, unless these are read once more.
+  /// Destination of means in a step with this plan: the gradients, unless the step rereads them.
   [[nodiscard]] mean_destination<P, G> mean_destination_in(const step_plan& plan) const {
     const bool once_more = plan.exchange || (R::local_steps && compressed.travels());
     return {scratch_gradients && !once_more ? tensors.table.data() : nullptr};
@@ -396,9 +396,9 @@ struct engine {
   [[nodiscard]] auto mean(const step_plan& plan) {
     return average.latest(now(), mean_destination_in(plan));
   }
-  /// What is averaged.
+  /// Message of the exact average.
   [[nodiscard]] auto mean_message() { return rule.gradient(at_average()); }
-  /// All that lasts. A reader that throws takes back what it has read; `adopt` ends what it keeps.
+  /// Reads or writes all lasting state. If reading throws, a reader restores it; else call `adopt`.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a) {
     a.scalar(step);
@@ -420,11 +420,11 @@ struct engine {
       if (compressed.started()) compressed.allocate_undo(from_nothing);
     }
   }
-  /// Throws invalid_input where what was read of groups cannot be used.
+  /// Throws invalid_input or checkpoint_error if the group options that were read cannot be used.
   [[gnu::cold]] void check_read(resume_with with) const {
     if (with == resume_with::same_options) tensors.check_saved(rule, comm.where());
   }
-  /// With the same options groups are as they were.
+  /// With the same options: sets the groups to the options that were read.
   [[gnu::cold]] void restore_options(resume_with with) {
     if (with == resume_with::same_options) tensors.restore_saved(rule);
   }
@@ -444,22 +444,22 @@ struct engine {
   dense_average<B, mean_destination<P, G>> average;
   exchange_type compressed;
   refresh_type refresh;
-  buffer_of<B, step_scalars> scalars;  ///< one: the step in progress
+  buffer_of<B, step_scalars> scalars;  ///< one element: numbers of the step in progress
   static constexpr char is_final = 1, rests = 2;
-  std::vector<char> announced;          ///< by tensor, in this step: one of these, or 0
+  std::vector<char> announced;          ///< by tensor, in this step: is_final, rests or 0
   model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
-  std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped ones too
-  std::uint32_t next_warning = 10;               ///< of steps skipped in a row
-  bool alike_told = false;                       ///< that gradients are the same on all ranks
-  std::function<bool(float norm)> veto;          ///< or none: see optimizer::veto_with
-  bool vetoed = false;                           ///< by it, in the step that it was asked of last
+  std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped or not
+  std::uint32_t next_warning = 10;               ///< `watch` warns at this number of skips in a row
+  bool alike_told = false;                       ///< warned that all ranks have the same gradients
+  std::function<bool(float norm)> veto;          ///< empty: none; see optimizer::veto_with
+  bool vetoed = false;  ///< last answer of `veto` on this rank; true if `veto` threw
   std::uint64_t step = 0;
-  bool alike = true;  ///< the ranks' parameters: not between two exchanges with local steps
-  std::uint32_t local_steps_digest = 0;  ///< digest of the local steps since the ranks last spoke
-  float last_lr = 1;                     ///< the last one that was not 0
-  bool refreshed = false;                ///< v, in the last step
-  std::uint64_t graph_epoch = 0;  ///< changes when a step uses other memory than the one before
+  bool alike = true;  ///< equal parameters on all ranks; false between exchanges with local steps
+  std::uint32_t local_steps_digest = 0;  ///< of local steps since ranks last communicated
+  float last_lr = 1;                     ///< last learning rate that was not 0
+  bool refreshed = false;                ///< the last step refreshed v
+  std::uint64_t graph_epoch = 0;         ///< changes if steps use other memory; part of step keys
 
  private:
   template <class Archive>
@@ -477,7 +477,7 @@ struct engine {
     }
     tensors.archive(a, backend());
   }
-  /// Collective. Ranks that see other nodes would wait for each other where the transport is split.
+  /// Binds the policy once all ranks agree on nodes: otherwise a split would deadlock. Collective.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
     if (std::string text = collective.agreement(); !text.empty()) {
       (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0),

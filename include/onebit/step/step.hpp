@@ -23,25 +23,25 @@
 #include <utility>
 #include <vector>
 
-/// One step: a straight line that is kept, or taken back.
+/// One step: a fixed sequence of passes and collectives, kept or taken back as a whole.
 namespace onebit::inline v0_2 {
 
-/// What lives from the beginning of a step to its end. It is opened with the step's numbers; what
-/// is known early may be sent early; `run` does the rest. Nothing on the way asks how it went: a
-/// bad value, a rank out of step, an exception, the destructor each set one word, `now->skip`, and
-/// the same tail, `finish`, keeps the step or leaves the bits of before.
+/// State of a step from its begin to its end. The constructor opens the step with its numbers;
+/// `ready` may send buckets early; `run` does the rest. No phase asks whether an earlier one
+/// failed: a bad value, a rank out of step, an exception and the destructor all set one word,
+/// `now->skip`, and `finish` then keeps the step or restores the bits from before.
 template <class E>
 class step_in_progress {
   using B = typename E::backend_type;
   using R = decltype(E::rule);
   static constexpr bool compresses = decltype(E::schedule)::compresses;
-  /// Where the host need not know what became of a step, it looks once in so many.
+  /// Interval in steps at which the host fetches outcomes that the next step does not need.
   static constexpr std::uint64_t steps_unwatched = 128;
 
  public:
-  /// Not collective. Throws what allocations and the schedule throw; then no step has begun (but
-  /// the warm-up may have ended). Numbers of no use are refused here where nothing is sent; else
-  /// the step is called off, and `run` refuses them: the other ranks are in that step.
+  /// Opens a step. Not collective. Throws errors of allocations and of the schedule; then no step
+  /// has begun (but the warm-up may have ended). Throws invalid_input for unusable numbers if the
+  /// step sends nothing; else calls it off, and `run` throws: the other ranks are in that step.
   [[gnu::cold]] step_in_progress(E& e, float lr, float inverse_loss_scale)
       : e_(&e),
         lr_(lr + 0.0F),  // -0 is 0
@@ -61,14 +61,14 @@ class step_in_progress {
   }
   step_in_progress(const step_in_progress&) = delete;
   step_in_progress& operator=(const step_in_progress&) = delete;
-  /// A step that is given up is taken back.
+  /// Takes the step back if it has not ended.
   ~step_in_progress() {
     if (!over_) take_back();
   }
 
-  /// It was kept or taken back.
+  /// True once the step was kept or taken back.
   [[nodiscard]] bool over() const { return over_; }
-  /// Throws invalid_input unless it was opened with these numbers.
+  /// Throws invalid_input unless the step was opened with these numbers.
   [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
     const auto same = [](float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN
     if (same(lr + 0.0F, lr_) && same(inverse_loss_scale, scale_)) return;
@@ -77,7 +77,7 @@ class step_in_progress {
         ", but begin() was told ", lr_, " and ", scale_, e_->comm.where()));
   }
 
-  /// The gradients of one tensor are final: sends the buckets that are complete.
+  /// Marks the gradients of one tensor as final, and sends the buckets that are complete.
   [[gnu::cold]] void ready(std::size_t tensor) {
     if (tensor >= e_->announced.size()) {
       throw invalid_input(detail::message("optimizer: ready(", tensor, ") of ",
@@ -100,9 +100,9 @@ class step_in_progress {
     meter_.leave();
   }
 
-  /// Everything up to the end. What does not depend on the step's numbers goes through
-  /// `run(key, enqueue)`. Throws what the transport and the backend throw; the step is then taken
-  /// back. Throws rank_mismatch when a rank was at another step; then all ranks have skipped it.
+  /// Runs the rest of the step. Work that does not depend on the step's numbers goes through
+  /// `run(key, enqueue)`. Throws errors of the transport and the backend; the step is then taken
+  /// back. Throws rank_mismatch if a rank was at another step; then all ranks have skipped.
   [[nodiscard, gnu::cold]] report run(step_runner run) {
     meter_.enter();
     try {
@@ -120,21 +120,21 @@ class step_in_progress {
   }
 
  private:
-  /// All that a step computes and communicates; enqueued, where the backend is behind the host.
+  /// Computes and communicates everything in a step; only enqueues if the backend is deferred.
   [[gnu::cold]] void run_phases() {
     E& e = *e_;
     if (plan_.average_gradient) {
       e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
       reduce_over_model(true);
     }
-    if (refreshes() && needs_norms()) average_squares();  // of gradients before they are clipped
+    if (refreshes() && needs_norms()) average_squares();  // before gradients are clipped
     if (needs_norms() && uses_own_gradient()) clip_own();
     if (e.veto) ask_veto();
     if (plan_.exchange) {
       if (!diverged()) exchange();
       reduce_over_model(false);
     }
-    // after the exchange, in which ranks that plan different steps find each other
+    // after the exchange, which detects ranks with different plans
     if (refreshes() && !needs_norms()) average_squares();
     if (plan_.local() && !needs_norms()) require_finite();
     meter_.communicated();
@@ -148,26 +148,26 @@ class step_in_progress {
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
                                                most_noise, plan_.local(), refreshes()});
   }
-  /// The only end of a step: all that it replaced is kept, or is as before.
+  /// Ends every step: makes its results permanent, or restores the state from before.
   [[gnu::cold]] void finish() {
     E& e = *e_;
     if (plan_.average_gradient) e.average.finish();
     if (refreshes()) e.refresh.finish();
     if (plan_.exchange) end_exchange();
   }
-  /// Calls the step off. Where even that fails (a device that is lost) nothing can be done.
+  /// Calls the step off and ends it. Ignores errors of that itself (such as a lost device).
   [[gnu::cold]] void take_back() noexcept {
     over_ = true;
     try {
       e_->backend().launch(1, detail::call_off_kernel{e_->now()});
       finish();
-      // the next step has not that rank
+      // the next step must not report this rank
       if (step_scalars* const now = host_view<B>(e_->now())) now->mismatched_rank = 0;
     } catch (...) {
     }
   }
-  /// The host's part: what hangs on the outcome. It is fetched where that costs nothing, or where
-  /// the next step hangs on it; the rank's own local step was done, whatever its gradient was.
+  /// Host's part of the step. Fetches the outcome if that costs nothing or the next step depends on
+  /// it. Local steps count as done, whether or not this rank left its gradient out.
   [[nodiscard, gnu::cold]] report report_outcome() {
     E& e = *e_;
     const bool needs_outcome = e.rule.needs_outcome(), refused = !refusal_.empty();
@@ -179,7 +179,7 @@ class step_in_progress {
     e.bytes_sent += meter_.bytes_sent();
     if (refused || is_known) e.wait();
     if (refused) {
-      (void)difference_of(take_mismatch(e.backend(), e.now()));  // the others ask
+      (void)difference_of(take_mismatch(e.backend(), e.now()));  // collective: other ranks call it
     } else if (is_known) {
       found = take_mismatch(e.backend(), e.now());
       if (found->mismatched_rank != 0) throw_mismatch(*found);
@@ -195,7 +195,7 @@ class step_in_progress {
       if (plan_.last_average) e.release_averages_memory();
       e.alike = !R::local_steps || plan_.exchange || is_dense();
       e.refreshed = refreshes();
-      e.count_step(plan_, usable_lr());  // where others count the step, this rank does
+      e.count_step(plan_, usable_lr());  // also a refused step, if other ranks count it
       if (plan_.ends_warm_up) warn();
     }
     if (refused) throw invalid_input(refusal_);
@@ -210,11 +210,11 @@ class step_in_progress {
     return r;
   }
 
-  /// Names the number that ranks were told differently, or returns an empty text. Collective over
-  /// the ranks of this exchange, all of which have found the mismatch. On deferred backends always
-  /// empty: there ranks learn of it at different times.
+  /// Names the number that differs between ranks, or returns an empty text. Collective over the
+  /// ranks of this exchange, all of which have found the mismatch. On deferred backends always
+  /// empty: ranks learn of a mismatch at different times there.
   [[nodiscard, gnu::cold]] std::string difference_of(const step_scalars& found) {
-    // a part, or a slot that has not come, may be found by one rank alone
+    // mismatches of a model part and missing slots may be found by one rank alone
     const bool alone =
         found.mismatched_in == mismatch::part || found.mismatched_in == mismatch::missing;
     if (B::deferred || found.mismatched_rank == 0 || alone) return {};
@@ -233,26 +233,26 @@ class step_in_progress {
     }
     detail::throw_odd_rank(found, where);
   }
-  /// What the schedule has to say, once.
+  /// Passes on the warning of the schedule, on rank 0.
   [[gnu::cold]] void warn() const {
     if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
     if (const std::string text = e_->schedule.warning(); !text.empty()) e_->warn(text);
   }
-  /// Whether this rank's gradient goes into a message or a local step: not only into a mean.
+  /// True if this rank's gradient goes into a message or a local step, not only into a mean.
   [[nodiscard]] bool uses_own_gradient() const {
     return plan_.exchange || (R::local_steps && !is_dense());
   }
-  /// Of rules with local steps: the mean gradient is all that this step takes.
+  /// For rules with local steps: true if this step uses nothing but the mean gradient.
   [[nodiscard]] bool is_dense() const { return !e_->compressed.travels() || e_->rule.dense(); }
-  /// 0: norms are not found. A veto asks for them.
+  /// Limit for clipping; 0: norms are not computed. A veto without clipping: FLT_MAX.
   [[nodiscard]] double largest_norm() const {
     const double largest = e_->rule.max_grad_norm();
     return largest > 0 || !e_->veto ? largest : static_cast<double>(FLT_MAX);
   }
   [[nodiscard]] bool needs_norms() const { return largest_norm() > 0; }
-  /// Asks the veto, before anything has changed. A message of the exchange carries the answer;
-  /// steps without one gather it. A veto that throws calls the step off, and is told when it is
-  /// over.
+  /// Asks the veto before anything has changed. The message of the exchange carries the answer;
+  /// dense steps without an exchange gather it. If the veto throws, the step is called off, and the
+  /// exception is rethrown at its end.
   [[gnu::cold]] void ask_veto() {
     E& e = *e_;
     const step_scalars now = e.fetch();
@@ -290,15 +290,15 @@ class step_in_progress {
       e.backend().launch(1, clip_own_kernel{e.now(), largest});
     }
   }
-  /// The other parts of the model, if there are any: they skip together, and, where this step has
-  /// just learned them, `norms` become those of the whole.
+  /// Combines skips with the other parts of the model, if any; with `norms` also the norms that
+  /// this step has just computed, which become norms of the whole model.
   void reduce_over_model(bool norms) {
     const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
                                (needs_norms() ? 4U : 0U) | (refreshes() ? 8U : 0U) |
                                (e_->veto ? 16U : 0U);
     e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, largest_norm());
   }
-  /// Whether all have found a rank out of step (what runs behind the host cannot stop there).
+  /// True if all ranks have found a rank out of step; always false on a deferred backend.
   [[nodiscard]] bool diverged() {
     const step_scalars* const now = host_view<B>(e_->now());
     return now != nullptr && now->mismatched_rank != 0;
@@ -316,12 +316,12 @@ class step_in_progress {
     }
     e.rule.dense_update(e.mean(plan_), e.at_average(e.mask()));
   }
-  /// What v will follow from.
+  /// Averages the squares from which v is refreshed later.
   void average_squares() {
     if (!diverged()) e_->refresh.average(*e_);
-    if (!needs_norms()) reduce_over_model(true);  // else when the norm of the own gradient is known
+    if (!needs_norms()) reduce_over_model(true);  // else in `clip_own`, with own norms
   }
-  /// The update; with what the encode pass has left undone, before it.
+  /// Updates parameters; before that, tile by tile, completes what the encode pass left undone.
   void compressed_update() {
     if constexpr (compresses) {
       E& e = *e_;
@@ -331,7 +331,7 @@ class step_in_progress {
                                e.compressed.updates_after(own_message(), args()));
     }
   }
-  /// Nobody hears of a local step: a rank whose gradient is bad leaves it out.
+  /// Skips a local step on this rank alone if its gradient is not finite: no message reports it.
   void require_finite() {
     if constexpr (LocalRule<R>) {
       using message = decltype(e_->rule.gradient(at()));
@@ -347,7 +347,7 @@ class step_in_progress {
     }
   }
 
-  /// Are all gradients of the next bucket of an exchange final?
+  /// True if all gradients in the next bucket of an exchange are final.
   template <class X>
   [[nodiscard]] bool is_known(const X& x) const {
     const int b = x.n_unsent() - 1;
@@ -361,7 +361,7 @@ class step_in_progress {
         e.average.send_next(e.mean_message(), e.now(), e.mean_destination_in(plan_));
       }
     } else if constexpr (compresses) {
-      // to clip, the norm of all gradients must be known
+      // clipping needs the norm of all gradients
       const bool may_send = plan_.exchange && !needs_norms();
       for (; may_send && is_known(e.compressed); sent_early_ = true) {
         e.compressed.send_next(own_message(), args());
@@ -369,12 +369,12 @@ class step_in_progress {
     }
   }
 
-  /// A schedule that asks for the rate plans with one that it knows.
+  /// Learning rate of this step; the last one above 0 if the numbers of this step are refused.
   [[nodiscard]] float usable_lr() const { return refusal_.empty() ? lr_ : e_->last_lr; }
   [[nodiscard]] std::uint32_t digest() const {
     return refusal_.empty() ? e_->digest_of(lr_, scale_, plan_) : ~0U;
   }
-  /// The plan, and what must be done before it.
+  /// Prepares options, phase and rule for the step, and returns its plan.
   [[nodiscard, gnu::cold]] step_plan prepare() const {
     e_->model_parts.begin_step();
     step_plan plan = e_->plan(usable_lr());
@@ -390,7 +390,7 @@ class step_in_progress {
     }
     return plan;
   }
-  /// Steps with the same key do the same with the same memory.
+  /// Key for `run`: steps with equal keys do the same work on the same memory.
   [[nodiscard]] std::uint64_t key() const {
     return e_->graph_epoch * 8 + (refreshes() ? 4 : 0) + (plan_.average_gradient ? 2 : 0) +
            (plan_.exchange ? 1 : 0);
@@ -408,7 +408,7 @@ class step_in_progress {
 
   E* e_;
   float lr_, scale_;
-  std::string refusal_;  ///< of these numbers
+  std::string refusal_;  ///< why the numbers cannot be used; empty: they can
   step_plan plan_;
   step_meter meter_;
   std::exception_ptr veto_failure_;
@@ -416,25 +416,25 @@ class step_in_progress {
   bool over_ = false;
 };
 
-/// What lasts, and the step that it is in, if it is in one: that goes first, and is taken back.
+/// Engine with its step in progress, if any. The step is destroyed first, which takes it back.
 template <class E>
 struct running {
   template <class... Args>
   explicit running(Args&&... args) : engine(std::forward<Args>(args)...) {}
 
-  /// Throws invalid_input between begin() and step().
+  /// Returns the engine. Throws invalid_input between begin() and step().
   [[nodiscard]] E& between_steps() {
     if (in_progress) throw invalid_input(refusal() + engine.comm.where());
     return engine;
   }
-  /// Why nothing may be called or loaded now, without the rank; empty: it may.
+  /// Explains why no other call is allowed now, without the rank; empty if no step has begun.
   [[nodiscard, gnu::cold]] std::string refusal() const {
     if (!in_progress) return {};
     return detail::message("optimizer: step ", engine.step,
                            " has begun; call this before begin() or after step()");
   }
 
-  /// Closes a step that is over, however it ended.
+  /// Scope guard that destroys the step if it is over.
   struct close_after {
     running& r;
     ~close_after() {

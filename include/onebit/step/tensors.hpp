@@ -22,20 +22,20 @@
 #include <utility>
 #include <vector>
 
-/// The trainer's tensors in one order: what is checked of them, and what kernels see of them.
+/// The trainer's tensors in one order: checks of their memory.
 namespace onebit::inline v0_2::detail {
 
-/// A range of the trainer's memory: the i-th tensor's parameters, gradients or masters.
+/// Address range of the parameters, gradients or masters of one tensor.
 struct memory_range {
   const char* first;
   const char* end;
   std::size_t tensor, n;
   const char* what;
-  bool written;  ///< by a step
+  bool written;  ///< a step writes to it
 };
 
-/// Throws invalid_input when a range that is written overlaps another one: parameters given twice
-/// would be updated twice, gradients among parameters would be overwritten.
+/// Throws invalid_input if a range that is written overlaps another one: parameters given twice
+/// would be updated twice, and gradients among parameters would be overwritten.
 [[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges,
                                         const std::string& where) {
   const auto by_address = [](const void* a, const void* b) {
@@ -60,7 +60,7 @@ struct memory_range {
   }
 }
 
-/// Where elements lie, and of which type they are.
+/// Returns the address and the type of the elements behind a pointer.
 template <class Pointer>
 [[nodiscard]] std::pair<const void*, element_type> place_of(const Pointer& pointer) {
   return with_type(pointer, [](const auto* p) {
@@ -68,7 +68,7 @@ template <class Pointer>
   });
 }
 
-/// Throws invalid_input unless a tensor of a group that rounds stochastically can.
+/// Throws invalid_input unless tensor t of group g can be rounded stochastically: bf16, no masters.
 [[gnu::cold]] inline void check_rounding(std::size_t g, std::size_t t, element_type type,
                                          bool has_master, const std::string& where) {
   if (type == element_type::of_bf16 && !has_master) return;
@@ -81,8 +81,8 @@ template <class Pointer>
               ": remove the option, or put the tensor into a group without it", where));
 }
 
-/// Throws invalid_input for memory that is not there, that no element can start at, or of more
-/// elements than memory has room for: a negative number that became a size.
+/// Throws invalid_input for a null or misaligned address, and for more elements than memory can
+/// hold, as when a negative number was converted to a size.
 [[gnu::cold]] inline void check_range(const memory_range& r, std::size_t bytes_each,
                                       const std::string& where) {
   const auto address = reinterpret_cast<std::uintptr_t>(r.first);
@@ -98,15 +98,15 @@ template <class Pointer>
   }
 }
 
-/// The tensors of all groups in order, checked.
+/// Tensors of all groups in order, checked.
 template <class P, class G>
 struct flat_tensors {
   std::vector<std::size_t> sizes;
   std::vector<tensor_entry<P, G>> entries;
-  std::vector<std::size_t> group_ends;  ///< by group: the tensors up to its last
+  std::vector<std::size_t> group_ends;  ///< by group: index after its last tensor
   std::vector<group_options> options;   ///< by group
 
-  /// Throws invalid_input; `where` names the rank.
+  /// Lists and checks the tensors. Throws invalid_input; `where` names the rank in the message.
   [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
                              const std::string& where) {
     std::vector<memory_range> ranges;
@@ -151,7 +151,7 @@ struct flat_tensors {
   }
 };
 
-/// The groups that these are of.
+/// Returns the groups that `flat` was made from.
 template <class P, class G>
 [[nodiscard, gnu::cold]] std::vector<param_group<P, G>> groups_of(const flat_tensors<P, G>& flat) {
   std::vector<param_group<P, G>> groups;
@@ -172,12 +172,12 @@ template <class P, class G>
 
 }  // namespace onebit::inline v0_2::detail
 
-/// The trainer's tensors, and what it says of them between steps.
+/// Table of the trainer's tensors and their options, which may change between steps.
 namespace onebit::inline v0_2 {
 
-/// What a checkpoint holds of a group. Without padding: part of the format.
+/// Options of a group in a checkpoint. Has no padding: part of the format.
 struct saved_options {
-  double beta1, beta2, eps;  ///< NaN: the rule's
+  double beta1, beta2, eps;  ///< NaN: the value of the rule
   float lr_factor, weight_decay;
   std::uint32_t rests, stochastic_rounding;
 
@@ -201,8 +201,8 @@ struct saved_options {
   }
 };
 
-/// All tensors with the options of their groups, on the host, and what kernels see of them. What is
-/// said of a tensor is brought to the backend before the next step, if it has changed.
+/// All tensors with the options of their groups: on the host, and in the memory of the backend.
+/// Changes on the host are copied to the backend before the next step.
 template <class B, class P, class G>
 struct tensor_table : detail::flat_tensors<P, G> {
   using flat = detail::flat_tensors<P, G>;
@@ -216,11 +216,11 @@ struct tensor_table : detail::flat_tensors<P, G> {
         resting(host_options.size(), 0) {}
 
   [[nodiscard]] std::size_t size() const { return host_options.size(); }
-  /// For launches by tensor whose first call does more.
+  /// Number of calls for kernels that run by tensor and do more in call 0: at least 1.
   [[nodiscard]] std::size_t launches() const { return size() > 0 ? size() : 1; }
 
-  /// The options of a group, from the next step on; `rule` says which moments it has. Throws
-  /// invalid_input.
+  /// Sets the options of a group from the next step on; `rule` has the default betas and eps.
+  /// Throws invalid_input.
   template <class R>
   [[gnu::cold]] void set_group(std::size_t g, const group_options& o, const R& rule,
                                const std::string& where) {
@@ -234,7 +234,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     flat::options[g] = o;
     changed = true;
   }
-  /// Other rates; what else the group has of its own stays.
+  /// Sets the rates of a group; its other options stay.
   template <class R>
   [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay, const R& rule,
                                const std::string& where) {
@@ -243,7 +243,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     o.weight_decay = weight_decay;
     set_group(g, o, rule, where);
   }
-  /// A tensor has no gradient in the next step.
+  /// Marks a tensor as without a gradient in the next step.
   [[gnu::cold]] void rest(std::size_t tensor, const std::string& where) {
     if (tensor >= size()) {
       throw invalid_input(
@@ -251,7 +251,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     }
     resting[tensor] = 1;
   }
-  /// Before a step: what was said goes to the backend, and what was said of one step is over.
+  /// Prepares a step: copies changes to the backend, and clears the marks of `rest`.
   [[gnu::cold]] void take_options(B& backend) {
     for (std::size_t g = 0; g < flat::options.size(); ++g) {
       for (std::size_t t = first_of(g); t < flat::group_ends[g]; ++t) {
@@ -268,7 +268,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     backend.launch(given.size(), detail::set_options_kernel{given.data(), scalars.data()});
     changed = false;
   }
-  /// For the kernels that begin and end a step.
+  /// Arguments of the kernels that begin and end a step: all moments, and their updates in it.
   template <class R>
   [[nodiscard]] detail::moments_in_step moments_of(const R& rule, const step_plan& plan) {
     return {given.data(), scalars.data(), static_cast<std::uint32_t>(size()), rule.own_moments(),
@@ -279,7 +279,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     for (const auto& t : flat::entries) most = t.lr_factor > most ? t.lr_factor : most;
     return most;
   }
-  /// add(x) for each number that ranks must be told alike for a step.
+  /// Calls add(x) for each number that must be equal on all ranks in a step.
   template <class F>
   [[gnu::cold]] void visit_told(const F& add) const {
     for (std::size_t g = 0; g < flat::options.size(); ++g) {
@@ -294,7 +294,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     }
     for (const tensor_options& t : host_options) add(t.rests);
   }
-  /// Of the i-th of these.
+  /// Name of the i-th number of `visit_told`.
   [[nodiscard, gnu::cold]] std::string name_of_told(std::size_t i) const {
     constexpr const char* names[] = {"lr_factor", "weight_decay", "stochastic_rounding",
                                      "beta1",     "beta2",        "eps"};
@@ -309,8 +309,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
     return table.bytes() + given.bytes() + scalars.bytes();
   }
 
-  /// Numbers that last. A reader stores the groups' options in `saved`: `check_saved` checks them,
-  /// `restore_saved` applies them.
+  /// Reads or writes the numbers that last. A reader stores the groups' options in `saved`:
+  /// `check_saved` checks them, `restore_saved` applies them.
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
     if (!Archive::reading) {
@@ -340,7 +340,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
       scalars = std::move(read);
     }
   }
-  /// Throws invalid_input where what was read of groups cannot be used.
+  /// Throws invalid_input or checkpoint_error if the options in `saved` cannot be used.
   template <class R>
   [[gnu::cold]] void check_saved(const R& rule, const std::string& where) const {
     if (saved.size() != flat::options.size()) {
@@ -352,12 +352,12 @@ struct tensor_table : detail::flat_tensors<P, G> {
       (void)checked_options(g, saved[g].options(), rule, where);
     }
   }
-  /// Groups are as they were when the checkpoint was written.
+  /// Sets the options of all groups to those in `saved`.
   template <class R>
   [[gnu::cold]] void restore_saved(const R& rule) {
     for (std::size_t g = 0; g < saved.size(); ++g) set_group(g, saved[g].options(), rule, {});
   }
-  /// As after so many steps, in none of which a tensor rested.
+  /// Sets the biases of moments to those after `steps` steps, in none of which a tensor rested.
   [[gnu::cold]] void count_steps(B& backend, std::uint64_t steps) {
     std::vector<tensor_scalars> n(size());
     backend.copy_out(n.data(), scalars.data(), n.size());
@@ -366,17 +366,17 @@ struct tensor_table : detail::flat_tensors<P, G> {
     backend.copy_in(scalars.data(), n.data(), n.size());
   }
 
-  buffer_of<B, tensor_entry<P, G>> table;    ///< `entries`, where kernels see them
-  std::vector<tensor_options> host_options;  ///< by tensor: what the host says of it
-  buffer_of<B, tensor_options> given;        ///< the same, where kernels see it
+  buffer_of<B, tensor_entry<P, G>> table;    ///< `entries` in the backend's memory
+  std::vector<tensor_options> host_options;  ///< by tensor: betas, eps and rest
+  buffer_of<B, tensor_options> given;        ///< `host_options` in the backend's memory
   buffer_of<B, tensor_scalars> scalars;
-  std::vector<char> resting;         ///< by tensor: in the next step
-  std::vector<saved_options> saved;  ///< by group: of the checkpoint that was read last
-  bool changed = true;               ///< since the backend saw it
-  bool built = false;                ///< from then on eps stays as it is
+  std::vector<char> resting;         ///< by tensor: not 0 if it rests in the next step
+  std::vector<saved_options> saved;  ///< by group: options in the last checkpoint
+  bool changed = true;               ///< the host has changes that the backend has not
+  bool built = false;                ///< construction is over: eps may not change
 
  private:
-  /// The moments of a group with these options. Throws invalid_input.
+  /// Checks options, and returns the betas and eps of a group with them. Throws invalid_input.
   template <class R>
   [[nodiscard, gnu::cold]] moments checked_options(std::size_t g, const group_options& o,
                                                    const R& rule, const std::string& where) const {
@@ -423,8 +423,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
 
 namespace onebit::inline v0_2::detail {
 
-/// In words, the first element that lies where gradients do (or, after a step that averages, means)
-/// and that no step can use; empty: none. Reads all of them, on the host.
+/// Describes the first gradient that is not finite or reaches gradient_limit, or returns an empty
+/// text. Reads all gradients on the host (means, if a step has overwritten the gradients).
 template <class Table, class B>
 [[nodiscard, gnu::cold]] std::string first_bad_gradient(Table& tensors, B& backend,
                                                         float inverse_loss_scale) {
@@ -448,10 +448,10 @@ template <class Table, class B>
   return found;
 }
 
-/// The trainer's memory is where `groups` says now: `tensors`, a tensor_table, looks there from the
-/// next step on. Numbers of groups, of tensors and of their elements must be what they were;
-/// options of the groups are not looked at. How many tensors have moved: 0 costs a comparison of
-/// pointers. Throws invalid_input; then nothing has changed.
+/// Points `tensors`, a tensor_table, to the memory in `groups` from the next step on. Numbers of
+/// groups, of tensors and of their elements must be unchanged; options of the groups are ignored.
+/// Returns the number of tensors that have moved: 0 costs a comparison of pointers. Throws
+/// invalid_input; then nothing has changed.
 template <class Table, class P, class G>
 [[gnu::cold]] std::size_t rebind(Table& tensors, const std::vector<param_group<P, G>>& groups,
                                  const std::string& where) {
