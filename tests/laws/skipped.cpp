@@ -6,7 +6,9 @@
 // no part of a step but what comes before the first compressed one: it stays done, by the first
 // try.
 
+#include <algorithm>
 #include <limits>
+#include <onebit/compressor/quantized.hpp>
 
 #include "shared.hpp"
 
@@ -161,6 +163,23 @@ TEST_CASE("law 7: non-finite gradients, in every phase, on every rank") {
     both(onebit::gather_scatter<ternary>{});
     both(onebit::all_gather<int8_tile>{});
     both(onebit::gather_scatter<onebit::identity>{});
+  }
+}
+
+// The scale of a group without active elements is 0, whatever its elements are.
+TEST_CASE("law 7: non-finite gradients of tensors that never had another gradient") {
+  for (const std::uint64_t refreshes : {0, 64}) {
+    plan p = small_plan(3);
+    p.sizes = {200, 70, 200};
+    p.options.refreshes = refreshes;
+    p.disturb = [](memory& m, int, std::size_t) {
+      for (const std::size_t t : {0, 2}) std::fill(m.grads[t].begin(), m.grads[t].end(), 0.0F);
+    };
+    const auto layers = onebit::granularity::layer();
+    check<float>(p, onebit::gather_scatter{onebit::sign<>{layers}}, not_finite, {4, 6});
+    check<float>(p, onebit::all_gather{onebit::sign<onebit::l1_scale>{layers}}, not_finite, {4, 6});
+    check<float>(p, onebit::gather_scatter<onebit::quantized<4>>{}, not_finite, {4, 6});
+    check<float>(p, onebit::gather_scatter<ternary>{}, not_finite, {4, 6});
   }
 }
 

@@ -68,7 +68,8 @@ struct scale_kernel {
     const scale_entry& e = entries[i];
     const double sum = L::sum(sums + e.tiles.begin, e.tiles.end - e.tiles.begin);
     float s = codec_traits<C>::scale(codec, sum, e.n_active);
-    if (!(L::abs_scalar(s) <= 3.402823466e38F)) L::raise(&now->nonfinite);
+    // without active elements the scale is 0, whatever the sum is
+    if (!(L::abs_scalar(s) <= 3.402823466e38F && sum - sum == 0)) L::raise(&now->nonfinite);
     if (codec_traits<C>::scaled && bound.most > 0 && s > most_of(e)) s = most_of(e);
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
