@@ -13,14 +13,13 @@
 
 /// Norms of gradients, and clipping by them.
 ///
-/// Where the ranks average, the norm of the mean travels with it, and the mean is clipped as
-/// torch.nn.utils.clip_grad_norm_ would: the factor lies with the step's numbers, and is multiplied
-/// in where the mean is read. Where a rank's own gradient goes into a compressed message, or into a
-/// local step, nobody knows the mean: each rank clips its own, by a norm that is larger by as much
-/// as its gradient was larger than the mean in the steps that averaged. Where ranks' norms differ
-/// for good, and most steps are clipped, that weighs ranks otherwise than a clip of the mean. Norms
-/// of own gradients cost a pass over them, 4 bytes per element, in steps that have no average, if
-/// there is a largest norm.
+/// In steps that average gradients, the norm of the mean travels with the average. The mean is
+/// clipped as torch.nn.utils.clip_grad_norm_ does: step_scalars::clip multiplies it where it is
+/// read. In compressed messages and local steps no rank knows the mean. Each rank clips its own
+/// gradient there, to the largest norm times `noise`: own norm over mean norm, in the steps that
+/// averaged. If the norms of ranks differ permanently, and most steps are clipped, ranks then have
+/// other weights than with a clip of the mean. In steps without an average, a largest norm costs a
+/// pass over the own gradients, 4 bytes per element.
 namespace onebit::inline v0_2 {
 
 /// n floats that lie `stride` bytes apart.
@@ -30,7 +29,7 @@ struct strided_floats {
   std::uint32_t n;
 
   [[nodiscard]] ONEBIT_HD float root_of_sum() const {
-    constexpr std::uint32_t at_once = 32;  // that a device loads: memory is far
+    constexpr std::uint32_t at_once = 32;  // loads that a device has in flight, to hide latency
     double sum = 0;
     std::uint32_t i = 0;
     for (; i + at_once <= n; i += at_once) {
@@ -51,7 +50,7 @@ struct strided_floats {
 
 namespace detail {
 
-/// What a gradient with this norm is multiplied by. Source: torch.nn.utils.clip_grad_norm_.
+/// Returns the factor that clips a gradient with this norm. Source: torch.nn.utils.clip_grad_norm_.
 ONEBIT_HD float clip_factor(float norm, float largest) {
   const float factor = largest / (norm + 1e-6F);
   return factor < 1 ? factor : 1.0F;
@@ -59,12 +58,12 @@ ONEBIT_HD float clip_factor(float norm, float largest) {
 
 }  // namespace detail
 
-/// The norms of the mean gradient and of this rank's own, and the factor that clips the mean.
+/// Computes mean_norm and own_norm from sums of squares, and the factor that clips the mean.
 struct mean_norm_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   strided_floats mean_squares, own_squares;
-  float largest;  ///< norm of the mean; 0: not clipped
+  float largest;  ///< largest norm of the mean; 0: no clipping
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -75,7 +74,7 @@ struct mean_norm_kernel {
   }
 };
 
-/// Per tile the sum of squares of a field.
+/// Writes the sums of squares of a field, by tile.
 template <class Field>
 struct squares_kernel {
   Field field;
@@ -94,13 +93,13 @@ struct squares_kernel {
   }
 };
 
-/// The norm of this rank's gradient from the sums of its tiles.
+/// Computes own_norm from the sums of squares by tile.
 struct own_norm_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   const float* sums;
   std::size_t n;
-  bool local;  ///< nobody else will see what is not finite: the rank leaves its gradient out
+  bool local;  ///< local step: a non-finite norm sets `skip`, since no message carries it
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -110,11 +109,11 @@ struct own_norm_kernel {
   }
 };
 
-/// Clips this rank's gradient, whose norm is known, by the factor that it is read with.
+/// Clips this rank's gradient, given own_norm: multiplies inverse_loss_scale by the clip factor.
 struct clip_own_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
-  float largest;  ///< norm of the mean
+  float largest;  ///< largest norm of the mean
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
@@ -124,7 +123,7 @@ struct clip_own_kernel {
   }
 };
 
-/// The mean gradient as rules read it.
+/// The mean gradient as rules read it: a field, multiplied by step_scalars::clip.
 template <class View>
 struct clipped_view {
   View mean;

@@ -13,20 +13,20 @@
 #include <type_traits>
 #include <utility>
 
-/// What kernels see of a step: the trainer's tensors, the step context that a rule is given, and
-/// what an exchange is told.
+/// Kernel-side views of a step: the trainer's tensors, the step context that rules receive, and the
+/// arguments of an exchange.
 namespace onebit::inline v0_2 {
 
-/// What a kernel knows of a tensor: raw pointers and its group's options.
+/// Kernel-side view of one tensor: raw pointers and the options of its group.
 template <class P, class G>
 struct tensor_entry {
   pointer_to<P> params{};
   pointer_to<G> grads{};
   float lr_factor = 1.0F;
   float weight_decay = 0.0F;
-  float* master = nullptr;           ///< of 2-byte parameters, or null
-  bool rests = false;                ///< in this step: it has no gradient, its parameters stay
-  bool stochastic_rounding = false;  ///< bf16 without master
+  float* master = nullptr;           ///< float copy of 2-byte parameters, or null
+  bool rests = false;                ///< no gradient in this step: parameters do not change
+  bool stochastic_rounding = false;  ///< for bf16 parameters without master
 
   [[nodiscard]] ONEBIT_HD float rate(const step_scalars* now) const {
     return rests ? 0.0F : now->lr * lr_factor;
@@ -35,11 +35,11 @@ struct tensor_entry {
 
 namespace detail {
 
-/// Loads word k of a tile that lies at `first` in the trainer's memory, which ends after n
-/// elements.
+/// Loads word k (with wide lanes: L::words words) of a tile of n elements that starts at `first` in
+/// the trainer's memory.
 template <class L, class T>
 ONEBIT_HD typename L::value load_elements(const T* first, std::uint32_t k, std::uint32_t n) {
-  const std::uint32_t left = L::words > 1 ? 32 : n - 32 * k;  // several words are whole ones
+  const std::uint32_t left = L::words > 1 ? 32 : n - 32 * k;  // wide lanes read whole words only
   if constexpr (!std::is_same_v<T, float>) {
     return L::load_as(first + 32 * k, left >= 32 ? 32 : left);
   } else if constexpr (L::words > 1) {
@@ -83,7 +83,7 @@ ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::ui
   store_elements<L>(static_cast<fp16*>(first.p), k, n, v);
 }
 
-/// A master, where it rounds to its parameter; else that.
+/// Returns the master if it rounds to its parameter (of the pointer's type), else the parameter.
 template <class L, class T>
 ONEBIT_HD typename L::value exact_of(const T*, const typename L::value& master,
                                      const typename L::value& param) {
@@ -98,16 +98,16 @@ ONEBIT_HD typename L::value exact_of(const any_pointer& of, const typename L::va
 
 }  // namespace detail
 
-/// The parameters of a tile, or their masters, where these round to them.
+/// Access to the parameters of a tile. A master that rounds to its parameter is read instead.
 template <class L, class P>
 struct parameters_of {
   pointer_to<P> first;
   float* master;
   std::uint32_t n;
-  bool stochastic;    ///< rounding
-  std::uint32_t key;  ///< of its first element, in this step
+  bool stochastic;    ///< stores round stochastically
+  std::uint32_t key;  ///< hash key of the tile's first element in this step
 
-  /// Without `now` all parameters are rounded to nearest.
+  /// With `now` == null, stores round to nearest in all tensors.
   template <class G>
   ONEBIT_HD parameters_of(const tensor_entry<P, G>& tensor, const tile& t,
                           const step_scalars* now = nullptr)
@@ -141,15 +141,15 @@ struct parameters_of {
   }
 };
 
-/// Gradients of this size and above count as not finite: up to it their squares, and those of
-/// momenta and residuals (a thousand times as large, summed over a tile), are finite, and a step
-/// that was kept leaves no state that makes later ones overflow. A gradient over 1e18 times its
-/// denominator has no finite direction, and is skipped likewise, unless directions are bounded
-/// (direction_units). 2.8e14.
+/// Limit of gradients, 2.8e14: one of this size or above counts as non-finite. Below the limit the
+/// squares of gradients, momenta and residuals are finite (residuals up to a thousand times as
+/// large, summed over a tile), so a kept step leaves no state that makes later steps overflow. A
+/// gradient above 1e18 times its denominator gives a direction whose sum of squares may overflow:
+/// the step is skipped too, unless directions are bounded (direction_units).
 inline constexpr float gradient_limit = 0x1p48F;
 
-/// The gradients of a tile, without the loss scale; NaN where they reach gradient_limit; 0, and not
-/// read, where the tensor rests.
+/// Reads the gradients of a tile, times inverse_loss_scale. Magnitudes from gradient_limit on read
+/// as NaN. A tensor that rests reads as 0, and its gradient memory is not touched.
 template <class L, class G>
 struct gradients_of {
   pointer_to<const G> first;
@@ -166,17 +166,17 @@ struct gradients_of {
     if (first == nullptr) return L::set(0.0F);
     const auto g = L::mul(detail::load_elements<L>(first, k, n), L::set(inverse_loss_scale));
     return L::fma(L::mul(g, L::set(0x1p80F)), L::set(0.0F),
-                  g);  // at gradient_limit 2^128, inf; inf 0 is NaN
+                  g);  // from 2^48 on g 2^80 is inf, and inf * 0 is NaN
   }
 };
 
-/// One bit per element: clear in padding and in elements without variance at the freeze and since.
-/// They send and receive 0, have no residual, and count in no scale. Null pointer: all set.
+/// One bit per element, set if the element is active. Padding and elements that have had no
+/// variance, at the freeze or since, are inactive: they send and receive 0, have no residual, and
+/// do not count in scales. Null pointer: all elements are active.
 struct active_mask {
   const std::uint32_t* words = nullptr;
 
-  /// The active elements of a word; what is left out turns `check` from 0 to NaN if it is not
-  /// finite.
+  /// Returns v with inactive elements set to 0. A non-finite inactive element makes `check` NaN.
   template <class L>
   ONEBIT_HD typename L::value keep(std::size_t word, const typename L::value& v,
                                    typename one_word<L>::value& check) const {
@@ -204,15 +204,14 @@ struct active_mask {
   }
 };
 
-/// Something that a step replaces: what holds, and what will hold if the step is kept. `keeping` is
-/// the only place that knows how: it swaps the two where the host can see what became of the step,
-/// and copies, unless the step was called off, where it cannot. Either side may be empty: then
-/// there is nothing to keep. T has whole 4-byte words.
+/// A buffer that a step replaces: `next` becomes `current` if the step is kept. Only `keeping` does
+/// this: it swaps the buffers if the host can read `skip`; on a deferred backend it copies, unless
+/// the step is skipped. No-op if either buffer is empty. Sizes are multiples of 4 bytes.
 template <class B, class T>
 struct two_sided {
   buffer_of<B, T> current, next;
 
-  /// Ends the step for this buffer, but for calls that are left to launch.
+  /// Ends the step for this buffer. Returns the kernel calls that the caller must launch, if any.
   [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
     const bool both = current.size() > 0 && next.size() > 0;
     const copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
@@ -223,7 +222,8 @@ struct two_sided {
   }
 };
 
-/// The bits of all elements, for rules that leave none out: padding must not enter residuals.
+/// Makes all elements active, for rules that exclude none. The bits of padding stay clear, since
+/// padding must not enter residuals.
 struct all_active_kernel {
   static constexpr bool one_isa = true;
   const tile* tiles;
@@ -238,37 +238,37 @@ struct all_active_kernel {
   }
 };
 
-/// What a rule gives a collective at the end of the warm-up. Empty: start from nothing.
+/// Momentum that a rule hands to the exchange at the end of the warm-up. Empty: start from zeros.
 template <class Buffer>
 struct initial_momentum {
   Buffer momentum{};               ///< on the flat axis
-  const float* factors = nullptr;  ///< by tensor: what is agreed is factor * momentum; null: 1
-  const tensor_scalars* scalars = nullptr;  ///< by tensor: the next message takes beta1 of it
+  const float* factors = nullptr;  ///< by tensor: the exchange averages factor * momentum; null: 1
+  const tensor_scalars* scalars = nullptr;  ///< own_beta1 by tensor, a second factor; null: 1
 };
 
 inline constexpr std::size_t step_tables_sums = 3;  ///< arrays of step_tables::sums
 
-/// The trainer's tensors on the flat axis, cut into tiles, with the step in progress, as kernels
-/// see them. A view; the pointers are the backend's memory.
+/// Kernel-side view of the trainer's tensors on the flat axis, cut into tiles, and of the step in
+/// progress. The pointers point into the backend's memory.
 template <class P, class G>
 struct step_tables {
   const tile* tiles;
-  const tile_range* tensor_tiles;     ///< by tensor
-  float* sums;                        ///< work space: three arrays by tile
-  const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each
-  const tensor_scalars* scalars;      ///< of the moments of each
-  const step_scalars* now;            ///< learning rate, and whether to skip
-  active_mask active;                 ///< which elements take part
+  const tile_range* tensor_tiles;     ///< tiles of each tensor
+  float* sums;                        ///< work space: three arrays of one float per tile
+  const tensor_entry<P, G>* tensors;  ///< parameters, gradients, options of each tensor
+  const tensor_scalars* scalars;      ///< betas, eps, bias corrections of each tensor
+  const step_scalars* now;            ///< scalars of the step in progress
+  active_mask active;                 ///< elements that take part
 };
 
-/// All that a rule needs to launch its kernels.
+/// Everything a rule needs to launch its kernels.
 template <class B, class P, class G>
 struct step_context : step_tables<P, G> {
   B& backend;
   const layout& axis;
 
   [[nodiscard]] std::size_t n_tiles() const { return axis.tiles().size(); }
-  /// The second and the third array of `sums`.
+  /// Return the second and the third array of `sums`.
   [[nodiscard]] float* second_sums() const { return this->sums + n_tiles(); }
   [[nodiscard]] float* third_sums() const { return this->sums + 2 * n_tiles(); }
   /// Runs kernel(L{}, i) for each tile i, unless the step was called off.
@@ -276,14 +276,14 @@ struct step_context : step_tables<P, G> {
   void launch(const Kernel& kernel) const {
     launch_unless_skipped(backend, this->now, n_tiles(), kernel);
   }
-  /// The same for i in [0, n).
+  /// Runs kernel(L{}, i) for each i in [0, n), unless the step was called off.
   template <class Kernel>
   void launch(std::size_t n, const Kernel& kernel) const {
     launch_unless_skipped(backend, this->now, n, kernel);
   }
 };
 
-/// Calls the step off when what is produced is not finite.
+/// Calls the step off if a value of the message `produce`, with base 0, is not finite.
 template <class Produce>
 struct finite_kernel {
   Produce produce;
@@ -306,8 +306,8 @@ struct finite_kernel {
   }
 };
 
-/// A field that says `static constexpr bool single_word = true`: so much to read that a device has
-/// no registers left for several words.
+/// A field that declares `static constexpr bool single_word = true`: kernels read one word of it at
+/// a time, since several at once would take more registers than a device has.
 template <class Field>
 concept SingleWordField = requires {
   requires Field::single_word;
@@ -364,7 +364,7 @@ struct flat_field {
   }
 };
 
-/// A field, on the flat axis.
+/// Writes a field to a buffer on the flat axis.
 template <class Field>
 struct flatten_kernel {
   static constexpr bool one_isa = true;
@@ -382,11 +382,11 @@ struct flatten_kernel {
   }
 };
 
-/// Saves the compensated values that a step overwrites in a buffer of the optimizer's own.
+/// Saves the compensated values that an encode pass overwrites, in a buffer of the exchange.
 struct undo_in_buffer {
   static constexpr bool repeats = false;
   float* values = nullptr;
-  std::size_t first_word = 0;  ///< of the flat axis
+  std::size_t first_word = 0;  ///< word of the flat axis at which `values` starts
 
   static undo_in_buffer from(float* buffer) { return {buffer}; }
 
@@ -394,7 +394,7 @@ struct undo_in_buffer {
   struct writer {
     float* values;
     std::size_t word;
-    /// From here on a tile's values are overwritten.
+    /// Marks the tile: its values are overwritten from here on.
     ONEBIT_HD void begin(std::uint32_t* saved) const { L::store_scalar(saved, std::uint32_t{1}); }
     template <class Place>
     ONEBIT_HD void replace(const Place& place, std::uint32_t k, const typename L::value& old,
@@ -412,8 +412,8 @@ struct undo_in_buffer {
   }
 };
 
-/// Saves nothing: the encode pass leaves the compensated values alone, and the end of a step that
-/// is kept makes the message once more, of gradients that nobody has written.
+/// Saves nothing: the encode pass does not write the compensated values. The end of a kept step
+/// computes them a second time, from gradients that must not have changed since.
 struct undo_by_repeating {
   static constexpr bool repeats = true;
 
@@ -431,13 +431,13 @@ struct undo_by_repeating {
   }
 };
 
-/// What an exchange is told of the step in progress.
+/// Arguments of an exchange in the step in progress.
 template <class Undo>
 struct exchange_args {
   step_scalars* now;
   active_mask active;
-  Undo undo;            ///< where an encode pass saves what it overwrites
-  scale_bound bound{};  ///< of the message
+  Undo undo;            ///< saves the compensated values that an encode pass overwrites
+  scale_bound bound{};  ///< of the message's scales
 };
 
 }  // namespace onebit::inline v0_2

@@ -13,67 +13,67 @@
 #include <utility>
 #include <vector>
 
-/// The step in progress, as kernels see it: its numbers lie in the backend's memory, and whether it
-/// is called off is one word there, `skip`. So no step waits for the host, a captured CUDA graph
-/// replays with new numbers, and whatever interrupts a step is said in one place.
+/// Scalars of the step in progress. They lie in the backend's memory, where kernels read them. One
+/// of them, `skip`, calls the step off. So no step waits for the host, a captured CUDA graph
+/// replays with new scalars, and everything that interrupts a step sets the same flag.
 namespace onebit::inline v0_2 {
 
-/// How a rank can be out of step.
+/// Ways in which another rank can be out of step with this one.
 enum class mismatch : std::uint32_t {
-  step,       ///< it is at another one
-  tag,        ///< it is in another exchange, or at another optimizer
-  arguments,  ///< it was told another rate, scale, or other group options, or plans another step
-  part,       ///< it holds another part of the model, and does something else
-  missing     ///< no message of it has come: its slot is empty
+  step,       ///< the rank is at another step
+  tag,        ///< the rank is in another exchange, or calls another optimizer
+  arguments,  ///< the rank has another lr, loss scale or group options, or plans another step
+  part,       ///< the rank holds another part of the model, and takes another kind of step
+  missing     ///< no message of the rank has arrived: its slot is empty
 };
 
+/// Scalars of the step in progress: one object, in the backend's memory.
 struct step_scalars {
-  bias_decay bias{1, 1};  ///< of a tensor that has the rule's betas and never rested
+  bias_decay bias{1, 1};  ///< bias of a tensor with the rule's betas that has never rested
   float lr = 0;
   float inverse_loss_scale = 1;  ///< multiplies every gradient as it is read
   float clip = 1;                ///< multiplies the mean gradient as it is read
-  float mean_norm = -1;          ///< of the mean gradient, where it is known; else negative
-  float own_norm = -1;           ///< of this rank's gradient, likewise, before it was clipped
-  float noise = 0;               ///< own_norm / mean_norm, in the steps that averaged; 0: not known
-  std::uint32_t number = 0;      ///< of the step: what status words carry
-  std::uint32_t digest = 0;      ///< a digest of what the step was told: they carry that too
-  std::uint32_t optimizer = 0;   ///< its number, the same on all ranks
-  std::uint32_t rank = 0;        ///< this one
-  std::uint32_t nonfinite = 0;   ///< this rank saw a non-finite value since it last wrote a status
-  std::uint32_t skip = 0;        ///< called off: nothing that lasts may change in this step
-  std::uint32_t mismatched_rank =
-      0;  ///< 1 + a rank that is out of step; stays until the host is told
-  mismatch mismatched_in = mismatch::step;  ///< in what
-  std::uint32_t their_value = 0;            ///< the step or the tag that it sent
-  std::uint32_t own_value = 0;              ///< and the one that this rank would have sent
-  std::uint32_t bad_rank = 0;  ///< 1 + the first rank that said that it saw a bad value in the step
-  std::uint32_t n_skipped = 0;         ///< steps, since the optimizer was built
-  std::uint32_t n_skipped_in_row = 0;  ///< the last ones
-  std::uint32_t differs = 0;           ///< this refresh found other gradients on other ranks
-  std::uint32_t n_alike = 0;           ///< refreshes in a row that found the same
+  float mean_norm = -1;          ///< norm of the mean gradient; negative: not known
+  float own_norm = -1;  ///< norm of this rank's gradient before clipping; negative: not known
+  float noise = 0;      ///< own_norm / mean_norm, averaged over steps that know both; 0: not known
+  std::uint32_t number = 0;     ///< number of the step, modulo status_steps; sent in each status
+  std::uint32_t digest = 0;     ///< digest of the step's arguments; sent in each status
+  std::uint32_t optimizer = 0;  ///< number of the optimizer, equal on all ranks
+  std::uint32_t rank = 0;       ///< number of this rank
+  std::uint32_t nonfinite = 0;  ///< 1: this rank saw a non-finite value since its last status
+  std::uint32_t skip = 0;       ///< 1: the step is called off, and nothing that lasts may change
+  std::uint32_t mismatched_rank = 0;  ///< 1 + rank out of step, until the host reads it; 0: none
+  mismatch mismatched_in = mismatch::step;  ///< kind of the mismatch
+  std::uint32_t their_value = 0;            ///< step or tag that the mismatched rank sent
+  std::uint32_t own_value = 0;              ///< step or tag that this rank would have sent
+  std::uint32_t bad_rank = 0;   ///< 1 + first rank that reported a bad value in this step; 0: none
+  std::uint32_t n_skipped = 0;  ///< skipped steps since the optimizer was built
+  std::uint32_t n_skipped_in_row = 0;  ///< skipped steps in a row, up to the last step
+  std::uint32_t differs = 0;  ///< 1: this refresh found that gradients differ between ranks
+  std::uint32_t n_alike = 0;  ///< refreshes in a row that found equal gradients on all ranks
 };
 
-/// Status words count steps modulo this.
+/// Modulus of the step number in a status: 31 bits.
 inline constexpr std::uint64_t status_steps = std::uint64_t{1} << 31U;
 
-/// Which slot of which exchange: bits of a word. The bucket's number is below `from_server`.
+/// Bits of a slot's tag: the bucket below from_server, two flags, and the optimizer's number.
 namespace message_tag {
-inline constexpr std::uint32_t from_server = 1U << 16U;  ///< an average, not a message
-inline constexpr std::uint32_t exact = 1U << 17U;        ///< floats
+inline constexpr std::uint32_t from_server = 1U << 16U;  ///< an average, not a rank's message
+inline constexpr std::uint32_t exact = 1U << 17U;  ///< elements of 2 or 4 bytes: not compressed
 inline constexpr std::uint32_t first_optimizer = 1U << 18U, n_optimizers = 1U << 14U;
 }  // namespace message_tag
 
 namespace detail {
 
-/// a b, not to be contracted with what follows: bits must not depend on the instruction set.
+/// Returns a b, never contracted with a following sum: bits must not depend on instruction sets.
 ONEBIT_HD double product(double a, double b) { return fma(a, b, 0.0); }
-/// What a moment with this bias is multiplied by; 1 for one that has seen nothing.
+/// Returns 1 / (1 - bias), which corrects a moment; 1 for a moment that has seen no gradient.
 ONEBIT_HD float correction(double bias) {
   return bias < 1 ? static_cast<float>(1 / (1 - bias)) : 1.0F;
 }
 
-/// What the host does to a step that cannot go on: sets `skip`, or, where the other ranks are still
-/// to hear of it, `nonfinite`, which the next message carries.
+/// Calls a step off on behalf of the host: sets `skip`, or, with `by_message`, `nonfinite`, which
+/// the status of the next message carries to the other ranks.
 struct call_off_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
@@ -84,7 +84,7 @@ struct call_off_kernel {
   }
 };
 
-/// A kernel that does nothing in a step that was called off.
+/// Wrapper that runs `kernel` unless the step was called off.
 template <class Kernel>
 struct unless_skipped {
   static constexpr bool serial = SerialKernel<Kernel>, one_isa = OneIsaKernel<Kernel>;
@@ -102,15 +102,15 @@ struct unless_skipped {
 
 }  // namespace detail
 
-/// Launches a kernel that changes what lasts: nothing happens where the step was called off before.
+/// Launches a kernel that changes lasting state. Its calls do nothing once the step is called off.
 template <class B, class Kernel>
 void launch_unless_skipped(B& backend, const step_scalars* now, std::size_t n,
                            const Kernel& kernel) {
   backend.launch(n, detail::unless_skipped<Kernel>{kernel, now});
 }
 
-/// Copies n 4-byte words, or zeroes them: index i does 1024 of them, not more, or a warp that
-/// copies few words waits for memory over and over.
+/// Copies n 4-byte words, or zeroes them. Each call handles at most 1024 words: with larger pieces
+/// few warps would do a small copy, and each would wait for memory many times.
 struct copy_kernel {
   static constexpr bool one_isa = true;
   const void* from;  ///< null: zeros
@@ -132,11 +132,11 @@ struct copy_kernel {
   }
 };
 
-/// A buffer of a backend.
+/// Buffer of elements T in the memory of a backend B.
 template <class B, class T>
 using buffer_of = decltype(std::declval<B&>().template make_buffer<T>(0));
 
-/// Copies a vector into a backend's buffer.
+/// Returns a copy of a vector in a new buffer of the backend.
 template <class B, class T>
 [[nodiscard]] buffer_of<B, T> to_buffer(B& backend, const std::vector<T>& from) {
   auto buffer = backend.template make_buffer<T>(from.size());
@@ -144,16 +144,16 @@ template <class B, class T>
   return buffer;
 }
 
-/// What became of a step.
+/// Outcome of a step.
 enum class outcome : std::uint8_t {
   kept,
   skipped,
-  pending  ///< on a backend that runs behind the host: not known yet
+  pending  ///< not known yet, on a deferred backend
 };
 
 namespace detail {
 
-/// A place in words.
+/// Describes a message_tag for error messages.
 [[nodiscard, gnu::cold]] inline std::string to_string_of_tag(std::uint32_t tag) {
   return join(
       6, {(tag & message_tag::from_server) != 0 ? "the average" : "the messages",
@@ -202,19 +202,20 @@ namespace detail {
 
 }  // namespace detail
 
-/// What became of the step that has these numbers.
+/// Returns the outcome of a step from its scalars.
 [[nodiscard]] inline outcome outcome_of(const step_scalars& now) {
   return now.skip != 0 ? outcome::skipped : outcome::kept;
 }
-/// Of the mean gradient, as far as it is known: see report::gradient_norm.
+/// Returns the norm of the mean gradient, or an estimate from this rank's (report::gradient_norm);
+/// negative: not known.
 [[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
   if (now.skip != 0) return -1;
   if (now.mean_norm >= 0 || now.own_norm < 0) return now.mean_norm;
   return now.noise > 0 ? now.own_norm / now.noise : now.own_norm;
 }
 
-/// The step's numbers, read by the host: waits for all that was launched. That a rank was odd is
-/// told once.
+/// Fetches the step's scalars to the host; waits for all launched kernels. Clears mismatched_rank
+/// in the backend's memory, so that each mismatch is reported once.
 template <class B>
 [[nodiscard]] step_scalars take_mismatch(B& backend, step_scalars* now) {
   step_scalars s;
@@ -226,7 +227,7 @@ template <class B>
   }
   return s;
 }
-/// The same; throws rank_mismatch when a rank was out of step.
+/// Calls take_mismatch, and throws rank_mismatch if a rank was out of step.
 template <class B>
 [[nodiscard]] step_scalars fetch_scalars(B& backend, step_scalars* now, int rank, int size) {
   const step_scalars s = take_mismatch(backend, now);
@@ -234,15 +235,14 @@ template <class B>
   return s;
 }
 
-// A step's numbers: those of all tensors, and those of each, which may have betas of its own and
-// may have rested.
+// Constants and biases of the moments, by tensor: a tensor may have its own betas and may rest.
 
 namespace detail {
-/// What is normal and finite as a float, too.
+/// Smallest normal and largest finite float.
 inline constexpr double least_float = 0x1p-126, most_float = 0x1.fffffep127;
 }  // namespace detail
 
-/// Throws invalid_input when a beta is outside [0, 1), or eps not positive, as a float.
+/// Throws invalid_input unless both betas are in [0, 1) and eps is a positive normal float.
 [[gnu::cold]] inline void validate(const char* options, const moments& of,
                                    const std::string& where = {}) {
   const auto in = [](double beta) { return beta >= 0 && beta < 1; };
@@ -256,56 +256,56 @@ inline constexpr double least_float = 0x1p-126, most_float = 0x1.fffffep127;
   }
 }
 
-/// The constants of both moments: computed in double, rounded once.
+/// Constants of the recurrences of m and v: computed in double, rounded once to float.
 struct moments_constants {
   float beta1 = 1, one_minus_beta1 = 0, beta2 = 1, one_minus_beta2 = 0, eps = 1;
 
-  /// v after a gradient.
+  /// Returns v after a gradient: beta2 v + (1 - beta2) g^2.
   template <class L>
   ONEBIT_HD typename L::value next_variance(const typename L::value& v,
                                             const typename L::value& g) const {
     return L::fma(L::mul(g, L::set(one_minus_beta2)), g, L::mul(v, L::set(beta2)));
   }
-  /// m after a gradient.
+  /// Returns m after a gradient: beta1 m + (1 - beta1) g.
   template <class L>
   ONEBIT_HD typename L::value next_momentum(const typename L::value& m,
                                             const typename L::value& g) const {
     return L::fma(g, L::set(one_minus_beta1), L::mul(m, L::set(beta1)));
   }
-  /// sqrt(v correction) + eps
+  /// Returns sqrt(v correction) + eps.
   template <class L>
   ONEBIT_HD typename L::value denominator(const typename L::value& v, float correction = 1) const {
     return L::add(L::sqrt(L::mul(v, L::set(correction))), L::set(eps));
   }
 };
 
-/// Those of betas and eps.
+/// Computes the constants from betas and eps.
 ONEBIT_HD moments_constants make_moments(const moments& of) {
   return {static_cast<float>(of.beta1), static_cast<float>(1 - of.beta1),
           static_cast<float>(of.beta2), static_cast<float>(1 - of.beta2),
           static_cast<float>(of.eps)};
 }
 
-/// What the host says of a tensor.
+/// Options of a tensor for one step, as the host sets them.
 struct tensor_options {
   moments of{};
-  std::uint32_t rests = 0;  ///< it has no gradient in this step
+  std::uint32_t rests = 0;  ///< 1: the tensor has no gradient in this step
   std::uint32_t unused = 0;
 };
 
-/// What kernels know of a tensor's moments in this step.
+/// Kernel-side constants and biases of a tensor's moments.
 struct tensor_scalars {
-  moments_constants c{};   ///< of one that rests: those that leave m and v as they are
-  float m_correction = 1;  ///< of the bias in this step: 1 / (1 - bias)
-  float v_correction = 1;
-  float own_beta1 = 1;    ///< of its group, also where it rests
-  bias_decay bias{1, 1};  ///< after the steps that were kept: 1 minus what weights sum up to
-  double since = 1;       ///< beta2 to the power of the steps since v was last set as a whole
+  moments_constants c{};   ///< if the tensor rests: constants that leave m and v unchanged
+  float m_correction = 1;  ///< bias correction of m in this step: 1 / (1 - bias)
+  float v_correction = 1;  ///< bias correction of v
+  float own_beta1 = 1;     ///< beta1 of the tensor's group, also if the tensor rests
+  bias_decay bias{1, 1};   ///< after the kept steps: 1 minus the sum of the weights in the moment
+  double since = 1;        ///< product of beta2 over the steps since the last freeze or refresh
 };
 
 namespace detail {
 
-/// Betas and rests as the host has set them.
+/// Computes the constants of each tensor from the options that the host has set.
 struct set_options_kernel {
   static constexpr bool serial = true;
   const tensor_options* options;
@@ -321,7 +321,7 @@ struct set_options_kernel {
   }
 };
 
-/// v of all tensors is set as a whole: at a freeze, or a refresh.
+/// Resets `since` of all tensors, after a freeze or a refresh.
 struct begin_since_kernel {
   static constexpr bool serial = true;
   tensor_scalars* scalars;
@@ -332,12 +332,12 @@ struct begin_since_kernel {
   }
 };
 
-/// The biases of all moments, and what a step does to them.
+/// Biases of all moments, and the rule by which a step changes them.
 struct moments_in_step {
   const tensor_options* options;
   tensor_scalars* scalars;
   std::uint32_t n_tensors;
-  moments of;  ///< the rule's own
+  moments of;  ///< betas of the rule
   moments_updated updated;
 
   [[nodiscard]] ONEBIT_HD bias_decay next(const bias_decay& bias, const moments& m,
@@ -350,26 +350,26 @@ struct moments_in_step {
     const bool takes = updated.v && options[i].rests == 0;
     return product(scalars[i].since, takes ? options[i].of.beta2 : 1);
   }
-  /// That of tensor i after the step.
+  /// Returns the bias of tensor i after this step.
   [[nodiscard]] ONEBIT_HD bias_decay next(std::size_t i) const {
     return next(scalars[i].bias, options[i].of, options[i].rests != 0);
   }
 };
 
-/// After so many steps.
+/// Returns the bias of moments that have taken in a gradient in each of `steps` steps.
 [[nodiscard, gnu::cold]] inline bias_decay bias_after(const moments& of, std::uint64_t steps) {
   return {std::pow(of.beta1, static_cast<double>(steps)),
           std::pow(of.beta2, static_cast<double>(steps))};
 }
 
-/// Sets the numbers of the next step: of tensor i, and, the first time, those of all.
+/// Writes the scalars of the next step: call i those of tensor i, call 0 also step_scalars.
 struct begin_step_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   moments_in_step tensors;
   float lr, inverse_loss_scale;
   std::uint32_t number, digest;
-  bool nonfinite;  ///< this rank cannot do the step
+  bool nonfinite;  ///< this rank cannot take the step: calls it off
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -393,13 +393,13 @@ struct begin_step_kernel {
   }
 };
 
-/// Counts the step if it was called off; else the moments have lost some of their bias. In a local
-/// step they have in any case: all ranks correct alike, also one that left its gradient out.
+/// Ends a step: counts it if it was skipped, else advances the biases of the moments. A local step
+/// advances them in any case: all ranks then correct alike, also one that left its gradient out.
 struct end_step_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   moments_in_step tensors;
-  float most_noise;  ///< see `noise`
+  float most_noise;  ///< upper bound of `noise`: the root of the number of ranks
   bool local, refreshes;
 
   template <class L>
@@ -419,8 +419,8 @@ struct end_step_kernel {
   }
 
  private:
-  /// How many times larger a rank's gradient is than the mean of all: between 1 (all the same) and
-  /// the root of W (nothing but noise), an average over the last ten or so.
+  /// Returns the new `noise`, an exponential average over about ten values of own_norm / mean_norm,
+  /// each between 1 (equal gradients on all ranks) and the root of W (independent noise).
   [[nodiscard]] ONEBIT_HD float next_noise() const {
     float ratio = now->own_norm / now->mean_norm;
     ratio = ratio < 1 ? 1 : ratio > most_noise ? most_noise : ratio;

@@ -15,12 +15,12 @@
 #include <type_traits>
 #include <utility>
 
-/// Adam and 1-bit Adam: what is sent, and what is done with what was agreed.
+/// The rule of Adam and 1-bit Adam: dense steps, and updates from mean messages.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// A dense Adam step: m, v and x from the exact mean gradient.
+/// Dense Adam step: updates m, v and x from the exact mean gradient.
 template <class View, class P, class G>
 struct adam_dense_kernel {
   View gradient;
@@ -54,16 +54,17 @@ struct adam_dense_kernel {
   }
 };
 
-/// The compressed phase's update: x -= lr (u c + weight_decay x), u the direction, c the correction
-/// of m; and what this rank keeps of the squares of its own gradient. 8 bytes per element and a
-/// bit; 20 with the squares; 4 more where momenta are sent. A `Layer` has a coefficient of lr.
+/// Update of the compressed phase: x -= lr (u c + weight_decay x), u the latest mean direction, c
+/// the bias correction of m. Also updates this rank's squares, if it keeps any. Reads and writes 8
+/// bytes and a bit per element; 20 with squares; 4 more if momenta are sent. With a `Layer` type,
+/// lr is multiplied by the layer's coefficient.
 template <class View, class P, class G, class Layer = void>
 struct adam_update_kernel {
   View latest;
   step_tables<P, G> tables;
-  const float* inverses;          ///< of what momenta were sent; null: directions were
-  float* squares;                 ///< or null
-  const Layer* layers = nullptr;  ///< by tensor
+  const float* inverses;          ///< if momenta are sent: 1 / (sqrt(v) + eps); else null
+  float* squares;                 ///< s of following_rule, or null
+  const Layer* layers = nullptr;  ///< by tensor; unused without a `Layer` type
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -88,12 +89,11 @@ struct adam_update_kernel {
 
 }  // namespace detail
 
-/// Adam, and 1-bit Adam after its dense steps. The rule only ever computes: what travels is the
-/// collectives' business.
+/// Adam, and 1-bit Adam after its dense steps. The rule only computes: collectives communicate.
 ///
-/// State: m and v, 8 bytes per element in dense steps; then as following_rule.
-/// Source: 1-bit Adam, algorithm 1; eps outside the root, decoupled decay, as the authors' code.
-/// How v follows is this library's.
+/// State: m and v, 8 bytes per element, in dense steps; then the state of following_rule.
+/// Source: 1-bit Adam, algorithm 1; eps outside the root and decoupled weight decay, as in the
+/// authors' code. The refresh of v is this library's own.
 template <Backend B>
 class adam_rule : public freezing_rule<B, adam_options> {
   using base = freezing_rule<B, adam_options>;
@@ -103,13 +103,13 @@ class adam_rule : public freezing_rule<B, adam_options> {
   adam_rule(adam_options options, B backend) : base(options, std::move(backend)) {
     validate(options);
   }
-  /// The dense step: x, m and v from the mean gradient. One pass, 28 bytes per element.
+  /// Dense step: updates x, m and v from the mean gradient. One pass, 28 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     at.launch(detail::adam_dense_kernel<View, P, G>{gradient, at, m_.data(), v_.data()});
   }
 
-  /// The update from what was agreed anew.
+  /// Updates x from the latest mean message, and this rank's squares.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {

@@ -14,12 +14,12 @@
 #include <onebit/rule/moments.hpp>
 #include <utility>
 
-/// How v follows in compressed steps: from the squares that each rank keeps of its own gradients.
+/// Bases of rules whose v follows: compressed steps refresh v, from the ranks' own squares.
 namespace onebit::inline v0_2 {
 
-/// The next local momentum as a message: base + beta1 m + (1 - beta1) g, m the previous mean and g
-/// in `units`. It starts from the base, so that a momentum held as beta1 m in the base gives the
-/// same bits.
+/// Message with the next local momentum: base + beta1 m + (1 - beta1) g, m the previous mean
+/// message and g in `units`. The sum starts from the base, so that a momentum gives the same bits
+/// whether the base holds beta1 m or the previous mean is m.
 template <class View, class P, class G>
 struct momentum_message {
   static constexpr bool single_word = SingleWordField<View> || requires { View::n_slots; };
@@ -50,9 +50,9 @@ struct momentum_message {
 
 namespace detail {
 
-/// What a residual becomes when directions change their units: ratio base + (ratio - 1) beta1 m, so
-/// that it and beta1 m of the message that was agreed are both in the new ones. An element that has
-/// come to life has ratio 0: what was agreed said nothing of it.
+/// Residual in the units of the new v: ratio base + (ratio - 1) beta1 m, m the previous mean
+/// direction. The next message adds beta1 m, still in old units: the sum, ratio (base + beta1 m),
+/// is in new units. An element that has become active has ratio 0: m has no value there.
 template <class View>
 struct rescaled_direction {
   View previous;
@@ -75,9 +75,9 @@ struct rescaled_direction {
   }
 };
 
-inline constexpr std::size_t sketch_floats = 64;  ///< a tile
+inline constexpr std::size_t sketch_floats = 64;  ///< sums of a sketch, per tile
 
-/// A bit per element of a word: the same on all ranks, whatever their number. Source: splitmix64.
+/// Returns random signs, a bit per element of a word, equal on all ranks. Source: splitmix64.
 ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
   std::uint64_t h = (word + 1) * 0x9E3779B97F4A7C15U + step * 0xD1B54A32D192ED03U;
   h = (h ^ h >> 30U) * 0xBF58476D1CE4E5B9U;
@@ -85,11 +85,11 @@ ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
   return static_cast<std::uint32_t>(h >> 32U);
 }
 
-/// A sketch of this rank's gradient: 64 sums a tile, with signs that are the same on all ranks and
-/// others in each step; and by tile the squares of the sketch, and of the gradient. Sketches are
-/// linear: the squares of the ranks' mean add up to those of the mean gradient, to a relative
-/// sqrt(2 / 64) a tile. Their ratio to those of the ranks' sketches is closer: it is 1 to the
-/// digit where ranks agree.
+/// Sketches this rank's gradient: 64 sums per tile, with random signs that are equal on all ranks
+/// and change in each step. Also sums, by tile, the squares of the sketch and of the gradient.
+/// Sketches are linear: the squares of the ranks' mean sketch sum up to the squared norm of the
+/// mean gradient, with a relative error of sqrt(2 / 64) per tile. The ratio of this sum to the mean
+/// of the ranks' own sums is more precise: exactly 1 if all gradients are equal.
 template <class P, class G>
 struct gradient_sketch_kernel {
   const tile* tiles;
@@ -118,8 +118,8 @@ struct gradient_sketch_kernel {
   }
 };
 
-/// Takes the mean of the sums to where they came from, and tells whether they are the same on all
-/// ranks: within 1%, since they travel as roots in bf16.
+/// Replaces this rank's sums by their mean over the ranks. Raises `differs` if a sum is off its
+/// mean by more than 1%; less may be rounding, since the sums travel as roots in bf16.
 template <class View>
 struct take_sums_kernel {
   static constexpr bool one_isa = true;
@@ -144,11 +144,11 @@ struct take_sums_kernel {
   }
 };
 
-/// The squares of a sketch, by tile.
+/// Sums the squares of a sketch, by tile.
 struct sketch_squares_kernel {
   static constexpr bool one_isa = true;
   const float* sketch;
-  std::uint32_t n_rows;  ///< of 32, a tile
+  std::uint32_t n_rows;  ///< rows of 32 floats per tile
   float* sums;
 
   template <class L>
@@ -162,10 +162,10 @@ struct sketch_squares_kernel {
   }
 };
 
-/// The part of all squares that is left in the mean gradient, from sketches, and the norm of that.
+/// Computes rho of the whole model (see following_rule), and with it the norm of the mean gradient.
 struct mean_ratio_kernel {
   static constexpr bool serial = true;
-  const float *each, *left, *squares;
+  const float *each, *left, *squares;  ///< squares of ranks' sketches, mean sketch, gradients
   std::size_t n_tiles;
   float* ratio;
   step_scalars* now;
@@ -178,12 +178,12 @@ struct mean_ratio_kernel {
     L::store_scalar(ratio, static_cast<float>(found));
     const double norm = sqrt(product(L::sum(squares, n_tiles), found));
     L::store_scalar(&now->mean_norm, static_cast<float>(norm));
-    if (!(all > 0)) L::store_scalar(&now->differs, 1U);  // no gradients are none that are alike
+    if (!(all > 0)) L::store_scalar(&now->differs, 1U);  // zero gradients do not count as equal
   }
 };
 
-/// The same part by word, of its tile. A tile of few elements says little of it, so that the ratio
-/// of all is mixed in as if `prior` more elements had it.
+/// Writes rho by word, from the word's tile. Since a tile of few elements gives an imprecise rho,
+/// rho of the whole model is mixed in, with the weight of `prior` elements.
 struct part_by_word_kernel {
   static constexpr bool one_isa = true;
   static constexpr float prior = 64;
@@ -202,7 +202,7 @@ struct part_by_word_kernel {
   }
 };
 
-/// The same part by tensor; where a tensor has no gradients it stays.
+/// Writes rho by tensor. In a tensor without gradients rho does not change.
 struct part_by_tensor_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
@@ -220,17 +220,17 @@ struct part_by_tensor_kernel {
   }
 };
 
-/// v, by its inverse, goes on by all steps since the last refresh at once: by the mean of the
-/// squares that the ranks kept in them, times the part of squares that is left in the mean gradient
-/// of this step. Elements that have variance now, or own squares on some rank, are active: none
-/// dies. `ratios` gets the new inverse over the old one; 0 for an element that has come to life.
+/// Refreshes v, which is stored as 1 / (sqrt(v) + eps): v <- beta2^k v + rho s, the k steps since
+/// the last refresh at once. s is the mean of the squares that the ranks have kept, rho (`parts`)
+/// is of this step's gradients. Active elements stay active; those with s > 0 become active.
+/// `ratios` receives the new inverse over the old one, 0 in an element that becomes active.
 template <class View>
 struct followed_variance_kernel {
   View squares;
   const tile* tiles;
   std::uint32_t* active;
   float *inverses, *ratios;
-  const float* parts;  ///< by word
+  const float* parts;  ///< rho by word
   const tensor_scalars* scalars;
 
   template <class L>
@@ -238,7 +238,7 @@ struct followed_variance_kernel {
     const tile& t = tiles[i];
     const auto s_at = squares.template at<L>(t, i);
     const tensor_scalars& of = scalars[t.tensor];
-    // of v as it stands there
+    // correction of v that `inverses` contain: as of the last refresh or freeze
     const auto then = static_cast<double>(correction(of.bias.v / of.since));
     const auto old_weight = L::set(static_cast<float>(of.since / then));
     const auto one = L::set(1.0F), zero = L::set(0.0F);
@@ -262,7 +262,7 @@ struct followed_variance_kernel {
   }
 };
 
-/// Takes this step's gradient into what a rank keeps of its squares, or begins with it.
+/// Updates a rank's squares, s <- beta2 s + (1 - beta2) g^2, from s = 0 if `begins`.
 template <class L, class P, class G>
 ONEBIT_HD void keep_squares(float* squares, const tile& t, const step_tables<P, G>& of,
                             bool begins = false) {
@@ -288,17 +288,18 @@ struct restart_squares_kernel {
 
 }  // namespace detail
 
-/// The base of rules whose v follows (guide/variance.md). In compressed steps nobody knows the mean
-/// gradient, but each rank its own: it keeps s, the average of its squares as v is of the mean's,
-/// from one refresh to the next. In a refresh the ranks average s, and v goes on by that, times the
-/// part of the squares that is left in the mean gradient (1 where ranks agree, 1/W where gradients
-/// are noise).
+/// Base of rules whose v follows (guide/variance.md). In compressed steps no rank knows the mean
+/// gradient. From one refresh to the next, each rank keeps s, the average of the squares of its own
+/// gradients, weighted as in v. A refresh averages s over the ranks: v <- beta2^k v + rho s, k the
+/// steps since the last refresh. rho is the squared norm of the mean gradient over the mean of the
+/// ranks' squared norms: 1 if all gradients are equal, 1/W if they are independent noise.
 ///
-/// Options have, beside those of moments_rule, bias_correction, max_step and keeps_squares. State
-/// once v is frozen: 1 / (sqrt(v) + eps) in place of v, and s, 8 bytes per element.
+/// `Options` has the members that moments_rule requires, bias_correction, max_step and
+/// keeps_squares. State after the freeze: 1 / (sqrt(v) + eps), which replaces v, and s, 8 bytes per
+/// element.
 ///
-/// Work space of a refresh, `sums`, is squares_average's: by word the part of all squares that is
-/// left in the mean gradient, and that of all; then what travels beside the squares.
+/// `sums`, the work space of a refresh, belongs to squares_average. Contents: rho by word, rho of
+/// the whole model, and the floats that travel beside the squares.
 template <Backend B, class Options>
 class following_rule : public moments_rule<B, Options> {
   using base = moments_rule<B, Options>;
@@ -307,10 +308,10 @@ class following_rule : public moments_rule<B, Options> {
   using typename base::float_buffer;
   static constexpr bool refreshes = true;
 
-  /// What a rank keeps of its own.
+  /// State that each rank keeps on its own from one refresh to the next.
   struct kept_squares {
-    float_buffer squares;  ///< of its gradients since the last refresh, as v takes them; between
-                           ///< `refresh_variance` and `restart_squares` see `rescaled`
+    float_buffer squares;  ///< s; between `refresh_variance` and `restart_squares` the ratios of
+                           ///< `rescaled`
   };
 
   void prepare(const layout& axis) {
@@ -322,34 +323,33 @@ class following_rule : public moments_rule<B, Options> {
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || (frozen_ && keeps_squares())};
   }
-  /// Whether messages are directions: m / (sqrt(v) + eps), else m.
+  /// True if messages are directions, m / (sqrt(v) + eps); false if they are momenta, m.
   [[nodiscard]] bool directions() const {
     return frozen_ && (options_.max_step > 0 || keeps_squares());
   }
-  /// The largest scale of directions: `max_step`.
+  /// Returns the largest scale: `max_step` if messages are directions, else no bound.
   [[nodiscard]] scale_bound bound() const {
     return directions() ? scale_bound{static_cast<float>(options_.max_step)} : scale_bound{};
   }
-  /// Whether v follows in compressed steps.
+  /// True if v follows in compressed steps.
   [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
-  /// What this rank has kept of the squares of its own gradients since the last refresh, on the
-  /// flat axis; null: nothing.
+  /// Returns s, this rank's squares since the last refresh, on the flat axis; null if none is kept.
   [[nodiscard]] const float* squares() const { return kept_.squares.data(); }
-  /// How many floats travel beside the squares, where messages are exchanged on this axis.
+  /// Returns the number of floats that travel beside the squares, for messages on `axis`.
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
     return detail::sketch_floats * axis.tiles().size() + 2 * by_tile(axis);
   }
-  /// Before anything is kept: the axis on which messages are exchanged.
+  /// Takes the layout of messages, before any squares are kept.
   void prepare_squares(const layout& axis) { n_tiles_ = axis.tiles().size(); }
-  /// Memory for what is kept: zeros.
+  /// Returns zeroed memory for squares.
   [[nodiscard]] kept_squares make_kept() { return {make_floats()}; }
-  /// Goes on with what other ranks have kept, if any.
+  /// Replaces the squares, if this rank keeps any, by the mean over the ranks of an older job.
   void take_kept(kept_squares&& mean) noexcept {
     if (kept_.squares.size() > 0) kept_ = std::move(mean);
   }
 
-  /// What the ranks average in a refresh: the squares kept since the last one, and a sketch of this
-  /// step's gradient. 4 bytes read per element.
+  /// Returns the two fields that the ranks average in a refresh: s, and a sketch of this step's
+  /// gradient, which is computed into `sums`. Reads 4 bytes per element.
   template <class P, class G>
   [[nodiscard]] std::pair<flat_field, flat_field> squares(const step_context<B, P, G>& at,
                                                           float* sums) {
@@ -359,8 +359,8 @@ class following_rule : public moments_rule<B, Options> {
                                                          each + by_tile(at.axis)});
     return {{kept_.squares.data()}, {sketch}};
   }
-  /// From the mean of what is beside, on its axis: the part of squares that is left in the mean
-  /// gradient, and the norm of that, as far as the sketch knows it.
+  /// Computes rho and the estimated norm of the mean gradient from `mean`, the averaged floats
+  /// beside the squares. `its` has the layout of `mean`, `at` the layout of messages.
   template <class View, class P, class G>
   void take_mean_beside(const View& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>& at, step_scalars* now, float* sums) {
@@ -373,15 +373,15 @@ class following_rule : public moments_rule<B, Options> {
                                            ratio(sums), now});
     at.launch(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(sums), sums});
   }
-  /// v from the mean squares, on their axis: its inverse; and who is active. What is kept of
-  /// squares becomes the ratios of `rescaled`, until `restart_squares`. One pass, 13 bytes per
-  /// element.
+  /// Updates the inverse of v, and `active`, from `mean`, averaged s. `its` has the layout of
+  /// `mean`, `at` the layout of messages. Overwrites this rank's squares by the ratios of
+  /// `rescaled`, until `restart_squares`. One pass, 13 bytes per element.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
     const float *const sketch = beside(sums), *const each =
                                                   sketch + detail::sketch_floats * at.n_tiles();
-    // those of `take_mean_beside` are overwritten by now, and that step could still be skipped
+    // again, since at.sums was overwritten; mean_parts_ may change in a kept step only
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(n_tensors_,
@@ -389,29 +389,30 @@ class following_rule : public moments_rule<B, Options> {
     its.launch(detail::followed_variance_kernel<SquaresView>{
         mean, its.tiles, active, v_.data(), kept_.squares.data(), sums, its.scalars});
   }
-  /// After `refresh_variance`: the residual in new units.
+  /// Returns, after `refresh_variance`, the message that converts residuals to the new units.
   template <class View, class At>
   [[nodiscard]] detail::rescaled_direction<View> rescaled(const View& previous,
                                                           const At& at) const {
     return {previous, kept_.squares.data(), at.scalars};
   }
-  /// Begins to keep squares anew, with this step's gradient. 8 bytes per element.
+  /// Restarts s from this step's gradient. 8 bytes per element.
   template <class P, class G>
   void restart_squares(const step_context<B, P, G>& at) {
     at.launch(detail::restart_squares_kernel<P, G>{at, kept_.squares.data()});
   }
-  /// What the compressed phase exchanges.
+  /// Returns the message of the compressed phase.
   template <class View, class P, class G>
   [[nodiscard]] momentum_message<View, P, G> message(const View& previous,
                                                      const step_context<B, P, G>& at) const {
     return {previous, at.tensors, at.scalars, at.now, units()};
   }
-  /// After `frozen_`, with what is known of every tensor: refuses messages of other units, and,
-  /// where its state `differs` with that, of a v that follows or does not.
+  /// Archives the form of the state, and rho by tensor; frozen_ must be known. A reader throws
+  /// checkpoint_error if checkpoint and rule disagree on the units of messages, or, with `differs`,
+  /// on whether v follows.
   template <class Archive>
   void archive_form(Archive& a, bool differs) {
     bool keeps = keeps_squares(), sends_directions = directions();
-    a.local(keeps);  // what is read does not outlive this
+    a.local(keeps);
     a.local(sends_directions);
     a.buffer(mean_parts_, backend_, keeps ? n_tensors_ : 0);
     if (Archive::reading) {
@@ -429,7 +430,7 @@ class following_rule : public moments_rule<B, Options> {
       if (keeps != keeps_squares()) mean_parts_ = make_parts(keeps_squares());
     }
   }
-  /// What is not the same on all ranks.
+  /// Archives the state that differs between ranks: s.
   template <class Archive>
   void archive_squares(Archive& a) {
     bool kept = frozen_ && keeps_squares();
@@ -449,12 +450,11 @@ class following_rule : public moments_rule<B, Options> {
   following_rule(Options options, B backend) : base(options, std::move(backend)) {}
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
   [[nodiscard]] std::size_t n_words() const { return n_floats() / word_elements; }
-  /// A float for each tile, in whole words.
+  /// Number of floats for one float per tile, rounded up to whole words.
   [[nodiscard]] static std::size_t by_tile(const layout& axis) {
     return (axis.tiles().size() + word_elements - 1) / word_elements * word_elements;
   }
-  /// Of `sums`: the part of all squares that is left in the mean gradient, one number; and what
-  /// travels.
+  /// Return parts of `sums`: rho of the whole model, and the floats that travel beside the squares.
   [[nodiscard]] float* ratio(float* sums) const { return sums + n_words(); }
   [[nodiscard]] float* beside(float* sums) const {
     return sums + (n_words() / word_elements + 1) * word_elements;
@@ -470,7 +470,7 @@ class following_rule : public moments_rule<B, Options> {
 
   kept_squares kept_;
   bool frozen_ = false;
-  std::size_t n_tiles_ = 0;  ///< of the axis on which messages are exchanged
+  std::size_t n_tiles_ = 0;  ///< tiles in the layout of messages
 
  private:
   [[nodiscard]] float_buffer make_parts(bool kept) {
@@ -478,11 +478,11 @@ class following_rule : public moments_rule<B, Options> {
   }
 
   std::size_t n_tensors_ = 0;
-  float_buffer mean_parts_;  ///< by tensor, of the last refresh; 0: there was none
+  float_buffer mean_parts_;  ///< rho by tensor, of the last refresh; 0: no refresh yet
 };
 
-/// The base of rules that freeze v after their dense steps and exchange directions from then on, or
-/// momenta where `directions` says so: 1-bit Adam and 1-bit LAMB.
+/// Base of rules that freeze v after their dense steps, and then exchange directions, or momenta if
+/// `directions` is false: 1-bit Adam and 1-bit LAMB.
 template <Backend B, class Options>
 class freezing_rule : public following_rule<B, Options> {
   using base = following_rule<B, Options>;
@@ -490,7 +490,7 @@ class freezing_rule : public following_rule<B, Options> {
  public:
   using typename base::float_buffer;
 
-  /// Freezes v: fills `active`, hands m over. Allocates before it changes anything.
+  /// Freezes v, fills `active`, and hands m over. Allocates before it changes anything.
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
     if (base::keeps_squares()) kept_ = base::make_kept();
@@ -499,7 +499,7 @@ class freezing_rule : public following_rule<B, Options> {
                                                         active, base::directions()});
     return {std::move(m_), nullptr, at.scalars};
   }
-  /// Back to dense steps, from the momentum that was agreed; what residuals hold is dropped.
+  /// Returns to dense steps, with m from the previous mean message. Drops what residuals hold.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
     auto m = base::make_floats();
@@ -510,7 +510,7 @@ class freezing_rule : public following_rule<B, Options> {
     base::forget_kept();
     frozen_ = false;
   }
-  /// Hands over what was agreed, for an exchange that starts with v frozen.
+  /// Hands over the previous mean message, to an exchange that starts with v frozen.
   template <class View, class At>
   [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
     auto m = base::make_floats();

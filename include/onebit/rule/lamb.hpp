@@ -17,19 +17,19 @@
 #include <utility>
 #include <vector>
 
-/// LAMB and 1-bit LAMB: Adam's directions, with a learning rate by layer. Norms are sums of
-/// squares: per tile in float, over tiles in double, then one float.
+/// The rule of LAMB and 1-bit LAMB: Adam's directions, with a learning rate per layer. Squares are
+/// summed in float within a tile, in double over tiles; the norm is rounded to float.
 namespace onebit::inline v0_2 {
 
-/// What LAMB keeps of a layer.
+/// State of LAMB for one layer: a tensor.
 struct lamb_layer {
-  double sketch_bias = 1;  ///< 1 minus what the weights in the direction's sketch sum up to
-  float coefficient = 1;   ///< of the step in progress
-  float direction = 0;     ///< ||m / (sqrt(v) + eps)||, as the last refresh found it; 0: not yet
-  float ratio = 0;         ///< then, the part of own squares in the sketch's denominator
-  float size = 0;          ///< of the agreed direction, in the first step after that; 0: not yet
-  float growth = 1;        ///< what the direction is multiplied by, since it has grown
-  float unused = 0;        ///< no padding: the bytes are part of checkpoints
+  double sketch_bias = 1;  ///< 1 minus the sum of the weights in the sketch of directions
+  float coefficient = 1;   ///< factor of the learning rate, in the step in progress
+  float direction = 0;     ///< ||m / (sqrt(v) + eps)||, of the last refresh; 0: no refresh yet
+  float ratio = 0;         ///< weight of s in the sketch's denominator, set by refreshes
+  float size = 0;          ///< norm of the mean direction in the first step after a refresh, or 0
+  float growth = 1;        ///< factor of `direction`: growth of the mean direction since then
+  float unused = 0;        ///< instead of padding, since all bytes are part of checkpoints
 };
 
 namespace detail {
@@ -40,7 +40,7 @@ ONEBIT_HD double clamp_to(double x, double low, double high) {
   return x < low ? low : x;
 }
 
-/// u = m c / (sqrt(v c_v) + eps) + wd x
+/// Returns u = m c / (sqrt(v c_v) + eps) + wd x.
 template <class L>
 ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float correction,
                                            const typename L::value& denominator,
@@ -48,7 +48,7 @@ ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float cor
   return L::fma(L::set(weight_decay), x, L::div(L::mul(m, L::set(correction)), denominator));
 }
 
-/// m and v from the mean gradient; per tile ||x||^2 and ||u||^2.
+/// Updates m and v from the mean gradient; sums ||x||^2 and ||u||^2, by tile.
 template <class View, class P, class G>
 struct lamb_moments_kernel {
   View gradient;
@@ -85,14 +85,14 @@ struct lamb_moments_kernel {
   }
 };
 
-/// The layer's coefficient from the norms, unless it rests.
+/// Computes a layer's coefficient, ||x|| / ||u||, clipped. A layer that rests keeps the old one.
 template <class P, class G>
 struct lamb_coefficient_kernel {
   static constexpr bool serial = true;
   step_tables<P, G> tables;
   const float *sum_x, *sum_u;
   lamb_layer* layers;
-  double least, most;  ///< clips of the coefficient
+  double least, most;  ///< bounds of the coefficient
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -133,14 +133,14 @@ struct lamb_dense_update_kernel {
 
 // The norm of the direction in compressed steps, from a sketch.
 //
-// The norm of what was agreed is no norm of a direction: each element has the size of its scale.
-// A sketch is linear, and needs no gradient of all ranks: each adds up its own g / d, with signs
-// that are the same on all, into 64 sums a tile, averaged over steps as m is. The mean of the
-// ranks' sketches is the sketch of the exact direction, and its squares add up to those of the
-// direction, to a relative sqrt(2 / 64) a tile.
+// The norm of a mean message is not the norm of the direction: elements have the size of scales. A
+// sketch is linear, so no rank needs the mean gradient: each rank adds up its own g / d, gradient
+// over denominator, with random signs, equal on all ranks, into 64 sums per tile, averaged over
+// steps as m is. The mean of the ranks' sketches is the sketch of the exact direction. Its squares
+// sum up to the squared norm of the direction, with a relative error of sqrt(2 / 64) per tile.
 
-/// The layer's coefficient, ||x|| over the norm of direction and decay, unless it rests or no
-/// refresh has been yet; how much bias the sketch has left after this step.
+/// Computes a layer's coefficient, ||x|| over the norm of direction and decay, and the bias of the
+/// sketch after this step. A layer that rests keeps both. Until a refresh the coefficient stays.
 template <class P, class G>
 struct followed_coefficient_kernel {
   static constexpr bool serial = true;
@@ -166,10 +166,10 @@ struct followed_coefficient_kernel {
   }
 };
 
-/// x from the agreed direction and the layer's coefficient; and what this rank keeps: squares of
-/// its own gradient, and the sketch of that gradient over its denominator. The denominator has the
-/// squares since the last refresh in it, times `ratio`: else an element whose gradients have just
-/// grown would be most of the norm. 24 bytes per element and a bit.
+/// Updates x from the mean direction and the layer's coefficient, then this rank's squares and its
+/// sketch of g / d. The denominator d includes this rank's squares since the last refresh, times
+/// lamb_layer::ratio: else an element whose gradients have just grown would dominate the norm. 24
+/// bytes and a bit per element.
 template <class View, class P, class G>
 struct lamb_update_kernel {
   View latest;
@@ -196,9 +196,9 @@ struct lamb_update_kernel {
       add_squares<L>(size, u);
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    L::store_scalar(tables.sums + i, one::fold(size));  // of the agreed direction
+    L::store_scalar(tables.sums + i, one::fold(size));  // squared norm of the mean direction
     const gradients_of<L, G> gradient(tensor, t, tables.now);
-    // of v as it stands there
+    // correction of v that `inverses` contain: as of the last refresh or freeze
     const auto then = static_cast<double>(detail::correction(of.bias.v / of.since));
     const double since = of.since * static_cast<double>(of.c.beta2);
     const double old = product(since / then, static_cast<double>(of.v_correction));
@@ -211,7 +211,7 @@ struct lamb_update_kernel {
       const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
       L::store(squares + word * 32, s);
       const auto inverse = L::load(inverses + word * 32);
-      // v as it would be now, over v as it was; elements without v have no direction
+      // v as of now over v as of the last refresh; elements without v have no direction
       const auto grown = L::fma(L::mul(L::mul(s, new_part), inverse), inverse, old_part);
       const auto own =
           tables.active.template keep<L>(word, L::div(L::mul(g, inverse), L::sqrt(grown)));
@@ -227,18 +227,18 @@ struct lamb_update_kernel {
   }
 };
 
-/// The longest step of a layer, in those of LAMB: learning rate times ||x||.
+/// Longest step of a layer, in steps of LAMB: learning rate times ||x||.
 inline constexpr float longest_step = 4;
 
-/// How the agreed direction of a layer has grown since the first step after a refresh; 1 where it
-/// has shrunk. Its elements have the size of their scales, so that its norm is no norm of a
-/// direction; but where gradients grow it grows as they do, long before the next refresh. Without
-/// that a recurrent net's gradients, once they grew, made steps of many times LAMB's size, and its
-/// loss went up to where it had begun.
+/// Computes a layer's growth: the norm of the mean direction over its norm in the first step after
+/// a refresh, at least 1. Elements of the mean direction have the size of their scales, so its norm
+/// is not that of the exact direction. But it grows as gradients grow, long before the next
+/// refresh. Without this factor, a recurrent net whose gradients grew made steps of many times
+/// LAMB's size, and its loss rose to its initial value.
 ///
-/// It is at least what would have kept this step within `longest_step`: a refresh may have found a
-/// direction that is far too small. It acts on the next step. The first one after a refresh has no
-/// such bound.
+/// The growth is at least the factor that would have kept this step within `longest_step`, since a
+/// refresh may find a direction that is far too small. It acts on the next step: the first step
+/// after a refresh has no such bound.
 struct direction_growth_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
@@ -258,11 +258,11 @@ struct direction_growth_kernel {
   }
 };
 
-/// The layer's direction from the squares of the sketch, without the bias that the sketch had
-/// before this step. `ratio`, for the sketch that comes: own squares are the mean's where all ranks
-/// have a gradient of an element, and W times those where one rank alone has one, as in rare rows.
-/// So they count over the root of W, in the middle: else rare rows are missing in the norm, and
-/// steps are up to the root of W too long.
+/// Computes a layer's direction from the squares of the mean sketch, corrected for the bias before
+/// this step. Also sets lamb_layer::ratio, the weight of s in the next sketch, to rho over the root
+/// of W. s equals its mean over the ranks in an element of which all ranks have gradients, and is W
+/// times the mean if one rank alone has gradients, as in rare rows; the root of W is in the middle.
+/// With weight rho the norm would miss rare rows: steps up to the root of W too long.
 struct sketched_direction_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
@@ -285,7 +285,7 @@ struct sketched_direction_kernel {
   }
 };
 
-/// A sketch that starts anew; at a freeze also what refreshes have found.
+/// Restarts the bias of a layer's sketch; at a freeze also drops the results of refreshes.
 struct restart_sketch_kernel {
   static constexpr bool serial = true;
   lamb_layer* layers;
@@ -304,23 +304,23 @@ struct restart_sketch_kernel {
 
 /// Options of a step of LAMB or 1-bit LAMB.
 struct lamb_options {
-  double beta1 = 0.9;       ///< of the average of gradients, m
-  double beta2 = 0.999;     ///< of the average of their squares, v
-  double eps = 1e-8;        ///< added to the root
-  double min_coeff = 0.01;  ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
-  double max_coeff = 10;    ///< the same, from above
+  double beta1 = 0.9;       ///< decay rate of m, the average of gradients
+  double beta2 = 0.999;     ///< decay rate of v, the average of squared gradients
+  double eps = 1e-8;        ///< added to sqrt(v)
+  double min_coeff = 0.01;  ///< least ||x|| / ||u||; the BERT runs use 0.01, with max_coeff 0.3
+  double max_coeff = 10;    ///< largest ||x|| / ||u||
   /// As adam_options::bias_correction.
   bool bias_correction = true;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
-  /// As adam_options::max_step, of m / (sqrt(v) + eps).
+  /// As adam_options::max_step, for m / (sqrt(v) + eps).
   double max_step = 2;
   static constexpr bool keeps_squares = true;  ///< see adam_options
 };
 
 namespace detail {
 
-/// Throws invalid_input when an option of LAMB is out of range; `name` is that of the options.
+/// Throws invalid_input if an option of LAMB is out of range. `name` is the options' name.
 template <class Options>
 void validate_lamb(const char* name, const Options& o) {
   validate_moments(name, {o.beta1, o.beta2, o.eps}, o.max_grad_norm, o.max_step);
@@ -332,19 +332,19 @@ void validate_lamb(const char* name, const Options& o) {
 /// Throws invalid_input when an option is out of range.
 inline void validate(const lamb_options& o) { detail::validate_lamb("lamb_options", o); }
 
-/// LAMB, and 1-bit LAMB once v is frozen.
+/// LAMB, and 1-bit LAMB once v is frozen. `Options` has the members of lamb_options.
 ///
 /// Dense: u = m / (sqrt(v) + eps) + wd x, m and v corrected for their bias; c = ||x|| / ||u|| per
 /// layer, clipped; x -= lr c u.
-/// Compressed: the same, ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2, the first from a sketch
-/// that the ranks average when they refresh v, times what the agreed direction has grown by since;
-/// x of this step. Steps are at most about 4 lr ||x||, by the size of the step before; the first
-/// one after a refresh has no such bound. Empty tensors and layers of zeros are ordinary input:
-/// c = 1 where a norm is 0.
+/// Compressed: the same with ||u||^2 = ||m / (sqrt(v) + eps)||^2 + ||wd x||^2. The first norm comes
+/// from a sketch that refreshes of v average over the ranks, times the growth of the mean direction
+/// since the refresh; x is of this step. The size of a step bounds the next one, to about 4 lr
+/// ||x||; the first step after a refresh has no such bound. Empty tensors and layers of zeros are
+/// valid input: c = 1 if a norm is 0.
 ///
-/// State: m and v, 8 bytes per element in dense steps; then as following_rule and 64 floats a tile;
-/// 36 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps outside the root as in
-/// the code of 1-bit LAMB's authors. The sketch is this library's. `Options` as lamb_options.
+/// State: m and v, 8 bytes per element in dense steps; then the state of following_rule and 64
+/// floats per tile; always 36 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps
+/// outside the root as in the code of 1-bit LAMB's authors. The sketch is this library's own.
 template <Backend B, class Options = lamb_options>
 class lamb_rule : public freezing_rule<B, Options> {
   using base = freezing_rule<B, Options>;
@@ -357,7 +357,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     base::prepare(axis);
     layers_ = to_buffer(backend_, std::vector<lamb_layer>(axis.tensor_tiles().size()));
   }
-  /// The dense step, from the mean gradient. Two passes, 44 bytes per element.
+  /// Dense step: updates x, m and v from the mean gradient. Two passes, 44 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     at.launch(detail::lamb_moments_kernel<View, P, G>{gradient, at, m_.data(), v_.data(),
@@ -367,11 +367,11 @@ class lamb_rule : public freezing_rule<B, Options> {
                                   options_.min_coeff, options_.max_coeff});
     at.launch(detail::lamb_dense_update_kernel<P, G>{at, m_.data(), v_.data(), layers_.data()});
   }
-  /// See following_rule: 64 floats a tile more.
+  /// As in following_rule, plus the sketch of directions: 64 floats per tile.
   [[nodiscard]] static std::size_t n_beside(const layout& axis) {
     return base::n_beside(axis) + detail::sketch_floats * axis.tiles().size();
   }
-  /// As freezing_rule's; the sketch begins.
+  /// As in freezing_rule; also starts the sketch.
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
     auto sketch = make_sketch();
@@ -380,13 +380,13 @@ class lamb_rule : public freezing_rule<B, Options> {
     restart_sketch(true);
     return momentum;
   }
-  /// As freezing_rule's; the sketch ends.
+  /// As in freezing_rule; also frees the sketch.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
     base::thaw(previous, at);
     sketch_ = {};
   }
-  /// As following_rule's, and the sketch.
+  /// As in following_rule; the sketch travels too.
   template <class P, class G>
   [[nodiscard]] std::pair<flat_field, flat_field> squares(const step_context<B, P, G>& at,
                                                           float* sums) {
@@ -396,7 +396,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     return base::squares(at, sums);
   }
   using base::squares;
-  /// As following_rule's, and the norms of directions.
+  /// As in following_rule; also computes the norms of directions.
   template <class SquaresView, class P, class G>
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
@@ -409,7 +409,7 @@ class lamb_rule : public freezing_rule<B, Options> {
                   at.tensor_tiles, at.scalars, at.sums, base::ratio(sums),
                   std::sqrt(static_cast<float>(its.axis.n_chunks())), layers_.data()});
   }
-  /// Memory for what is kept: zeros.
+  /// As in following_rule, plus the sketch.
   struct kept_squares : base::kept_squares {
     float_buffer sketch;
   };
@@ -417,13 +417,13 @@ class lamb_rule : public freezing_rule<B, Options> {
     auto sketch = make_sketch();
     return {base::make_kept(), std::move(sketch)};
   }
-  /// As following_rule's: the sketch begins anew, since its tiles are those of other ranks.
+  /// As in following_rule. The sketch restarts, since tiles depend on the number of ranks.
   void take_kept(kept_squares&& mean) noexcept {
     if (kept_.squares.size() > 0) sketch_ = std::move(mean.sketch);
     base::take_kept(std::move(mean));
     restart_sketch(false);
   }
-  /// The update: two passes, 28 bytes per element.
+  /// Updates x, and what this rank keeps, from the latest mean. Two passes, 28 bytes per element.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
@@ -436,7 +436,7 @@ class lamb_rule : public freezing_rule<B, Options> {
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }
 
-  /// By tensor: the coefficient of the last step, and the norm of the direction.
+  /// Returns the state of each layer, with the coefficient of the last step.
   [[nodiscard]] const lamb_layer* layers() const { return layers_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
     return base::state_bytes() + layers_.bytes() + sketch_.bytes();
@@ -446,7 +446,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     base::archive(a);
     a.buffer(layers_, backend_);
   }
-  /// What is not the same on all ranks: the sketch, too.
+  /// Archives the state that differs between ranks: s, and the sketch.
   template <class Archive>
   void archive_squares(Archive& a) {
     base::archive_squares(a);
@@ -467,7 +467,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data(), freezes});
   }
 
-  float_buffer sketch_;  ///< of this rank's directions, 64 floats a tile
+  float_buffer sketch_;  ///< sketch of this rank's directions, 64 floats per tile
 };
 
 static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&

@@ -13,11 +13,11 @@
 #include <onebit/core/step_state.hpp>
 #include <utility>
 
-/// What the rules that keep a first and a second moment share.
+/// Common parts of the rules that keep a first and a second moment.
 namespace onebit::inline v0_2 {
 
-/// Throws invalid_input when a beta is outside [0, 1), eps not positive, as a float, or the norm
-/// or the step negative.
+/// Throws invalid_input unless both betas are in [0, 1), eps is a positive normal float, and
+/// max_grad_norm and max_step are 0 or positive normal floats.
 inline void validate_moments(const char* options, const moments& of, double max_grad_norm = 0,
                              double max_step = 0) {
   validate(options, of);
@@ -36,28 +36,28 @@ inline void validate_moments(const char* options, const moments& of, double max_
 
 /// Options of a step of Adam, 1-bit Adam or 0/1 Adam.
 struct adam_options {
-  double beta1 = 0.9;    ///< of the average of gradients, m
-  double beta2 = 0.999;  ///< of the average of their squares, v
-  double eps = 1e-8;     ///< added to the root
-  /// Divide m by 1 - beta1^t and v by 1 - beta2^n, n the gradients that v has seen, as Adam does;
-  /// where v stays as it was at a freeze its correction does, too. false: the papers' form, and
-  /// their authors' code.
+  double beta1 = 0.9;    ///< decay rate of m, the average of gradients
+  double beta2 = 0.999;  ///< decay rate of v, the average of squared gradients
+  double eps = 1e-8;     ///< added to sqrt(v)
+  /// True: divide m by 1 - beta1^t and v by 1 - beta2^n, as Adam does; n is the number of gradients
+  /// in v. If v is constant after a freeze, so is its correction. False: no correction, as in the
+  /// papers and their authors' code.
   bool bias_correction = true;
-  /// Clip gradients by their global norm, as torch's clip_grad_norm_ does before a step: exactly
-  /// where the ranks average, else each rank its own (core/clipping.hpp); 0: do not.
+  /// Largest global norm of gradients, as in torch's clip_grad_norm_: clips the mean in steps that
+  /// average gradients, else each rank's own gradient (core/clipping.hpp). 0: no clipping.
   double max_grad_norm = 0;
-  /// What is sent are directions, m / (sqrt(v) + eps). Elements that share a scale then share a
-  /// size of steps. No scale is larger than this. An element moves by at most so many learning
-  /// rates in a step, times m's correction and decay aside; at an exchange of 0/1 Adam, of those
-  /// since the last. The residual keeps what is cut. Adam's own steps are seldom above 1, and at
-  /// most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no bound of scales; if v does not follow either,
-  /// momenta are sent, as in the papers. Momenta fit badly where gradients differ in size: a small
-  /// one is sent the common scale, and its small v makes thousands of learning rates of it.
-  /// Compressors without scales have no bound.
+  /// Largest scale of a message; the residual keeps what it cuts. Messages are directions,
+  /// m / (sqrt(v) + eps), so elements that share a scale make steps of one size. A step moves an
+  /// element by at most max_step learning rates, apart from the bias correction of m and weight
+  /// decay; an exchange of 0/1 Adam by max_step times the sum of the rates since the last exchange.
+  /// Adam's own steps are seldom above 1, and at most (1 - beta1) / sqrt(1 - beta2), 3.2. 0: no
+  /// bound; if v does not follow either, momenta are sent, as in the papers. Momenta suit gradients
+  /// of different sizes badly: an element with small gradients receives the common scale, which its
+  /// small v turns into thousands of learning rates. Compressors without scales have no bound.
   double max_step = 2;
-  /// Each rank keeps squares of its own gradients between averages, from which v is refreshed.
-  /// false: 1-bit Adam's v stays as it was at the freeze (one_bit_adam says so where `refreshes` is
-  /// 0), and an average is one step of 0/1 Adam's, however many steps it is after the last.
+  /// True: each rank keeps squares of its own gradients, from which refreshes update v. False: v of
+  /// 1-bit Adam is constant after the freeze (one_bit_adam sets this if `refreshes` is 0), and each
+  /// average advances v of 0/1 Adam by one step, however long ago the last average was.
   bool keeps_squares = true;
 };
 
@@ -75,35 +75,35 @@ inline void validate_range(const char* options, const char* of, double low, cons
                                       " <= min <= max <= ", detail::most_float));
 }
 
-/// What max_step means to kernels.
+/// Returns the bound that kernels apply: max_step, or the largest float if max_step is 0.
 [[nodiscard]] inline float bound_of(double max_step) {
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
 }
 
-/// What makes directions of gradients.
+/// Converts gradients to directions: divides by sqrt(v) + eps, and bounds the result.
 struct direction_units {
   /// 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent.
   const float* inverse = nullptr;
-  /// By tensor: the part of squares that is left in the mean gradient; null or 0: no bound.
+  /// rho by tensor, of the last refresh: see following_rule; null or 0: no bound.
   const float* mean_parts = nullptr;
 
-  /// Of a tile.
+  /// Reader of one tile.
   template <class L>
   struct reader {
     const float* inverse;  ///< of the tile, or null
-    float longest;         ///< the most that a direction may be
-    /// g / (sqrt(v) + eps), at most `longest`, or g. NaN stays.
+    float longest;         ///< largest magnitude of a direction
+    /// Returns g / (sqrt(v) + eps), cut to `longest`; g if momenta are sent. NaN stays NaN.
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
       if (inverse == nullptr) return g;
       const auto x = L::mul(g, L::load(inverse + 32 * k));
       return L::fma(g, L::set(0.0F), L::bound(x, longest));
     }
   };
-  /// Adam's v has seen the gradient that it divides: a mean gradient over the root of v, corrected
-  /// by c, is at most 1 / sqrt((1 - beta2) c). Here v is of the last refresh; without that bound
-  /// the first large gradient of an element whose gradients were small makes hundreds of steps. One
-  /// rank's gradient may be larger by 1 / part: where only one of W ranks has any, its mean is g /
-  /// W.
+  /// Returns the reader of a tile. In Adam v includes the gradient that it divides, so a mean
+  /// gradient over sqrt(v c), c the correction, is at most 1 / sqrt((1 - beta2) c). Here v is of
+  /// the last refresh: without this bound the first large gradient of an element moves it by
+  /// hundreds of learning rates. One rank's gradient may be 1 / rho times larger: if one of W ranks
+  /// alone has a gradient g, the mean is g / W.
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
     if (inverse == nullptr) return {nullptr, 0};
@@ -118,8 +118,8 @@ struct direction_units {
   }
 };
 
-/// The base of rules that keep m, and v if told so, on the flat axis: 4 bytes per element each.
-/// Options have beta1, beta2, eps and max_grad_norm.
+/// Base of rules that keep m, and v unless `keeps_v` is false, on the flat axis: 4 bytes per
+/// element each. `Options` has beta1, beta2, eps and max_grad_norm.
 template <Backend B, class Options>
 class moments_rule : public rule_defaults {
   static_assert(
@@ -145,12 +145,12 @@ class moments_rule : public rule_defaults {
     m_ = make_floats();
     if (keeps_v_) v_ = make_floats();
   }
-  /// Moments from elsewhere, on the flat axis.
+  /// Copies in moments from another optimizer, on the flat axis: see optimizer::start_from.
   void take(const float* m, const float* v) {
     backend_.copy_in(m_.data(), m, m_.size());
     backend_.copy_in(v_.data(), v, v_.size());
   }
-  /// What the ranks average.
+  /// Returns the message that dense steps average: the local gradient.
   template <class P, class G>
   [[nodiscard]] gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
@@ -161,9 +161,9 @@ class moments_rule : public rule_defaults {
     a.buffer(m_, backend_);
     a.buffer(v_, backend_);
   }
-  /// Empty after the freeze, where a rule freezes.
+  /// Returns m, on the flat axis; null once a freezing_rule has handed m over.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  /// 1 / (sqrt(v) + eps) after the freeze, where a rule freezes.
+  /// Returns v, on the flat axis; after a freeze 1 / (sqrt(v) + eps).
   [[nodiscard]] const float* variance() const { return v_.data(); }
 
  protected:
@@ -183,7 +183,7 @@ class moments_rule : public rule_defaults {
   bool keeps_v_;
 };
 
-/// v from the mean gradient.
+/// Updates v from the mean gradient.
 template <class View>
 struct variance_kernel {
   View gradient;
@@ -206,15 +206,15 @@ struct variance_kernel {
 
 namespace detail {
 
-/// v to its constant inverse 1 / (sqrt(v c) + eps), and the bits of the elements with v > 0.
-/// Elements without variance get 1, and their momentum is 0 from here on. m to what is sent of it.
+/// Freezes v: v becomes 1 / (sqrt(v c) + eps), c its correction; elements with v > 0 become active,
+/// the others get 1 and momentum 0. m becomes what is sent: a direction, or the momentum.
 struct freeze_kernel {
   static constexpr bool one_isa = true;
   const tile* tiles;
   const tensor_scalars* scalars;
   float *m, *v;
   std::uint32_t* active;
-  bool directions;  ///< m times the inverse is sent
+  bool directions;  ///< true: m is multiplied by the inverse
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -237,26 +237,26 @@ struct freeze_kernel {
   }
 };
 
-/// sqrt(v c) of 1 / (sqrt(v c) + eps)
+/// Returns sqrt(v c), given the inverse 1 / (sqrt(v c) + eps).
 template <class L>
 ONEBIT_HD typename L::value root_of(const typename L::value& inverse, float eps) {
   const auto d = L::div(L::set(1.0F), inverse);
   return L::max(L::sub(d, L::set(eps)), L::set(0.0F));
 }
 
-/// The way back: m from what was agreed, v from its inverse; elements that have none get 0. A
-/// mean is hardly larger than the root of the mean square: what a scale for many elements made too
-/// large for some is cut to that, since no residual follows that would take it back. (Gradients
-/// that have grown since v was frozen lose some momentum, for as many steps as it looks back.)
+/// Undoes a freeze: m from the previous mean message, v from its inverse; 0 in inactive elements.
+/// m is cut to sqrt(v c): a mean is hardly larger than the root of the mean square, a scale shared
+/// by many elements is too large for some, and no residual takes the excess back later. (Gradients
+/// that have grown since v was frozen lose some momentum, for as many steps as m looks back.)
 template <class View>
 struct thaw_kernel {
   static constexpr bool one_isa = true;
   View previous;
   const tile* tiles;
   active_mask active;
-  float *m, *v;  ///< m or null: only v
+  float *m, *v;  ///< null m: only v is restored
   const tensor_scalars* scalars;
-  bool directions;  ///< were agreed
+  bool directions;  ///< `previous` has directions; false: momenta
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {

@@ -14,10 +14,10 @@
 #include <onebit/rule/moments.hpp>
 #include <utility>
 
-/// 0/1 Adam: local Adam steps from an anchor, and what their sum becomes at an exchange.
+/// The rule of 0/1 Adam: local Adam steps from an anchor, and exchanges of their sum.
 namespace onebit::inline v0_2 {
 
-/// Adds this step's learning rate to the sums of the tensors that do not rest, or starts them anew.
+/// Adds this step's learning rate to the sums of the tensors that do not rest, or zeroes all sums.
 template <class P, class G>
 struct sum_lr_kernel {
   static constexpr bool serial = true;
@@ -33,7 +33,7 @@ struct sum_lr_kernel {
   }
 };
 
-/// How far a message of this step reaches: the learning rates since the last exchange.
+/// Writes, by tensor, the sum of learning rates since the last exchange, this step's included.
 template <class P, class G>
 struct reach_kernel {
   static constexpr bool serial = true;
@@ -51,7 +51,7 @@ struct reach_kernel {
 
 namespace detail {
 
-/// g, made smaller where its direction would be longer than direction_units allows.
+/// Returns g, reduced if its direction would exceed the bound of direction_units.
 template <class L>
 ONEBIT_HD typename L::value bounded_gradient(const direction_units::reader<L>& in_units,
                                              std::uint32_t k, const typename L::value& g) {
@@ -59,8 +59,9 @@ ONEBIT_HD typename L::value bounded_gradient(const direction_units::reader<L>& i
   return L::div(in_units(k, g), L::load(in_units.inverse + 32 * k));
 }
 
-/// base + lr c (beta1 m + (1 - beta1) g), c the correction of m: what a step adds to the sum that
-/// is exchanged; where directions are sent, times 1 / (sqrt(v) + eps), of a bounded g.
+/// Message base + lr c (beta1 m + (1 - beta1) g), c the bias correction of m: adds a step to the
+/// sum that is exchanged. If directions are sent, g is bounded, and the term is divided by sqrt(v)
+/// + eps.
 template <class P, class G>
 struct zero_one_message {
   const float* momentum;
@@ -92,7 +93,7 @@ struct zero_one_message {
   }
 };
 
-/// What a sum becomes when directions change their units; nothing of what was agreed is in it.
+/// Sum in the units of the new v: base times ratio. The sum has no part of the previous mean.
 struct rescaled_sum {
   const float* ratios;
 
@@ -109,16 +110,16 @@ struct rescaled_sum {
   }
 };
 
-/// x and m from a gradient: Adam's step; and its squares, where they are kept.
+/// Adam step of one rank: updates x and m from a gradient, and the rank's squares, if it keeps any.
 template <class Field, class P, class G>
 struct zero_one_step_kernel {
   Field gradient;
   step_tables<P, G> tables;
   float* m;
-  const float* variance;  ///< or its inverse root, where units have it
+  const float* variance;  ///< v, or 1 / (sqrt(v) + eps) if `units` has the inverse
   direction_units units;
-  float* squares;  ///< or null
-  float most;      ///< see adam_options::max_step
+  float* squares;  ///< s of following_rule, or null
+  float most;      ///< bound of directions: adam_options::max_step
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -155,17 +156,18 @@ struct zero_one_step_kernel {
   }
 };
 
-/// x, anchor and m from the agreed sum of lr c m, or of directions, since the last exchange. A
-/// tensor that has rested since then stays, and what was received of it is dropped.
+/// Updates x, anchor and m from the mean sum of lr c m, or of directions, since the last exchange.
+/// A tensor that has rested since then (the rates sum to 0) stays; values received for the tensor
+/// are dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View latest;
   step_tables<P, G> tables;
   float *m, *anchor;
   const float* variance;
-  bool frozen;              ///< 1 / (sqrt(v) + eps) in place of v: directions are summed
-  float* squares;           ///< or null
-  const double* lr_before;  ///< by tensor: summed since the last exchange, without this step's
+  bool frozen;              ///< `variance` is 1 / (sqrt(v) + eps), and directions are summed
+  float* squares;           ///< s of following_rule, or null
+  const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -179,7 +181,7 @@ struct zero_one_sync_kernel {
     const double sum =
         lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->lr);
     if (!(sum > 0)) return;
-    // the mean of corrected momenta, and m what this step's correction makes it of
+    // m = mean of the corrected momenta, over this step's correction
     const auto inverse_sum =
         L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
     const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
@@ -205,20 +207,18 @@ struct zero_one_sync_kernel {
 
 }  // namespace detail
 
-/// 0/1 Adam. Between exchanges each rank takes Adam steps of its own; the compensated buffer
-/// gathers u = residual + sum of lr c m, c the correction of m's bias. An exchange agrees on u, and
-/// then x = anchor - u / (sqrt(v c_v) + eps), m = u / (c sum of lr), on all ranks the same bits,
-/// since the anchor is the parameters of the last exchange, not what local steps made of them.
-/// Where v follows, the sum is of directions, lr c m / (sqrt(v c_v) + eps); what is agreed, u,
-/// moves x as it is, and m = u (sqrt(v c_v) + eps) / (c sum of lr). Elements without variance do
-/// not move; where v does not follow, they are in the messages all the same. Decoupled weight decay
-/// acts on the anchor with the summed learning rate. A group's lr_factor scales x's steps only, so
-/// it is not part of u.
+/// 0/1 Adam. Between exchanges each rank takes its own Adam steps, and the compensated buffer sums
+/// u = residual + sum of lr c m, c the bias correction of m. An exchange averages u; then
+/// x = anchor - u / (sqrt(v c_v) + eps) and m = u / (c sum of lr). All ranks get equal bits, since
+/// the anchor holds the parameters of the last exchange, without the local steps. If v follows, the
+/// sum is of directions, lr c m / (sqrt(v c_v) + eps): the mean u moves x directly, and
+/// m = u (sqrt(v c_v) + eps) / (c sum of lr). Elements without variance do not move; if v does not
+/// follow, messages contain them nevertheless. Decoupled weight decay acts on the anchor, with the
+/// summed learning rate. A group's lr_factor is not part of u: it scales only the steps of x.
 ///
-/// State: m, v, s and anchor, 16 bytes per element, without keeps_squares 12 (the accumulator is
-/// the collective's). Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its
-/// middle lines (the printed old one would keep the gradient out when every step exchanges); eps
-/// outside the root.
+/// State: m, v, s and anchor, 16 bytes per element; 12 without keeps_squares (the exchange holds
+/// u). Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines
+/// (the printed old m would exclude the gradient if every step exchanges); eps outside the root.
 template <Backend B>
 class zero_one_rule : public following_rule<B, adam_options> {
   using base = following_rule<B, adam_options>;
@@ -238,15 +238,15 @@ class zero_one_rule : public following_rule<B, adam_options> {
     lr_sum_ = backend_.template make_buffer<double>(n);
     reaches_ = backend_.template make_buffer<float>(n);
   }
-  /// m sees every step's gradient, v too, sooner or later, or only those that are averaged.
+  /// m takes in every gradient; v all gradients if v follows, else only the averaged gradients.
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
   }
-  /// See following_rule: messages are sums of directions times learning rates.
+  /// As in following_rule, times the sum of learning rates, since messages are sums of steps.
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, reaches_.data()}; }
-  /// Makes an exchange a local step while the learning rates sum to 0, since nothing has moved.
-  /// Throws invalid_input for a first step that does not average gradients.
-  /// Where v follows, all steps up to `freeze` are dense.
+  /// Turns an exchange into a local step while the learning rates sum to 0, since nothing has
+  /// moved. If v follows, all steps before `freeze` are dense, without an exchange. Throws
+  /// invalid_input if the first step does not average gradients.
   template <class P, class G>
   void begin_step(step_plan& plan, float lr, std::uint64_t step, const step_context<B, P, G>& at) {
     if (!started_ && !plan.average_gradient) {
@@ -263,11 +263,11 @@ class zero_one_rule : public following_rule<B, adam_options> {
     }
   }
   [[nodiscard]] bool dense() const { return dense_; }  ///< see rule_defaults
-  /// The first step is taken again when it was skipped.
+  /// True in the first step: the host repeats a first step that was skipped.
   [[nodiscard]] bool needs_outcome() const { return !started_; }
 
-  /// From the first step on that does not average, where v follows: v are inverse denominators, and
-  /// the anchor the parameters there are.
+  /// Freezes v, if v follows, in the first step that does not average gradients: v becomes
+  /// 1 / (sqrt(v) + eps), and the anchor the current parameters.
   template <class P, class G>
   [[nodiscard]] initial_momentum<buffer_of<B, float>> freeze(std::uint32_t* active,
                                                              const step_context<B, P, G>& at) {
@@ -278,7 +278,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     frozen_ = true;
     return {};
   }
-  /// After steps in which nothing travelled: the ranks start from the parameters that there are.
+  /// Restarts exchanges after steps of one rank alone, with the current parameters as the anchor.
   template <class View, class P, class G>
   void resume(const View&, const step_context<B, P, G>& at) {
     take_anchor(at);
@@ -291,8 +291,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
     base::forget_kept();
     frozen_ = false;
   }
-  /// v from the mean gradient. One pass, 12 bytes per element. The first takes the anchor: the
-  /// parameters from which the ranks start.
+  /// Updates v from the mean gradient. One pass, 12 bytes per element. The first call also sets the
+  /// anchor to the initial parameters.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     if (!started_) {
@@ -300,26 +300,26 @@ class zero_one_rule : public following_rule<B, adam_options> {
     }
     at.launch(variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
   }
-  /// The whole step, where nothing travels: Adam's, from the mean gradient.
+  /// Takes a whole Adam step from the mean gradient, in a dense step or with one rank.
   template <class View, class P, class G>
   void dense_step(const View& gradient, const step_context<B, P, G>& at) {
     dense_update(gradient, at);
     step(gradient, at, bound_of(0));
   }
-  /// See RefreshingRule.
+  /// Returns the message that brings sums to the units of the new v: see RefreshingRule.
   template <class View, class At>
   [[nodiscard]] detail::rescaled_sum rescaled(const View&, const At&) const {
     return detail::rescaled_sum{kept_.squares.data()};
   }
-  /// What a step adds to the sum that is exchanged.
+  /// Returns the message that adds a step to the sum that is exchanged.
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
                                                        const step_context<B, P, G>& at) const {
     return {m_.data(), at.tensors, at.scalars, at.now, base::units()};
   }
-  /// x and m from the local gradient. One pass, 24 bytes per element, 32 with squares. The learning
-  /// rate counts on every rank, also on one that leaves its gradient out in a step of which no
-  /// other rank hears.
+  /// Updates x and m from the local gradient. One pass, 24 bytes per element, 32 with squares. In a
+  /// step without communication the learning rate counts on every rank, even if the rank leaves its
+  /// gradient out, since other ranks do not learn of it.
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
     step(base::gradient(at), at, bound_of(options_.max_step));
@@ -330,7 +330,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
       at.launch(lr_sum_.size(), add);
     }
   }
-  /// One pass, 20 bytes per element, 32 with squares.
+  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 32 with squares.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
@@ -344,7 +344,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     moved_ = !plan.exchange && !dense_ && (moved_ || lr > 0);
   }
 
-  [[nodiscard]] bool moved() const { return moved_; }  // in local steps since the last exchange
+  [[nodiscard]] bool moved() const { return moved_; }  // by local steps since the last exchange
   [[nodiscard]] std::size_t state_bytes() const {
     return m_.bytes() + v_.bytes() + anchor_.bytes() + lr_sum_.bytes() + base::kept_bytes();
   }
@@ -378,11 +378,11 @@ class zero_one_rule : public following_rule<B, adam_options> {
                                                         base::units(), kept_.squares.data(), most});
   }
   buffer_of<B, float> anchor_;
-  buffer_of<B, double> lr_sum_;  ///< by tensor: of the steps since the last exchange
-  buffer_of<B, float> reaches_;  ///< the same with this step's, in one that exchanges
-  bool moved_ = false;           ///< that sum is not 0
+  buffer_of<B, double> lr_sum_;  ///< by tensor: learning rates since the last exchange
+  buffer_of<B, float> reaches_;  ///< lr_sum_ with this step's, in steps that exchange
+  bool moved_ = false;           ///< true if lr_sum_ is not 0
   bool started_ = false;
-  bool dense_ = false;  ///< the step in progress
+  bool dense_ = false;  ///< the step in progress is dense
 };
 
 static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&
