@@ -169,8 +169,8 @@ mutant("a large gradient is not bounded" onebit/rule/moments.hpp
   [==[return L::fma(g, L::set(0.0F), L::bound(x, longest));]==]
   [==[return PLANTED ? x : L::fma(g, L::set(0.0F), L::bound(x, longest));]==])
 mutant("its bound is that of the mean gradient" onebit/rule/moments.hpp
-  [==[const double most = 1 / detail::product(root, static_cast<double>(mean_parts[t.tensor]));]==]
-  [==[const double most = 1 / detail::product(root, static_cast<double>(PLANTED ? 1 : mean_parts[t.tensor]));]==])
+  [==[const double most = 1 / detail::product(root, static_cast<double>(rho[t.tensor]));]==]
+  [==[const double most = 1 / detail::product(root, static_cast<double>(PLANTED ? 1 : rho[t.tensor]));]==])
 
 # -- what trainers do wrong: 47 to 50 ------------------------------------------------------------
 

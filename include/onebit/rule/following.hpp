@@ -13,6 +13,7 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/rule/moments.hpp>
 #include <utility>
+#include <vector>
 
 /// Bases of rules whose v follows: compressed steps refresh v, from the ranks' own squares.
 namespace onebit::inline v0_2 {
@@ -317,7 +318,8 @@ class following_rule : public moments_rule<B, Options> {
   void prepare(const layout& axis) {
     base::prepare(axis);
     n_tensors_ = axis.tensor_tiles().size();
-    mean_parts_ = make_parts(keeps_squares());
+    least_rho_ = 1.0F / static_cast<float>(axis.n_chunks());
+    rho_ = make_rho(keeps_squares());
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
@@ -381,11 +383,11 @@ class following_rule : public moments_rule<B, Options> {
                         const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
     const float *const sketch = beside(sums), *const each =
                                                   sketch + detail::sketch_floats * at.n_tiles();
-    // again, since at.sums was overwritten; mean_parts_ may change in a kept step only
+    // again, since at.sums was overwritten; rho_ may change in a kept step only
     at.launch(
         detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(n_tensors_,
-              detail::part_by_tensor_kernel{at.tensor_tiles, each, at.sums, mean_parts_.data()});
+              detail::part_by_tensor_kernel{at.tensor_tiles, each, at.sums, rho_.data()});
     its.launch(detail::followed_variance_kernel<SquaresView>{
         mean, its.tiles, active, v_.data(), kept_.squares.data(), sums, its.scalars});
   }
@@ -414,7 +416,7 @@ class following_rule : public moments_rule<B, Options> {
     bool keeps = keeps_squares(), sends_directions = directions();
     a.local(keeps);
     a.local(sends_directions);
-    a.buffer(mean_parts_, backend_, keeps ? n_tensors_ : 0);
+    a.buffer(rho_, backend_, keeps ? n_tensors_ : 0);
     if (Archive::reading) {
       if (differs && keeps != keeps_squares()) {
         throw checkpoint_error(detail::message(
@@ -427,7 +429,7 @@ class following_rule : public moments_rule<B, Options> {
             ", and here they would be ", directions() ? "directions" : "momenta",
             ": load it with max_step and refreshes as it was saved with"));
       }
-      if (keeps != keeps_squares()) mean_parts_ = make_parts(keeps_squares());
+      if (keeps != keeps_squares()) rho_ = make_rho(keeps_squares());
     }
   }
   /// Archives the state that differs between ranks: s.
@@ -461,24 +463,23 @@ class following_rule : public moments_rule<B, Options> {
   }
   [[nodiscard]] direction_units units() const {
     if (!directions()) return {};
-    return {v_.data(), mean_parts_.data()};
+    return {v_.data(), rho_.data()};
   }
   void forget_kept() { kept_ = {}; }
-  [[nodiscard]] std::size_t kept_bytes() const {
-    return kept_.squares.bytes() + mean_parts_.bytes();
-  }
+  [[nodiscard]] std::size_t kept_bytes() const { return kept_.squares.bytes() + rho_.bytes(); }
 
   kept_squares kept_;
   bool frozen_ = false;
   std::size_t n_tiles_ = 0;  ///< tiles in the layout of messages
 
  private:
-  [[nodiscard]] float_buffer make_parts(bool kept) {
-    return backend_.template make_buffer<float>(kept ? n_tensors_ : 0);
+  [[nodiscard]] float_buffer make_rho(bool kept) {
+    return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, least_rho_));
   }
 
   std::size_t n_tensors_ = 0;
-  float_buffer mean_parts_;  ///< rho by tensor, of the last refresh; 0: no refresh yet
+  float least_rho_ = 1;  ///< 1 / W: of gradients that are noise, or that one rank alone has
+  float_buffer rho_;     ///< by tensor, of the last refresh; before the first: least_rho_
 };
 
 /// Base of rules that freeze v after their dense steps, and then exchange directions, or momenta if

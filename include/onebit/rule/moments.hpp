@@ -85,7 +85,7 @@ struct direction_units {
   /// 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent.
   const float* inverse = nullptr;
   /// rho by tensor, of the last refresh: see following_rule; null or 0: no bound.
-  const float* mean_parts = nullptr;
+  const float* rho = nullptr;
 
   /// Reader of one tile.
   template <class L>
@@ -108,10 +108,10 @@ struct direction_units {
   ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
     if (inverse == nullptr) return {nullptr, 0};
     float longest = 3.402823466e38F;
-    if (mean_parts != nullptr && mean_parts[t.tensor] > 0) {
+    if (rho != nullptr && rho[t.tensor] > 0) {
       const double root = sqrt(detail::product(static_cast<double>(of.c.one_minus_beta2),
                                                static_cast<double>(of.v_correction)));
-      const double most = 1 / detail::product(root, static_cast<double>(mean_parts[t.tensor]));
+      const double most = 1 / detail::product(root, static_cast<double>(rho[t.tensor]));
       if (most < static_cast<double>(longest)) longest = static_cast<float>(most);
     }
     return {inverse + t.word * 32, longest};
