@@ -18,7 +18,7 @@
 #error "onebit needs CUDA 12.0, the first that knows C++20; it is tested with 13.0"
 #endif
 
-/// The CUDA backend: a warp for each index of a launch, everything on one stream.
+/// CUDA backend: one warp per index of a launch, all work on one stream.
 namespace onebit::inline v0_2 {
 
 namespace detail {
@@ -27,12 +27,12 @@ namespace detail {
 extern "C" __device__ int __nvvm_reflect(const char*);
 #define ONEBIT_ON_DEVICE(expression) return expression
 #else
-// A kernel's host half is compiled too (host/device functions), but never runs.
+// Kernels are host/device functions: their host half is compiled too, but never runs.
 #define ONEBIT_ON_DEVICE(expression) __builtin_trap()
 #endif
 
-/// The Warp of warp_lanes: 32 threads of the device. The intrinsics round each operation once, and
-/// nothing contracts them. (Host/device in name only: kernels are, and nvcc would warn.)
+/// The Warp parameter of warp_lanes on a device. Each intrinsic rounds once, and nvcc does not
+/// contract intrinsics. Functions are host/device only because nvcc warns otherwise: kernels are.
 struct cuda_warp {
   static constexpr unsigned all = 0xFFFFFFFFU;
 
@@ -52,7 +52,7 @@ struct cuda_warp {
     return r;
   }
   ONEBIT_HD static void sync() { ONEBIT_ON_DEVICE(__syncwarp(all)); }
-  /// Of the block: kernels that use it have blocks of one warp.
+  /// Returns shared memory of the block: kernels that call this run with one warp per block.
   ONEBIT_HD static float* tile([[maybe_unused]] std::uint32_t i) {
 #if defined(__CUDA_ARCH__)
     __shared__ float tiles[tile_rooms * tile_elements];
@@ -119,8 +119,8 @@ struct cuda_warp {
     std::uint32_t before = 0;
 #if defined(__CUDA_ARCH__)
     sync();
-    // What cuda::atomic_ref's fetch_add and store are; <cuda/atomic> would double what a file with
-    // one kernel takes to compile.
+    // The PTX of fetch_add and store of cuda::atomic_ref: including <cuda/atomic> would double the
+    // compile time of a file with one kernel.
     if (lane() == 0) {
       asm volatile("atom.add.acq_rel.gpu.u32 %0, [%1], 1;" : "=r"(before) : "l"(count) : "memory");
     }
@@ -144,7 +144,7 @@ struct cuda_warp {
           keep_{held(4, 0x0F0F0F0F, 0xF0F0F0F0), held(2, 0x33333333, 0xCCCCCCCC),
                 held(1, 0x55555555, 0xAAAAAAAA)},
           by_{held(4, 4, 28), held(2, 2, 30), held(1, 1, 31)} {}
-    /// Halves, bytes, then bits of what lane() ^ m has take the place of one's own.
+    /// Exchanges halves, bytes, then bits of the word with lane() ^ 16, 8, then 4, 2, 1.
     ONEBIT_HD std::uint32_t operator()(std::uint32_t word) const {
       word = __byte_perm(word, __shfl_xor_sync(all, word, 16), halves_);
       word = __byte_perm(word, __shfl_xor_sync(all, word, 8), bytes_);
@@ -158,8 +158,8 @@ struct cuda_warp {
     }
 
    private:
-    /// b in lanes that have the bit, else a, in a register: what is easily computed is computed
-    /// again and again in loops.
+    /// Returns b in lanes whose number has `bit` set, else a. The asm keeps the value in a
+    /// register: the compiler would recompute such a cheap value in every iteration of a loop.
     ONEBIT_HD static std::uint32_t held(unsigned bit, std::uint32_t a, std::uint32_t b) {
       std::uint32_t x = (lane() & bit) == 0 ? a : b;
       asm volatile("mov.b32 %0, %0;" : "+r"(x));
@@ -174,23 +174,23 @@ struct cuda_warp {
 
 #undef ONEBIT_ON_DEVICE
 
-/// Few, so that what is left at the end of a launch is spread over many multiprocessors.
+/// Warps per block. A small number spreads the end of a launch over many multiprocessors.
 inline constexpr unsigned warps_per_block = 4;
 
-/// Leaves a thread 64 registers. Without a word from us ptxas aims at 32, and spills to get there.
+/// Blocks per multiprocessor: leaves 64 registers per thread. By default ptxas spills to use 32.
 inline constexpr unsigned blocks_per_processor = 8;
 
 template <class Kernel>
 __global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
     run_on_warps(const __grid_constant__ Kernel kernel, std::size_t n) {
 #if defined(__CUDA_ARCH__)
-  // No macro tells of --use_fast_math or -ftz=true, under which the intrinsics above lose
-  // subnormals too; the compiler's own switch does. Without them this line vanishes.
+  // With --use_fast_math or -ftz=true the intrinsics above flush subnormals. No macro tells, but
+  // the compiler's reflection does. The asm is invalid on purpose; without -ftz it is removed.
   if (__nvvm_reflect("__CUDA_FTZ") != 0) {
     asm volatile("onebit_promises_equal_bits__compile_without_use_fast_math_and_ftz;");
   }
 #endif
-  // the shuffle tells the compiler that all of a warp have the same index
+  // the shuffle tells the compiler that the index is the same in all threads of a warp
   const unsigned warp = __shfl_sync(cuda_warp::all, threadIdx.x / 32, 0);
   const std::size_t warps = blockDim.x / 32, stride = gridDim.x * warps;
   for (std::size_t i = blockIdx.x * warps + warp; i < n; i += stride) {
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(32 * warps_per_block, blocks_per_processor)
   }
 }
 
-/// The warps of its blocks: one, where it has tiles in shared memory.
+/// Returns the warps per block for a kernel: 1 if the kernel keeps tiles in shared memory.
 template <class Kernel>
 [[nodiscard]] unsigned warps_of() {
   cudaFuncAttributes what{};
@@ -209,9 +209,9 @@ template <class Kernel>
 
 }  // namespace detail
 
-/// n zeroed objects of T in device memory, at least 256-byte aligned; movable. Freed through the
-/// resource it came from, in the order of its stream: what was launched there before may still use
-/// it. The stream must outlive it.
+/// Buffer of n zeroed objects of T in device memory, at least 256-byte aligned; movable. Freed by
+/// its memory resource, in stream order: work launched before the destructor may still use the
+/// buffer. The stream must outlive the buffer.
 template <class T>
 class cuda_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "onebit: buffers hold trivially copyable types");
@@ -226,7 +226,7 @@ class cuda_buffer {
     detail::check_cuda(cudaMemsetAsync(data(), 0, bytes(), stream), "cudaMemsetAsync");
   }
   /// @{
-  /// See Buffer.
+  /// Buffer operations of the Backend concept.
   [[nodiscard]] T* data() { return data_.get(); }
   [[nodiscard]] const T* data() const { return data_.get(); }
   [[nodiscard]] std::size_t size() const { return bytes() / sizeof(T); }
@@ -243,33 +243,33 @@ class cuda_buffer {
   std::unique_ptr<T, give_back> data_;
 };
 
-/// Runs kernels on a CUDA device, in the order of one stream, whose device must be the current one
-/// of the calling thread. A handle of two pointers: copies use the same stream, which the caller
-/// owns, as the memory resource. Everything throws backend_error when CUDA reports an error; that
-/// may be the error of an earlier kernel.
+/// Runs kernels on a CUDA device, in the order of one stream. The device of the stream must be
+/// current in the calling thread. A handle of two pointers: copies share the stream, which the
+/// caller owns, and the memory resource. All functions throw backend_error if CUDA reports an
+/// error, which may be the error of an earlier kernel.
 class cuda {
  public:
-  /// `launch` returns before its kernels have run: results are there after `copy_out` or `wait`.
+  /// `launch` may return before its kernels have run. `copy_out` and `wait` wait for them.
   static constexpr bool deferred = true;
 
-  /// On `stream` (the default stream cannot be captured into a graph). Memory comes from the
-  /// device's stream-ordered pool, or from cudaMalloc where it has none.
+  /// Uses `stream` (the default stream cannot be captured into a graph). Allocates from the
+  /// stream-ordered pool of the device, or with cudaMalloc if the device has no pool.
   explicit cuda(cudaStream_t stream = nullptr) : cuda(stream, default_cuda_memory()) {}
-  /// Memory comes from `resource`, which must outlive all buffers.
+  /// Allocates from `resource`, which must outlive all buffers.
   cuda(cudaStream_t stream, cuda_memory_resource& resource)
       : stream_(stream), resource_(&resource) {}
 
-  /// The one that everything is enqueued on.
+  /// Returns the stream on which all work is enqueued.
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
 
-  /// n zeros.
+  /// Returns a buffer of n zeroed objects.
   template <class T>
   [[nodiscard]] cuda_buffer<T> make_buffer(std::size_t n) const {
     return cuda_buffer<T>(n, stream_, *resource_);
   }
 
-  /// Enqueues kernel(L{}, i) for i in [0, n), a warp for each i. No allocation, no wait; can be
-  /// captured into a graph. The kernel object is copied.
+  /// Enqueues kernel(L{}, i) for each i in [0, n), one warp per i. Does not allocate or wait, and
+  /// can be captured into a graph. Copies the kernel object.
   template <class Kernel>
   void launch(std::size_t n, const Kernel& kernel) const {
     static_assert(std::is_trivially_copyable_v<Kernel>, "onebit: kernels travel as bytes");
@@ -286,8 +286,8 @@ class cuda {
     detail::check_cuda(code, "cudaLaunchKernel");
   }
 
-  /// Copies n objects from the host to the device, after what was launched before. Waits, unless n
-  /// is 0: `from` may be reused.
+  /// Copies n objects from the host to the device, after all work launched before. Waits for the
+  /// copy, unless n is 0: `from` may be reused on return.
   template <class T>
   void copy_in(T* to, const T* from, std::size_t n) const {
     if (n == 0) return;
@@ -295,7 +295,7 @@ class cuda {
                        "cudaMemcpyAsync");
     wait();
   }
-  /// Copies n objects from the device to the host, once all that was launched has run. Waits.
+  /// Copies n objects from the device to the host, after all work launched before. Waits.
   template <class T>
   void copy_out(T* to, const T* from, std::size_t n) const {
     if (n > 0) {
@@ -304,7 +304,7 @@ class cuda {
     }
     wait();
   }
-  /// Waits for everything on the stream.
+  /// Waits for all work on the stream.
   void wait() const { detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
  private:

@@ -8,21 +8,20 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
 
-/// Lanes of a warp, one float a thread. Needs no CUDA: the warp is a parameter, and tests emulate
-/// it.
+/// Lanes of a warp: one float per thread. Needs no CUDA: the warp is a template parameter, and
+/// tests pass an emulated one.
 namespace onebit::inline v0_2::detail {
 
-/// On a warp: the sum over slots, in their order, of one sign an element times one scale a slot,
-/// for four words at a time. The bits are those of L::with_sign(bits, scale) of one slot added
-/// after the other.
+/// Sums slots that have one sign per element and one scale per slot, on a warp, four words at a
+/// time. Gives the same bits as adding L::with_sign(bits, scale) of each slot, in slot order.
 ///
-/// Each lane loads a word of a slot, and 32 words from 8 slots change places, so that each lane has
-/// all signs of its own elements: a byte for each. What 5 slots sum up to hangs on 5 signs only,
-/// and each lane holds one of the 32 sums; further slots are added one by one.
+/// The 32 lanes load 4 words of each of 8 slots, one word per lane. A transposition then gives each
+/// lane the signs of its own four elements, one byte (8 slots) per element. The sum of the first 5
+/// slots has 32 possible values; each lane holds one of them. Other slots are added one by one.
 template <class Warp>
 class warp_sign_sum {
  public:
-  /// `words`, of which there are n_words, and `scale` in the first of n slots that lie `stride`
+  /// `words` (n_words of them) and `scale` point into the first of n slots. Slots are `stride`
   /// bytes apart.
   ONEBIT_HD warp_sign_sum(const std::byte* words, const std::byte* scale, std::size_t stride, int n,
                           std::uint32_t n_words)
@@ -39,7 +38,7 @@ class warp_sign_sum {
     for (unsigned s = n_tabled; s < n_slots; ++s) scale_[s - n_tabled] = Warp::shuffle(own, s);
   }
 
-  /// Of words k to k + 3: k is 0, then 4, and so on. The next four come meanwhile.
+  /// Sums words k to k + 3, for k = 0, 4, 8, ... in order. Prefetches the next four words.
   ONEBIT_HD void operator()(float (&sum)[4], std::uint32_t k) const {
     std::uint32_t signs = transposed_(ahead_);
     if (k + 4 < n_words_) ahead_ = load_word(k + 4, 0, n_);
@@ -58,7 +57,7 @@ class warp_sign_sum {
   static constexpr unsigned n_slots = 8, n_tabled = 5;
 
   ONEBIT_HD static unsigned own_slot() { return Warp::lane() % n_slots; }
-  // where there is no slot, 0 is taken away: that changes nothing, not even the sign of a 0
+  // a missing slot adds -0 (scale 0, signs clear): this changes no sum, not even the sign of a 0
   ONEBIT_HD float load_scale(std::size_t ahead, int n) const {
     const bool here = static_cast<int>(own_slot()) < n;
     return here ? *reinterpret_cast<const float*>(scales_ + ahead) : 0.0F;
@@ -76,11 +75,11 @@ class warp_sign_sum {
 
   typename Warp::transposition transposed_;
   const std::byte *words_, *scales_;
-  std::size_t round_;  ///< bytes of 8 slots
+  std::size_t round_;  ///< bytes from one group of 8 slots to the next
   int n_;
   std::uint32_t n_words_;
-  mutable std::uint32_t ahead_;  ///< the lane's word of the next four
-  float sum_of_own_ = -0.0F;     ///< of the first slots' scales, with the bits of the lane's number
+  mutable std::uint32_t ahead_;  ///< word of this lane for the next call
+  float sum_of_own_ = -0.0F;     ///< sum of the first 5 scales, signed by the bits of lane()
   float scale_[n_slots - n_tabled];
 };
 
@@ -88,30 +87,30 @@ class warp_sign_sum {
 
 namespace onebit::inline v0_2 {
 
-/// Lanes for a warp: 32 threads run one kernel call together, each holds one float of the word.
-/// Gives the bits of portable_lanes.
+/// Lanes for a warp: 32 threads run one kernel call together, and each holds one float of the word.
+/// Gives the same bits as portable_lanes.
 ///
-/// Warp supplies the thread's place and the ways between threads, and arithmetic that rounds each
-/// operation once, to nearest, subnormals kept:
+/// Warp provides the operations below. Its arithmetic rounds each operation once, to nearest, and
+/// keeps subnormals.
 ///
-///     lane()                   0 to 31
+///     lane()                   number of this thread, 0 to 31
 ///     own_bit(), own_shift()   1 << lane(), 31 - lane()
-///     ballot(bool)             bit l is what lane l said
-///     shuffle_xor(x, mask)     the x of lane() ^ mask; float, double, std::uint64_t
-///     shuffle(x, l)            the x of lane l % 32; float
-///     largest(x)               of all lanes' x; std::uint32_t
-///     transposition()(word)    bit l is bit lane() of lane l's word
-///     with_sign(x, word)       x where the word's highest bit is set, -x elsewhere
-///     sync()                   all 32 are here, and see what each other wrote
-///     tile(i)                  4096 floats that the 32 share; i below 3
-///     arrive(count)            adds 1, once; what it was. Who comes later sees what was written
-///     add sub mul div sqrt fma of floats; count(word) bits set; raise(flag) sets it to 1
+///     ballot(b)                word whose bit l is the b of lane l
+///     shuffle_xor(x, mask)     x of lane() ^ mask; x: float, double, std::uint64_t
+///     shuffle(x, l)            x of lane l % 32; x: float
+///     largest(x)               largest x of all lanes; x: std::uint32_t
+///     transposition()(word)    word whose bit l is bit lane() of the word of lane l
+///     with_sign(x, word)       x if the highest bit of the word is set, else -x
+///     sync()                   barrier: each lane then sees what the others have written
+///     tile(i)                  pointer to 4096 floats shared by the lanes; i < 3
+///     arrive(count)            adds 1 per warp, acquire-release; returns the previous count
+///     add sub mul div sqrt fma of floats; count(word): number of bits; raise(flag): sets it to 1
 ///
-/// A scalar (what `fold`, `sum` and their like give) is the same in all lanes, and so is `bits`.
+/// Scalars (results of `fold`, `sum`, ...) and `bits` are the same in all lanes.
 template <class Warp>
 struct warp_lanes {
   static constexpr unsigned words = 1;
-  static constexpr unsigned at_once = 4;  ///< in wide_lanes
+  static constexpr unsigned at_once = 4;  ///< words per wide_lanes; see run_wide
   using value = float;
   using bits = std::uint32_t;
   using sum_of_four = detail::warp_sign_sum<Warp>;
@@ -121,13 +120,13 @@ struct warp_lanes {
   ONEBIT_HD static bool first_lane() { return Warp::lane() == 0; }
   ONEBIT_HD static float abs_scalar(float x) { return abs(x); }
   /// @{
-  /// See SharingLanes.
+  /// Operations of the SharingLanes concept.
   ONEBIT_HD static float* shared_tile(std::uint32_t room) { return Warp::tile(room); }
   ONEBIT_HD static void sync() { Warp::sync(); }
   /// @}
 
-  /// By lane 0. What the other lanes still read there they get unchanged, and what they read
-  /// afterwards is x: as where one thread does it all.
+  /// Stores x from lane 0, between two syncs. As with a single thread, reads of *p before the call
+  /// give the old value in all lanes, and reads after the call give x.
   template <class T>
   ONEBIT_HD static void store_scalar(T* p, T x) {
     Warp::sync();
@@ -144,8 +143,8 @@ struct warp_lanes {
   ONEBIT_HD static std::uint32_t own_index() { return Warp::lane(); }
   ONEBIT_HD static std::uint32_t n_indices() { return 32; }
 
-  /// The host's order: both sides of each addition of its fold are here in two lanes, and
-  /// a + b == b + a, so each lane ends with the bits of the host's.
+  /// Sums in the order of the host. Two lanes compute each addition of the host's fold, one of them
+  /// with exchanged operands. Since a + b == b + a, all lanes get the bits of the host.
   template <class T>
   ONEBIT_HD static double sum(const T* p, std::size_t n) {
     Warp::sync();
@@ -169,8 +168,8 @@ struct warp_lanes {
   }
 
   ONEBIT_HD static bits load_bits(const std::uint32_t* p) { return *p; }
-  /// By all lanes, which store the same, without a sync: for places that no lane still reads since
-  /// they last met, as they do in what gives bits.
+  /// Stores b from all lanes, without a sync. No lane may read *p between the last operation that
+  /// synchronizes the lanes (for example not_negative) and this call.
   ONEBIT_HD static void store_bits(std::uint32_t* p, bits b) { *p = b; }
 
   ONEBIT_HD static value set(float x) { return x; }
@@ -227,7 +226,7 @@ struct warp_lanes {
     }
     return v;
   }
-  /// Lower lane first, as on the host: with NaN the order matters.
+  /// Compares with the lower lane as first operand, as the host does: with NaN the order matters.
   ONEBIT_HD static float fold_max(value v) {
     for (std::uint32_t half = 16; half > 0; half /= 2) {
       const float other = Warp::shuffle_xor(v, half);
@@ -245,8 +244,8 @@ struct warp_lanes {
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
-  /// f(p[l]), f(p[l + 32]), ... in lane l: 128 bytes are loaded at a time, as memory is far, then 8
-  /// values, then one.
+  /// Calls f(p[l]), f(p[l + 32]), ... in lane l. To hide latency, each lane loads 128 bytes at a
+  /// time, then 8 values, then single values.
   template <class T, class F>
   ONEBIT_HD static void each(const T* p, std::size_t n, const F& f) {
     std::size_t i = Warp::lane();

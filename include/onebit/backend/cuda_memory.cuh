@@ -13,10 +13,10 @@
 #include <type_traits>
 #include <utility>
 
-struct __nv_bfloat16;  // of <cuda_bf16.h>
-struct __half;         // of <cuda_fp16.h>
+struct __nv_bfloat16;  // defined in <cuda_bf16.h>
+struct __half;         // defined in <cuda_fp16.h>
 
-/// CUDA's memory, streams and graphs, with checked calls. No kernels.
+/// CUDA memory, streams and graphs, with error checks. Contains no kernels.
 namespace onebit::inline v0_2 {
 
 template <>
@@ -29,14 +29,14 @@ namespace detail {
 /// Throws backend_error unless a call of the CUDA runtime succeeded.
 inline void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
-  (void)cudaGetLastError();  // it is told here: the next call must not report it again
+  (void)cudaGetLastError();  // clears the error: the next call must not report it again
   throw backend_error(message("cuda: ", call, " gave error ", static_cast<int>(code), " (",
                               cudaGetErrorName(code), "): ", cudaGetErrorString(code)));
 }
 
 }  // namespace detail
 
-/// The number of CUDA devices that this process can use; 0 also where there is no driver.
+/// Returns the number of CUDA devices that this process can use; 0 if there is no driver.
 [[nodiscard]] inline int cuda_device_count() noexcept {
   int n = 0;
   if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
@@ -44,25 +44,24 @@ inline void check_cuda(cudaError_t code, const char* call) {
   return 0;
 }
 
-/// Where a backend's device memory comes from. Derive from it to use a framework's allocator.
+/// Allocator of a backend's device memory. Derive from this class to use a framework's allocator.
 class cuda_memory_resource {
  public:
   virtual ~cuda_memory_resource() = default;
-  /// `bytes` > 0 of device memory, 256-byte aligned, usable in the order of `stream`. Throws when
-  /// there is none.
+  /// Allocates `bytes` > 0 of device memory, 256-byte aligned, usable in the order of `stream`.
+  /// Throws if the memory is exhausted.
   virtual void* allocate(std::size_t bytes, cudaStream_t stream) = 0;
-  /// Takes back what `allocate` gave, in the order of `stream`.
+  /// Frees memory of `allocate`, in the order of `stream`.
   virtual void deallocate(void* p, std::size_t bytes, cudaStream_t stream) noexcept = 0;
 };
 
-/// A stream-ordered resource as CCCL has them (cuda::mr::async_resource: RMM's, a framework's) as a
-/// backend's: keeps a copy of it. The backend's own interface stays the two functions above: CCCL's
-/// are called experimental in CUDA 13, must be switched on by a macro in every file, and have
-/// changed their names since.
+/// Adapts a stream-ordered resource of CCCL (cuda::mr::async_resource: RMM, frameworks), and keeps
+/// a copy of it. Backends do not use the interface of CCCL directly: it is marked experimental in
+/// CUDA 13, a macro must enable it in every file, and its functions have been renamed since.
 template <class Resource>
 class cuda_resource_of final : public cuda_memory_resource {
  public:
-  /// Over a copy of this resource.
+  /// Copies `resource`.
   explicit cuda_resource_of(Resource resource) : resource_(std::move(resource)) {}
   void* allocate(std::size_t bytes, cudaStream_t stream) override {
     return resource_.allocate_async(bytes, alignment, stream);
@@ -78,7 +77,7 @@ class cuda_resource_of final : public cuda_memory_resource {
 
 namespace detail {
 
-/// A device's pool, or, where it has none, cudaMalloc; cudaFree waits for the device.
+/// Memory from the pool of a device, or from cudaMalloc, whose cudaFree waits for the device.
 class cuda_own_memory final : public cuda_memory_resource {
  public:
   explicit cuda_own_memory(bool pool) : pool_(pool) {}
@@ -101,8 +100,8 @@ class cuda_own_memory final : public cuda_memory_resource {
 
 }  // namespace detail
 
-/// The resource for the current device: its stream-ordered pool, or cudaMalloc where it has none.
-/// Throws backend_error where there is no device.
+/// Returns the resource of the current device: its stream-ordered pool, or cudaMalloc if it has
+/// none. Throws backend_error if there is no device.
 [[nodiscard]] inline cuda_memory_resource& default_cuda_memory() {
   static detail::cuda_own_memory pool(true), heap(false);
   int device = 0, has_pool = 0;
@@ -113,33 +112,33 @@ class cuda_own_memory final : public cuda_memory_resource {
   return heap;
 }
 
-/// How a transport that knows nothing of CUDA reaches device memory: copies in the order of a
-/// stream, and host memory for them to go through.
+/// Memory (the concept) of a CUDA device, for transports that do not use CUDA. Copies in the order
+/// of a stream, and allocates pinned host memory to stage copies.
 class cuda_memory {
  public:
-  /// The host cannot read or write what the backend's pointers point to.
+  /// The host cannot read or write device memory.
   static constexpr bool host_can_touch = false;
 
-  /// In the order of that stream.
+  /// Copies in the order of `stream`.
   explicit cuda_memory(cudaStream_t stream = nullptr) : stream_(stream) {}
-  [[nodiscard]] cudaStream_t stream() const { return stream_; }  ///< that one
+  [[nodiscard]] cudaStream_t stream() const { return stream_; }  ///< stream of the copies
 
-  /// Enqueues a copy between any two places. Does not wait: neither place may change before `wait`.
+  /// Enqueues a copy between host or device memory. Neither side may change before `wait`.
   void copy(void* to, const void* from, std::size_t bytes) const {
     if (bytes == 0) return;
     detail::check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_),
                        "cudaMemcpyAsync");
   }
-  /// Waits for everything on the stream.
+  /// Waits for all work on the stream.
   void wait() const { detail::check_cuda(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
 
-  /// Pinned host memory, which copies run at full speed from; free with free_host. Null for 0.
+  /// Allocates pinned host memory, for copies at full speed. Free with free_host. Null for 0 bytes.
   [[nodiscard]] void* allocate_host(std::size_t bytes) const {
     void* p = nullptr;
     if (bytes > 0) detail::check_cuda(cudaMallocHost(&p, bytes), "cudaMallocHost");
     return p;
   }
-  /// What allocate_host gave.
+  /// Frees memory of allocate_host.
   void free_host(void* p) const noexcept {
     if (p != nullptr && cudaFreeHost(p) != cudaSuccess) (void)cudaGetLastError();
   }
@@ -148,13 +147,13 @@ class cuda_memory {
   cudaStream_t stream_;
 };
 
-/// Work captured once from a stream, launched many times for the price of one launch: for steps
-/// whose calls are the same every time.
+/// Graph of work captured from a stream. Each replay costs one launch. For steps that make the same
+/// calls every time.
 class cuda_graph {
  public:
   cuda_graph() = default;
-  /// Calls f(), which must use `stream` (not the default one) without waiting for it or allocating,
-  /// and keeps what it enqueued; nothing runs. Throws backend_error, and what f throws.
+  /// Captures the work that f() enqueues on `stream`, without running it. f must not wait or
+  /// allocate; `stream` must not be the default one. Throws backend_error, and what f throws.
   template <class F>
   cuda_graph(cudaStream_t stream, F&& f) {
     detail::check_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
@@ -175,16 +174,16 @@ class cuda_graph {
     detail::check_cuda(code, "cudaGraphInstantiate");
     executable_.reset(executable);
   }
-  /// `cuda_graph(stream, f)`, in words.
+  /// Returns cuda_graph(stream, f).
   template <class F>
   [[nodiscard]] static cuda_graph capture(cudaStream_t stream, F&& f) {
     return cuda_graph(stream, std::forward<F>(f));
   }
 
-  /// False before something was captured, and after a move from it.
+  /// Returns true if the graph holds captured work: false if default-constructed or moved from.
   [[nodiscard]] explicit operator bool() const { return executable_ != nullptr; }
 
-  /// Enqueues all of it. Does not wait. Throws invalid_input where nothing was captured.
+  /// Enqueues the captured work. Does not wait. Throws invalid_input if nothing was captured.
   void launch(cudaStream_t stream) const {
     if (executable_ == nullptr) {
       throw invalid_input(detail::message("cuda_graph: launched, but nothing was captured"));
@@ -201,33 +200,32 @@ class cuda_graph {
   std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, destroy> executable_;
 };
 
-/// Captured work by key, for optimizer::step_with: what comes with a key for the first time runs as
-/// it is (and may allocate), the second time it is captured, from then on the graph is launched.
-/// Transports must enqueue only, as NCCL's does. Reports of launched graphs count no bytes. Graphs
-/// of memory that steps no longer use are destroyed when the first of the new keys comes: one for
-/// each optimizer.
+/// Graphs by key, for optimizer::step_with. Use one object per optimizer. The first time a key
+/// occurs, the work runs directly (and may allocate). The second time it is captured, and from then
+/// on its graph is launched. The transport must only enqueue, as nccl does. Reports of launched
+/// graphs count no bytes. A key for changed memory destroys the graphs of the previous memory.
 class cuda_graphs {
  public:
-  static constexpr std::uint64_t keys_at_once = 8;  ///< see step_in_progress::key
+  static constexpr std::uint64_t keys_at_once = 8;  ///< keys per epoch: see step_in_progress::key
 
-  /// Not the default stream, which cannot be captured.
+  /// `stream` must not be the default stream, which cannot be captured.
   explicit cuda_graphs(cudaStream_t stream) : stream_(stream) {}
 
-  /// What optimizer::step_with calls.
+  /// Runs, captures or launches the work of `enqueue`. Called by optimizer::step_with.
   template <class F>
   void operator()(std::uint64_t key, const F& enqueue) {
-    // keys grow with each change of memory: those of before do not come again
+    // each change of memory increases the keys: smaller keys do not return
     entries_.erase(entries_.begin(), entries_.lower_bound(key / keys_at_once * keys_at_once));
     entry& e = entries_[key];
     if (!e.seen) {
       enqueue();
-      e.seen = true;  // one that throws has not allocated all, and is no first call
+      e.seen = true;  // not set if enqueue throws: it may not have allocated everything yet
       return;
     }
     if (!e.graph) e.graph = cuda_graph::capture(stream_, enqueue);
     e.graph.launch(stream_);
   }
-  /// Graphs that it holds.
+  /// Returns the number of graphs.
   [[nodiscard]] std::size_t size() const {
     std::size_t n = 0;
     for (const auto& [key, e] : entries_) n += e.graph ? 1 : 0;

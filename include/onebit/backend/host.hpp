@@ -22,16 +22,16 @@
 #include <utility>
 #include <vector>
 
-/// The host backend: kernels run on the best lanes of this machine, on as many threads as it is
-/// given.
+/// Host backend: runs kernels with the best instruction set of this machine, on a given number of
+/// threads.
 namespace onebit::inline v0_2::detail {
 
-/// Fork and join over an index range: the caller works on its own share, n - 1 threads on the
-/// others. No allocation per call. Which thread runs which index has no influence on any result.
+/// Fork-join team of n threads over an index range: the calling thread works on one share, n - 1
+/// threads on the others. Calls do not allocate. The split does not affect results.
 class thread_team {
  public:
   using task = void (*)(const void* context, std::size_t begin, std::size_t end);
-  /// Fewer calls than this are not worth waking a thread for.
+  /// Shorter ranges run on the calling thread: waking threads would cost more.
   static constexpr std::size_t smallest = 8;
 
   [[gnu::cold]] explicit thread_team(int n_threads) {
@@ -39,7 +39,7 @@ class thread_team {
       for (int i = 1; i < n_threads; ++i) {
         threads_.emplace_back([this, i] { work(static_cast<std::size_t>(i)); });
       }
-    } catch (...) {  // no more threads
+    } catch (...) {  // a thread could not be started
       stop();
       throw;
     }
@@ -50,7 +50,7 @@ class thread_team {
 
   [[nodiscard]] int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-  /// All of it on this thread.
+  /// Runs the whole range on the calling thread.
   static void run_here(std::size_t n, task f, const void* context) {
     const standard_arithmetic arithmetic;
     f(context, 0, n);
@@ -85,8 +85,8 @@ class thread_team {
     start_.notify_all();
     for (std::thread& t : threads_) t.join();
   }
-  /// A share that throws (a user's codec may) ends early; the others go on, since they use the same
-  /// kernel, and the first exception is told when all have ended.
+  /// Runs one share. If it throws (a user's codec may), it ends early. Other shares go on, since
+  /// they use the same kernel; `run` rethrows the first exception when all have ended.
   void share(std::size_t part, std::size_t n, task f, const void* context) {
     const std::size_t parts = threads_.size() + 1;
     const standard_arithmetic arithmetic;
@@ -113,7 +113,7 @@ class thread_team {
   }
 
   std::vector<std::thread> threads_;
-  std::mutex callers_;  ///< several ranks may share one team: they take turns
+  std::mutex callers_;  ///< held by `run`: ranks that share a team take turns
   std::mutex mutex_;
   std::condition_variable start_, done_;
   std::size_t round_ = 0, running_ = 0, n_ = 0;
@@ -125,11 +125,11 @@ class thread_team {
 
 }  // namespace onebit::inline v0_2::detail
 
-// A host/device kernel must not meet a type that holds a vector register: under nvcc the host
-// backend runs on the portable lanes, and is another type (another inline namespace) than in C++.
+// nvcc must not instantiate host/device kernels with types that hold vector registers. Under nvcc
+// the host backend uses portable lanes, and is another type (inline namespace) than in plain C++.
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__CUDACC__)
 #define ONEBIT_HOST_SIMD 1
-#define ONEBIT_RARE [[gnu::cold]]  // machines from before 2013
+#define ONEBIT_RARE [[gnu::cold]]  // rare kernels, and machines from before 2013
 #include <onebit/backend/lanes_avx2.hpp>
 #else
 #define ONEBIT_HOST_SIMD 0
@@ -138,17 +138,17 @@ class thread_team {
 
 namespace onebit::inline v0_2 {
 
-/// The instruction sets of the host backend. All give the same bits.
+/// Instruction sets of the host backend. All give the same bits.
 enum class isa : std::uint8_t { scalar, avx2 };
 
-/// Its name.
+/// Returns the name of an instruction set.
 [[nodiscard]] constexpr std::string_view to_string(isa i) {
   return i == isa::avx2 ? "avx2" : "scalar";
 }
 
 namespace detail {
 
-/// Zeroed bytes, 64-byte aligned; movable.
+/// Block of zeroed bytes, 64-byte aligned; movable.
 class host_block {
  public:
   host_block() = default;
@@ -178,7 +178,7 @@ class host_block {
 
 }  // namespace detail
 
-/// n objects of T, zeroed, 64-byte aligned; movable. Freed on destruction or by assigning `{}`.
+/// Buffer of n zeroed objects of T, 64-byte aligned; movable. Assigning `{}` frees the memory.
 template <class T>
 class host_buffer {
   static_assert(std::is_trivially_copyable_v<T>, "onebit: buffers hold trivially copyable types");
@@ -186,7 +186,7 @@ class host_buffer {
  public:
   host_buffer() = default;
   /// @{
-  /// See Buffer.
+  /// Buffer operations of the Backend concept.
   explicit host_buffer(std::size_t n) : block_(n * sizeof(T)) {}
   [[nodiscard]] T* data() { return static_cast<T*>(block_.data()); }
   [[nodiscard]] const T* data() const { return static_cast<const T*>(block_.data()); }
@@ -204,15 +204,15 @@ inline namespace host_simd {
 inline namespace host_portable {
 #endif
 
-/// Runs kernels on this machine's cores: instruction set chosen at run time, any number of threads,
-/// the same bits for every choice, and for every rounding or denormal mode that the caller's thread
-/// is in. A handle: copies share the threads.
+/// Runs kernels on this machine's cores, on any number of threads, with an instruction set chosen
+/// at run time. Results have the same bits for every choice, and for every rounding or denormal
+/// mode of the calling thread. A handle: copies share the threads.
 class host {
  public:
-  /// `launch` waits for its kernels.
+  /// `launch` returns after its kernels have run.
   static constexpr bool deferred = false;
 
-  /// The best instruction set that this machine has.
+  /// Returns the best instruction set that this machine has.
   [[nodiscard, gnu::cold]] static isa best_isa() {
 #if ONEBIT_HOST_SIMD
     __builtin_cpu_init();
@@ -222,8 +222,8 @@ class host {
   }
 
   host() : host(1) {}  ///< one thread per rank
-  /// `threads` per rank, the caller included. Throws invalid_input when threads < 1 or this machine
-  /// (or this compiler) has no such instruction set.
+  /// Uses `threads` threads per rank, including the calling one. Throws invalid_input if
+  /// `threads` is below 1, or if `set` is not supported by this machine or compiler.
   [[gnu::cold]] explicit host(int threads, isa set = best_isa()) : isa_(set) {
     if (threads < 1) {
       throw invalid_input(detail::message("host: ", threads, " threads; must be at least 1"));
@@ -235,29 +235,29 @@ class host {
     if (threads > 1) team_ = std::make_shared<detail::thread_team>(threads);
   }
 
-  [[nodiscard]] isa instruction_set() const { return isa_; }               ///< that it runs
-  [[nodiscard]] int threads() const { return team_ ? team_->size() : 1; }  ///< with the caller
+  [[nodiscard]] isa instruction_set() const { return isa_; }               ///< in use
+  [[nodiscard]] int threads() const { return team_ ? team_->size() : 1; }  ///< including the caller
 
-  /// n zeros.
+  /// Returns a buffer of n zeroed objects.
   template <class T>
   [[nodiscard]] host_buffer<T> make_buffer(std::size_t n) const {
     return host_buffer<T>(n);
   }
 
-  /// Copies n objects into a buffer, or out of one: here all memory is the host's.
+  /// Copies n objects into a buffer, with memcpy.
   template <class T>
   void copy_in(T* to, const T* from, std::size_t n) const {
     if (n > 0) std::memcpy(to, from, n * sizeof(T));
   }
-  /// See copy_in.
+  /// Copies n objects out of a buffer, with memcpy.
   template <class T>
   void copy_out(T* to, const T* from, std::size_t n) const {
     if (n > 0) std::memcpy(to, from, n * sizeof(T));
   }
-  /// Waits for what was launched: nothing here.
+  /// Does nothing: `launch` has already waited.
   void wait() const {}
 
-  /// Calls kernel(L{}, i) for i in [0, n) and waits. No allocation.
+  /// Calls kernel(L{}, i) for each i in [0, n) and waits. Does not allocate.
   template <class Kernel>
   void launch(std::size_t n, const Kernel& kernel) const {
     run(n, task_of<Kernel>(), &kernel);

@@ -8,29 +8,29 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
 
-/// The reference lanes: a word as 32 plain floats. Every other lane type gives the same bits.
+/// Reference lane type, which holds a word as 32 floats. All other lane types give the same bits.
 ///
-/// The operations are what kernels are written in. `value` is a pack of 32 floats, `bits` one bit
-/// per lane, in whatever form the registers like it. There is no way to write a multiply-add but
-/// `fma`, so nothing is left to contraction.
+/// Kernels are written in the operations of a lane type. `value` is a pack of 32 floats. `bits` has
+/// one bit per lane, in a form that suits the registers. `fma` is the only multiply-add: the
+/// compiler must not contract a product and a sum.
 ///
-/// Where one warp runs a kernel call, all its lanes must reach an operation together: control flow
-/// may depend on words, tiles, scalars and what `fold` gave, not on a lane.
+/// If a warp runs a kernel call, all its lanes must reach each operation together. Control flow may
+/// depend on words, tiles, scalars and results of `fold`, but not on values of single lanes.
 namespace onebit::inline v0_2 {
 
-// Kernels are host/device functions, and nvcc warns where one of those calls a host function, even
-// in an instantiation that only the host runs. What runs on the device is warp_lanes.
+// Kernels are host/device functions. nvcc warns if such a function calls a host function, even in
+// an instantiation for host lanes, which only the host runs. Devices run warp_lanes.
 #if defined(__CUDACC__)
 #define ONEBIT_LANES __host__ __device__
 #else
 #define ONEBIT_LANES
 #endif
 
-/// What all host lanes share: scalars, bits and sums that need no vector registers.
+/// Common part of the host lanes: operations that need no vector registers.
 struct host_lanes {
-  /// How many words a value holds: one here, several in wide_lanes.
+  /// Number of words in a value: several in wide_lanes.
   static constexpr unsigned words = 1;
-  /// The number of bits set in a word.
+  /// Returns the number of bits set in a word.
   ONEBIT_LANES static std::uint32_t count(std::uint32_t word) {
     std::uint32_t n = 0;
 #if !defined(__CUDA_ARCH__)
@@ -38,29 +38,29 @@ struct host_lanes {
 #endif
     return n;
   }
-  /// A word with its first n bits set, n <= 32.
+  /// Returns a word with its first n bits set; all for n >= 32.
   ONEBIT_LANES static std::uint32_t first(std::uint32_t n) {
     return n >= 32 ? ~0U : (1U << n) - 1U;
   }
-  /// True once per kernel call, whatever the number of lanes: for plain code that stores.
+  /// Returns true in exactly one thread of a kernel call: for scalar code that stores.
   ONEBIT_LANES static bool first_lane() { return true; }
 
   ONEBIT_LANES static float abs_scalar(float x) { return std::fabs(x); }
-  /// One scalar per kernel call, whatever the number of lanes.
+  /// Stores one scalar per kernel call. On a warp, one of the 32 threads stores.
   template <class T>
   ONEBIT_LANES static void store_scalar(T* p, T x) {
     *p = x;
   }
-  // Built in where std::atomic_ref is not: libc++ has it from version 19 on.
+  // With builtins, since libc++ has std::atomic_ref only from version 19 on.
 
-  /// Sets a flag that several kernel calls may raise at once.
+  /// Sets a flag to 1, atomically: several kernel calls may do so at once.
   ONEBIT_LANES static void raise(std::uint32_t* flag) {
 #if !defined(__CUDA_ARCH__)
     __atomic_store_n(flag, 1U, __ATOMIC_RELAXED);
 #endif
   }
-  /// Adds a call to `count`. True for the last of n, which sees what the others wrote and finds
-  /// `count` at 0 again.
+  /// Adds 1 to `count`, atomically. Returns true in the last of n calls, which sees everything that
+  /// the other calls wrote, and resets `count` to 0.
   ONEBIT_LANES static bool last_of(std::size_t n, std::uint32_t* count) {
     bool last = false;
 #if !defined(__CUDA_ARCH__)
@@ -69,14 +69,14 @@ struct host_lanes {
 #endif
     return last;
   }
-  /// Where each lane may go on its own, in plain code: the first index of this one, and how many
-  /// there are; and whether one of them says true.
+  /// For loops over indices without lanes: first index of this thread, and stride. `any`: true if
+  /// `own` is true in any thread of the kernel call.
   ONEBIT_LANES static std::uint32_t own_index() { return 0; }
   ONEBIT_LANES static std::uint32_t n_indices() { return 1; }
   ONEBIT_LANES static bool any(bool own) { return own; }
 
-  /// Sum in the fixed order of the format: lane l of 32 adds p[l], p[l + 32], ... in double, then
-  /// the lanes fold 16, 8, 4, 2, 1.
+  /// Sums in the fixed order of the format: lane l of 32 adds p[l], p[l + 32], ... in double, then
+  /// the lanes are folded in halves of 16, 8, 4, 2, 1.
   template <class T>
   ONEBIT_LANES static double sum(const T* p, std::size_t n) {
     double lane[32] = {};
@@ -86,15 +86,15 @@ struct host_lanes {
     }
     return lane[0];
   }
-  /// Sum of n counts, modulo 2^64.
+  /// Returns the sum of n counts, modulo 2^64.
   template <class T>
   ONEBIT_LANES static std::uint64_t sum_counts(const T* p, std::size_t n) {
     std::uint64_t total = 0;
     for (std::size_t i = 0; i < n; ++i) total += p[i];
     return total;
   }
-  /// The largest of n values, at least `least`. (Which zero, where only zeros reach it and `least`
-  /// is negative, depends on the lanes.)
+  /// Returns the largest of n values and `least`. If the result is a zero and `least` is negative,
+  /// the sign of the zero depends on the lane type.
   ONEBIT_LANES static float largest(const float* p, std::size_t n, float least) {
     float m = least;
     for (std::size_t i = 0; i < n; ++i) m = p[i] > m ? p[i] : m;
@@ -102,7 +102,7 @@ struct host_lanes {
   }
 
  protected:
-  /// The first n of 32 elements as floats, the others 0: for lanes without a faster way.
+  /// Converts the first n of 32 elements; the others become 0. For lanes without a faster way.
   template <Storable T>
   ONEBIT_LANES static void widen(float (&to)[32], const T* p, std::uint32_t n) {
     for (std::uint32_t l = 0; l < 32; ++l) to[l] = l < n ? to_float(p[l]) : 0.0F;
@@ -113,9 +113,9 @@ struct host_lanes {
   }
 };
 
-// Where there are others, these run rare kernels, and all of machines from before 2013: operations
-// are called, since every kernel would compile them once more, and none be faster for it (32 floats
-// are no register). Not cold: the loops over lanes become vectors.
+// If AVX2 lanes exist, portable lanes run only rare kernels, and machines from before 2013. Their
+// operations are not inlined: each kernel would compile them again without being faster, since 32
+// floats fit in no register. They are not cold, so that loops over lanes are vectorized.
 #if (defined(__x86_64__) || defined(_M_X64)) && !defined(__CUDACC__)
 #define ONEBIT_PORTABLE [[gnu::noinline]]
 #else
@@ -152,26 +152,26 @@ struct portable_lanes : host_lanes {
   ONEBIT_PORTABLE static void store(float* p, const value& v, std::uint32_t n) {
     for (std::uint32_t l = 0; l < n; ++l) p[l] = v.lane[l];
   }
-  /// The first n elements of any type (all 32 where n >= 32), converted; the other lanes are 0.
+  /// Loads and converts the first n elements (all 32 if n >= 32) of any type; other lanes are 0.
   template <Storable T>
   ONEBIT_PORTABLE static value load_as(const T* p, std::uint32_t n) {
     value r;
     widen(r.lane, p, n);
     return r;
   }
-  /// Stores the first n lanes (all 32 where n >= 32), rounded to any element type.
+  /// Stores the first n lanes (all 32 if n >= 32), rounded to any element type.
   template <Storable T>
   ONEBIT_PORTABLE static void store_as(T* p, const value& v, std::uint32_t n) {
     narrow(p, v.lane, n);
   }
-  /// a where it rounds to b, a value of T; b where not. Of NaN b.
+  /// Returns a in lanes where a, rounded to T, equals b; else b. For NaN returns b.
   template <Storable T>
   ONEBIT_PORTABLE static value unrounded(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = onebit::unrounded<T>(a.lane[l], b.lane[l]);
     return r;
   }
-  /// stochastic_bf16 of lane l with key + l.
+  /// Applies onebit::stochastic_bf16, in lane l with key + l.
   ONEBIT_PORTABLE static value stochastic_bf16(const value& a, std::uint32_t key) {
     value r;
     for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = onebit::stochastic_bf16(a.lane[l], key + l);
@@ -191,7 +191,7 @@ struct portable_lanes : host_lanes {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] * b.lane[l];
 #if defined(__GNUC__) && !defined(__CUDA_ARCH__)
-    __asm__("" : "+m"(r));  // opaque: a product must not be contracted with a sum that follows
+    __asm__("" : "+m"(r));  // hides the product: it must not be contracted with a later sum
 #endif
     return r;
   }
@@ -200,7 +200,7 @@ struct portable_lanes : host_lanes {
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] / b.lane[l];
     return r;
   }
-  /// The larger; b where either is NaN.
+  /// Returns the larger of a and b; b if either is NaN.
   ONEBIT_PORTABLE static value max(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l];
@@ -216,13 +216,13 @@ struct portable_lanes : host_lanes {
     for (int l = 0; l < 32; ++l) r.lane[l] = std::fabs(a.lane[l]);
     return r;
   }
-  /// a * b + c, rounded once.
+  /// Returns a * b + c, rounded once.
   ONEBIT_PORTABLE static value fma(const value& a, const value& b, const value& c) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = std::fma(a.lane[l], b.lane[l], c.lane[l]);
     return r;
   }
-  /// a, at most `most` > 0 in size; -most where a is NaN, +0 where it is -0.
+  /// Clamps a to [-most, most], most > 0. NaN becomes -most, and -0 becomes +0.
   ONEBIT_PORTABLE static value bound(const value& a, float most) {
     value r;
     for (int l = 0; l < 32; ++l) {
@@ -231,13 +231,13 @@ struct portable_lanes : host_lanes {
     }
     return r;
   }
-  /// Lanes with v >= 0: both zeros count, NaN does not.
+  /// Returns bits of the lanes with v >= 0: set for both zeros, clear for NaN.
   ONEBIT_PORTABLE static bits not_negative(const value& v) {
     bits r = 0;
     for (int l = 0; l < 32; ++l) r |= static_cast<bits>(v.lane[l] >= 0.0F) << l;
     return r;
   }
-  /// Lanes with v > 0.
+  /// Returns bits of the lanes with v > 0.
   ONEBIT_PORTABLE static bits positive(const value& v) {
     bits r = 0;
     for (int l = 0; l < 32; ++l) r |= static_cast<bits>(v.lane[l] > 0.0F) << l;
@@ -248,19 +248,19 @@ struct portable_lanes : host_lanes {
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? yes.lane[l] : no.lane[l];
     return r;
   }
-  /// s where the bit is set, -s elsewhere.
+  /// Returns s in lanes with the bit set, else -s.
   ONEBIT_PORTABLE static value with_sign(bits b, const value& s) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = ((b >> l) & 1U) != 0 ? s.lane[l] : -s.lane[l];
     return r;
   }
-  /// s where a is not negative, -s elsewhere.
+  /// Returns s in lanes with a >= 0, else -s.
   ONEBIT_PORTABLE static value with_sign_of(const value& a, const value& s) {
     return with_sign(not_negative(a), s);
   }
-  /// v where the bit is set, +0 elsewhere (also for NaN).
+  /// Returns v in lanes with the bit set, else +0, even if v is NaN.
   ONEBIT_PORTABLE static value keep(bits b, const value& v) { return select(b, v, set(0.0F)); }
-  /// Sum over the lanes, folding 16, 8, 4, 2, 1.
+  /// Sums over the lanes, folded in halves of 16, 8, 4, 2, 1.
   ONEBIT_PORTABLE static float fold(value v) {
     for (int half = 16; half > 0; half /= 2) {
       for (int l = 0; l < half; ++l) v.lane[l] += v.lane[l + half];
@@ -275,7 +275,7 @@ struct portable_lanes : host_lanes {
     }
     return v.lane[0];
   }
-  /// The largest magnitude; of words with NaN the greatest of these, as integers.
+  /// Returns the largest magnitude, compared as integers: with NaN the result is a NaN.
   ONEBIT_PORTABLE static float fold_size(const value& v) {
     std::uint32_t most = 0;
     for (const float x : v.lane) {

@@ -8,19 +8,19 @@
 #include <cstdint>
 #include <onebit/backend/lanes.hpp>
 
-/// Lanes for AVX2 with FMA: a word in four registers. The functions carry the target attribute, so
-/// users need no -march; they take packs by reference and are inlined only after the kernel around
-/// them was inlined into a runner with the same target.
+/// Lanes for AVX2 with FMA: a word in four registers. Functions have the target attribute, so users
+/// need no -march. They take packs by reference. The compiler inlines them only after it has
+/// inlined the calling kernel into a runner with the same target.
 namespace onebit::inline v0_2 {
 
 #define ONEBIT_TARGET [[gnu::target("avx2,fma")]]
 
 struct avx2_lanes : host_lanes {
-  // four members and no loops: at -O2 g++ would leave an array in memory
+  // four members, not an array with loops: g++ at -O2 would keep an array in memory
   struct value {
     __m256 p0, p1, p2, p3;
   };
-  /// The sign bit of each lane; the others are whatever they are.
+  /// One bit per lane: the sign bit of a float. The other bits of the floats are unspecified.
   struct bits {
     __m256 p0, p1, p2, p3;
   };
@@ -187,28 +187,28 @@ struct avx2_lanes : host_lanes {
   }
 
  private:
-  /// Opaque: g++ contracts even intrinsics, and would make one fma of a product and a sum.
+  /// Returns a * b, opaque to g++, which contracts even intrinsics: product and sum to one fma.
   ONEBIT_TARGET static __m256 product(const __m256& a, const __m256& b) {
     __m256 p = _mm256_mul_ps(a, b);
-    __asm__("" : "+x"(p));  // a register, not a member of a value, which would be stored
+    __asm__("" : "+x"(p));  // on a local: a member of a value would be stored to memory
     return p;
   }
-  /// Asks for what lies 2 KB after p, which a pass reads 16 words later. It need not be mapped.
+  /// Prefetches 128 bytes 2 KB after p, which a pass reads 16 words later. May be unmapped memory.
   ONEBIT_TARGET static void prefetch(const float* p) {
     const auto ahead = reinterpret_cast<std::uintptr_t>(p) + 2048;
     _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
   }
-  /// Without the sign.
+  /// Returns the bits of x without the sign.
   ONEBIT_TARGET static __m256i size(const __m256& x) {
     return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
   }
-  /// Eight bf16 as floats.
+  /// Loads eight bf16 as floats.
   ONEBIT_TARGET static __m256 wide(const bf16* p) {
     const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
   }
-  /// to_bf16 of eight floats, each in the lower half of its lane.
+  /// Applies to_bf16 to eight floats; each result is in the lower half of its lane.
   ONEBIT_TARGET static __m256i rounded(const __m256& v) {
     const __m256i u = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -217,12 +217,12 @@ struct avx2_lanes : host_lanes {
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
     return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
   }
-  /// a where to_bf16 of it is b, else b.
+  /// Returns a in lanes where a, rounded to bf16, equals b; else b.
   ONEBIT_TARGET static __m256 own(const __m256& a, const __m256& b) {
     const __m256 near = _mm256_castsi256_ps(_mm256_slli_epi32(rounded(a), 16));
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(near, b, _CMP_EQ_OQ));
   }
-  /// stochastic_bf16 of eight floats, the first with this key.
+  /// Applies stochastic_bf16 to eight floats, in lane l with key + l.
   ONEBIT_TARGET static __m256 stochastic(const __m256& v, std::uint32_t key) {
     const __m256i u = _mm256_castps_si256(v), first = _mm256_set1_epi32(static_cast<int>(key));
     __m256i x = _mm256_add_epi32(first, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -238,11 +238,11 @@ struct avx2_lanes : host_lanes {
   }
   template <class T>
   ONEBIT_TARGET static void put(T* p, const __m256i& a, const __m256i& b) {
-    // packs within halves of the register: put their quarters in order
+    // packus works within 128-bit halves: the permutation restores the order
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xD8);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
   }
-  /// Bit l of the word to the sign bit of lane l.
+  /// Copies bit l of the word to the sign bit of lane l.
   ONEBIT_TARGET static bits spread(std::uint32_t word) {
     const __m256i all = _mm256_set1_epi32(static_cast<int>(word));
     return {shifted(all, _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24)),

@@ -8,12 +8,12 @@
 
 namespace onebit::inline v0_2 {
 
-/// One rank alone: for trainers without others, and for what a rank does by itself. Host memory,
-/// or whatever else it is given nothing of: with one rank optimizers send nothing.
+/// Transport of a single rank. Its copies are memcpy, thus within host memory. A trainer with
+/// device memory may use this transport too, since optimizers with one rank send nothing.
 class alone {
  public:
   /// @{
-  /// See Transport.
+  /// Operations of the concepts Transport, SplittingTransport and HalfSummingTransport.
   [[nodiscard]] int rank() const { return 0; }
   [[nodiscard]] int size() const { return 1; }
   [[nodiscard]] alone split(int, int) const { return {}; }

@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-/// Any transport, without its type: what the library talks through. Counts and times what travels.
+/// Type-erased transport that the library uses for all communication. Counts and times traffic.
 namespace onebit::inline v0_2 {
 
-/// What one rank sent: bytes that leave it (its slot to itself does not), collectives, seconds.
+/// Traffic of one rank: bytes sent to other ranks, collectives, seconds in transport calls.
 struct traffic {
   std::uint64_t bytes_sent = 0;
   std::uint32_t collectives = 0;
@@ -32,10 +32,10 @@ namespace detail {
 
 enum class collective_call : std::uint8_t { all_to_all, all_gather };
 
-/// A transport behind virtual calls. Collectives that were started have a ticket until `finish`.
+/// Interface of a type-erased transport. A started collective has a ticket, valid until `finish`.
 class line {
  public:
-  static constexpr int over = -1;  ///< the ticket of what is over already
+  static constexpr int over = -1;  ///< ticket of a collective that was done when `start` returned
 
   line() = default;
   line(const line&) = delete;
@@ -69,7 +69,7 @@ struct request_of<T> {
   using type = decltype(std::declval<T&>().start_all_gather(nullptr, nullptr, 0));
 };
 
-/// What the transport can do, and for what it cannot the next best.
+/// Implements `line` on a transport T. Optional operations that T lacks fall back; split throws.
 template <Transport T>
 class line_of final : public line {
   static constexpr bool starts = StartingTransport<T>;
@@ -153,11 +153,11 @@ class line_of final : public line {
 
  private:
   T inner_;
-  // by ticket: places are used again, so that a step allocates nothing
+  // indexed by ticket; free places are used again, so that a step does not allocate
   std::vector<std::optional<typename request_of<T>::type>> requests_;
 };
 
-/// The counts of a communicator; what it carries is carried by the one it was split from as well.
+/// Traffic counts of a communicator. `add` also counts in the communicators it was split from.
 struct traffic_ledger {
   traffic sent;
   std::shared_ptr<traffic_ledger> parent;
@@ -171,7 +171,7 @@ struct traffic_ledger {
   }
 };
 
-/// Books the time of its scope, and a collective, whether or not it succeeds.
+/// Adds the time of its scope to a ledger, and with `bytes` one collective, even if that one fails.
 class traffic_timer {
  public:
   explicit traffic_timer(traffic_ledger& ledger) : ledger_(ledger) {}
@@ -193,8 +193,8 @@ class traffic_timer {
 
 }  // namespace detail
 
-/// A collective under way, counted when it was started; only the time inside its calls counts.
-/// Destroyed unfinished, it waits.
+/// Handle of a started collective. Bytes count at the start; seconds count inside member functions
+/// only. The destructor of an unfinished request waits.
 class request {
  public:
   request() = default;
@@ -239,9 +239,9 @@ class request {
   int ticket_ = detail::line::over;
 };
 
-/// Any Transport: a handle, cheap to copy; copies share the transport and the counts. An allreduce
-/// counts as the volume of a ring, 2 (W-1)/W of its bytes, whatever the transport makes of it. The
-/// counts of a communicator include those of the ones split from it.
+/// Type-erased Transport. A handle, cheap to copy: copies share the transport and the counts. An
+/// allreduce counts 2 (W-1)/W of its bytes, the volume of a ring, for every transport. The counts
+/// of a communicator include the traffic of communicators split from it.
 class communicator {
  public:
   template <Transport T>
@@ -251,7 +251,7 @@ class communicator {
 
   [[nodiscard]] int rank() const { return line_->rank(); }
   [[nodiscard]] int size() const { return line_->size(); }
-  /// ` [rank r/W]`
+  /// Returns ` [rank r/W]`, for error messages.
   [[nodiscard]] std::string where() const { return detail::rank_suffix(rank(), size()); }
   [[nodiscard]] const traffic& sent() const { return ledger_->sent; }
 
@@ -263,15 +263,15 @@ class communicator {
     const timer time(*ledger_, others() * slot_bytes);
     line_->call(call::all_gather, send, receive, slot_bytes);
   }
-  /// Of floats, or of bf16: throws invalid_input unless the transport is a HalfSummingTransport.
+  /// Sums floats or bf16. For bf16, throws invalid_input without a HalfSummingTransport.
   template <class T>
   void all_reduce_sum(T* data, std::size_t n) {
     if constexpr (std::same_as<T, bf16>)
-      require_half_sums();  // also of a communicator within a transport
+      require_half_sums();  // at run time: communicator has this overload on any transport
     const timer time(*ledger_, 2 * others() * n * sizeof(T) / (others() + 1));
     line_->all_reduce_sum(data, n);
   }
-  /// Throws invalid_input where it is none.
+  /// Throws invalid_input unless the transport is a HalfSummingTransport.
   [[gnu::cold]] void require_half_sums() const {
     if (line_->sums_halves()) return;
     throw invalid_input(
@@ -279,33 +279,33 @@ class communicator {
                         "all_reduce_sum(onebit::bf16* data, std::size_t n); take in_bf16",
                         where()));
   }
-  /// An all_gather of a few bytes of host memory, also over transports that carry device memory.
+  /// all_gather of a few bytes of host memory, also on transports that carry device memory.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     const timer time(*ledger_, others() * slot_bytes);
     line_->host_all_gather(send, receive, slot_bytes);
   }
 
-  /// On a transport that cannot start collectives they are over when these return.
+  /// Starts a collective, which is done on return if the transport is no StartingTransport.
   [[nodiscard]] request start_all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     return start(call::all_to_all, send, receive, slot_bytes);
   }
   [[nodiscard]] request start_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     return start(call::all_gather, send, receive, slot_bytes);
   }
-  /// Until all collectives are done, on transports that only enqueue them.
+  /// Waits until all collectives are done. Does nothing without a WaitingTransport.
   void wait() {
     const timer time(*ledger_);
     line_->wait();
   }
 
-  /// Collective; not counted. What the new communicator carries is counted by both. Throws
-  /// invalid_input where the transport is no SplittingTransport.
+  /// Splits by color. Collective; counts no traffic. Traffic of the new communicator counts in
+  /// both. Throws invalid_input if the transport is no SplittingTransport.
   [[nodiscard]] communicator split(int color, int key) const {
     return communicator(line_->split(color, key), ledger_);
   }
-  /// Collective; not counted. 0: the transport does not know.
+  /// Returns the number of ranks per node, 0 if unknown. Collective; not counted as traffic.
   [[nodiscard]] int ranks_per_node() const { return line_->ranks_per_node(); }
-  /// The stream of a device in whose order it works, if it has one.
+  /// Returns the device stream on which collectives are enqueued, if the transport has one.
   [[nodiscard]] std::optional<std::uintptr_t> stream() const { return line_->stream(); }
 
  private:
@@ -334,7 +334,7 @@ static_assert(StartingTransport<communicator> && SplittingTransport<communicator
 
 namespace detail {
 
-/// A transport as collective policy C may use it, without its type.
+/// Wraps a transport in a communicator. A static_assert fails if collective C cannot use it.
 template <class C, class T>
 [[nodiscard]] communicator communicator_of(T transport) {
   check_transport<T>();

@@ -9,13 +9,13 @@
 #include <onebit/core/concepts.hpp>
 #include <utility>
 
-/// The memory that transports carry bytes between: the host's own, or a device's.
+/// Access to the memory that transports send from and receive into: host or device memory.
 namespace onebit::inline v0_2 {
 
-/// Plain memory: memcpy, never waits.
+/// Host memory: `copy` is memcpy, `wait` returns at once.
 struct host_memory {
   /// @{
-  /// See Memory.
+  /// Operations of the Memory concept.
   static constexpr bool host_can_touch = true;
 
   void copy(void* to, const void* from, std::size_t bytes) const {
@@ -33,7 +33,7 @@ static_assert(Memory<host_memory>);
 
 namespace detail {
 
-/// Host memory through which bytes of a device pass: grows, never shrinks.
+/// Host buffer that stages copies from and to device memory. Grows, never shrinks.
 template <Memory M>
 class host_staging {
  public:
@@ -43,11 +43,11 @@ class host_staging {
   ~host_staging() {
     try {
       release();
-    } catch (...) {  // a device that failed: what is left to it can not be used any more
+    } catch (...) {  // the device failed: the buffer is leaked
     }
   }
 
-  /// At least so many bytes. Waits when it has to grow; what was in it is lost then.
+  /// Returns a buffer of at least `bytes` bytes. If it must grow, waits and drops the contents.
   [[nodiscard]] std::byte* at_least(std::size_t bytes) {
     if (bytes > bytes_) {
       release();
@@ -60,7 +60,7 @@ class host_staging {
  private:
   void release() {
     if (data_ == nullptr) return;
-    memory_.wait();  // the last copy out of it may still be under way
+    memory_.wait();  // a copy from the buffer may still be in progress
     memory_.free_host(std::exchange(data_, nullptr));
   }
 

@@ -17,18 +17,18 @@
 #include <utility>
 #include <vector>
 
-/// Ranks as MPI processes. The only header that includes mpi.h; needs an initialised MPI.
+/// Ranks as MPI processes. Includes mpi.h, which no other public header does. Call MPI_Init first.
 namespace onebit::inline v0_2 {
 
-/// A collective that was started: wait for it, or test it now and then, which is also what lets
-/// many MPI libraries make progress. Its buffers are MPI's until then. Destroyed unfinished, it
-/// waits, but no longer than the transport's time-out.
+/// Handle of a started collective. MPI owns the buffers until `wait` returns or `test` returns
+/// true. Many MPI libraries make progress only inside these calls. The destructor waits if the
+/// collective is not done, at most for the transport's time-out.
 class mpi_request {
  public:
-  /// Done already.
+  /// Constructs a request that is done.
   explicit mpi_request(detail::mpi_group group) : group_(std::move(group)), slot_(group_, 0) {}
   /// @{
-  /// Of the transport's own making; moved from, it is done.
+  /// Constructed by the transport. A moved-from request is done.
   mpi_request(detail::mpi_group group, detail::mpi_slot slot, MPI_Request request, const char* call)
       : group_(std::move(group)), slot_(std::move(slot)), request_(request), call_(call) {}
   mpi_request(mpi_request&& other) noexcept
@@ -48,11 +48,11 @@ class mpi_request {
   ~mpi_request() { finish(); }
   /// @}
 
-  /// Waits until it is done. Throws transport_error, once.
+  /// Waits until the collective is done. Throws transport_error; the request is done then.
   void wait() {
     if (request_ != MPI_REQUEST_NULL) guarded([&] { group_.wait(request_, call_); });
   }
-  /// Does not wait; true when it is done. Throws transport_error, once.
+  /// Returns true if the collective is done; non-blocking. Throws transport_error as `wait` does.
   [[nodiscard]] bool test() {
     if (request_ == MPI_REQUEST_NULL) return true;
     bool done = false;
@@ -61,7 +61,7 @@ class mpi_request {
   }
 
  private:
-  /// What was given up is left to MPI, with its type.
+  /// Calls f. If f throws, abandons the request, and leaves request and datatype to MPI.
   template <class F>
   void guarded(const F& f) {
     try {
@@ -86,7 +86,7 @@ class mpi_request {
   }
 
   detail::mpi_group group_;
-  detail::mpi_slot slot_;  ///< outlives the collective: some libraries look at the type until then
+  detail::mpi_slot slot_;  ///< kept until the collective ends: some libraries read its type
   MPI_Request request_ = MPI_REQUEST_NULL;
   const char* call_ = "";
 };
@@ -101,24 +101,24 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
 
 }  // namespace detail
 
-/// The transport of an MPI communicator: a handle, cheap to copy. Works on duplicates of the
-/// communicator, so its messages never meet the trainer's.
+/// Transport over an MPI communicator: a handle, cheap to copy. Uses duplicates of the
+/// communicator, so its messages never match those of the trainer.
 ///
-/// Cost: what the MPI library makes of MPI_Ialltoall, MPI_Iallgather, MPI_Iallreduce. Throws
-/// transport_error with MPI's own text for every code but MPI_SUCCESS, and when a collective is not
-/// done in time: the error names the ranks that are in none (stopped, gone, or elsewhere). Then the
-/// job cannot go on, and MPI may still use the buffers: end it, by MPI_Abort, and restart it from a
-/// checkpoint.
+/// Cost: that of MPI_Ialltoall, MPI_Iallgather, MPI_Iallreduce. Throws transport_error, with the
+/// message of MPI, for every code other than MPI_SUCCESS. Also throws if a collective exceeds the
+/// time-out: the error names the ranks that do not wait in any collective (stopped, dead, or busy).
+/// After a time-out the job cannot continue, and MPI may still use the buffers: end the job with
+/// MPI_Abort, and restart it from a checkpoint.
 class mpi {
   using kind = detail::mpi_group::kind;
 
  public:
-  /// Collective over `communicator`. A collective may take `timeout`; 0: for ever.
+  /// Collective over `communicator`. `timeout`: longest wait in a collective; 0: unlimited.
   explicit mpi(MPI_Comm communicator, std::chrono::milliseconds timeout = std::chrono::minutes(10))
       : group_(checked(communicator, timeout), timeout) {}
 
   /// @{
-  /// See Transport.
+  /// Operations of the Transport concept.
   [[nodiscard]] int rank() const { return group_.rank(); }
   [[nodiscard]] int size() const { return group_.size(); }
 
@@ -129,21 +129,21 @@ class mpi {
     start_all_gather(send, receive, slot_bytes).wait();
   }
   /// @}
-  /// By MPI_Iallreduce. Without a timeout, or where memory may be a device's, which that need not
-  /// take, by MPI_Allreduce, which took half as long in Open MPI 4: all ranks meet before, in time
-  /// or not, but one that is lost inside of it leaves the others waiting.
+  /// Sums with MPI_Iallreduce. Without a time-out, or if device_aware(), uses MPI_Allreduce: this
+  /// accepts device memory, and took half as long in Open MPI 4. The time-out then covers only a
+  /// barrier before the call: a rank that is lost inside MPI_Allreduce leaves the others waiting.
   void all_reduce_sum(float* data, std::size_t n) { reduce(data, n, MPI_FLOAT, MPI_SUM); }
-  /// The same of bf16, by an operation of its own: MPI has no such type.
+  /// Sums bf16 as the float overload does, with an MPI_Op of our own: MPI has no bf16 type.
   void all_reduce_sum(bf16* data, std::size_t n) {
     MPI_Op sum = MPI_OP_NULL;
     group_.check(MPI_Op_create(&detail::mpi_add_halves, 1, &sum), "MPI_Op_create");
-    reduce(data, n, MPI_UINT16_T, sum);  // one that fails may still be at work, and keeps it
+    reduce(data, n, MPI_UINT16_T, sum);  // if this throws, MPI may still use `sum`: not freed
     group_.check(MPI_Op_free(&sum), "MPI_Op_free");
   }
 
-  /// Collective, does not wait: all ranks start all their all_to_alls in the same order, and so
-  /// their all_gathers; the two need no common order. The buffers stay untouched until the request
-  /// is done.
+  /// Starts an all_to_all. Collective, non-blocking. All ranks must start their all_to_alls in one
+  /// order and their all_gathers in one order; the order between the two kinds is free. The buffers
+  /// must not be touched until the request is done.
   [[nodiscard]] mpi_request start_all_to_all(const void* send, void* receive,
                                              std::size_t slot_bytes) {
     if (slot_bytes == 0) return mpi_request(group_);
@@ -154,7 +154,7 @@ class mpi {
       return MPI_Ialltoall(send, n, type, receive, n, type, group_.comm(kind::scatters), request);
     });
   }
-  /// Collective, does not wait: as start_all_to_all.
+  /// Starts an all_gather, under the conditions of start_all_to_all. Collective, non-blocking.
   [[nodiscard]] mpi_request start_all_gather(const void* send, void* receive,
                                              std::size_t slot_bytes) {
     if (slot_bytes == 0) return mpi_request(group_);
@@ -166,8 +166,8 @@ class mpi {
     });
   }
 
-  /// Collective over all ranks, waits: the transport over the ranks that gave the same color,
-  /// ordered by key, then rank. Throws invalid_input, on all ranks, for a negative color.
+  /// Returns the transport of the ranks that passed the same color, ordered by key, then rank.
+  /// Collective over all ranks, blocking. Throws invalid_input, on all ranks, for a negative color.
   [[nodiscard]] mpi split(int color, int key) const {
     group_.meet("split");
     int least = 0;
@@ -184,8 +184,8 @@ class mpi {
     return own;
   }
 
-  /// Collective over all ranks, waits: how many ranks each node has. Throws transport_error, on all
-  /// ranks, when nodes have different numbers of ranks or the ranks of a node are not contiguous.
+  /// Returns the number of ranks per node. Collective over all ranks, blocking. Throws
+  /// transport_error, on all ranks, if nodes differ in it or their ranks are not contiguous.
   [[nodiscard]] int ranks_per_node() const {
     group_.meet("ranks_per_node");
     MPI_Comm shared = MPI_COMM_NULL;
@@ -203,7 +203,7 @@ class mpi {
     return detail::ranks_per_node(nodes, group_.suffix());
   }
 
-  /// May the buffers lie in a CUDA device's memory?
+  /// Returns true if buffers may be in the memory of a CUDA device.
   [[nodiscard]] bool device_aware() const {
 #if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT
     return MPIX_Query_cuda_support() == 1;
@@ -240,7 +240,7 @@ class mpi {
     group_.check(call(&request), name);
     return {group_, std::move(slot), request, name};
   }
-  /// All ranks have come to it, in time.
+  /// Returns `communicator` when all its ranks have called this. Throws transport_error otherwise.
   static MPI_Comm checked(MPI_Comm communicator, std::chrono::milliseconds timeout) {
     const auto check = [](int code, const char* call) {
       if (code != MPI_SUCCESS) detail::fail_mpi(code, call, "");

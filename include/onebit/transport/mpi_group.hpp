@@ -23,11 +23,11 @@
 #include <utility>
 #include <vector>
 
-/// Communicators whose collectives end: done, or with an error that names who did not come.
+/// MPI communicators with time-outs: a failed collective throws an error that names missing ranks.
 namespace onebit::inline v0_2::detail {
 
-/// Errors of requests go to MPI_COMM_WORLD's handler first (Open MPI 4), which ends the program:
-/// while it lives, they are returned.
+/// Makes MPI return errors of requests, for a scope. In Open MPI 4 the handler of MPI_COMM_WORLD
+/// gets these errors first; the default handler ends the program.
 class returned_errors {
  public:
   returned_errors() {
@@ -53,16 +53,16 @@ class returned_errors {
                                 std::string(text, static_cast<std::size_t>(length)), suffix));
 }
 
-/// Communicators of our own, shared by all that use them, and their failures as exceptions. There
-/// are two for the collectives, since calls of the two kinds may come in another order on another
-/// rank (buckets that one announces early), and one to ask who waits where.
+/// Duplicates of a communicator, shared by copies of the group; MPI errors become exceptions. Ranks
+/// may interleave scatters and gathers in different orders (one rank announces buckets early), so
+/// each kind has a communicator. A third one carries notes about waiting ranks.
 class mpi_group {
  public:
   using clock = std::chrono::steady_clock;
   enum kind : std::size_t { scatters, gathers };
 
-  /// Collective over `base`, of which copies are made. Errors call its ranks by their numbers
-  /// there, or, in a part of another group, by those that they have in the whole.
+  /// Duplicates `base`. Collective over `base`. `whole`: the group that this one was split from, or
+  /// null. Error messages number ranks as in the first group that splits started from.
   mpi_group(MPI_Comm base, std::chrono::milliseconds timeout, const mpi_group* whole = nullptr)
       : shared_(std::make_shared<shared>(base, timeout)) {
     shared& s = *shared_;
@@ -82,13 +82,13 @@ class mpi_group {
   void check(int code, const char* call) const {
     if (code != MPI_SUCCESS) fail_mpi(code, call, suffix());
   }
-  /// Before a collective is started. Throws when an earlier one was given up.
+  /// Throws transport_error if an earlier collective was given up. Call before each new one.
   void require_whole() const {
     if (is_broken()) throw transport_error(shared_->broken);
   }
-  /// Waits for a request of this group. Throws transport_error when it fails, or is not done in
-  /// time; then the ranks that are not in a collective are named, and so are the calls of those
-  /// that are, and all who wait in this group give up together.
+  /// Waits for a request of this group. Throws transport_error if the request fails or exceeds the
+  /// time-out. After a time-out the error names the ranks that wait in no collective, and ranks
+  /// that wait in another call. All ranks that wait in this group then give up together.
   void wait(MPI_Request& request, const char* call) const {
     const returned_errors quiet;
     const auto start = clock::now();
@@ -113,13 +113,13 @@ class mpi_group {
     finished(MPI_Test(&request, &done, MPI_STATUS_IGNORE), request, call);
     return done != 0;
   }
-  /// Collective: until all ranks are here, or in time not.
+  /// Waits until all ranks have called this. Collective. Throws transport_error on a time-out.
   void meet(const char* call) const {
     require_whole();
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(comm(gathers), &request), "MPI_Ibarrier");
     wait(request, call);
-    // whoever comes late finds that others were here, and have given up
+    // a late rank completes the barrier, but finds notes of ranks that have given up
     note n{};
     int from = 0;
     while (receive(n, from)) {
@@ -128,7 +128,7 @@ class mpi_group {
   }
 
  private:
-  /// What ranks that wait tell each other.
+  /// Note between ranks: question (who waits, and where?), answer, or verdict (missing ranks).
   struct note {
     enum : int { question, answer, verdict } what;
     int n_missing;
@@ -139,11 +139,11 @@ class mpi_group {
     std::array<MPI_Comm, 2> comms{MPI_COMM_NULL, MPI_COMM_NULL};
     MPI_Comm control = MPI_COMM_NULL;
     int rank = 0, size = 1, n_whole = 1;
-    std::vector<int> names;  ///< by rank
+    std::vector<int> names;  ///< number of each rank in error messages
     std::chrono::milliseconds timeout;
-    int asker = -1;  ///< a rank that asked who is here
-    clock::time_point asked;
-    std::string broken;  ///< why no collective can be used any more
+    int asker = -1;           ///< last rank that sent a question; -1: none
+    clock::time_point asked;  ///< time of the first question
+    std::string broken;       ///< error after which no collective can be used; empty: none
 
     shared(MPI_Comm base, std::chrono::milliseconds t) : timeout(t) {
       MPI_Comm_rank(base, &rank);
@@ -158,7 +158,7 @@ class mpi_group {
     shared& operator=(const shared&) = delete;
     ~shared() {
       int over = 0;
-      // what was given up may still be under way
+      // abandoned collectives may still be in progress
       if (!broken.empty() || MPI_Finalized(&over) != MPI_SUCCESS || over != 0) return;
       for (MPI_Comm* c : {&comms[0], &comms[1], &control}) {
         if (*c != MPI_COMM_NULL) MPI_Comm_free(c);
@@ -172,11 +172,11 @@ class mpi_group {
   }
   void finished(int code, MPI_Request& request, const char* call) const {
     if (code == MPI_SUCCESS) return;
-    request = MPI_REQUEST_NULL;  // MPI does not say what became of it: never wait for it again
+    request = MPI_REQUEST_NULL;  // its state is undefined: never wait for it again
     check(code, call);
   }
   void send(int to, const note& n) const {
-    // small enough to be on its way when this returns; what is not is left to MPI
+    // usually so small that MPI has sent it when Isend returns; otherwise the buffer is leaked
     auto kept = std::make_unique<note>(n);
     MPI_Request request = MPI_REQUEST_NULL;
     MPI_Isend(kept.get(), sizeof n, MPI_BYTE, to, 0, shared_->control, &request);
@@ -199,7 +199,7 @@ class mpi_group {
     std::copy_n(call, std::min(std::string(call).size(), sizeof n.call - 1), n.call);
     return n;
   }
-  /// Someone who gives up asks who is here; what it found ends this rank's wait too.
+  /// Answers questions of ranks that give up. Throws transport_error when a verdict arrives.
   void answer_others(const char* call) const {
     note n{};
     int from = 0;
@@ -210,7 +210,7 @@ class mpi_group {
       if (shared_->asker < 0) shared_->asked = clock::now();
       shared_->asker = from;
     }
-    // whoever asks gives up, and says what it found to those whom it heard
+    // the asker sends its verdict to all ranks that it heard; without one, give up after 1 s
     if (shared_->asker >= 0 && clock::now() - shared_->asked > std::chrono::seconds(1)) {
       break_off(call, make_note(note::question, call), gave_up(shared_->asker));
     }
@@ -278,8 +278,8 @@ class mpi_group {
   std::shared_ptr<shared> shared_;
 };
 
-/// A slot as (count, type): bytes while they fit an int, else one contiguous type of 2^20-byte
-/// blocks and a rest.
+/// A slot as MPI count and datatype: MPI_BYTE if the size fits in an int, else one element of a
+/// type made of 2^20-byte blocks and a rest.
 class mpi_slot {
  public:
   mpi_slot(const mpi_group& group, std::size_t bytes) {
@@ -311,7 +311,7 @@ class mpi_slot {
   ~mpi_slot() {
     if (owned_) MPI_Type_free(&type_);
   }
-  /// MPI may use the type as long as it lives.
+  /// Gives the type up to MPI: it is never freed.
   void leave() noexcept { owned_ = false; }
   [[nodiscard]] int count() const { return count_; }
   [[nodiscard]] MPI_Datatype type() const { return type_; }
@@ -322,13 +322,13 @@ class mpi_slot {
   bool owned_ = false;
 };
 
-/// Which ranks a rank shares a node with: how many, the first and the last.
+/// Ranks on the node of one rank: their number, the first and the last.
 struct mpi_node {
   int size = 1, first = 0, last = 0;
 };
 
-/// How many ranks every node has; `nodes[r]` is rank r's. Throws transport_error when they differ
-/// or a node's ranks are not contiguous.
+/// Returns the number of ranks per node; `nodes[r]` is the node of rank r. Throws transport_error
+/// if the number differs between nodes, or if the ranks of a node are not contiguous.
 [[nodiscard]] inline int ranks_per_node(const std::vector<mpi_node>& nodes,
                                         const std::string& suffix) {
   for (std::size_t r = 0; r < nodes.size(); ++r) {

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_bf16.h>  // before nccl.h: some of its versions have ncclBfloat16 only then
+#include <cuda_bf16.h>  // before nccl.h: some NCCL versions declare ncclBfloat16 only then
 #include <nccl.h>
 
 #include <algorithm>
@@ -16,19 +16,19 @@
 #include <utility>
 #include <vector>
 
-/// Ranks as CUDA devices, one process or thread for each. The only header that includes nccl.h,
-/// which brings the CUDA runtime with it; needs no nvcc. NCCL 2.18 or later.
+/// Ranks as CUDA devices, one process or thread per device. Needs NCCL 2.18 or later, but not nvcc.
+/// The only header that includes nccl.h, which includes the CUDA runtime.
 namespace onebit::inline v0_2 {
 
 /// Options of `nccl`.
 struct nccl_options {
-  /// How long a wait of the host may take before the ranks are given up.
+  /// Longest wait of the host. After a longer one the communicators are aborted.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
 };
 
 namespace detail {
 
-/// The current device, for a scope.
+/// Sets the current device for a scope.
 class cuda_device_scope {
  public:
   explicit cuda_device_scope(int device) {
@@ -48,9 +48,9 @@ inline void check_cuda(cudaError_t code, const char* call, const std::string& su
                                 cudaGetErrorString(code), suffix));
 }
 
-/// What the transports that were split from one another have in common: the rank's stream and a
-/// second one beside it. Their kernels queue behind each other there, so that one communicator that
-/// is stuck holds up all: they are watched, and aborted, together.
+/// State shared by a transport and all transports split from it: the stream of the rank and a side
+/// stream. The kernels of all their communicators queue there, so a stuck communicator blocks the
+/// others. All communicators are therefore checked for errors, and aborted, together.
 class nccl_family {
  public:
   nccl_family(int device, cudaStream_t stream, nccl_options options)
@@ -71,17 +71,17 @@ class nccl_family {
   [[nodiscard]] cudaStream_t stream() const { return stream_; }
   [[nodiscard]] cudaStream_t side() const { return side_; }
 
-  /// Is what the stream is given recorded, instead of done?
+  /// Returns true if the stream is being captured into a graph.
   [[nodiscard]] bool is_capturing() const {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (cudaStreamIsCapturing(stream_, &status) == cudaSuccess) {
       return status != cudaStreamCaptureStatusNone;
     }
-    (void)cudaGetLastError();  // the default stream, while another one captures
+    (void)cudaGetLastError();  // fails on the default stream while another one captures
     return false;
   }
 
-  /// An event that no request uses. Allocates only when more than ever are in use.
+  /// Returns an unused event. Allocates only if more events than ever before are in use.
   [[nodiscard]] cudaEvent_t take() {
     if (spare_.empty()) return new_event();
     const cudaEvent_t event = spare_.back();
@@ -96,13 +96,13 @@ class nccl_family {
   void watch(ncclComm_t comm) { comms_.push_back(comm); }
   void forget(ncclComm_t comm) { std::erase(comms_, comm); }
 
-  /// Throws when the communicators are gone.
+  /// Throws transport_error if the communicators have failed.
   void check_alive(const std::string& suffix) const {
     if (!failed_) return;
     throw transport_error(message("nccl: the communicators have failed: ", why_, suffix));
   }
 
-  /// Waits, as wait_until does, for the stream.
+  /// Waits for the stream. Throws transport_error on errors and on a time-out.
   void wait(const std::string& suffix) {
     check_alive(suffix);
     wait_until(
@@ -110,15 +110,15 @@ class nccl_family {
           const cudaError_t state = cudaStreamQuery(stream_);
           const bool done = state != cudaErrorNotReady;
           if (done) check_cuda(state, "cudaStreamQuery", suffix);
-          if (!done) (void)cudaGetLastError();  // it is no error, but is kept as one
+          if (!done) (void)cudaGetLastError();  // clears cudaErrorNotReady, which is no error
           watch_errors(suffix);
           return done;
         },
         "the stream", suffix);
   }
 
-  /// Passes a result on as an exception. A communicator that does not block says ncclInProgress,
-  /// and takes no other call until that is over.
+  /// Throws transport_error unless the call succeeded. A non-blocking communicator may return
+  /// ncclInProgress: then waits until the call is done, since it accepts no other call before.
   void check(ncclComm_t comm, ncclResult_t code, const char* call, const std::string& suffix) {
     if (code == ncclInProgress) {
       wait_until(
@@ -134,7 +134,7 @@ class nccl_family {
       throw transport_error(message("nccl: ", failure(comm, code, call), suffix));
   }
 
-  /// Throws, after an abort, when a communicator met an error on its way.
+  /// Aborts all communicators and throws if one of them has an asynchronous error.
   void watch_errors(const std::string& suffix) {
     for (const ncclComm_t comm : comms_) {
       ncclResult_t state = ncclSuccess;
@@ -145,11 +145,11 @@ class nccl_family {
     }
   }
 
-  /// A collective is enqueued. Graphs that captured one hold the communicators: NCCL would wait for
-  /// them in an abort, for ever.
+  /// Records whether a graph captures the next collective. Such a graph holds the communicators:
+  /// ncclCommAbort would wait for the graph, for ever.
   void enqueues() { captured_ = captured_ || is_capturing(); }
 
-  /// In one group, so that all kernels are told to end before one is waited for.
+  /// Aborts all communicators, in one group: NCCL ends all kernels before it waits for one of them.
   void end() noexcept {
     ncclGroupStart();
     for (const ncclComm_t comm : std::exchange(comms_, {})) ncclCommAbort(comm);
@@ -162,7 +162,7 @@ class nccl_family {
     end();
   }
 
-  /// What a call that failed is told by.
+  /// Returns the text of the error of a failed call.
   static std::string failure(ncclComm_t comm, ncclResult_t code, const char* call) {
     const char* const last = ncclGetLastError(comm);
     return std::string(call) + " failed with code " + std::to_string(code) + ": " +
@@ -216,13 +216,13 @@ class nccl_family {
   std::string why_;
 };
 
-/// One communicator of a family, with memory on the device for small messages.
+/// One communicator of a family, with device memory for host_all_gather.
 struct nccl_member {
   nccl_member(std::shared_ptr<nccl_family> of, ncclComm_t communicator, bool is_owned)
       : family(std::move(of)), comm(communicator), owned(is_owned) {
     family->watch(comm);
     try {
-      ncclResult_t state = ncclSuccess;  // one that does not block may still be in the making
+      ncclResult_t state = ncclSuccess;  // non-blocking: initialisation may be in progress
       check(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
       check(state, "the communicator's initialisation");
       check(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
@@ -235,9 +235,9 @@ struct nccl_member {
   nccl_member(const nccl_member&) = delete;
   nccl_member& operator=(const nccl_member&) = delete;
   ~nccl_member() {
-    try {  // with work left ncclCommDestroy would wait, for ever if a peer is gone
+    try {  // with pending work, ncclCommDestroy would wait, for ever if a peer is lost
       if (owned) family->wait(suffix());
-    } catch (...) {  // aborted now
+    } catch (...) {  // `failed` is set if the communicators were aborted
     }
     if (!family->failed()) {
       family->forget(comm);
@@ -263,17 +263,15 @@ struct nccl_member {
 };
 
 }  // namespace detail
-// Ranks as CUDA devices, one process or thread for each.
 
-/// A collective under way on the second stream. The host waits in none of its members; its buffers
-/// may be used by what is enqueued on the transport's stream after wait(). Destroyed unfinished, it
-/// does what wait() does.
+/// Handle of a collective on the side stream. No member blocks the host. Work that is enqueued on
+/// the transport's stream after wait() may use the buffers. The destructor calls wait() if needed.
 class nccl_request {
  public:
-  /// Done already.
+  /// Constructs a request that is done.
   nccl_request() = default;
   /// @{
-  /// Of the transport's own making; moved from, it is done.
+  /// Constructed by the transport. A moved-from request is done.
   nccl_request(std::shared_ptr<detail::nccl_member> member, cudaEvent_t done)
       : member_(std::move(member)), done_(done), captured_(member_->family->is_capturing()) {}
   nccl_request(nccl_request&& other) noexcept
@@ -289,8 +287,8 @@ class nccl_request {
   ~nccl_request() { finish(); }
   /// @}
 
-  /// Makes the transport's stream wait until it is done. Nothing where it was captured, and the
-  /// capture has ended since: it was thrown away, and nothing runs. Throws transport_error.
+  /// Makes the transport's stream wait for the collective. Throws transport_error. Does nothing if
+  /// the collective was captured and the capture has ended: the capture was discarded.
   void wait() {
     if (!member_) return;
     const auto member = std::move(member_);
@@ -300,14 +298,14 @@ class nccl_request {
     member->check(cudaStreamWaitEvent(member->family->stream(), done_, 0), "cudaStreamWaitEvent");
   }
 
-  /// True when it is done. Not while a graph is captured. Throws transport_error as nccl::wait
-  /// does.
+  /// Returns true if the collective is done. Must not be called while a graph is captured. Throws
+  /// transport_error as nccl::wait does.
   [[nodiscard]] bool test() {
     if (!member_) return true;
     auto& family = *member_->family;
     family.check_alive(member_->suffix());
     const cudaError_t state = cudaEventQuery(done_);
-    if (state == cudaErrorNotReady) (void)cudaGetLastError();  // it is no error, but is kept as one
+    if (state == cudaErrorNotReady) (void)cudaGetLastError();  // clears it: it is no error
     if (state != cudaErrorNotReady) member_->check(state, "cudaEventQuery");
     family.watch_errors(member_->suffix());
     if (state == cudaErrorNotReady) return false;
@@ -320,7 +318,7 @@ class nccl_request {
   void finish() noexcept {
     try {
       wait();
-    } catch (...) {  // the next call of the transport tells
+    } catch (...) {  // the next call of the transport throws again
     }
   }
 
@@ -329,29 +327,29 @@ class nccl_request {
   bool captured_ = false;
 };
 
-/// The transport of an NCCL communicator, carrying device memory: a handle, cheap to copy. Its
-/// collectives enqueue on the stream and do not wait; they can be captured in a CUDA graph. One
-/// thread at a time uses it. The communicator stays the caller's and outlives the transport.
+/// Transport of device memory over an NCCL communicator: a handle, cheap to copy. Collectives are
+/// enqueued on the stream, do not block, and can be captured into a CUDA graph. Only one thread at
+/// a time may use a transport. The caller owns the communicator, which must outlive the transport.
 ///
-/// Cost: what NCCL makes of ncclAlltoAll (before NCCL 2.28 a group of ncclSend and ncclRecv),
-/// ncclAllGather and ncclAllReduce. Throws transport_error, with NCCL's own text, for every code
-/// but ncclSuccess. An error that a communicator meets on its way, or a wait beyond the time-out,
-/// calls ncclCommAbort on it and on all split from it or with it, once: the caller's communicator
-/// is then gone (do not destroy it), and every later call throws. Where a CUDA graph has captured a
-/// collective NCCL would wait for that graph, for ever: then the communicators are left, and
-/// `abort`, called when the graphs are gone, ends them. Destroy graphs before transports
-/// that were split off. (Nobody tells when graphs end: once there was one, `abort` must be called.)
+/// Cost: that of ncclAlltoAll (before NCCL 2.28 a group of ncclSend and ncclRecv), ncclAllGather
+/// and ncclAllReduce. Throws transport_error, with NCCL's text, for every code other than
+/// ncclSuccess. An asynchronous error or a time-out calls ncclCommAbort, once, on the communicator
+/// and on all communicators related to it by splits. The caller must then not destroy the
+/// communicator, and all later calls throw. After a CUDA graph has captured a collective, errors
+/// never abort: NCCL would wait for the graph, for ever, and the transport cannot know when graphs
+/// are destroyed. Then destroy the graphs, and call `abort`. Destroy graphs before transports that
+/// were split off.
 class nccl {
  public:
-  /// Allocates a second stream and some events. `stream` is of the communicator's device.
+  /// Allocates a side stream and some events. `stream` must be on the device of the communicator.
   nccl(ncclComm_t communicator, cudaStream_t stream, nccl_options options = {})
       : nccl(make_family(communicator, stream, options), communicator, false) {}
 
   /// @{
-  /// See Transport.
+  /// Operations of the Transport concept.
   [[nodiscard]] int rank() const { return member_->rank; }
   [[nodiscard]] int size() const { return member_->size; }
-  /// The one it was given.
+  /// Returns the stream passed to the constructor.
   [[nodiscard]] cudaStream_t stream() const { return member_->family->stream(); }
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
@@ -366,30 +364,30 @@ class nccl {
   void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n, ncclBfloat16); }
   /// @}
 
-  /// Collective, does not wait: on a second stream, behind what the first one has at this moment.
-  /// All ranks start all their collectives in the same order.
+  /// Starts an all_to_all on the side stream, after all work enqueued on the stream so far.
+  /// Collective, non-blocking. All ranks must start all their collectives in the same order.
   [[nodiscard]] nccl_request start_all_to_all(const void* send, void* receive,
                                               std::size_t slot_bytes) {
     return start(slot_bytes,
                  [&](cudaStream_t side) { enqueue_all_to_all(send, receive, slot_bytes, side); });
   }
-  /// Collective, does not wait: as start_all_to_all.
+  /// Starts an all_gather, as start_all_to_all does. Collective, non-blocking.
   [[nodiscard]] nccl_request start_all_gather(const void* send, void* receive,
                                               std::size_t slot_bytes) {
     return start(slot_bytes,
                  [&](cudaStream_t side) { enqueue_all_gather(send, receive, slot_bytes, side); });
   }
 
-  /// Makes the host wait until all that the stream has is done. Throws transport_error, after an
-  /// abort, for an error met on the way or a wait beyond the time-out.
+  /// Makes the host wait for all work on the stream. On an asynchronous error or a time-out, aborts
+  /// the communicators and throws transport_error.
   void wait() { family().wait(member_->suffix()); }
 
-  /// Aborts the communicators of this and all split from it or with it: after a failure that a
-  /// captured graph kept from doing so, when the graphs are gone. Not collective.
+  /// Aborts this communicator and all related to it by splits. Needed after an error if graphs have
+  /// captured collectives: destroy the graphs first. Not collective.
   void abort() noexcept { family().give_up(); }
 
-  /// Collective, waits: all_gather on host memory, for small messages between the ranks' hosts.
-  /// Allocates when a message is larger than all before. Not while a graph is captured.
+  /// all_gather on host memory, for small messages between hosts. Collective, blocking. Allocates
+  /// if slot_bytes is larger than ever before. Must not be called while a graph is captured.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     if (slot_bytes == 0) return;
     wait();
@@ -400,16 +398,16 @@ class nccl {
         cudaMemcpyAsync(own, send, slot_bytes, cudaMemcpyHostToDevice, family().stream()),
         "cudaMemcpyAsync");
     all_gather(own, all, slot_bytes);
-    wait();  // a copy to plain host memory would wait itself, whatever becomes of the ranks
+    wait();  // has a time-out; the copy below, to pageable memory, blocks without one
     member_->check(
         cudaMemcpyAsync(receive, all, all_bytes, cudaMemcpyDeviceToHost, family().stream()),
         "cudaMemcpyAsync");
     wait();
   }
 
-  /// Collective over all ranks, waits: the transport over the ranks that gave the same color,
-  /// ordered by key, then rank, on the same streams. Throws invalid_input, on all ranks, for a
-  /// negative color.
+  /// Returns the transport of the ranks that passed the same color, ordered by key, then rank, on
+  /// the same streams. Collective over all ranks, blocking. Throws invalid_input, on all ranks, for
+  /// a negative color.
   [[nodiscard]] nccl split(int color, int key) const {
     std::vector<int> colors(static_cast<std::size_t>(size()));
     nccl(*this).host_all_gather(&color, colors.data(), sizeof color);
@@ -453,7 +451,7 @@ class nccl {
     member_->check(ncclAllReduce(data, data, n, of, ncclSum, member_->comm, family().stream()),
                    "ncclAllReduce");
   }
-  /// Slots of the library are whole words.
+  /// NCCL element type of a slot: uint32 for a multiple of 4 bytes, as in slots of the library.
   static ncclDataType_t type(std::size_t bytes) { return bytes % 4 == 0 ? ncclUint32 : ncclUint8; }
   static std::size_t count(std::size_t bytes) { return bytes % 4 == 0 ? bytes / 4 : bytes; }
 
@@ -476,7 +474,7 @@ class nccl {
       code = ncclRecv(static_cast<std::byte*>(receive) + at, count(slot_bytes), type(slot_bytes), r,
                       member_->comm, stream);
     }
-    const ncclResult_t end = ncclGroupEnd();  // also after a failure: groups must be closed
+    const ncclResult_t end = ncclGroupEnd();  // a group must be closed even after an error
     member_->check(code, "ncclSend or ncclRecv");
     member_->check(end, "ncclGroupEnd");
 #endif
@@ -496,7 +494,7 @@ class nccl {
     family().check_alive(member_->suffix());
     if (slot_bytes == 0) return {};
     const cudaEvent_t event = family().take();
-    try {  // one event serves twice: whoever waits for it waits for what it stood for at that time
+    try {  // the event is recorded twice: a stream waits for the record current at its wait call
       member_->check(cudaEventRecord(event, family().stream()), "cudaEventRecord");
       member_->check(cudaStreamWaitEvent(family().side(), event, 0), "cudaStreamWaitEvent");
       enqueue(family().side());

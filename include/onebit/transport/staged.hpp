@@ -8,31 +8,31 @@
 #include <onebit/transport/memory.hpp>
 #include <utility>
 
-/// A transport of host memory made to carry device memory.
+/// Adapter that lets a transport of host memory carry device memory.
 namespace onebit::inline v0_2 {
 
-/// Carries the collectives of `T`, a Transport of host memory, on the device memory that `M`
-/// reaches: a handle, cheap to copy. Copies of it share the staging memory, so one thread at a time
-/// uses them.
+/// Transport of device memory that stages its collectives through `T`, a Transport of host memory.
+/// `M` copies between host and device. A handle, cheap to copy. Copies of a handle share the
+/// staging buffer: only one thread at a time may use them.
 ///
-/// Cost: per collective one copy of what is sent to host memory, one wait, what T does, and one
-/// copy of what was received back, which is not waited for: it is ordered before all later work of
-/// M. The staging memory grows to the largest collective. Where `T` says `device_aware()` it gets
-/// the device pointers themselves, after a wait. Throws what T and M throw.
+/// Cost per collective: one copy of the sent bytes to host memory, one wait, the collective of T,
+/// and one copy of the received bytes to the device. The last copy is not waited for: it is ordered
+/// before all later work of M. The staging buffer grows to the largest collective. If T is
+/// `device_aware()`, T gets the device pointers, after a wait. Throws what T and M throw.
 template <Transport T, Memory M>
 class staged {
  public:
-  /// Over `inner`, for the memory that `memory` reaches.
+  /// Wraps `inner`; `memory` accesses the device memory.
   staged(T inner, M memory)
       : inner_(std::move(inner)),
         memory_(std::move(memory)),
         staging_(std::make_shared<detail::host_staging<M>>(memory_)) {}
 
   /// @{
-  /// See Transport.
+  /// Operations of the Transport concept.
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int size() const { return inner_.size(); }
-  /// Of the memory, where that has one.
+  /// Returns the stream of the memory M, if M has one.
   [[nodiscard]] auto stream() const requires requires(const M& m) { m.stream(); }
   { return memory_.stream(); }
 
@@ -50,21 +50,21 @@ class staged {
   }
   /// @}
 
-  /// Collective, waits: all_gather on host memory, for small messages between the ranks' hosts.
+  /// all_gather on host memory, for small messages between the hosts of ranks. Blocking.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     inner_.all_gather(send, receive, slot_bytes);
   }
 
-  /// Collective over all ranks: as T's own.
+  /// Splits as T does, on the same memory. Collective over all ranks.
   [[nodiscard]] staged split(int color, int key) const requires SplittingTransport<T> {
     return staged(inner_.split(color, key), memory_);
   }
-  /// Collective: as T's own.
+  /// Returns the number of ranks per node according to T. Collective.
   [[nodiscard]] int ranks_per_node() const requires NodeAwareTransport<T> {
     return inner_.ranks_per_node();
   }
 
-  /// The transport below.
+  /// Returns the wrapped transport.
   [[nodiscard]] T& inner() { return inner_; }
 
  private:
@@ -100,11 +100,11 @@ class staged {
       call(send, receive);
       return;
     }
-    constexpr std::size_t line = 64;  // what is received starts aligned as well
+    constexpr std::size_t line = 64;  // the receive part starts aligned too
     const std::size_t gap = (send_bytes + line - 1) / line * line;
     std::byte* const host = staging_->at_least(gap + receive_bytes);
     if (send_bytes > 0) memory_.copy(host, send, send_bytes);
-    memory_.wait();  // also for the copy out of this staging by the collective before
+    memory_.wait();  // also for the previous collective's copy out of the staging buffer
     call(host, host + gap);
     if (receive_bytes > 0) memory_.copy(receive, host + gap, receive_bytes);
   }

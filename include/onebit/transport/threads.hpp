@@ -23,9 +23,9 @@
 /// Ranks as threads of one process.
 namespace onebit::inline v0_2::detail {
 
-/// Where the ranks of one process meet. Each collective publishes a pointer per rank, waits for
-/// all, copies, and waits again. A rank that fails or never arrives turns the wait of all others
-/// into an exception.
+/// Meeting point of the ranks of one process. In each collective every rank publishes a pointer,
+/// waits for all ranks, copies, and waits again. If a rank fails or does not arrive in time, the
+/// waits of all other ranks throw.
 class thread_hub {
  public:
   struct call {
@@ -34,7 +34,7 @@ class thread_hub {
     void* data = nullptr;
     std::size_t bytes = 0;
   };
-  /// A rank's place in a hub.
+  /// A rank's hub after a split, and its number in this hub.
   struct seat {
     std::shared_ptr<thread_hub> hub;
     int rank = 0;
@@ -48,15 +48,14 @@ class thread_hub {
   [[nodiscard]] int size() const { return static_cast<int>(calls_.size()); }
   [[nodiscard]] const call& of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
 
-  /// Waits until all ranks made the same call.
+  /// Waits until all ranks have made a call. Throws rank_mismatch if their calls differ.
   [[gnu::cold]] void meet(int rank, const call& mine) {
     calls_[static_cast<std::size_t>(rank)] = mine;
     wait_for_all(rank, mine.what);
     const call& first = calls_[0];
     for (int r = 1; r < size(); ++r) {
       if (std::strcmp(of(r).what, first.what) == 0 && of(r).bytes == first.bytes) continue;
-      const parting last{
-          *this};  // all ranks are here, and none may call again while others compare
+      const parting last{*this};  // no rank may call again while others still compare
       throw rank_mismatch(
           message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
                   r, " calls ", of(r).what, " of ", of(r).bytes,
@@ -65,23 +64,23 @@ class thread_hub {
     }
   }
 
-  /// Waits until all ranks are done with each other's memory. All have met and will part, so none
-  /// gives up, not even when the hub is aborted meanwhile: the others still use its buffers.
+  /// Waits until all ranks have finished with each other's memory. Every rank that has met parts,
+  /// so this wait has no time-out, and an abort does not end it: other ranks still use the buffers.
   [[gnu::cold]] void part() {
     std::unique_lock lock(mutex_);
     const std::size_t round = round_;
     if (!complete()) changed_.wait(lock, [&] { return round_ != round; });
   }
 
-  /// Makes every present and later meeting throw, here and in the hubs split from this one. The
-  /// first reason given is the one that is told.
+  /// Makes all current and later meetings throw, in this hub and in hubs split from it. Errors show
+  /// the reason of the first abort.
   [[gnu::cold]] void abort(const std::string& why) {
     std::unique_lock lock(mutex_);
     abort(lock, why);
   }
 
-  /// A rank that will make no more calls: whoever waits for it, here and in the hubs split from
-  /// this one of which it is a part, throws.
+  /// Marks that a rank makes no more calls: meetings throw, in this hub and in hubs split from it
+  /// that contain the rank.
   [[gnu::cold]] void leave(int rank) {
     std::unique_lock lock(mutex_);
     const auto children = children_;
@@ -96,7 +95,7 @@ class thread_hub {
     }
   }
 
-  /// Waits for all ranks: gives those of one color a hub of their own, ordered by key, then rank.
+  /// Returns the seat of a rank in a new hub of its color, ordered by key, then rank. Blocking.
   [[nodiscard, gnu::cold]] seat split(int rank, int color, int key) {
     struct card {
       int color, key;
@@ -108,7 +107,7 @@ class thread_hub {
       const parting last{*this};
       for (int r = 0; r < size(); ++r) cards.push_back(*static_cast<const card*>(of(r).send));
     }
-    std::vector<int> ranks;  // of this color
+    std::vector<int> ranks;  // ranks with the color of this rank
     for (int r = 0; r < size(); ++r) {
       const int its = cards[static_cast<std::size_t>(r)].color;
       if (its < 0) {
@@ -133,19 +132,19 @@ class thread_hub {
   }
 
  private:
-  /// Parts when it ends, whatever is thrown before: who has met must part.
+  /// Calls part() at the end of a scope, also after an exception: a rank that has met must part.
   struct parting {
     thread_hub& hub;
     ~parting() { hub.part(); }
   };
 
-  /// A hub split from this one, and which of its ranks are there.
+  /// A hub split from this one, and the ranks of this hub that belong to it.
   struct child {
     std::weak_ptr<thread_hub> hub;
     std::vector<int> ranks;
   };
 
-  /// Counts a rank in; true for the last one, who opens the next round.
+  /// Counts an arrival. The last rank of a round starts the next round and gets true.
   [[nodiscard]] bool complete() {
     if (++arrived_ != calls_.size()) return false;
     arrived_ = 0;
@@ -154,7 +153,7 @@ class thread_hub {
     return true;
   }
 
-  /// Gives the lock back for as long as it tells the children.
+  /// Aborts this hub and its children. Releases the lock while it aborts the children.
   [[gnu::cold]] void abort(std::unique_lock<std::mutex>& lock, const std::string& why) {
     abort_here(why);
     const auto children = std::exchange(children_, {});
@@ -192,7 +191,7 @@ class thread_hub {
     throw transport_error(message("threads: ", why_, rank_suffix(rank, size())));
   }
 
-  /// A hub that is aborted along with this one.
+  /// Creates a child hub: an abort of this hub also aborts the child.
   [[nodiscard, gnu::cold]] std::shared_ptr<thread_hub> adopt(std::vector<int> ranks) {
     auto hub = std::make_shared<thread_hub>(static_cast<int>(ranks.size()), timeout_);
     const std::lock_guard lock(mutex_);
@@ -203,7 +202,7 @@ class thread_hub {
   }
 
   std::vector<call> calls_;
-  std::vector<std::size_t> rounds_;  ///< by rank: the last round in which it waited for the others
+  std::vector<std::size_t> rounds_;  ///< last round in which each rank waited in `meet`
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -215,20 +214,20 @@ class thread_hub {
 
 }  // namespace onebit::inline v0_2::detail
 
-/// N ranks as threads of one process: for tests, for experiments, and for machines with few cores.
+/// Ranks as threads of one process: for tests, experiments, and machines with few cores.
 namespace onebit::inline v0_2 {
 
-/// The transport of one rank among threads, carrying the memory that `M` reaches: a handle, cheap
-/// to copy. Ranks may have devices of their own as long as M copies between them.
+/// Transport of one rank among threads, for memory that `M` accesses. A handle, cheap to copy.
+/// Ranks may use different devices if M can copy between them.
 ///
-/// Cost: one copy of what is received; two waits for all ranks per collective. Memory that the host
-/// can not touch: two waits for M more, and all_reduce_sum goes through host memory. Throws
-/// transport_error when another rank failed or did not arrive in time, rank_mismatch when ranks
-/// make different calls.
+/// Cost per collective: one copy of the received bytes, and two barriers. If the host cannot touch
+/// the memory, also two waits for M, and all_reduce_sum is staged through host memory. Throws
+/// transport_error if another rank failed or did not arrive in time, rank_mismatch if ranks make
+/// different calls.
 template <Memory M>
 class basic_threads {
  public:
-  /// One rank of a hub that `ranks` of run_threads share.
+  /// Constructs the transport of `rank` on a hub that all ranks share; see run_threads.
   basic_threads(std::shared_ptr<detail::thread_hub> hub, int rank, M memory = {})
       : hub_(std::move(hub)), rank_(rank), memory_(std::move(memory)) {
     if constexpr (!M::host_can_touch) {
@@ -237,10 +236,10 @@ class basic_threads {
   }
 
   /// @{
-  /// See Transport.
+  /// Operations of the Transport concept.
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return hub_->size(); }
-  /// Of the memory, where that has one.
+  /// Returns the stream of the memory M, if M has one.
   [[nodiscard]] auto stream() const requires requires(const M& m) { m.stream(); }
   { return memory_.stream(); }
 
@@ -258,35 +257,35 @@ class basic_threads {
   }
 
   /// @}
-  /// Sums in rank order. On a device's memory the sums may still be on their way back when it
-  /// returns: that copy is ordered before all later work of M.
+  /// Sums in rank order. In device memory the copy of the sums back to the device may still be
+  /// pending on return: it is ordered before all later work of M.
   void all_reduce_sum(float* data, std::size_t n) { reduce(data, n); }
-  /// The same, rounded once.
+  /// Sums bf16 in float, in rank order, and rounds once.
   void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n); }
 
-  /// Collective, waits: all_gather on host memory, for small messages between the ranks' hosts.
+  /// all_gather on host memory, for small messages between the hosts of ranks. Blocking.
   void host_all_gather(const void* send, void* receive,
                        std::size_t slot_bytes) requires(!M::host_can_touch) {
     basic_threads<host_memory>(hub_, rank_).all_gather(send, receive, slot_bytes);
   }
 
-  /// Collective over all ranks, waits: the transport over the ranks that gave the same color,
-  /// ordered by key, then rank. A failure that ends this one's collectives ends those of the new
-  /// one too, not the other way round. Throws invalid_input, on all ranks, for a negative color.
+  /// Returns the transport of the ranks that passed the same color, ordered by key, then rank.
+  /// Collective over all ranks, blocking. A failure of this transport also fails the new one, but
+  /// not vice versa. Throws invalid_input, on all ranks, for a negative color.
   [[nodiscard, gnu::cold]] basic_threads split(int color, int key) const {
     auto place = hub_->split(rank_, color, key);
     return basic_threads(std::move(place.hub), place.rank, memory_);
   }
 
  private:
-  /// Meets the other ranks with what it has ready, copies from each, and parts.
+  /// Runs one collective: meets the other ranks, copies from each, and parts.
   template <class Copy>
   [[gnu::cold]] void exchange(const detail::thread_hub::call& mine, const Copy& copy) {
-    memory_.wait();  // others read what work before this call writes
+    memory_.wait();  // other ranks read memory that earlier work of M writes
     hub_->meet(rank_, mine);
     try {
       for (int r = 0; r < size() && mine.bytes > 0; ++r) copy(r);
-      memory_.wait();  // others may write to what it reads from as soon as all have parted
+      memory_.wait();  // after `part` other ranks may overwrite the sources of these copies
     } catch (...) {
       hub_->part();
       throw;
@@ -312,7 +311,7 @@ class basic_threads {
     const auto part = [&](int r) {
       return n * static_cast<std::size_t>(r) / static_cast<std::size_t>(size());
     };
-    // by blocks: no loop over elements looks up a rank's memory
+    // in blocks, so that loops over elements do not look up the memory of a rank
     std::array<float, 1024> sums;
     std::array<T, sums.size()> rounded;
     for (std::size_t i = part(rank_), end = part(rank_ + 1), m = 0; i < end; i += m) {
@@ -340,19 +339,19 @@ class basic_threads {
   std::shared_ptr<detail::thread_hub> hub_;
   int rank_;
   M memory_;
-  std::shared_ptr<detail::host_staging<M>> staging_;  ///< where the host can not touch the memory
+  std::shared_ptr<detail::host_staging<M>> staging_;  ///< null if the host can touch the memory
 };
 
-/// Threads whose buffers lie in plain memory.
+/// Threads transport for host memory.
 using threads = basic_threads<host_memory>;
 
 static_assert(SplittingTransport<threads>);
 
-/// Runs `f(basic_threads<M>)` on memories.size() ranks, one thread each, and waits for all;
-/// `memories[r]` is rank r's. When a rank throws, or returns while others wait for it, these are
-/// released from their collectives, and the first exception is rethrown here: the cause, where
-/// others are the errors that it has led to. f sets its thread's device,
-/// where there are several.
+/// Runs `f(basic_threads<M>)` on memories.size() ranks, one thread each, and waits for all threads.
+/// Rank r uses `memories[r]`. If a rank throws, or returns while others wait for it, the
+/// collectives of the others throw. Rethrows the first exception; one that another rank's failure
+/// may have caused is rethrown only if there is no other. With several devices, f must set its
+/// thread's current device.
 template <Memory M, class F>
 [[gnu::cold]] void run_threads(std::vector<M> memories, F f,
                                std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
@@ -361,7 +360,7 @@ template <Memory M, class F>
   const auto hub = std::make_shared<detail::thread_hub>(n, timeout);
   std::mutex mutex;
   std::exception_ptr first;
-  int echo_of_first = 3;  // 0: it is a cause; 1, 2: the failure of another rank may have led to it
+  int echo_of_first = 3;  // of `first`: 0: a cause; 1, 2: maybe caused by another rank; 3: none yet
   const auto run = [&](int rank) {
     const auto failed = [&](const char* why, int echo) {
       {
@@ -390,7 +389,7 @@ template <Memory M, class F>
   try {
     for (int rank = 1; rank < n; ++rank) others.emplace_back(run, rank);
     run(0);
-  } catch (...) {  // no more threads: those that run wait for ranks that will not come
+  } catch (...) {  // a thread could not be started: the running ones wait for missing ranks
     {
       const std::lock_guard lock(mutex);
       first = std::current_exception();
@@ -402,7 +401,7 @@ template <Memory M, class F>
   if (first) std::rethrow_exception(first);
 }
 
-/// Runs `f(threads)` on n ranks of plain memory.
+/// Runs `f(threads)` on n ranks with host memory.
 template <class F>
 [[gnu::cold]] void run_threads(int n, F f,
                                std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
