@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of the Backend concept. Models: see host_model in models.hpp (available, make, name).
+// Conformance suite of the Backend concept. Models: available(), make(), name(); see host_model.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
 #define ONEBIT_TESTS_CONFORMANCE_BACKEND_HPP
@@ -30,7 +30,7 @@ struct count_calls {
   }
 };
 
-/// y = a x + y, rounded once.
+/// Computes y = a x + y, rounded once.
 struct axpy {
   const float* x;
   float* y;
@@ -71,7 +71,7 @@ struct count_raised {
   }
 };
 
-/// What ranks say on average, on the flat axis.
+/// Writes the mean of the ranks' messages on the flat axis.
 template <class C>
 struct mean_kernel {
   onebit::mean_view<C> mean;
@@ -89,12 +89,12 @@ struct mean_kernel {
   }
 };
 
-/// Any number of ranks, scales (or floats) of all kinds, tiles of whole words and others: the sum
-/// in the order of ranks.
+/// Checks that means are sums in rank order, for scales (or floats) of all kinds, zeros included,
+/// and for tiles of whole and of partial words.
 template <class C, class B>
 void check_mean(B& backend, const C& codec, int n_ranks) {
   constexpr bool signs = requires { requires C::one_sign; };
-  constexpr std::size_t per_word = signs ? 1 : 32;  // floats, or as many bits
+  constexpr std::size_t per_word = signs ? 1 : 32;  // 32-bit units in a word of 32 elements
   const std::vector<std::size_t> sizes = {4096, 4096 + 384, 1000, 40};
   const onebit::layout axis(sizes, 1, onebit::granularity::layer());
   std::vector<std::uint64_t> offsets;
@@ -151,7 +151,7 @@ void check_buffer(B& backend) {
     CHECK(downloaded(backend, b) == std::vector<T>(n));
     std::vector<T> sevens(n, static_cast<T>(7));
     backend.copy_in(b.data(), sevens.data(), n);
-    sevens.assign(n, static_cast<T>(8));  // copy_in is done with it
+    sevens.assign(n, static_cast<T>(8));  // copy_in must have read it
     CHECK(downloaded(backend, b) == std::vector<T>(n, static_cast<T>(7)));
     const T* const where = b.data();
     auto moved = std::move(b);
@@ -181,7 +181,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
   backend_suite::check_buffer<decltype(backend), std::uint64_t>(backend);
   backend_suite::check_buffer<decltype(backend), std::byte>(backend);
 
-  // every index once, and nothing beyond
+  // launch calls the kernel once per index, and for no other index
   for (const std::size_t n : counts{0, 1, 2, 3, 5, 64, 10007}) {
     auto counts = backend.template make_buffer<std::uint32_t>(n + 1);
     for (std::uint32_t times = 1; times <= 3; ++times) {
@@ -192,7 +192,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
     }
   }
 
-  // kernels that share a launch
+  // several kernels in one launch
   for (const std::size_t n : counts{0, 1, 9, 3001}) {
     auto few = backend.template make_buffer<std::uint32_t>(n + 1);
     auto many = backend.template make_buffer<std::uint32_t>(5000);
@@ -213,7 +213,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
       CHECK(downloaded(backend, total).front() == times * n);
       CHECK(downloaded(backend, n_ended).front() == 0);
     }
-    // and as one kernel, which that is on a device
+    // the same as a single kernel, as devices run it
     const onebit::then_once<backend_suite::raise_each, backend_suite::count_raised> both{
         onebit::calls{backend_suite::raise_each{flags.data()}, n},
         backend_suite::count_raised{flags.data(), n, total.data()}, n_ended.data()};
@@ -228,7 +228,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
     backend_suite::check_mean(backend, onebit::rounded{}, n_ranks);
   }
 
-  // a launch sees what the one before wrote, and a copy what was launched
+  // launches run in order, and a copy sees the results of all launches before it
   constexpr std::size_t n_words = 1001;
   flat x(32 * n_words), expected(32 * n_words);
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -243,7 +243,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
       expected[i] = std::fma(a, x[i], expected[i]);
     }
   }
-  x_buffer = {};  // only once the launches are through with it
+  x_buffer = {};  // must wait for the launches that read it
   CHECK(first_difference(downloaded(backend, y), expected) == none);
 
   for (const std::size_t which : counts{0, 17, 999}) {
@@ -254,7 +254,7 @@ TEST_CASE_TEMPLATE_DEFINE("backend", Model, backend_conformance) {
     CHECK(downloaded(backend, flag).front() == 1);
   }
 
-  // a kernel object lives as long as it is needed, whatever becomes of the caller's
+  // launch copies the kernel: the caller may change or destroy its own
   auto flag = backend.template make_buffer<std::uint32_t>(1);
   {
     auto kernel = std::make_unique<backend_suite::raise_one>();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Into and out of a backend's memory, which the host may be unable to touch.
+// Copies into and out of a backend's memory, which the host may be unable to access.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_BUFFERS_HPP
 #define ONEBIT_TESTS_CONFORMANCE_BUFFERS_HPP

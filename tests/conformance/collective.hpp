@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of exchanges (what a collective policy binds to), and the loop that drives one
-// exchange by itself, without an optimizer. A model has
-//   make(communicator, backend, sizes)   the exchange
-//   limits()                             if there are any: see exchange_limits
-// The exchange is driven as an optimizer drives it (stateful_exchange). One whose servers owe
-// something has server_residual(): what they do, chunk after chunk of the flat axis. A dense one
-// has no needs_undo().
+// Conformance suite of exchanges (objects that a collective policy's bind() returns), and the loop
+// that drives an exchange without an optimizer. A model has
+//   make(communicator, backend, sizes)   returns the exchange
+//   limits()                             optional, returns exchange_limits
+// The suite calls the exchange as an optimizer does (stateful_exchange). An exchange with residuals
+// of servers has server_residual(), which returns them chunk after chunk of the flat axis. A dense
+// exchange has no needs_undo().
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_COLLECTIVE_HPP
@@ -20,19 +20,19 @@
 
 namespace onebit_test {
 
-/// Rank r's message of step t, by element of the flat axis; padding is ignored.
+/// Returns element i, on the flat axis, of a rank's message in a step. Padding is ignored.
 using messages = std::function<float(int rank, std::size_t step, std::size_t i)>;
 
-/// What one rank saw of a number of exchanges.
+/// Results of a number of exchanges on one rank.
 struct exchange_trace {
-  std::vector<flat> agreed;  ///< by step, on the flat axis; empty where skipped
+  std::vector<flat> agreed;  ///< mean messages by step, on the flat axis; empty if skipped
   std::vector<flat> worker_residual, server_residual;  ///< after each step
   std::vector<onebit::traffic> sent;                   ///< by step
   std::vector<bool> skipped;
-  std::vector<bool> real;  ///< on the flat axis: not padding
+  std::vector<bool> real;  ///< by element of the flat axis; false: padding
 };
 
-/// Where the flat axis has elements.
+/// Returns, by element of the flat axis, true unless it is padding.
 inline std::vector<bool> real_elements(const onebit::layout& axis) {
   std::vector<bool> real(axis.n_words() * 32, false);
   for (const onebit::tile& t : axis.tiles()) {
@@ -41,7 +41,7 @@ inline std::vector<bool> real_elements(const onebit::layout& axis) {
   return real;
 }
 
-/// One exchange without its type, so that the suite is compiled once.
+/// Type-erased exchange, so that the suite is compiled once.
 class driven {
  public:
   driven() = default;
@@ -52,14 +52,14 @@ class driven {
   virtual void start() = 0;
   virtual void all_reduce(const float* values) = 0;
   virtual void finish() = 0;
-  /// What was agreed in this step, and what in the last step that was kept.
+  /// Mean message of this step, and of the last step that was kept.
   [[nodiscard]] virtual flat latest() = 0;
   [[nodiscard]] virtual flat previous() = 0;
   [[nodiscard]] virtual flat worker_residual() = 0;
   [[nodiscard]] virtual flat server_residual() = 0;
 
   onebit::step_scalars now;
-  bool is_dense = false;  ///< nothing is remembered, and nothing owed
+  bool is_dense = false;  ///< no previous message and no residuals
 };
 
 template <class X>
@@ -127,15 +127,15 @@ class driven_exchange final : public driven {
   const float* values_ = nullptr;
 };
 
-/// `steps` exchanges on one rank. Steps at which `message` gives something that is not finite are
-/// skipped by all ranks, and keep their number, as in the optimizer.
+/// Makes `steps` exchanges on one rank. All ranks skip steps in which `message` returns a
+/// non-finite value; a skipped step is not counted, as in the optimizer.
 inline exchange_trace drive(driven& x, const onebit::communicator& counted, std::size_t steps,
                             const messages& message) {
   exchange_trace trace;
   trace.real = real_elements(x.axis());
   flat values(trace.real.size());
   x.start();
-  std::size_t last = none;  // step that was not skipped
+  std::size_t last = none;  // last step that was kept
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t i = 0; i < trace.real.size(); ++i) {
       values[i] = trace.real[i] ? message(counted.rank(), step, i) : 0.0F;
@@ -150,15 +150,14 @@ inline exchange_trace drive(driven& x, const onebit::communicator& counted, std:
     x.finish();
     if (kept) last = step;
     if (!x.is_dense && last != none) {
-      // what was received is agreed from now on; a step that was called off has changed nothing of
-      // it
+      // a kept step replaces the previous message; a skipped step leaves it unchanged
       CHECK(first_difference(x.previous(), trace.agreed[last]) == none);
     }
     x.now.number += kept ? 1U : 0U;
     if (x.is_dense) continue;
     flat residual = x.worker_residual();
     for (std::size_t i = 0; i < residual.size(); ++i) {
-      if (!trace.real[i]) residual[i] = 0;  // the field does not know what is padding
+      if (!trace.real[i]) residual[i] = 0;  // the field does not mask padding
     }
     trace.worker_residual.push_back(std::move(residual));
     trace.server_residual.push_back(x.server_residual());
@@ -166,7 +165,7 @@ inline exchange_trace drive(driven& x, const onebit::communicator& counted, std:
   return trace;
 }
 
-/// The same with an exchange of Model's.
+/// Makes `steps` exchanges with an exchange of Model.
 template <class Model>
 exchange_trace exchange(onebit::threads transport, const std::vector<std::size_t>& sizes,
                         std::size_t steps, const messages& message) {
@@ -203,20 +202,20 @@ struct dense_model {
   }
 };
 
-/// sign with its granularity in the type, so that models can be types; its scales are Scale's, so
-/// that those of values of one size are these values.
+/// `sign` with its granularity in the type, so that models can be types. Its factor is 1, so that
+/// values of equal size are sent exactly.
 template <class Scale, onebit::scale_per Unit, std::size_t Block = 0>
 struct sign_per : onebit::sign<Scale> {
   constexpr sign_per() : onebit::sign<Scale>{{Unit, Block}, 1} {}
 };
 
-/// What a model may say of itself, as `limits()`.
+/// Limits of an exchange, which a model's `limits()` may return.
 struct exchange_limits {
-  std::vector<int> ranks = {1, 2, 3, 5, 8};  ///< numbers of ranks that it is for
-  std::uint64_t collectives = 2;             ///< at most so many in an exchange
+  std::vector<int> ranks = {1, 2, 3, 5, 8};  ///< numbers of ranks to test
+  std::uint64_t collectives = 2;             ///< most collectives in an exchange
 };
 
-/// The suite, for exchange<Model>.
+/// Runs the suite; `exchange` is exchange<Model>.
 inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
                                                       const std::vector<std::size_t>&, std::size_t,
                                                       const messages&),
@@ -226,7 +225,7 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
                                                            {0, 5, 0}, {64, 64}, odd_sizes()};
   for (const auto& sizes : all_sizes) {
     for (const int w : limits.ranks) {
-      std::string elements;  // of each tensor
+      std::string elements;  // sizes of the tensors
       for (const std::size_t n : sizes) elements += std::to_string(n) + ' ';
       CAPTURE(elements);
       CAPTURE(w);
@@ -260,10 +259,10 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
                                           << "add up slots in rank order?");
       if (w == 1) CHECK(first.sent[0].bytes_sent == 0);
 
-      // What went in comes out, or is still held: the mean of the messages, summed over the steps,
-      // is the sum of what was agreed plus the residuals. Every step rounds each element a few
-      // times (message, residual, mean over w, server's message and residual), each by at most
-      // 2^-24 of a magnitude below 16 (residuals of these messages stay below that).
+      // Nothing is lost: the mean of the ranks' messages, summed over the steps, is the sum of the
+      // mean messages plus the residuals. Every step rounds each element a few times (message,
+      // residual, mean over w, server's message and residual), each time by at most 2^-24 of a
+      // magnitude below 16 (residuals of these messages stay below 16).
       const double bound = static_cast<double>(steps) * (w + 6) * 16 / (1 << 24);
       double worst = 0, largest = 0;
       std::vector<double> server(n, 0.0);
@@ -298,8 +297,8 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
       CHECK(worst <= bound);
       CHECK(n_padding == 0);
 
-      // A value that is not finite, on one rank, in one element: all ranks skip, and go on as if
-      // the step had not been.
+      // One non-finite element on one rank: all ranks skip the step, and continue as if it had not
+      // been made.
       if (n == 0) continue;
       const int culprit = w / 2;
       const std::size_t element = [&] {
@@ -311,7 +310,7 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
       for (const float bad :
            {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
             -std::numeric_limits<float>::infinity()}) {
-        const std::size_t bad_step = 2 * variant++;  // the first, and later ones
+        const std::size_t bad_step = 2 * variant++;  // 0, 2 and 4
         const messages poisoned = [&](int rank, std::size_t step, std::size_t i) {
           if (step == bad_step && rank == culprit && i == element) return bad;
           return message(rank, step > bad_step ? step - 1 : step, i);

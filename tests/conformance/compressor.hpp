@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of the Compressor concept, of both kinds. A model has codec(). It asks for: the same
-// bytes for the same values, on every instruction set; a residual that is what decoding leaves, and
-// all of the value where nothing was sent (a scale of 0); zeros to zeros, by tile; a statistic, by
-// word, that tells values that are not finite; an error of at most 1.6034 times the values;
-// at most 4n + 64 bytes a tile; and a training that ends near those by sign.
+// Conformance suite of the Compressor concept, by word and by tile. A model has codec(). Required:
+// equal bytes for equal values on every instruction set; a residual equal to value minus decoded
+// value, and to the value if the scale is 0 (nothing was sent); by tile, zeros decode to zeros; by
+// word, a statistic that is non-finite if a value is; ||error|| at most 1.6034 ||values||; at most
+// 4n + 64 bytes per tile of n elements; and a training that ends about as near as with `sign`.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_COMPRESSOR_HPP
 #define ONEBIT_TESTS_CONFORMANCE_COMPRESSOR_HPP
@@ -16,7 +16,7 @@
 
 namespace onebit_test::compressor_suite {
 
-/// Encodes word i, decodes it, encodes what came out once more, and rebuilds the residual.
+/// Encodes word i, decodes it, encodes the decoded values again, and rebuilds the residual.
 template <class C>
 struct word_round_trip {
   C codec;
@@ -39,7 +39,7 @@ struct word_round_trip {
   }
 };
 
-/// One tile through a TileCompressor: its bytes, and what they decode to.
+/// Encodes and decodes one tile. Returns the bytes and the decoded values.
 template <class C>
 std::pair<std::vector<std::byte>, flat> tile_round_trip(const C& codec, const flat& values) {
   constexpr std::size_t guard = 16;
@@ -60,9 +60,9 @@ inline double norm(const flat& x) {
   return std::sqrt(sum);
 }
 
-/// ||y - C(y)|| <= sqrt(1 + pi / 2) ||y||: true of all compressors here, and what keeps error
-/// feedback bounded in practice. (A factor f of L2 scales: ||y - C(y)||^2 = (1 + f^2) ||y||^2 -
-/// 2 f ||y||_1 ||y||_2 / sqrt(d), and f^2 is pi / 2. L1 scales stay below ||y||.)
+/// Checks ||y - C(y)|| <= sqrt(1 + pi / 2) ||y||. All compressors of this library obey this bound,
+/// which keeps error feedback bounded in practice. (L2 scales with factor f: ||y - C(y)||^2 =
+/// (1 + f^2) ||y||^2 - 2 f ||y||_1 ||y||_2 / sqrt(d), f^2 = pi / 2. L1 scales: below ||y||.)
 inline void check_distance(const flat& y, const flat& decoded) {
   flat difference(y.size());
   for (std::size_t i = 0; i < y.size(); ++i) difference[i] = y[i] - decoded[i];
@@ -106,7 +106,7 @@ void check_word_compressor(const C& codec) {
     for (const float s : sums) sum += static_cast<double>(s);
     run(sparse, codec.scale(sum, n));
     check_distance(sparse, decoded);
-    flat skewed(n);  // one element that is a million times as large as all others
+    flat skewed(n);  // one element is a million times larger than the others
     for (std::size_t i = 0; i < n; ++i) skewed[i] = i % 2 == 0 ? 1e-3F : -1e-3F;
     skewed[77] = 1e3F;
     run(skewed, 1);
@@ -120,14 +120,14 @@ void check_word_compressor(const C& codec) {
     run(y, scale);
     if (expected.empty()) expected = codes;
     CHECK(codes == expected);
-    // what is decoded encodes to the same bytes, but where a word has a scale of its own
+    // decoded values encode to the same bytes, unless each word has a scale of its own
     if (one_sign || !C::scaled) CHECK(codes == again);
     for (std::size_t i = 0; i < n; ++i) {
       if (one_sign) CHECK(std::fabs(decoded[i]) == scale);
       CHECK(bits_of(residuals[i]) == bits_of(y[i] - decoded[i]));  // one subtraction
       CHECK(bits_of(unsent[i]) == bits_of(y[i]));
     }
-    // a value that is not finite makes the statistic so, in whatever lane and with whatever sign
+    // a non-finite value, in any lane and of any sign, makes the statistic non-finite
     for (const float bad :
          {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
           std::numeric_limits<float>::quiet_NaN()}) {
@@ -137,7 +137,7 @@ void check_word_compressor(const C& codec) {
       for (const float s : sums) CHECK_FALSE(std::isfinite(s));
     }
   }
-  CHECK(std::isfinite(codec.scale(0.0, 0)));  // nothing live
+  CHECK(std::isfinite(codec.scale(0.0, 0)));  // no active element
   CHECK(std::isfinite(codec.scale(0.0, 5)));
   CHECK_FALSE(std::isfinite(codec.scale(std::numeric_limits<double>::infinity(), 5)));
   CHECK_FALSE(std::isfinite(codec.scale(std::nan(""), 5)));
@@ -153,11 +153,11 @@ void check_tile_compressor(const C& codec) {
     CHECK(bytes == bytes_again);
     CHECK(first_difference(decoded, decoded_again) == none);
     check_distance(y, decoded);
-    // zeros are zeros: an element that is not live stays where it is
+    // zeros decode to zeros, so that inactive elements do not move
     const auto [zero_bytes, zeros] = tile_round_trip(codec, flat(n, 0.0F));
     CHECK(zeros == flat(n, 0.0F));
     CHECK(codec.tile_bytes(n) <= 4 * n + 64);
-    // the ranks skip what is not finite, but not before it is encoded: within its bytes
+    // non-finite values are encoded before the step is skipped: writes must stay in bounds
     for (const float bad :
          {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       flat poisoned = y;
@@ -172,8 +172,8 @@ void check_tile_compressor(const C& codec) {
   }
 }
 
-/// What is left of the squared distance to a target after 800 steps of 1-bit Adam on three ranks,
-/// ten of them dense, each rank with noise of its own in its gradients. The rate rises and falls.
+/// Returns the squared distance to a target after 800 steps of 1-bit Adam, ten of them dense, on
+/// three ranks whose gradients have independent noise. The learning rate rises, then falls.
 template <class C>
 double distance_left(const C& codec) {
   constexpr std::size_t n_steps = 800;
@@ -184,7 +184,7 @@ double distance_left(const C& codec) {
     options.freeze.after = 10;
     auto optimizer = onebit::one_bit_adam(own.groups<float>({{sizes.size(), 1, 0}}), transport,
                                           options, onebit::gather_scatter{codec});
-    optimizer.warn_with(nullptr);  // one that does not train may skip many steps
+    optimizer.warn_with(nullptr);  // a compressor that does not train may skip many steps
     const auto rank = static_cast<std::uint64_t>(transport.rank());
     const auto make_gradients = [&](std::size_t step) {
       double distance = 0;
@@ -207,13 +207,12 @@ double distance_left(const C& codec) {
   })[0];
 }
 
-/// How many times further from the target than sign's a training may end. Without compression it
-/// ends at 0.98 of sign's distance: at the noise. What trains is near it: int8 and 4 bits at 0.98,
-/// signs with L2 scales at 1.07, the 100 largest of a tile at 1.2, ternary with a scale that keeps
-/// the norm at 1.02. A scale that is too small trains slowly: 6 for a ternary one that is fitted to
-/// the values, 25 for the mean magnitude, 12 for signs with L1 scales. What does not train, since
-/// parts of its messages are never sent, is at thousands: a tenth of the scale at 1200, every
-/// second element at 19000; the start is at 39000.
+/// Largest final distance of a training to its target, over that of `sign`. Without compression the
+/// distance is 0.98: the noise. Compressors that train are near: int8 and 4 bits 0.98, signs with
+/// L2 scales 1.07, the 100 largest elements of a tile 1.2, ternary with a scale that keeps the norm
+/// 1.02. Scales that are too small train slowly: ternary fitted to the values 6, mean magnitude 25,
+/// signs with L1 scales 12. Compressors that never send parts of their messages do not train: a
+/// tenth of the scale 1200, every second element 19000; the start is at 39000.
 inline constexpr double most_of_sign = 15;
 
 template <class C>
@@ -225,7 +224,7 @@ void check_training(const C& codec) {
   CAPTURE(sign);
   CAPTURE(exact);
   CHECK(exact < 1.1 * sign);
-  CHECK(sign < 2 * exact);  // or it would be no yardstick
+  CHECK(sign < 2 * exact);  // else `sign` would be no reference
   MESSAGE(onebit::policy_name(codec) << ": a training ends at " << own / sign
                                      << " times sign's distance from its target (1 is good; a "
                                         "scale below the root mean square trains slowly)");

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// 1-bit Adam written down plainly, with eager residuals and all W ranks in one process, but in
-// float and in the order of operations that the library documents. It must give the library's bits:
-// what the library makes lazy, fused, packed or parallel changes nothing. With one rank it is Adam.
-// It also tells how far each sign decision was from the other side, so that runs can be chosen
-// whose decisions no rounding changes. Only the layout (tested by itself) is the library's.
+// Reference implementation of 1-bit Adam, with eager residuals and all W ranks in one process, in
+// float and in the order of operations that the library documents. The library must give the same
+// bits although it is lazy, fused, packed and parallel. With one rank this is Adam. margin()
+// returns how close sign decisions were to 0, so that tests can choose runs in which no rounding
+// changes a decision. Only the layout, which has tests of its own, is the library's.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_EAGER_ONE_BIT_ADAM_HPP
 #define ONEBIT_TESTS_CONFORMANCE_EAGER_ONE_BIT_ADAM_HPP
@@ -16,7 +16,7 @@
 
 namespace onebit_test {
 
-/// Through which exchange. `uncompressed`: every step is a dense one.
+/// Exchange to emulate. `uncompressed`: every step is dense.
 enum class communicator { gather_scatter, all_gather, exact, uncompressed };
 
 class eager_one_bit_adam {
@@ -52,7 +52,7 @@ class eager_one_bit_adam {
         element_[at] = first[tile.tensor] + tile.offset + i;
         tile_[at] = t;
         factors_[at] = of_tensor[tile.tensor];
-        x_[at] = noise(99, 0, 0, element_[at]);  // as memory has it
+        x_[at] = noise(99, 0, 0, element_[at]);  // initial values as in `memory`
       }
     }
     segment_of_tile_.resize(axis_.tiles().size());
@@ -81,7 +81,7 @@ class eager_one_bit_adam {
   bool real(std::size_t at) const { return element_[at] != none; }
   bool active(std::size_t at) const { return live_[at]; }
   const onebit::layout& axis() const { return axis_; }
-  /// As memory::all_params gives them.
+  /// Returns parameters in the order of memory::all_params.
   flat params() const {
     flat all;
     for (std::size_t at = 0; at < n_; ++at) {
@@ -91,14 +91,14 @@ class eager_one_bit_adam {
   }
   const flat& m() const { return m_; }
   const flat& worker(std::size_t rank) const { return worker_[rank]; }
-  /// Rank r's chunk.
+  /// Returns the server's residual of a rank's chunk.
   flat server(std::size_t rank) const {
     const std::size_t chunk = axis_.chunk_words() * 32;
     const std::size_t begin = std::min(n_, rank * chunk), end = std::min(n_, begin + chunk);
     return flat(server_.begin() + static_cast<std::ptrdiff_t>(begin),
                 server_.begin() + static_cast<std::ptrdiff_t>(end));
   }
-  /// The smallest |y| / scale of all sign decisions so far.
+  /// Returns the smallest |y| / scale of all sign decisions so far.
   double margin() const { return margin_; }
 
  private:
@@ -128,7 +128,7 @@ class eager_one_bit_adam {
 
   void freeze(std::size_t step) {
     const onebit::one_bit_adam_options& o = plan_.options;
-    const auto t = static_cast<double>(step);  // of the last dense step
+    const auto t = static_cast<double>(step);  // number of dense steps
     const double v_correction = o.adam.bias_correction ? 1 / (1 - std::pow(o.adam.beta2, t)) : 1.0;
     live_.assign(n_, false);
     for (std::size_t at = 0; at < n_; ++at) {
@@ -196,7 +196,7 @@ class eager_one_bit_adam {
     x_[at] = std::fma(step, std::fma(factors_[at].weight_decay, x_[at], u), x_[at]);
   }
 
-  /// One scale per set of tiles, in the order that is part of the format.
+  /// Returns one scale per set of tiles, summed in the order that the format prescribes.
   flat scales(const flat& y, const std::vector<onebit::tile_range>& sets) const {
     flat result;
     for (const onebit::tile_range& set : sets) {
@@ -227,7 +227,7 @@ class eager_one_bit_adam {
     return result;
   }
 
-  /// A product of its own, never part of an fma, whatever this file is compiled with.
+  /// Returns a b, rounded: never fused into an fma, for any compiler flags.
   static float product(float a, float b) {
     const volatile float p = a * b;
     return p;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of lanes: every operation of a backend's lanes against the portable ones, bit for bit,
-// on every edge. All of it as kernels through launch: a compiler contracts (or does not) inside
-// functions of one instruction set, so calls from ordinary code would prove nothing.
+// Conformance suite of lanes: compares every operation of a backend's lanes with the portable
+// lanes, bit for bit, in all edge cases. All run in launched kernels: compilers decide by function
+// and instruction set whether to fuse multiply-adds, so calls from other code would prove nothing.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_LANES_HPP
 #define ONEBIT_TESTS_CONFORMANCE_LANES_HPP
@@ -36,7 +36,7 @@ inline const std::vector<float>& specials() {
   return values;
 }
 
-/// a, b, c, word after word: all pairs of special values, then random ones of all magnitudes.
+/// Operands a, b, c: all pairs of special values, then random values of all magnitudes.
 struct inputs {
   flat a, b, c;
   std::vector<std::uint32_t> bits;
@@ -84,10 +84,10 @@ enum operation : std::size_t {
   op_select,
   op_with_sign,
   op_keep,
-  op_mul_add,  // not contracted
-  op_add_mul,  // the same with the product last
-  op_mul_sub,  // a b - c
-  op_sub_mul,  // c - a b
+  op_mul_add,  // a b + c, must not be fused
+  op_add_mul,  // c + a b, must not be fused
+  op_mul_sub,  // a b - c, must not be fused
+  op_sub_mul,  // c - a b, must not be fused
   op_stochastic,
   op_dot,  // a loop of add(sum, mul(a, b)) over three products
   n_operations
@@ -201,7 +201,7 @@ struct partial {
   }
 };
 
-/// Sums of the first n values, in every way that there is.
+/// Computes sums and maxima of the first n values with all reductions of lanes.
 struct sums {
   const float* floats;
   const double* doubles;
@@ -235,8 +235,8 @@ std::tuple<std::vector<double>, std::vector<std::uint64_t>, flat> run_sums(
   return {downloaded(backend, out), downloaded(backend, totals), downloaded(backend, tops)};
 }
 
-/// Word i / 33 of both arrays, its first i % 33 elements, converted there and back; and of the
-/// whole word what belongs to its rounding.
+/// Converts the first i % 33 elements of word i / 33 from T to float and from float to T; applies
+/// `unrounded` to the whole word.
 template <class T>
 struct elements {
   const T* narrow_in;
@@ -254,7 +254,7 @@ struct elements {
   }
 };
 
-/// Floats at which rounding to 16 bits is decided: neighbours of halves between two values.
+/// Returns floats that test rounding to 16 bits: midpoints between two values and their neighbours.
 inline flat rounding_cases() {
   flat cases = specials();
   for (const std::uint32_t top :
@@ -278,7 +278,7 @@ inline flat rounding_cases() {
 template <class T, class B>
 std::tuple<flat, flat, std::vector<T>> run_elements(B backend) {
   flat wide = rounding_cases();
-  if constexpr (std::is_same_v<T, onebit::int8>) {  // the bits of others differ between machines
+  if constexpr (std::is_same_v<T, onebit::int8>) {  // conversions of others are machine-dependent
     for (float& x : wide) x = std::fabs(x) <= 127 ? x : 0;
   }
   flat near;
@@ -286,7 +286,7 @@ std::tuple<flat, flat, std::vector<T>> run_elements(B backend) {
   for (std::size_t i = 0; i < wide.size(); ++i) {
     narrow.push_back(onebit::from_float<T>(wide[i]));
     near.push_back(onebit::to_float(narrow.back()));
-    if (i % 3 == 0) near.back() *= 1.5F;  // of another
+    if (i % 3 == 0) near.back() *= 1.5F;  // does not match the rounded value
     if constexpr (sizeof(T) == 2) narrow.back().bits = static_cast<std::uint16_t>(i * 13);
   }
   const std::size_t n = wide.size() / 32 * 33;
@@ -307,7 +307,7 @@ void check_elements(B backend) {
   const auto [wide, unrounded, narrow] = run_elements<T>(backend);
   const auto [wide_host, unrounded_host, narrow_host] =
       run_elements<T>(onebit::host(1, onebit::isa::scalar));
-  CHECK(first_difference(wide, wide_host) == none);  // the bits of NaN too
+  CHECK(first_difference(wide, wide_host) == none);  // including the bits of NaN
   CHECK(first_difference(unrounded, unrounded_host) == none);
   CHECK(std::memcmp(narrow.data(), narrow_host.data(), narrow.size() * sizeof(T)) == 0);
 }
@@ -336,10 +336,10 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
     CHECK(r.bits == expected.bits);
     CHECK(first_difference_but_nan(r.scalars, expected.scalars) == none);
   }
-  {  // partial words read zeros and write nothing beyond their end
+  {  // partial loads fill with zeros, and partial stores write nothing beyond their end
     flat from(64 * 33);
     for (std::size_t i = 0; i < from.size(); ++i) {
-      from[i] = i % 64 < i / 64 ? noise(3, 0, 0, i) : nan_;  // what lies beyond must not be seen
+      from[i] = i % 64 < i / 64 ? noise(3, 0, 0, i) : nan_;  // NaN beyond the end must not be read
     }
     const auto in = uploaded(backend, from);
     auto loaded = uploaded(backend, flat(32 * 33, 5.0F));
@@ -355,7 +355,7 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
       CHECK(first_difference({got_stored.data() + 64 * n, 64}, expected_store) == none);
     }
   }
-  {  // sums, in the order of the format
+  {  // sums in the order that the format prescribes
     flat floats(1199);
     std::vector<double> doubles(1199);
     std::vector<std::uint32_t> counts(1199);
@@ -367,7 +367,7 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
     }
     CHECK(run_sums(backend, floats, doubles, counts) ==
           run_sums(portable, floats, doubles, counts));
-    floats[150] = nan_;  // is never the largest
+    floats[150] = nan_;  // NaN is never the largest
     CHECK(std::get<2>(run_sums(backend, floats, doubles, counts)) ==
           std::get<2>(run_sums(portable, floats, doubles, counts)));
   }

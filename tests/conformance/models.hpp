@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the suites are instantiated with, and what they share: numbers without a random state,
-// comparison by bits, ranks that give results, a trainer's memory, compressors for tests only.
+// Models that instantiate the suites, and shared helpers: random numbers without state, bitwise
+// comparison, ranks that return results, a trainer's memory, compressors for tests.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_MODELS_HPP
 #define ONEBIT_TESTS_CONFORMANCE_MODELS_HPP
@@ -46,7 +46,7 @@ inline constexpr std::uint64_t hashed(std::uint64_t seed, std::uint64_t rank, st
   return h;
 }
 
-/// Uniform in [-1, 1), a multiple of 2^-23.
+/// Returns a uniform random number in [-1, 1), a multiple of 2^-23.
 inline constexpr float noise(std::uint64_t seed, std::uint64_t rank, std::uint64_t step,
                              std::uint64_t i) {
   const auto top = static_cast<std::int64_t>(hashed(seed, rank, step, i) >> 40U);
@@ -59,7 +59,7 @@ inline constexpr std::size_t none = static_cast<std::size_t>(-1);
 
 inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 
-/// The first index at which the bits differ, `none` where all are equal.
+/// Returns the first index at which the bits differ, or `none`.
 inline std::size_t first_difference(std::span<const float> a, std::span<const float> b) {
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     if (bits_of(a[i]) != bits_of(b[i])) return i;
@@ -67,7 +67,7 @@ inline std::size_t first_difference(std::span<const float> a, std::span<const fl
   return a.size() == b.size() ? none : std::min(a.size(), b.size());
 }
 
-/// The same, but NaN equals NaN: which of several NaNs comes out is up to the instruction.
+/// Like first_difference, but any NaN equals any NaN: their bits depend on the instruction.
 inline std::size_t first_difference_but_nan(std::span<const float> a, std::span<const float> b) {
   for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     if (std::isnan(a[i]) && std::isnan(b[i])) continue;
@@ -91,7 +91,7 @@ using scalar_2 = host_model<onebit::isa::scalar, 2>;
 using avx2_1 = host_model<onebit::isa::avx2, 1>;
 using avx2_2 = host_model<onebit::isa::avx2, 2>;
 
-/// The instruction sets that this machine has; says which it lacks.
+/// Returns the instruction sets that this machine has; reports those that it lacks.
 inline std::vector<onebit::isa> instruction_sets() {
   std::vector<onebit::isa> found;
   for (const onebit::isa set : {onebit::isa::scalar, onebit::isa::avx2}) {
@@ -111,7 +111,7 @@ struct group_spec {
   float lr_factor = 1, weight_decay = 0;
 };
 
-/// What a trainer owns on one rank.
+/// Memory of a trainer on one rank.
 struct memory {
   std::vector<flat> params, grads;
 
@@ -146,12 +146,12 @@ struct memory {
   }
 };
 
-/// Sizes in which every edge of words, tiles and chunks occurs, with an empty tensor on the way.
+/// Tensor sizes with all edge cases of words, tiles and chunks, and an empty tensor in between.
 inline std::vector<std::size_t> odd_sizes() { return {1, 33, 0, 1000, 7, 4097, 32, 31}; }
 
 struct plan {
   std::vector<std::size_t> sizes = odd_sizes();
-  std::vector<group_spec> groups{};  ///< empty: one group of all
+  std::vector<group_spec> groups{};  ///< empty: one group of all tensors
   int ranks = 2;
   std::size_t steps = 10;
   float lr = 0.01F;
@@ -159,26 +159,25 @@ struct plan {
   int exponent = 0;  ///< gradients are multiplied by 2^exponent
   onebit::one_bit_adam_options options = [] {
     onebit::one_bit_adam_options o;
-    o.adam.max_step = 0;  // the references know no bound
+    o.adam.max_step = 0;  // the reference implementations have no bound
     o.freeze.after = 4;
     o.refreshes = 0;
     return o;
   }();
-  /// Called after the gradients were filled and before step `step`.
+  /// Called after gradients are filled, before the step.
   std::function<void(memory&, int rank, std::size_t step)> disturb{};
 
   std::vector<group_spec> all_groups() const {
     if (groups.empty()) return {{sizes.size(), 1, 0}};
     return groups;
   }
-  /// Gradients of very different sizes; every 37th element has none before the freeze.
+  /// Returns gradients of very different sizes; 0 before the freeze in every 37th element.
   float gradient(int rank, std::size_t step, std::size_t i) const {
     if (i % 37 == 5 && step < options.freeze.after) return 0;
     const float x = noise(seed, static_cast<std::uint64_t>(rank), step + 1, i);
     const int e = static_cast<int>(i % 7) - 3 + exponent;
     if (e < -126 || e > 127) return std::ldexp(x, e);
-    return x *
-           std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23U);  // the same, sooner
+    return x * std::bit_cast<float>(static_cast<std::uint32_t>(e + 127) << 23U);  // faster ldexp
   }
   void fill(memory& m, int rank, std::size_t step) const {
     std::size_t at = 0;
@@ -189,16 +188,16 @@ struct plan {
   }
 };
 
-/// What one rank did and has in the end.
+/// Results of a training on one rank.
 struct trace {
-  std::vector<flat> params;  ///< after every step, all tensors in one
+  std::vector<flat> params;  ///< by step: all tensors, concatenated
   std::vector<onebit::report> reports;
   std::string checkpoint;
-  /// Of the flat axis (the server's: its chunk); empty where nothing was exchanged.
+  /// On the flat axis (of the server: its chunk); empty if nothing was exchanged.
   flat agreed, worker_residual, server_residual, scales;
 };
 
-/// A field on the flat axis of an exchange, padding included.
+/// Copies a field to host memory, on the flat axis of an exchange, padding included.
 template <class Field, class Sender, class B>
 flat copied(const Field& field, Sender& at, B& backend) {
   auto to = backend.template make_buffer<float>(at.flat_elements());
@@ -207,7 +206,7 @@ flat copied(const Field& field, Sender& at, B& backend) {
   return flat(to.data(), to.data() + to.size());
 }
 
-/// 1-bit Adam on one rank.
+/// Trains with 1-bit Adam on one rank.
 template <class G = float, class Collective>
 trace train(onebit::threads transport, const plan& p, Collective collective,
             onebit::host backend = onebit::host()) {
@@ -224,7 +223,7 @@ trace train(onebit::threads transport, const plan& p, Collective collective,
   t.checkpoint = saved(o);
   auto& x = o.exchange();
   CHECK(x.started() == (p.ranks > 1 && p.steps > p.options.freeze.after));
-  if (!x.started()) return t;  // with one rank it never does: nothing would travel
+  if (!x.started()) return t;  // with one rank exchanges never start
   t.agreed = copied(x.previous(o.active()), x.sender(), backend);
   t.scales.assign(x.sender().scales().begin(), x.sender().scales().end());
   t.worker_residual = copied(x.sender().residual({}), x.sender(), backend);

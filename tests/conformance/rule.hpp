@@ -1,21 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of rules, in trainings of 26 steps: the same bits whatever runs them, checkpoints at
-// every step, skipped steps, transports that fail; and a training beside plain SGD. A model has
-//   operator()(groups, transport, backend = onebit::host())   its optimizer, whatever the transport
-//   freezes_before    the step before which the rule freezes, or its exchange starts: that is no
-//                     part of the step, and stays done when it is skipped, or fails; never_freezes
-//   rate, times_sgd   with which it trains; how many times as far from the target as SGD it may end
-//                     (1.4 of SGD with momentum; 60 of 1-bit Adam with beta2 0.99, which with 0.999
-//                     is not there after 400 steps)
-// and these lines test it:
+// Conformance suite of rules, in trainings of 26 steps: equal bits on all instruction sets, resumed
+// checkpoints, skipped steps, failing transports; and a comparison with plain SGD. A model has
+//   operator()(groups, transport, backend = onebit::host())   returns the optimizer, any transport
+//   freezes_before    step before which the rule freezes or its exchange starts, or never_freezes;
+//                     the freeze is not part of the step, and stays if the step is skipped or fails
+//   rate, times_sgd   peak learning rate; largest final distance to the target, in distances of SGD
+//                     (SGD with momentum reaches 1.4, 1-bit Adam 60 with beta2 0.99; with 0.999 it
+//                     needs more than 400 steps)
+// Tests of a model:
 //   #include "conformance/rule.hpp"
 //   TEST_CASE_TEMPLATE_INVOKE(rule_bits, my_model);
 //   TEST_CASE_TEMPLATE_INVOKE(rule_resumes, my_model);
-// and so on: rule_skips, rule_interrupted, rule_elsewhere, rule_options, rule_trains; and, where a
-// compressed step without compression is the dense step, rule_phases_agree, for a model that has
-//   exact(schedule, groups, transport)   its optimizer over gather_scatter<identity>
+// and rule_skips, rule_interrupted, rule_elsewhere, rule_options, rule_trains. If compressed steps
+// over an exact exchange equal dense steps, also rule_phases_agree, for a model that has
+//   exact(schedule, groups, transport)   returns the optimizer over gather_scatter<identity>
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_RULE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_RULE_HPP
@@ -46,7 +46,7 @@ inline constexpr std::uint64_t never_freezes = ~std::uint64_t{0};
 
 inline constexpr std::uint64_t conformance_steps = 26;
 
-/// All that a rank has after so many steps.
+/// State of a rank after a number of steps.
 struct rank_state {
   std::uint64_t parameters = 0;
   std::string checkpoint;
@@ -65,8 +65,8 @@ std::vector<rank_state> run_steps(int n_ranks, const Make& make,
   });
 }
 
-/// What is left of the distance to a target after 400 steps of 4 ranks, each with noise of its own
-/// in its gradients; `step(rank, params, grads, rate)` updates all. The rate rises and falls.
+/// Returns the squared distance to a target after 400 steps of 4 ranks with independent noise, over
+/// the initial one. begin(data, transport) returns step(share), which steps with share * peak rate.
 template <class Begin>
 double distance_left(const Begin& begin) {
   constexpr std::uint64_t n_steps = 400;
@@ -109,7 +109,7 @@ double distance_left(const Begin& begin) {
 TEST_CASE_TEMPLATE_DEFINE("every instruction set and number of threads: the same bits", Make,
                           rule_bits) {
   using namespace onebit_test;
-  // enough tiles for several threads, also where each of three ranks serves a third
+  // enough tiles for several threads, even in a chunk of one of three ranks
   const std::vector<std::size_t> sizes = {33, 0, 26000, 1, 64};
   const onebit::isa scalar = onebit::isa::scalar, best = onebit::host::best_isa();
   if (best == scalar) MESSAGE("skipped: this machine has no avx2");
@@ -137,7 +137,7 @@ TEST_CASE_TEMPLATE_DEFINE("saved at any step, loaded, gone on: as if never stopp
           while (o.steps() < stop) train(o, data);
           checkpoint = saved(o);
         }
-        // the ranks of 0/1 Adam differ between exchanges, and an optimizer is built on equal ones
+        // construction needs equal parameters; with 0/1 Adam they differ between exchanges
         const auto own = data.params;
         const training fresh;
         for (std::size_t t = 0; t < own.size(); ++t) data.params[t] = fresh.params[t];
@@ -219,7 +219,7 @@ TEST_CASE_TEMPLATE_DEFINE("a transport that fails in any collective: nothing cha
         }
         told->fail_at = script::never;
         rank_state expected = before;
-        if (failed && o.steps() == Make::freezes_before) {  // the same wherever it failed
+        if (failed && o.steps() == Make::freezes_before) {  // frozen state, equal for all failures
           std::string& first = frozen[static_cast<std::size_t>(transport.rank())];
           if (first.empty()) first = saved(o);
           expected.checkpoint = first;
@@ -266,7 +266,7 @@ TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refus
         });
         CHECK(o.steps() == stop);
         auto phase = onebit::phase::dense;
-        bool local = false;  // between two exchanges of local steps the ranks' parameters differ
+        bool local = false;  // local steps: parameters differ until the next exchange
         while (o.steps() < conformance_steps || (local && phase != onebit::phase::compressed)) {
           phase = train(o, data).phase;
           local = local || phase == onebit::phase::local;
@@ -302,7 +302,7 @@ TEST_CASE_TEMPLATE_DEFINE("without compression a compressed step is the dense on
       size = std::max(size, std::fabs(static_cast<double>(dense[t][i])));
     }
   }
-  // in each step m and x are rounded a few times, in another order
+  // the two phases round m and x a few times per step, in different orders
   const double rounding = static_cast<double>(conformance_steps) * 16 / (1 << 24);
   CHECK_MESSAGE(worst <= rounding * std::max(size, 1.0),
                 "the phases are " << worst << " apart: dense_update, message and compressed_update "
@@ -321,7 +321,7 @@ TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps
       groups[0].weight_decay = groups[1].weight_decay = 0.1F;
       groups[1].lr_factor = 0.5F;
       auto o = Make{}(groups, transport);
-      o.warn_with(nullptr);  // that all ranks have the same gradients
+      o.warn_with(nullptr);  // ranks have equal gradients
       check(o, data);
     });
   };
@@ -330,16 +330,16 @@ TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps
       const auto before = data.params;
       for (auto& g : data.grads) std::fill(g.begin(), g.end(), 0.0F);
       for (std::uint64_t k = 0; k < conformance_steps; ++k) CHECK_FALSE(o.step(0.01F).skipped);
-      CHECK(data.params[2] == before[2]);  // has none
+      CHECK(data.params[2] == before[2]);  // no weight decay
       double left[2] = {};
       for (std::size_t t = 0; t < 2; ++t) {
         left[t] = data.params[t][0] / before[t][0];
-        for (std::size_t i = 0; i < before[t].size(); ++i) {  // an element's rounding in each step
+        for (std::size_t i = 0; i < before[t].size(); ++i) {  // one rounding per step
           CHECK(data.params[t][i] ==
                 doctest::Approx(left[t] * before[t][i]).epsilon(conformance_steps * 0x1p-23));
         }
       }
-      CHECK(left[0] < left[1]);  // which has half the rate
+      CHECK(left[0] < left[1]);  // tensor 1 has half the rate
       CHECK(left[1] < 1 - 1e-4);
     });
   }
@@ -355,7 +355,7 @@ TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps
         CAPTURE(o.steps());
         CAPTURE(last);
         CHECK(moved > 0.5 * last);
-        if (last > 0) CHECK(moved < 2.5 * last);  // scales of signs are 1.25 times the values
+        if (last > 0) CHECK(moved < 2.5 * last);  // scales of `sign` are 1.25 times equal values
         last = moved;
       }
     });

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of schedules. A model has make(), fresh and equal each time; `local`: whether there are
-// steps in which nothing travels; and, if it likes, rate(step): the learning rates, else 0.1.
+// Conformance suite of schedules. A model has make(), which returns equal new schedules; `local`,
+// true if some steps do not communicate; optionally rate(step), the learning rate (default 0.1).
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
@@ -23,7 +23,7 @@ float rate_of(std::size_t step) {
   return 0.1F;
 }
 
-/// What an optimizer does after a step that was done.
+/// Informs the schedule of a completed step, as an optimizer does.
 template <class Model, class Schedule>
 void advance(Schedule& s, std::size_t step) {
   s.done(step, rate_of<Model>(step));
@@ -51,11 +51,11 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
     CAPTURE(step);
     const float rate = rate_of<Model>(step);
     const onebit::step_plan plan = first.plan(step, rate);
-    CHECK(plan == first.plan(step, rate));   // asking changes nothing
-    CHECK(plan == second.plan(step, rate));  // every rank gets the same
+    CHECK(plan == first.plan(step, rate));   // plan() has no side effects
+    CHECK(plan == second.plan(step, rate));  // ranks get equal plans
     if (!Model::local) CHECK_FALSE(plan.local());
     if (!schedule::compresses) CHECK_FALSE(plan.exchange);
-    if (frozen) CHECK(plan.frozen);  // there is no way back
+    if (frozen) CHECK(plan.frozen);  // a freeze is final
     if (!Model::local && plan.frozen) CHECK(plan.exchange);
     if (no_average_now) CHECK_FALSE(plan.average_gradient);
     compressed = compressed || plan.exchange;
@@ -63,14 +63,14 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
     no_average_now = plan.last_average;
     advance<Model>(first, step);
     advance<Model>(second, step);
-    // Only a plan that says so may be the last of the warm-up.
+    // Only a plan with ends_warm_up may be the last one of the warm-up.
     if (!Model::local && !plan.ends_warm_up) {
       CHECK(first.plan(step + 1, rate_of<Model>(step + 1)).frozen == plan.frozen);
     }
   }
   CHECK(compressed == schedule::compresses);
 
-  // Written and read at any step: goes on as if nothing had happened.
+  // A schedule saved and restored at any step continues like the original.
   for (std::size_t stop = 0; stop < steps; stop += 7) {
     CAPTURE(stop);
     auto original = Model::make();

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The suite of the Transport concept, and one for each of its optional members. They run on every
-// rank of any transport and assert nothing themselves, so that they work in threads and under
-// mpirun alike: they make the same calls on all ranks whatever they find, and return what was
-// wrong, in words.
+// Conformance suites of the Transport concept and of each of its optional members. Call them on
+// every rank, in threads or under mpirun. They assert nothing, and make the same calls on all ranks
+// even after a failure; they return descriptions of the failures.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_TRANSPORT_HPP
 #define ONEBIT_TESTS_CONFORMANCE_TRANSPORT_HPP
@@ -30,14 +29,14 @@ namespace onebit_test {
 
 namespace detail {
 
-/// Byte i of what rank `from` sends to rank `to` in round `round`.
+/// Returns byte i of the slot that rank `from` sends to rank `to` in a round.
 inline std::byte pattern(int from, int to, std::size_t round, std::size_t i) {
   const std::size_t x = static_cast<std::size_t>(from) * 131 + static_cast<std::size_t>(to) * 31 +
                         round * 7 + i * 13 + i / 256;
   return static_cast<std::byte>(x % 251);
 }
 
-/// A buffer between guards that must not change.
+/// Buffer between guard bytes, which must not change.
 class guarded {
  public:
   static constexpr std::size_t guard = 64;
@@ -58,8 +57,8 @@ class guarded {
 
 }  // namespace detail
 
-/// Collective, with messages of up to `largest` bytes per rank. Call on all ranks; an empty result
-/// is a pass.
+/// Tests the required members, with slots of up to `largest` bytes. Collective. Returns the
+/// failures: none if the test passes.
 template <onebit::Transport T>
 std::vector<std::string> transport_failures(T& transport, std::size_t largest = 300004) {
   std::vector<std::string> failures;
@@ -71,7 +70,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
   };
   if (size < 1 || rank < 0 || rank >= size) fail("rank() and size() do not fit together");
 
-  // Sizes as slots have them, and sizes that no slot has: bytes are bytes.
+  // Sizes that slots have (multiples of 4), and others.
   std::size_t round = 0;
   for (const std::size_t slot : {std::size_t{4}, std::size_t{0}, std::size_t{1}, std::size_t{3},
                                  std::size_t{68}, std::size_t{4100}, std::size_t{300004}}) {
@@ -130,7 +129,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
        {std::size_t{1}, std::size_t{0}, std::size_t{7}, std::size_t{1000}, std::size_t{65537}}) {
     if (n * sizeof(float) > largest) continue;
     const std::string in = " of " + std::to_string(n) + " floats";
-    // Integers: the sum is exact in any order.
+    // Integers: sums are exact in any order.
     std::vector<float> x(n);
     for (std::size_t i = 0; i < n; ++i) x[i] = static_cast<float>((rank + 1) * int(i % 1000));
     transport.all_reduce_sum(x.data(), n);
@@ -140,7 +139,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
     }
     if (!right) fail("all_reduce_sum" + in + " gave wrong sums");
 
-    // Fractions: any order will do, but all ranks must get the same bits.
+    // Fractions: any order is allowed, but all ranks must receive equal bits.
     std::vector<double> expected(n, 0.0), magnitude(n, 0.0);
     for (std::size_t i = 0; i < n; ++i) {
       for (int r = 0; r < size; ++r) {
@@ -162,7 +161,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
   }
 
   bool sums_halves = onebit::HalfSummingTransport<T>;
-  if constexpr (std::is_same_v<T, onebit::communicator>) {  // finds out what its transport can
+  if constexpr (std::is_same_v<T, onebit::communicator>) {  // support depends on its transport
     try {
       transport.require_half_sums();
     } catch (const onebit::invalid_input&) {
@@ -173,8 +172,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
     if (sums_halves) {
       for (const std::size_t n :
            {std::size_t{1}, std::size_t{0}, std::size_t{7}, std::size_t{5001}}) {
-        // one rank's digit among zeros, as statuses have it, and sums of few bits: exact in any
-        // order
+        // one rank's digit among zeros, as in a status, and small sums: exact in any order
         std::vector<onebit::bf16> x(n);
         const auto of = [&](int r, std::size_t i) {
           return i % 3 != 0                            ? static_cast<float>(i % 2)
@@ -197,7 +195,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
       if (!std::isnan(onebit::to_float(x[1]))) fail("all_reduce_sum of bf16 lost a NaN");
     }
 
-  // The dense exchange lets a NaN on one rank tell all ranks to skip the step.
+  // A NaN of one rank must reach all ranks: dense averages skip a step because of it.
   for (int culprit = 0; culprit < size; ++culprit) {
     std::vector<float> x(3, 1.0F);
     if (rank == culprit) x[1] = std::numeric_limits<float>::quiet_NaN();
@@ -208,7 +206,7 @@ std::vector<std::string> transport_failures(T& transport, std::size_t largest = 
   return failures;
 }
 
-/// Collective, for transports with split(). Call on all ranks; an empty result is a pass.
+/// Tests split(). Collective. Returns the failures: none if the test passes.
 template <onebit::Transport T>
 std::vector<std::string> split_failures(const T& transport) {
   std::vector<std::string> failures;
@@ -220,7 +218,7 @@ std::vector<std::string> split_failures(const T& transport) {
     part.all_gather(&mine, all.data(), sizeof mine);
     return all;
   };
-  // Pairs, odd and even, one alone and the rest, all; in order, and turned around.
+  // Pairs; even and odd ranks; one rank and the rest; all. Ranks in order, and in reverse order.
   const std::vector<std::function<int(int)>> colorings = {
       [](int r) { return r / 2; }, [](int r) { return r % 2; },
       [](int r) { return r == 0 ? 7 : 3; }, [](int) { return 0; }};
@@ -243,7 +241,7 @@ std::vector<std::string> split_failures(const T& transport) {
       if (direction == 0) continue;
       for (const auto& failure : transport_failures(part, 4100)) told(failure);
 
-      // A part of a part; and the whole goes on beside its parts, however often each is used.
+      // Splits of a split. The whole keeps working beside parts that make other numbers of calls.
       T half = part.split(part.rank() % 2, 0);
       for (int i = 0; i <= colorings[c](rank); ++i) {
         if (members(part, rank) != expected) told("after a split: other ranks, or another order");
@@ -264,8 +262,8 @@ std::vector<std::string> split_failures(const T& transport) {
   return failures;
 }
 
-/// Collective, for transports with start_all_to_all() and start_all_gather(). Call on all ranks; an
-/// empty result is a pass.
+/// Tests start_all_to_all() and start_all_gather(). Collective. Returns the failures: none if the
+/// test passes.
 template <onebit::Transport T>
 std::vector<std::string> request_failures(T& transport) {
   std::vector<std::string> failures;
@@ -321,22 +319,22 @@ std::vector<std::string> request_failures(T& transport) {
     return all;
   };
   const auto start_all = [&](std::vector<flight>& all) {
-    std::vector<request> requests;  // moves them as it grows
+    std::vector<request> requests;  // reallocation moves requests
     for (flight& f : all) requests.push_back(start(f));
     return requests;
   };
 
-  {  // one at a time
+  {  // one request at a time
     auto all = flights();
     for (flight& f : all) {
       auto under_way = start(f);
       under_way.wait();
       if (!under_way.test()) fail("test() is false after wait()");
-      under_way.wait();  // again: nothing more
+      under_way.wait();  // a second wait has no effect
       check(f, "waited for at once");
     }
   }
-  {  // several under way, waited for in another order, with blocking collectives between
+  {  // several requests, completed in reverse order, with blocking collectives in between
     auto all = flights();
     auto requests = start_all(all);
     const int mine = rank;
@@ -353,7 +351,7 @@ std::vector<std::string> request_failures(T& transport) {
       check(all[i], "waited for in reverse order");
     }
   }
-  {  // until all tests are true
+  {  // test() until all requests are complete
     auto all = flights();
     auto requests = start_all(all);
     for (std::size_t done = 0; done < all.size();) {
@@ -363,7 +361,7 @@ std::vector<std::string> request_failures(T& transport) {
     }
     for (flight& f : all) check(f, "tested until done");
   }
-  {  // destroyed unfinished, and overwritten by another
+  {  // incomplete requests are destroyed, or overwritten by other requests
     auto all = flights();
     {
       auto requests = start_all(all);

@@ -20,16 +20,16 @@
 #include <utility>
 #include <vector>
 
-/// Optimizers by name, with options as texts: what configuration files and command lines have.
+/// Optimizers by name, with options as text, as in configuration files and on command lines.
 namespace onebit::inline v0_2 {
 
-/// Key -> value, each as JSON writes it: "0.001", "true", "[0.9, 0.999]", "nccl". A JSON object of
-/// a well-kept library becomes one in a line: strings as they are, everything else dumped.
+/// Map from option names to values, each as JSON writes it: "0.001", "true", "[0.9, 0.999]", "nccl"
+/// (strings without quotes). To convert a JSON object, copy its strings and dump other values.
 using option_map = std::map<std::string, std::string>;
 
 namespace detail {
 
-/// Letters to insert, to drop or to exchange, from one word to the other.
+/// Returns the number of letters to insert, delete or replace to turn a into b (Levenshtein).
 [[nodiscard, gnu::cold]] inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -50,8 +50,8 @@ namespace detail {
   return lower;
 }
 
-/// Reads an algorithm's options one after the other: each call names a key, so that what was not
-/// named at the end is unknown. Everything throws invalid_input that names algorithm and key.
+/// Reader of an algorithm's options. Each call names the keys that it accepts; `finish` rejects all
+/// other keys. Errors are invalid_input; their messages name the algorithm and the key.
 class option_reader {
  public:
   using keys = std::initializer_list<const char*>;
@@ -59,7 +59,7 @@ class option_reader {
   [[gnu::cold]] option_reader(std::string algorithm, const option_map& given)
       : algorithm_(std::move(algorithm)), given_(given) {}
 
-  /// A value under one of several names of the same thing, into `target` if it is there.
+  /// Reads an option that has several names into `target`. Returns false if it is not given.
   [[gnu::cold]] bool read(keys names, double& target) {
     const std::string* text = find(names);
     if (text != nullptr) target = number(*text);
@@ -69,7 +69,7 @@ class option_reader {
   [[gnu::cold]] bool read(keys names, Count& target) {
     const std::string* text = find(names);
     if (text == nullptr) return false;
-    const double x = number(*text);  // 1e5 is a count too; above 2^53 none is meant
+    const double x = number(*text);  // accepts 1e5; 2^53: exact in a double
     static_assert(sizeof(Count) == 8);
     if (!(x >= 0 && x <= 0x1p53 && x == std::floor(x))) wrong(*text, "a count: 0, 1, 2, ...");
     target = static_cast<Count>(x);
@@ -85,7 +85,7 @@ class option_reader {
     target = lower == "true" || lower == "1";
     return true;
   }
-  /// Two numbers, in brackets or not.
+  /// Reads two numbers separated by a comma, with or without brackets.
   [[gnu::cold]] bool read_pair(keys names, double& first, double& second) {
     const std::string* text = find(names);
     if (text == nullptr) return false;
@@ -100,7 +100,7 @@ class option_reader {
     second = number(inner.substr(comma + 1));
     return true;
   }
-  /// One of several words: its place among them.
+  /// Reads an option whose value is one of `words`. Returns its index, or nothing if not given.
   [[gnu::cold]] std::optional<std::size_t> read_word(keys names, keys words) {
     const std::string* text = find(names);
     if (text == nullptr) return std::nullopt;
@@ -113,23 +113,23 @@ class option_reader {
     wrong(*text, ("one of: " + all).c_str());
   }
 
-  /// Must have this value, if it is there: `why` says what to do.
+  /// Throws if the option is given and is not `value`; `why` tells the user what to do.
   [[gnu::cold]] void only(const char* name, bool value, const char* why) {
     bool read_value = value;
     if (read({name}, read_value) && read_value != value) {
       fail({name, " is ", read_value ? "true" : "false", ": ", why});
     }
   }
-  /// May be there, as true or false, and changes nothing.
+  /// Accepts an option that is true or false, without effect.
   [[gnu::cold]] void ignore(const char* name) {
     bool value = false;
     (void)read({name}, value);
   }
-  /// Must not be there: `why` says what to do.
+  /// Throws if the option is given; `why` tells the user what to do.
   [[gnu::cold]] void refuse(const char* name, const char* why) {
     if (find({name}) != nullptr) fail({name, ": ", why});
   }
-  /// All that was not named is unknown.
+  /// Throws if a given key was not named by a call before.
   [[gnu::cold]] void finish() const {
     for (const auto& [key, value] : given_) {
       std::size_t least = ~std::size_t{0};
@@ -192,13 +192,12 @@ class option_reader {
   std::string algorithm_;
   const option_map& given_;
   std::vector<std::string> known_;
-  const char* name_ = "";  ///< of what was found last
+  const char* name_ = "";  ///< key that was found last
 };
 
 }  // namespace detail
-// What a name and options that are texts ask for.
 
-/// The algorithms that have a name.
+/// Algorithms that `make_optimizer` can construct.
 enum class algorithm : std::uint8_t {
   adam,
   lamb,
@@ -208,11 +207,11 @@ enum class algorithm : std::uint8_t {
   zero_one_adam
 };
 
-/// What a name and its options ask for. Of the structs, that of `which` counts.
+/// Algorithm and options read from text. Only the options struct of `which` is used.
 struct named_optimizer {
-  algorithm which = algorithm::adam;  ///< the one that is made
+  algorithm which = algorithm::adam;  ///< algorithm to construct
   /// @{
-  /// Options of that name's algorithm.
+  /// Options of the algorithm of this name.
   adam_options adam{};
   lamb_options lamb{};
   one_bit_adam_options one_bit_adam{};
@@ -220,23 +219,23 @@ struct named_optimizer {
   papers::one_bit_lamb_options papers_one_bit_lamb{100000};
   zero_one_adam_options zero_one_adam{};
   /// @}
-  dense_sum sum = dense_sum::automatic;  ///< of adam and lamb
-  std::size_t bucket_elements = 0;       ///< of the compressed exchange; 0: one bucket
-  /// That share a scale, where sign compresses; 0: those of a tensor, as for DeepSpeed's names. Not
-  /// of papers_one_bit_lamb, whose tensors all share one.
+  dense_sum sum = dense_sum::automatic;  ///< summation of adam and lamb
+  std::size_t bucket_elements = 0;       ///< bucket size of compressed exchanges; 0: one bucket
+  /// Number of elements that share a scale of `sign`; 0: one scale per tensor, the default for
+  /// DeepSpeed's names. Not used by papers_one_bit_lamb, which has one scale for all tensors.
   std::size_t scale_elements = sign<>{}.scales.block_elements;
   double scale_factor =
-      static_cast<double>(sign<>{}.factor);  ///< as sign::factor; DeepSpeed's names: 1
-  double lr = 1e-3;                          ///< not used here: the trainer's
-  std::optional<double> weight_decay{};      ///< of groups that have none
+      static_cast<double>(sign<>{}.factor);  ///< sign::factor; default 1 for DeepSpeed's names
+  double lr = 1e-3;                          ///< for the trainer; make_optimizer ignores it
+  std::optional<double> weight_decay{};      ///< decay of groups: see make_optimizer
 };
 
 namespace detail {
 
-/// What DeepSpeed's optimizers have beside the algorithm's own options.
+/// Accepts or rejects the options of DeepSpeed's optimizers that have no counterpart here.
 [[gnu::cold]] inline void read_deepspeed(option_reader& r) {
-  r.ignore("cuda_aware");                                             // the transport is asked
-  (void)r.read_word({"comm_backend_name"}, {"nccl", "mpi", "gloo"});  // the transport is given
+  r.ignore("cuda_aware");                                             // the transport finds out
+  (void)r.read_word({"comm_backend_name"}, {"nccl", "mpi", "gloo"});  // the caller passes one
   r.only("amsgrad", false, "there is no AMSGrad of any of these; leave it out");
   r.only("eps_inside_sqrt", false,
          "eps is added to the root, as DeepSpeed's 1-bit optimizers add it whatever this says; "
@@ -247,7 +246,7 @@ namespace detail {
   r.refuse("non_freeze",
            "give tensors that shall never be compressed an optimizer of their own, named adam");
 }
-/// What all rules have.
+/// Reads the options that all rules have.
 template <class Options>
 [[gnu::cold]] void read_moments(option_reader& r, Options& o) {
   const bool betas = r.read_pair({"betas"}, o.beta1, o.beta2);
@@ -282,17 +281,17 @@ template <class Options>
 
 }  // namespace detail
 
-/// Reads a name and its options. Not collective.
+/// Returns the algorithm and options for a name and option texts. Not collective.
 ///
-/// Names are those of algorithms.hpp (adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam), which
-/// have their defaults, and DeepSpeed's, in upper or lower case:
-/// Adam, AdamW and Lamb, and OneBitAdam, OneBitLamb and ZeroOneAdam, which stand for the papers'
-/// forms (onebit::papers), with DeepSpeed's warm-ups and intervals. Options are those of
-/// DeepSpeed's configuration ("params") and the members of our structs, the same for both kinds of
-/// names (but only OneBitLamb has the paper's, and only one_bit_lamb refreshes, max_step and
-/// scales); examples/guide/deepspeed.md has a table of all. Throws invalid_input for unknown names
-/// and options (with the nearest that there is), values that cannot be read, options that cannot be
-/// what they ask for, and two names of one option; ranges are checked by the algorithm.
+/// Names: those of algorithms.hpp (adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam), with the
+/// defaults of their option structs; and DeepSpeed's, in any case: Adam, AdamW, Lamb, and
+/// OneBitAdam, OneBitLamb, ZeroOneAdam, which select the papers' forms (onebit::papers) with
+/// DeepSpeed's warm-ups and intervals. Options: the keys of DeepSpeed's configuration ("params")
+/// and the members of this library's option structs, with either kind of name. (Of the two forms of
+/// 1-bit LAMB only OneBitLamb has the paper's options, and only one_bit_lamb has refreshes,
+/// max_step and scales.) Table: examples/guide/deepspeed.md. Throws invalid_input for unknown
+/// names, unknown options (suggesting the nearest key), values that cannot be parsed, unsupported
+/// requests, and one option given under two names. The algorithm checks ranges later.
 [[nodiscard, gnu::cold]] inline named_optimizer read_options(const std::string& name,
                                                              const option_map& options) {
   using detail::lower_case;
@@ -319,7 +318,7 @@ template <class Options>
   }
   const bool as_deepspeed =
       lower == "onebitadam" || lower == "onebitlamb" || lower == "zerooneadam";
-  if (as_deepspeed) {  // its defaults
+  if (as_deepspeed) {  // DeepSpeed's defaults
     o.one_bit_adam = papers::one_bit_adam(100000).options;
     o.zero_one_adam = papers::zero_one_adam(100000).options;
     o.zero_one_adam.schedule.doubling_steps = 32678;
@@ -402,12 +401,10 @@ template <class Options>
   return o;
 }
 
-// An optimizer from a name and options that are texts: what a configuration file says.
-
 namespace detail {
 
-/// Groups with the decay that the options name. It goes to a single group that has none; several
-/// groups must show which of them it is for. Throws invalid_input.
+/// Returns the groups, with the decay of the options if there is one: a single group without decay
+/// gets it; otherwise throws invalid_input unless a group already has this decay.
 template <class P, class G>
 [[nodiscard, gnu::cold]] std::vector<param_group<P, G>> with_decay(
     std::vector<param_group<P, G>> groups, std::optional<double> decay) {
@@ -428,13 +425,13 @@ template <class P, class G>
 
 }  // namespace detail
 
-/// An optimizer by its name: `read_options` says which there are. Collective over the transport;
-/// all ranks give the same; throws as it does, and as the algorithm does, on all ranks. `backend`
-/// as the algorithms take it.
+/// Constructs the optimizer of a name and options, as `read_options` describes them. Collective
+/// over the transport; all ranks must pass equal arguments. Throws what `read_options` and the
+/// algorithm throw, on all ranks. `backend`: as in algorithms.hpp.
 ///
-/// The option lr is not used: read_options(name, options).lr tells it. weight_decay goes to a
-/// single group that has none, and is compared with those of several. Compiles all algorithms for
-/// P, G and B.
+/// The option lr has no effect; the trainer finds it in read_options(name, options).lr. A single
+/// group without weight decay gets the option weight_decay; of several groups one must already have
+/// it. Compiles all algorithms for P, G and B.
 template <class P, class G, class T, class B = host>
 [[nodiscard, gnu::cold]] any_optimizer make_optimizer(const std::string& name,
                                                       const option_map& options,

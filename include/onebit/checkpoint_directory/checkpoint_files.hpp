@@ -31,15 +31,15 @@
 #include <utility>
 #include <vector>
 
-/// A job's checkpoints on disk, complete or absent: whatever is killed, whenever.
+/// Checkpoints of a job on disk. A checkpoint is complete or absent, even if processes are killed.
 namespace onebit::inline v0_2::detail::files {
 
 namespace fs = std::filesystem;
 
-inline constexpr const char* part_suffix = ".part";      ///< of a save that is not complete
-inline constexpr const char* former_suffix = ".former";  ///< of what a save of one step replaces
+inline constexpr const char* part_suffix = ".part";      ///< suffix of an incomplete save
+inline constexpr const char* former_suffix = ".former";  ///< suffix of a checkpoint being replaced
 
-/// What an error on a path of an unfinished save tells of its directory.
+/// Returns a hint for errors on paths of an unfinished save that another job may have caused.
 [[nodiscard, gnu::cold]] inline const char* hint_of(const fs::path& path, int error) {
   const std::string name = (path / "").string();
   const bool is_unfinished = name.find(std::string(part_suffix) + "/") != name.npos ||
@@ -48,7 +48,7 @@ inline constexpr const char* former_suffix = ".former";  ///< of what a save of 
              ? "; it changed during the save: does another job save under this root?"
              : "";
 }
-/// What failed on a path, with errno's text where it is not 0.
+/// Returns the error of an operation on a path, with the text of `error` unless it is 0.
 [[nodiscard, gnu::cold]] inline checkpoint_error path_error(const char* what, const fs::path& path,
                                                             int error = errno) {
   std::string text = message("checkpoint: ", what, " ", path.string(), " failed");
@@ -56,7 +56,7 @@ inline constexpr const char* former_suffix = ".former";  ///< of what a save of 
   return checkpoint_error(text + hint_of(path, error));
 }
 
-/// Throws checkpoint_error unless what was written to the file or directory is on the device.
+/// Flushes a file or directory to the device. Throws checkpoint_error.
 [[gnu::cold]] inline void flush_to_device(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   const int error = fd >= 0 && ::fsync(fd) == 0 ? 0 : errno;
@@ -64,14 +64,14 @@ inline constexpr const char* former_suffix = ".former";  ///< of what a save of 
   if (error != 0) throw path_error("flushing", path, error);
 }
 
-/// Writes a file as f(stream) does, and flushes it to the device. Throws checkpoint_error, and what
-/// f throws.
+/// Writes a file by calling f(stream), and flushes it to the device. Throws checkpoint_error, and
+/// what f throws.
 template <class F>
 void write_file(const fs::path& path, const F& f) {
   std::ofstream out;
   errno = 0;
   try {
-    out.exceptions(std::ios::badbit | std::ios::failbit);  // thrown while errno says why
+    out.exceptions(std::ios::badbit | std::ios::failbit);  // throws while errno is still set
     out.open(path, std::ios::binary);
     f(static_cast<std::ostream&>(out));
     out.close();
@@ -82,22 +82,23 @@ void write_file(const fs::path& path, const F& f) {
   flush_to_device(path);
 }
 
-/// What the manifest says of a file. The digest is no CRC-32C: a file is made of sections that end
-/// in their own, after which a CRC-32C is the same whatever is in them.
+/// Entry of the manifest for one file. The digest is not a CRC-32C, since a file consists of
+/// sections that end in their own CRC-32C: the CRC-32C over a section and its CRC is constant.
 struct file_sum {
   std::uint64_t bytes = 0;
   std::uint64_t digest = 0;
   friend bool operator==(const file_sum&, const file_sum&) = default;
 };
 
-/// A file to read; not open, where there is none. Any other error says nothing of the file: that
-/// one is passed over, and soon removed, would lose it.
+/// Opens a file to read; the stream is not open if the file does not exist. Throws on other errors:
+/// they do not prove damage, and a checkpoint that counts as damaged is soon removed.
 [[nodiscard, gnu::cold]] inline std::ifstream open_file(const fs::path& path) {
   errno = 0;
   std::ifstream in(path, std::ios::binary);
   if (!in && errno != ENOENT) throw path_error("opening", path);
   return in;
 }
+/// Returns size and digest of a file; nothing if it does not exist or cannot be read.
 [[nodiscard, gnu::cold]] inline std::optional<file_sum> sum_of(const fs::path& path) {
   std::ifstream in = open_file(path);
   if (!in) return std::nullopt;
@@ -133,10 +134,10 @@ inline constexpr std::uint64_t manifest_format = 2;
   return lines + "end " + std::to_string(crc32c(lines.data(), lines.size())) + "\n";
 }
 
-/// What a manifest says of its ranks; nothing, where it is not whole.
+/// Parses a manifest. Returns the entries of its ranks; nothing if the manifest is damaged.
 [[nodiscard, gnu::cold]] inline std::optional<std::vector<file_sum>> read_manifest(
     std::istream& in, std::uint64_t step) {
-  constexpr std::size_t most = std::size_t{1} << 24U;  // bytes: of 300,000 ranks
+  constexpr std::size_t most = std::size_t{1} << 24U;  // bytes: enough for 300,000 ranks
   std::string text;
   char piece[4096];
   while (in.read(piece, sizeof piece), in.gcount() > 0) {
@@ -175,7 +176,7 @@ inline constexpr std::uint64_t manifest_format = 2;
   return ranks;
 }
 
-/// Where a step's checkpoint is: after a kill between two renames, only the former one is there.
+/// Returns a step's directory: `.former` if a kill between two renames has left only that one.
 [[nodiscard, gnu::cold]] inline fs::path place_of(const fs::path& root, std::uint64_t step) {
   const fs::path whole = root / step_name(step);
   std::error_code failed;
@@ -188,7 +189,7 @@ inline constexpr std::uint64_t manifest_format = 2;
   return in ? read_manifest(in, step) : std::nullopt;
 }
 
-/// A manifest, whole or not, is the last to be written and the first to be removed.
+/// Presence of a manifest, which may be damaged. Manifests are written last and removed first.
 enum manifest_state : std::uint64_t { is_absent, is_there, is_of_another_format };
 
 [[nodiscard, gnu::cold]] inline manifest_state state_of_manifest(const fs::path& directory) {
@@ -204,8 +205,8 @@ enum manifest_state : std::uint64_t { is_absent, is_there, is_of_another_format 
                directory.string().c_str(), why);
 }
 
-/// All directories that are there of steps, newest first, as step and suffix: whole or not. What
-/// else has such a name (step-7.tar, a file step-7, step-007) is the user's. Throws where the root
+/// Returns step and suffix of all checkpoint directories, damaged or not, newest first. Ignores
+/// other entries (step-7.tar, a file step-7, step-007): they belong to the user. Throws if the root
 /// cannot be read.
 [[nodiscard, gnu::cold]] inline std::vector<std::pair<std::uint64_t, std::string>> all_directories(
     const fs::path& root) {
@@ -226,7 +227,7 @@ enum manifest_state : std::uint64_t { is_absent, is_there, is_of_another_format 
   std::sort(all.begin(), all.end(), std::greater<>());
   return all;
 }
-/// The steps of which there is a checkpoint, whole or not, newest first.
+/// Returns the steps that have a checkpoint, damaged or not, newest first.
 [[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> all_steps(const fs::path& root) {
   std::vector<std::uint64_t> steps;
   for (const auto& [step, suffix] : all_directories(root)) {
@@ -235,13 +236,13 @@ enum manifest_state : std::uint64_t { is_absent, is_there, is_of_another_format 
   return steps;
 }
 
-/// The manifest goes first: what is half removed is no checkpoint.
+/// Removes a checkpoint, manifest first, so that a partly removed directory is no checkpoint.
 [[gnu::cold]] inline void remove_checkpoint(const fs::path& directory) {
   fs::remove(directory / "manifest");
   fs::remove_all(directory);
 }
-/// Ends what saves that failed or were killed have begun: what they wrote goes, and a former
-/// checkpoint that nothing has replaced gets its name back.
+/// Cleans up after saves that failed or were killed: removes their files, and renames a `.former`
+/// checkpoint back unless its replacement is there.
 [[gnu::cold]] inline void clear_unfinished(const fs::path& root) {
   for (const auto& [step, suffix] : all_directories(root)) {
     if (suffix.empty()) continue;
@@ -254,7 +255,7 @@ enum manifest_state : std::uint64_t { is_absent, is_there, is_of_another_format 
   }
 }
 
-/// What every rank says. Collective.
+/// Gathers three numbers from every rank. Collective.
 template <class Optimizer>
 std::vector<std::array<std::uint64_t, 3>> tell_all(Optimizer& o,
                                                    const std::array<std::uint64_t, 3>& mine) {
@@ -262,12 +263,12 @@ std::vector<std::array<std::uint64_t, 3>> tell_all(Optimizer& o,
   o.transport().host_all_gather(mine.data(), all.data(), sizeof mine);
   return all;
 }
-/// Runs f on this rank; collective: throws on all when it threw on one.
+/// Runs f(x, y); gathers {1, x, y} from all ranks. Collective: throws on all if f throws on one.
 template <class Optimizer, class F>
 std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* what,
                                                    const fs::path& root, const F& f) {
   std::string failure;
-  std::array<std::uint64_t, 3> mine{0, 0, 0};  // that it went well, and what f has to tell
+  std::array<std::uint64_t, 3> mine{0, 0, 0};  // success, and two results of f
   try {
     f(mine[1], mine[2]);
     mine[0] = 1;
@@ -287,7 +288,7 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
   return all;
 }
 
-/// A rank's file, at the trainer's part or behind it.
+/// Opens the file of a rank at the trainer's part, or, with `behind`, at the optimizer's part.
 [[nodiscard, gnu::cold]] inline std::unique_ptr<std::ifstream> open_rank(const fs::path& directory,
                                                                          std::size_t rank,
                                                                          bool behind) {
@@ -301,7 +302,7 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
   }
   return in;
 }
-/// Are the files whole of which rank `rank` of n looks after?
+/// True if the files that rank `rank` of n checks (every n-th) agree with the manifest.
 [[nodiscard, gnu::cold]] inline bool are_whole(const fs::path& directory,
                                                const std::vector<file_sum>& files, std::size_t rank,
                                                std::size_t n) {
@@ -313,31 +314,31 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
 
 }  // namespace onebit::inline v0_2::detail::files
 
-/// A job's checkpoints on disk, complete or absent: whatever is killed, whenever.
+/// Checkpoints of a job on disk. A checkpoint is complete or absent, even if processes are killed.
 ///
 /// @verbatim
 ///   <root>/step-<n>/rank-<r>     one file per rank: 8 bytes, the length of the trainer's part; the
-///                                trainer's part; the optimizer's
-///   <root>/step-<n>/manifest     text: for each rank's file its bytes and their 64-bit digest;
-///                                written last, and sealed by a CRC-32C of its own lines
+///                                trainer's part; the optimizer's part
+///   <root>/step-<n>/manifest     text: bytes and 64-bit digest of each rank's file; written last;
+///                                ends with a CRC-32C of its own lines
 /// @endverbatim
 ///
-/// A directory is written as step-<n>.part, every file of it flushed to the device, and renamed. A
-/// checkpoint of the same step that is there is renamed to step-<n>.former before, and removed
-/// after. The root must be one directory for all ranks, and of one job. POSIX.
+/// A save writes to step-<n>.part, flushes every file to the device, and renames the directory. An
+/// existing checkpoint of the step is renamed to step-<n>.former before, and removed afterwards.
+/// The root must be one directory that all ranks see, used by one job only. Needs POSIX.
 namespace onebit::inline v0_2 {
 
-/// How many checkpoints `save_all` leaves.
+/// Default number of checkpoints that `save_all` keeps.
 inline constexpr int default_kept_checkpoints = 2;
 
-/// Saves all ranks under `root`. `write_own(out)` writes what the trainer needs on this rank: its
-/// parameters, at least; `out` throws where writing fails. Of the checkpoints of earlier steps the
-/// newest are left, `keep` with this one; those of later steps go: they are of a run that was taken
-/// back, or damaged. What saves that were killed have left under `root` goes before.
+/// Saves all ranks under `root`. `write_own(out)` writes the trainer's data of this rank, at least
+/// its parameters; `out` throws if writing fails. Keeps the newest `keep` checkpoints up to this
+/// one, and removes older ones. Also removes checkpoints of later steps, which are damaged or from
+/// a run that went back to an earlier checkpoint, and first the remains of saves that were killed.
 ///
-/// Cost: each rank writes its file, flushes it and reads it back. Collective. Throws
-/// checkpoint_error on all ranks when one fails, with the path and the system's reason on that
-/// rank; what this save wrote is then removed, and older checkpoints are as they were.
+/// Cost: each rank writes its file, flushes it and reads it back. Collective. If a rank fails, all
+/// throw checkpoint_error; on the failing rank the error names the path and the system's reason.
+/// The files of this save are then removed, and older checkpoints stay.
 template <class Optimizer, class WriteOwn>
 void save_all(Optimizer& optimizer, const std::filesystem::path& root, const WriteOwn& write_own,
               int keep = default_kept_checkpoints) {
@@ -397,24 +398,23 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
   } catch (...) {
     try {
       if (rank == 0) files::clear_unfinished(root);
-    } catch (const std::exception&) {  // the next save tries again, and tells
+    } catch (const std::exception&) {  // the next save tries again, and reports
     }
     throw;
   }
 }
 
-/// Loads the newest checkpoint under `root` of which all files are whole: `read_own(in)` reads what
-/// `write_own` wrote, then the optimizer is loaded. The step that it is of; nothing, where there is
-/// no checkpoint: then nothing has changed. Rank 0 tells on stderr of those that it passed over. A
-/// job of another number of ranks goes on (optimizer::load_old_job), where
-/// its rule can: rank r's trainer reads what rank r mod the old number wrote. Under `root` nothing
-/// is written: it may be read-only.
+/// Loads the newest undamaged checkpoint under `root`: `read_own(in)` reads the data that
+/// `write_own` wrote, then the optimizer is loaded. Returns the checkpoint's number of steps; if
+/// there is no checkpoint, changes nothing and returns nothing. Rank 0 reports damaged checkpoints
+/// on stderr. The number of ranks may differ if the rule supports it (optimizer::load_old_job): the
+/// trainer of rank r then reads the data of rank r mod the old number. `root` may be read-only.
 ///
-/// Cost: the ranks read all files of the checkpoint once, and each rank then its own.
-/// Collective. Throws checkpoint_error on all ranks when there are checkpoints, and none is whole:
-/// a job that started anew would soon remove them. And when a whole one does not fit
-/// (optimizer::load says why), a file cannot be opened, `read_own` reads beyond what `write_own`
-/// wrote, or memory fails; `read_own` may have changed its part then, the optimizer has not.
+/// Cost: the ranks together read all files of the checkpoint once, then each rank its own file.
+/// Collective. Throws checkpoint_error on all ranks if there are checkpoints but all are damaged,
+/// since a new job would soon remove them. Also throws if the checkpoint does not fit
+/// (optimizer::load says why), a file cannot be opened, `read_own` reads beyond the data of
+/// `write_own`, or memory runs out: then only the trainer's data may have changed.
 template <class Optimizer, class ReadOwn>
 std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesystem::path& root,
                                          const ReadOwn& read_own,
@@ -443,8 +443,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
     std::size_t n_files = 0;
     const auto looked =
         files::together(optimizer, "load_latest", root, [&](auto& whole, auto& there) {
-          // what is not whole throws nothing; a failed allocation does, and says nothing of the
-          // files
+          // damaged files do not throw; a failed allocation does, and proves no damage
           const auto manifest = files::manifest_at(root, step);
           n_files = manifest ? manifest->size() : 0;
           there = files::state_of_manifest(directory);
@@ -452,7 +451,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
         });
     const auto is_whole = [](const news& one) { return one[1] != 0; };
     if (!std::all_of(looked.begin(), looked.end(), is_whole)) {
-      if (looked[0][2] == files::is_absent) continue;  // half removed: it is no checkpoint
+      if (looked[0][2] == files::is_absent) continue;  // partly removed: no checkpoint
       const bool is_foreign = looked[0][2] == files::is_of_another_format;
       passed_over += (passed_over.empty() ? "" : ", ") + files::step_name(step) +
                      (is_foreign ? " (of another format)" : "");
@@ -466,7 +465,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
       const auto begin = own->tellg();
       read_own(static_cast<std::istream&>(*own));
       in = files::open_rank(directory, rank % n_files, true);
-      own->clear();  // its place counts, not how the last read ended
+      own->clear();  // clears eof, since only the position matters
       const auto has = in->tellg() - begin;
       if (own->tellg() - begin > has) {
         throw checkpoint_error(detail::message("load_latest: read_own reads more than the ", has,

@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
-/// The algorithms as their papers print them: no correction of biases, no bound on steps, v
-/// constant once it is frozen, scales as the papers have them. The algorithms of algorithms.hpp
-/// train as Adam and LAMB do; these are for comparison with what is published. They need the
-/// papers' long warm-ups: v lacks beta2^after of what it averages where the warm-up ends, and every
-/// later step is too large by the root of that.
+/// The algorithms as printed in the papers: no bias correction, no bound on steps, v constant after
+/// the freeze, the papers' scales. Use them to compare with published results; to train like Adam
+/// and LAMB, use algorithms.hpp. The papers' forms need long warm-ups: after n averages v is only
+/// 1 - beta2^n of the mean square of gradients, and once v is frozen every step is too large by the
+/// factor 1 / sqrt(1 - beta2^n).
 ///
 ///     const auto form = onebit::papers::one_bit_adam(23000);
 ///     auto optimizer = onebit::one_bit_adam(groups, transport, form.options, form.collective);
@@ -31,24 +31,24 @@ namespace onebit::inline v0_2::papers {
 
 /// Options of a step of the paper's 1-bit LAMB.
 struct lamb_options {
-  double beta1 = 0.9;             ///< of the average of gradients, m
-  double beta2 = 0.999;           ///< of the average of their squares, v
-  double eps = 1e-8;              ///< added to the root
-  double min_coeff = 0.01;        ///< clips ||x|| / ||u||; the BERT runs use 0.01 and 0.3
-  double max_coeff = 10;          ///< the same, from above
-  double coeff_beta = 0.9;        ///< of the coefficient's average over the warm-up
-  double factor_min = 0.5;        ///< clips the factor of the compressed phase
-  double factor_max = 4;          ///< the same, from above
-  double factor_threshold = 0.1;  ///< the factor's largest relative change per step
-  /// Bring all layers' momentum to one RMS before compression (of a layer that had no gradients for
-  /// a while, what its v says).
+  double beta1 = 0.9;       ///< decay rate of m, the average of gradients
+  double beta2 = 0.999;     ///< decay rate of v, the average of squared gradients
+  double eps = 1e-8;        ///< added to sqrt(v)
+  double min_coeff = 0.01;  ///< least ||x|| / ||u||; the BERT runs use 0.01, with max_coeff 0.3
+  double max_coeff = 10;    ///< largest ||x|| / ||u||
+  double coeff_beta = 0.9;  ///< decay rate of the coefficients' average in the warm-up
+  double factor_min = 0.5;  ///< least factor of the coefficient in the compressed phase
+  double factor_max = 4;    ///< largest factor
+  double factor_threshold = 0.1;  ///< largest relative change of the factor per step
+  /// True: scale the momenta of all layers to one RMS before compression; for a layer without
+  /// recent gradients the RMS is estimated from its v. False: do not scale.
   bool momentum_scaling = true;
   /// As adam_options::bias_correction.
   bool bias_correction = false;
   /// As adam_options::max_grad_norm.
   double max_grad_norm = 0;
-  static constexpr double max_step = 0;         ///< momenta are sent
-  static constexpr bool keeps_squares = false;  ///< v stays as it was at the freeze
+  static constexpr double max_step = 0;         ///< no bound: messages are momenta
+  static constexpr bool keeps_squares = false;  ///< v is constant after the freeze
 };
 
 /// Throws invalid_input when an option is out of range.
@@ -65,7 +65,7 @@ inline void validate(const lamb_options& o) {
         detail::message(name, ": factor_threshold is ", o.factor_threshold, ", must be in (0, 1)"));
   }
 }
-/// In words, for names of optimizers.
+/// Describes the options in words, for names of optimizers.
 [[nodiscard, gnu::cold]] inline std::string describe(const lamb_options& o) {
   return onebit::describe(", beta1 ", o.beta1, ", beta2 ", o.beta2, ", eps ", o.eps, ", min_coeff ",
                           o.min_coeff, ", max_coeff ", o.max_coeff, ", coeff_beta ", o.coeff_beta,
@@ -75,11 +75,11 @@ inline void validate(const lamb_options& o) {
                           ", max_grad_norm ", o.max_grad_norm);
 }
 
-/// What the paper's 1-bit LAMB keeps of a layer, beside lamb_layer.
+/// State of the paper's 1-bit LAMB for one layer, in addition to lamb_layer.
 struct paper_layer {
-  double average = 0;      ///< of the coefficient over the warm-up, starting from 0
-  double last_factor = 1;  ///< of the compressed phase
-  float k = 1;             ///< momentum scaling
+  double average = 0;      ///< average of the coefficient in the warm-up; starts from 0
+  double last_factor = 1;  ///< factor of the last compressed step
+  float k = 1;             ///< scaling of the momentum in messages
   float inverse_k = 1;     ///< 1 / k
 };
 
@@ -87,25 +87,25 @@ namespace detail {
 
 using namespace onebit::detail;
 
-/// The average of the coefficients of dense steps, unless the layer rests.
+/// Averages a layer's coefficients of dense steps. Skips layers that rest and coefficients of 1.
 template <class P, class G>
 struct average_coefficient_kernel {
   static constexpr bool serial = true;
   const tensor_entry<P, G>* tensors;
   const lamb_layer* coefficients;
   paper_layer* layers;
-  double beta;  ///< what the average keeps
+  double beta;  ///< decay rate of the average
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const auto c = static_cast<double>(coefficients[i].coefficient);
     if (tensors[i].rests || c == 1) return;
-    // explicit fma: some instruction sets would contract it, others not
+    // explicit fma: compilers would fuse the expression on some instruction sets only
     L::store_scalar(&layers[i].average, fma(beta, layers[i].average, product(1 - beta, c)));
   }
 };
 
-/// The momentum from what was agreed of it.
+/// Momentum, as a field: a mean message divided by the layers' k.
 template <class View>
 struct unscaled_view {
   View previous;
@@ -125,7 +125,7 @@ struct unscaled_view {
   }
 };
 
-/// The next local momentum as a message: base + k (beta1 m + (1 - beta1) g).
+/// Next local momentum, as a message: base + k (beta1 m + (1 - beta1) g), m the previous mean.
 template <class View, class P, class G>
 struct scaled_momentum_message {
   unscaled_view<View> momentum;
@@ -151,17 +151,17 @@ struct scaled_momentum_message {
   }
 };
 
-/// The second variance, from the gradient that the agreed momenta imply; per tile ||m/d||^2,
-/// ||u||^2 and the largest d / (sqrt(fresh) + eps), d = sqrt(v) + eps.
+/// Updates the second variance, `fresh`, with (m - beta1 m_old) / (1 - beta1), the gradient between
+/// two mean momenta. By tile: ||m/d||^2, ||m/d + weight_decay x||^2, max d / (sqrt(fresh) + eps).
 template <class View, class P, class G>
 struct second_variance_kernel {
   View latest, previous;
-  const float* first_momentum;  ///< of the warm-up: not `previous`, in the first compressed step
+  const float* first_momentum;  ///< replaces `previous` in the first compressed step; else null
   step_tables<P, G> tables;
-  flat_field inverses;  ///< 1 / d
+  flat_field inverses;  ///< 1 / d, d = sqrt(v) + eps
   float *fresh, *sum_m, *sum_u;
 
-  // no tile_at: a device has no registers for several words of so much
+  // no tile_at, hence one word at a time: several would take more registers than a device has
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     using one = one_word<L>;
@@ -199,7 +199,7 @@ struct second_variance_kernel {
   }
 };
 
-/// The layer's factor and coefficient, unless it rests.
+/// Computes a layer's factor and coefficient. A layer that rests keeps both.
 template <class P, class G>
 struct paper_factor_kernel {
   static constexpr bool serial = true;
@@ -207,7 +207,7 @@ struct paper_factor_kernel {
   const float *sum_m, *sum_u;
   paper_layer* layers;
   lamb_layer* coefficients;
-  double least, greatest, threshold;  ///< clips of the factor, and of its change
+  double least, greatest, threshold;  ///< bounds of the factor, and of its relative change
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -231,7 +231,7 @@ struct paper_factor_kernel {
   }
 };
 
-/// Per tile ||m||^2, and ||v||_1.
+/// Sums ||m||^2 and ||v||_1, by tile.
 struct momentum_size_kernel {
   static constexpr bool one_isa = true;
   const tile* tiles;
@@ -252,12 +252,12 @@ struct momentum_size_kernel {
   }
 };
 
-/// k_l = mean over layers of R / R_l, R_l the RMS of the layer's momentum; 1 where v is 0 too.
-/// Empty tensors are no layers. One call for all layers.
+/// Computes the momentum scaling of all layers in one call: k_l = (mean of R over layers) / R_l,
+/// R_l the RMS of layer l's momentum; 1 if m and v are 0. Empty tensors are not layers.
 ///
-/// The momentum of a layer that had no gradient for a while is next to nothing, and k_l would blow
-/// its next gradients up over all others: R_l counts as a tenth of the root of the mean of v at
-/// least, which forgets a hundred times slower. (Noise alone keeps m at 0.23 of it.)
+/// A layer without recent gradients has almost no momentum, and k_l would raise its next gradients
+/// above those of all other layers. So R_l counts as at least a tenth of the root of the mean of v,
+/// which forgets a hundred times more slowly. (Pure noise keeps R_l at 0.23 of this root.)
 struct momentum_scaling_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
@@ -307,14 +307,14 @@ struct momentum_scaling_kernel {
 
 }  // namespace detail
 
-/// The paper's 1-bit LAMB: LAMB, until v is frozen. Then c = c_avg f, where c_avg is the average of
-/// c over the warm-up and f follows how far a second variance, of gradients rebuilt from the agreed
-/// momentum, has moved from the frozen one; f = 1 where no element has variance.
+/// Rule of the paper's 1-bit LAMB: LAMB until v is frozen; then the coefficient is c = c_avg f.
+/// c_avg is the average of c in the warm-up. f measures how far a second variance, updated with
+/// gradients rebuilt from mean momenta, has moved from the frozen v; f = 1 if no element of the
+/// layer has variance.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then 1 / (sqrt(v) + eps) and the second
-/// variance, 8 bytes; 60 bytes per tensor.
-/// Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2; eps outside the root as in the authors'
-/// code.
+/// variance, 8 bytes; 60 bytes per tensor. Source: 1-bit LAMB (arXiv 2104.06069), algorithm 2; eps
+/// outside the root as in the authors' code.
 template <Backend B>
 class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   using base = onebit::lamb_rule<B, lamb_options>;
@@ -331,11 +331,11 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     paper_layers_ = to_buffer(backend_, std::vector<paper_layer>(n_tensors));
     factors_ = backend_.template make_buffer<float>(n_tensors);
   }
-  /// The second variance's, too.
+  /// In every step m and v take in a gradient; after the freeze v means the second variance.
   [[nodiscard]] moments_updated updated(const step_plan&) const {
     return {options_.bias_correction, true, true};
   }
-  /// LAMB's step, and the average of coefficients.
+  /// Dense step: a step of LAMB; also updates the average coefficients.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     base::dense_update(gradient, at);
@@ -343,8 +343,8 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
               detail::average_coefficient_kernel<P, G>{at.tensors, layers_.data(),
                                                        paper_layers_.data(), options_.coeff_beta});
   }
-  /// Freezes v: fills `active`, hands over a copy of m, scaled so that all layers have one RMS
-  /// (their common scale then fits all), and keeps m for the first compressed step.
+  /// Freezes v, fills `active`, and keeps m for the first compressed step. Returns a copy of m with
+  /// factors that give all layers one RMS, since all layers share one scale.
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
     auto copy = base::make_floats(), fresh = base::make_floats();
@@ -365,30 +365,30 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     frozen_ = true;
     return {std::move(copy), factors_.data(), at.scalars};
   }
-  /// Back to dense steps; coefficients go on from their averages.
+  /// Returns to dense steps, with m from the previous mean message. Average coefficients stay.
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
     base::thaw(detail::unscaled_view<View>{previous, paper_layers_.data()}, at);
     fresh_ = {};
   }
-  /// Hands over what was agreed, for an exchange that starts with v frozen; keeps it for the first
-  /// compressed step, as `freeze` does.
+  /// Hands over the previous mean momentum, to an exchange that starts with v frozen. Keeps a copy
+  /// for the first compressed step, as `freeze` does.
   template <class View, class At>
   [[nodiscard]] initial_momentum<float_buffer> resume(const View& previous, const At& at) {
     const detail::unscaled_view<View> unscaled{previous, paper_layers_.data()};
-    // until a compressed step has been made nothing was agreed, and m is still here
+    // before the first compressed step there is no mean message yet, and m_ is still here
     auto m = m_.size() > 0 ? float_buffer{} : base::resume(unscaled, at).momentum;
     auto copy = base::resume(unscaled, at).momentum;
     if (m.size() > 0) m_ = std::move(m);
     return {std::move(copy), factors_.data(), at.scalars};
   }
-  /// base + k (beta1 m + (1 - beta1) g), k m as last agreed.
+  /// Returns the next message: base + k (beta1 m + (1 - beta1) g), k m the previous mean message.
   template <class View, class P, class G>
   [[nodiscard]] detail::scaled_momentum_message<View, P, G> message(
       const View& previous, const step_context<B, P, G>& at) const {
     return {{previous, paper_layers_.data()}, at.tensors, at.scalars, at.now};
   }
-  /// The update: two passes over the agreed message, 28 bytes per element.
+  /// Updates x and the second variance from the latest mean. Two passes, 28 bytes per element.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View& previous, const step_context<B, P, G>& at,
                          const Update& update) {
@@ -404,16 +404,16 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     update(detail::adam_update_kernel<unscaled, P, G, lamb_layer>{m, at, v_.data(), nullptr,
                                                                   layers_.data()});
   }
-  /// Whether the host must know the outcome of the next step: the first compressed one is the last
-  /// that reads m.
+  /// True if the host must wait for the outcome of the next step: before the first compressed step,
+  /// after which `done` frees m.
   [[nodiscard]] bool needs_outcome() const { return frozen_ && m_.size() > 0; }
   void done(const step_plan& plan, float) {
     if (plan.exchange && needs_outcome()) m_ = {};
   }
 
-  /// The second variance, after the freeze.
+  /// Returns the second variance, on the flat axis; null before the freeze.
   [[nodiscard]] const float* fresh_variance() const { return fresh_.data(); }
-  /// By tensor: average coefficient, last factor, momentum scaling.
+  /// Returns, by tensor, average coefficient, last factor and momentum scaling.
   [[nodiscard]] const paper_layer* paper_layers() const { return paper_layers_.data(); }
   [[nodiscard]] std::size_t state_bytes() const {
     return base::state_bytes() + fresh_.bytes() + paper_layers_.bytes() + factors_.bytes();
@@ -433,44 +433,44 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   }
 
  private:
-  float_buffer fresh_;
+  float_buffer fresh_;  ///< second variance, on the flat axis
   buffer_of<B, paper_layer> paper_layers_;
   float_buffer factors_;  ///< by tensor: momentum scaling k
 };
 
 static_assert(ResumingRule<lamb_rule<onebit::detail::any_backend>>);
 
-/// Options of the paper's 1-bit LAMB. (No aggregate: braces mean onebit::one_bit_lamb_options.)
+/// Options of the paper's 1-bit LAMB. No aggregate: braces stand for onebit::one_bit_lamb_options.
 struct one_bit_lamb_options {
-  /// So many dense steps.
+  /// `after`: number of dense steps.
   template <std::integral I>
   explicit one_bit_lamb_options(I after) : freeze{static_cast<std::uint64_t>(after)} {}
 
-  lamb_options lamb{};                           ///< of each step
+  lamb_options lamb{};                           ///< of the rule
   freeze_options freeze;                         ///< when the dense steps end
-  dense_sum warm_up_sum = dense_sum::automatic;  ///< how averages travel
+  dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
-/// What an algorithm is given.
+/// Arguments for onebit::one_bit_adam, one_bit_lamb or zero_one_adam.
 template <class Options>
 struct form {
-  Options options;                            ///< of the algorithm
-  gather_scatter<sign<l2_scale>> collective;  ///< with the paper's scales
+  Options options;                            ///< options of the algorithm
+  gather_scatter<sign<l2_scale>> collective;  ///< collective with the paper's scales
 };
 
-/// 1-bit Adam (arXiv 2102.02888), algorithm 1: so many dense steps, a scale per tensor.
+/// 1-bit Adam (arXiv 2102.02888), algorithm 1: `after` dense steps, one scale per tensor.
 [[nodiscard]] inline form<one_bit_adam_options> one_bit_adam(std::uint64_t after) {
   return {{.adam = {.bias_correction = false, .max_step = 0}, .freeze = {after}, .refreshes = 0},
           {{granularity::layer(), 1}}};
 }
-/// 1-bit LAMB (arXiv 2104.06069), algorithm 2: coefficients of the warm-up times factors of the
-/// second variance, one scale for all momenta, which are brought to one size.
+/// 1-bit LAMB (arXiv 2104.06069), algorithm 2: `after` dense steps; coefficients of the warm-up
+/// times factors of the second variance; momenta are scaled to one size and share one scale.
 [[nodiscard]] inline form<one_bit_lamb_options> one_bit_lamb(std::uint64_t after) {
   return {one_bit_lamb_options(after), {{granularity::vector(), 1}}};
 }
-/// 0/1 Adam (arXiv 2202.06009), algorithm 1 and section 5: T_v in the first so many steps, in which
-/// every step exchanges; then T_u doubles each time the learning rate has halved. A scale per
-/// tensor. eps is added to the root, as in the authors' code: an element with next to no variance
+/// 0/1 Adam (arXiv 2202.06009), algorithm 1 and section 5: `warm_up` steps that all exchange, and
+/// refresh v at T_v; then the gaps of T_u double each time the learning rate has halved. One scale
+/// per tensor. eps is added to sqrt(v), as in the authors' code: an element with almost no variance
 /// moves by its tensor's scale over eps. Short runs can diverge at 1e-8; `.adam.eps` 1e-4 helps.
 [[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
   return {{.adam = {.bias_correction = false, .max_step = 0, .keeps_squares = false},
@@ -485,7 +485,7 @@ namespace onebit::inline v0_2 {
 /// The paper's 1-bit LAMB: see papers::lamb_rule. Collective over the transport.
 ///
 /// Cost per compressed step: as one_bit_adam without refreshes; state 12.25 + 4/W bytes per
-/// parameter. One scale for all layers fits where momentum_scaling is on.
+/// parameter. A collective with one scale for all layers needs momentum_scaling.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, papers::one_bit_lamb_options options,

@@ -22,31 +22,31 @@
 
 namespace onebit::inline v0_2 {
 
-/// How per_tensor sees the trainer's tensors.
+/// Properties of the trainer's tensors, for per_tensor.
 struct per_tensor_options {
-  /// Until finish(): floats that are not const are used in place, as scratch; others are copied.
+  /// Gradients stay until finish(): non-const floats are used in place, as scratch; others copied.
   bool gradients_stay = false;
-  /// Parameters lie elsewhere in each step: the order of see() alone tells which they are.
+  /// Parameters may have new addresses in each step: only the order of see() identifies them.
   bool memory_moves = false;
-  bool unseen_rest = false;  ///< what is not seen rests (optimizer::rest); not with memory_moves
+  bool unseen_rest = false;  ///< unseen tensors rest (optimizer::rest); not with memory_moves
 };
 
-/// An optimizer for trainers that update one tensor at a time, as `update(dW, W)`, and have no list
-/// of all: see() in place of each update, and finish() after the batch, which steps.
+/// Optimizer for trainers that update one tensor at a time, as in `update(dW, W)`, and have no list
+/// of their tensors. Call see() instead of each update, and finish(), which steps, after the batch.
 ///
-/// The first finish() builds the optimizer over what was seen until then, each tensor a group of
-/// its own. The order is the same on all ranks and in all steps. Parameters lie in host memory, and
-/// stay there from see() to finish(). What breaks a rule throws invalid_input on its rank.
+/// The first finish() builds the optimizer over the tensors seen until then, each in a group of its
+/// own. Their order must be equal on all ranks and in all steps. Parameters lie in host memory, and
+/// must not move between see() and finish(). Misuse throws invalid_input, on that rank alone.
 ///
-/// Doubles are masters: a step acts on them rounded to float, with the bits of a training in float,
-/// and adds the float's change to them. (Where that rounds to another float, they become the
-/// float.) What a step does not change keeps its bits, and small changes of the trainer's own add
-/// up; a step's are lost below 2^-25 of a parameter, as in float. (With 0/1 Adam
-/// what lies beyond float may differ from rank to rank; floats are equal after each exchange.) A
-/// copy takes 4 bytes an element. Movable; one that was moved from may only be assigned to, or end.
+/// Parameters of type double are masters: a step updates their values rounded to float, with the
+/// bits of a training in float, and adds the change to the doubles. (If the sum rounds to another
+/// float, the double becomes the updated float.) Doubles that a step does not change keep their
+/// bits: small changes by the trainer add up. A step's own changes below 2^-25 of a parameter are
+/// lost, as in float. (With 0/1 Adam only the values rounded to float agree after an exchange.)
+/// Copies take 4 bytes per element. Movable; only assign to or destroy a moved-from object.
 class per_tensor {
  public:
-  /// `make(groups, transport)` gives an optimizer of any algorithm, in the first finish():
+  /// The first finish() calls `make(groups, transport)`, which returns an optimizer, for example
   /// [](const auto& groups, auto comm) { return onebit::one_bit_adam(groups, comm, {}); }
   template <class T, class Make>
   per_tensor(T transport, Make make, per_tensor_options options = {})
@@ -54,9 +54,10 @@ class per_tensor {
         where_(detail::rank_suffix(transport.rank(), transport.size())),
         make_([=](const groups& g) -> any_optimizer { return make(g, transport); }) {}
 
-  /// Float or double parameters, and gradients of this rank's own mean loss: what has data() and
-  /// size(). Tied weights are seen once, with summed gradients; empty tensors are ignored. `own` as
-  /// set_group, where it changes. Throws invalid_input, and sees nothing, for other sizes or order.
+  /// Takes float or double parameters and gradients of this rank's own mean loss: containers with
+  /// data() and size(). Pass tied weights once, with summed gradients. `own`: as in set_group, if
+  /// options change. Ignores empty tensors. If size or order differ from the first step, throws
+  /// invalid_input and sees nothing.
   template <class P, class G>
   void see(P&& params, G&& grads, const std::optional<group_options>& own = {}) {
     auto* const x = params.data();
@@ -104,8 +105,8 @@ class per_tensor {
     seen.is_seen = true;
     next_ = t + 1;
   }
-  /// Forgets what this step has seen, but for options: the next see() begins it anew. Not
-  /// collective.
+  /// Forgets the tensors seen in this step; the next see() begins the step anew. Options given
+  /// after the first finish() stay. Not collective.
   void discard() {
     next_ = 0;
     for (one& x : all_) x.is_seen = false;
@@ -113,8 +114,8 @@ class per_tensor {
     all_.clear();
     groups_.clear();
   }
-  /// Steps (optimizer::step) on what was seen, which is forgotten then. Collective. Throws what
-  /// that and, the first time, building throw; invalid_input where tensors were not seen.
+  /// Calls optimizer::step on the tensors seen, then forgets them, also if it throws. Collective.
+  /// Throws what step() and, the first time, `make` throw; invalid_input if tensors were not seen.
   report finish(float lr, float inverse_loss_scale = 1.0F) {
     const detail::standard_arithmetic arithmetic;
     const struct forgets {
@@ -123,7 +124,7 @@ class per_tensor {
     } at_the_end{*this};
     if (next_ == 0) refuse("finish() without see()");
     if (!look_again().has_value()) {
-      // Ranks start equal; what they saved need not be (0/1 Adam between two exchanges).
+      // construction needs equal parameters; saved ones may differ (0/1 Adam between exchanges)
       groups start = groups_;
       std::vector<std::vector<float>> zeros;
       for (std::size_t t = 0; t < all_.size() && saved_; ++t) {
@@ -144,12 +145,12 @@ class per_tensor {
                "seen; say unseen_rest if it has no gradient on any rank");
       }
       optimizer_.rest(t);
-      all_[t].grads.resize(all_[t].n);  // what it had may be another's by now
+      all_[t].grads.resize(all_[t].n);  // its old memory may be in other use
       groups_[t].tensors[0].grads = all_[t].grads;
     }
     if (options_.unseen_rest) optimizer_.rebind(groups_);
     const report done = optimizer_.step(lr, inverse_loss_scale);
-    for (const one& x : all_) {  // those that it did not change keep their bits
+    for (const one& x : all_) {  // unchanged doubles keep their bits
       double* const to = static_cast<double*>(x.place);
       for (std::size_t i = 0; i < x.rounded.size(); ++i) {
         const float before = static_cast<float>(to[i]), after = x.rounded[i];
@@ -160,15 +161,14 @@ class per_tensor {
     }
     return done;
   }
-  /// What steps, for all its other calls: its group t and its tensor t are number t, from 0, of the
-  /// first step. Before the first finish() it owns nothing, and its calls throw invalid_input.
+  /// Returns the optimizer, for its other calls. Its tensor t, alone in group t, was the t-th, from
+  /// 0, of the first step. Before the first finish() it is empty: its calls throw invalid_input.
   [[nodiscard]] any_optimizer& optimizer() { return optimizer_; }
-  /// optimizer::save, of parameters where see() saw them last: with memory_moves right after
-  /// finish(), before they move. Not before the first finish().
+  /// Calls optimizer::save, with parameters read where see() last found them: with memory_moves
+  /// call it right after finish(), before they move. Invalid before the first finish().
   void save(std::ostream& out) { look_again().save(out); }
-  /// optimizer::load, once this rank's parameters are restored. Before the first finish(), and with
-  /// memory_moves, it reads the rest of the stream, and the next finish() loads it, and throws what
-  /// load throws.
+  /// Calls optimizer::load; restore this rank's parameters first. Before the first finish(), and
+  /// with memory_moves, reads the rest of the stream; the next finish() loads it, or throws.
   void load(std::istream& in, resume_with with = resume_with::same_options) {
     saved_.reset();
     if (!options_.memory_moves && look_again().has_value()) return optimizer_.load(in, with);
@@ -179,18 +179,18 @@ class per_tensor {
  private:
   using groups = std::vector<param_group<>>;
   struct one {
-    void* place;  ///< of the trainer's parameters
+    void* place;  ///< address of the trainer's parameters
     std::size_t n;
     bool is_seen;
     group_options options;
-    std::vector<float> rounded, grads;  ///< where they are not the trainer's
+    std::vector<float> rounded, grads;  ///< copies; empty if the trainer's memory is used
   };
 
   template <class... Parts>
   [[noreturn, gnu::cold]] void refuse(const Parts&... parts) const {
     throw invalid_input(detail::message("per_tensor: ", parts..., where_));
   }
-  /// The number of the tensor that is seen; in the first step a new one.
+  /// Returns the index of a tensor, new in the first step. Throws if seen twice or out of order.
   [[nodiscard]] std::size_t find(const void* place, std::size_t n) const {
     const std::size_t size = all_.size();
     std::size_t t = next_;
@@ -208,7 +208,7 @@ class per_tensor {
                    "have no gradient (in the first step they have zeros)",
            "; finish(lr) comes after all tensors, of which ", next_, " of ", size, " are seen");
   }
-  /// What the optimizer steps on is what the trainer has now.
+  /// Rounds doubles anew, and rebinds the optimizer to the trainer's current memory.
   any_optimizer& look_again() {
     const detail::standard_arithmetic arithmetic;
     for (one& x : all_) {
@@ -219,13 +219,13 @@ class per_tensor {
     return optimizer_;
   }
   per_tensor_options options_;
-  std::string where_;  ///< this rank
+  std::string where_;  ///< suffix of error messages: this rank
   std::function<any_optimizer(const groups&)> make_;
   std::vector<one> all_;
-  groups groups_;         ///< of one tensor each: where see() saw it
-  std::size_t next_ = 0;  ///< tensor
+  groups groups_;         ///< one tensor each, where see() found it
+  std::size_t next_ = 0;  ///< index of the next tensor to see
   any_optimizer optimizer_;
-  std::optional<std::string> saved_;  ///< for the next finish() to load
+  std::optional<std::string> saved_;  ///< stream that the next finish() loads
   resume_with with_ = resume_with::same_options;
 };
 

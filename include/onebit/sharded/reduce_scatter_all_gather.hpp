@@ -23,23 +23,23 @@
 #include <utility>
 #include <vector>
 
-/// The two halves of a compressed allreduce, each by itself: for trainers that shard the states of
-/// their optimizer (ZeRO), or share out matrices among ranks (Muon). Every rank owns a part.
+/// The two halves of a compressed allreduce as separate collectives, for trainers that shard their
+/// optimizer states (ZeRO) or distribute matrices over ranks (Muon). Every rank owns one part.
 namespace onebit::inline v0_2 {
 
-/// What one rank owns of a vector: contiguous elements.
+/// Part of a vector that one rank owns: contiguous elements.
 struct vector_part {
-  std::size_t first = 0;  ///< its first element: a multiple of 32, or the end
-  std::size_t size = 0;   ///< elements; may be 0
+  std::size_t first = 0;  ///< index of the first element: a multiple of 32, or the end
+  std::size_t size = 0;   ///< number of elements; may be 0
 };
 
 namespace detail {
 
-/// The elements of a vector from `first` on, as a message: base + data. In the padding it is 0, so
-/// that nothing is owed there.
+/// Elements of a vector from index `first` on, as a message: base + data. Padding reads as 0, so
+/// that it never has a residual.
 template <class T>
 struct part_message {
-  slot_format format;  ///< of the slot that a server encodes it into
+  slot_format format;  ///< format of the slot that a server encodes into
   const T* data;
   std::size_t first;
   const step_scalars* now;
@@ -68,7 +68,7 @@ struct part_message {
   }
 };
 
-/// Writes a field to a vector's elements from `first` on, what fp16 cannot hold as its largest.
+/// Writes a field to a vector from index `first` on. Values beyond fp16 become its largest value.
 template <class Field, class T>
 struct store_part_kernel {
   Field field;
@@ -89,12 +89,12 @@ struct store_part_kernel {
   }
 };
 
-/// One half of gather_scatter_exchange: what its workers do, or, with Gathers, its servers.
+/// Half of a gather_scatter exchange: the workers' half, or with Gathers the servers' half.
 template <class C, class B, bool Gathers>
 struct sharded_half {
   using codec = compressor_or_identity<C>;
   using sender_type = sender<codec, B>;
-  /// Whether what the compressor loses is owed.
+  /// True if the compressor leaves a residual, added to the data of the next call.
   static constexpr bool owes = !requires { requires codec::memoryless; };
   using undo_type = std::conditional_t<sender_type::by_word, undo_by_repeating, undo_in_buffer>;
 
@@ -126,24 +126,24 @@ struct sharded_half {
     refuse_if(sizes[0] > PTRDIFF_MAX / sizeof(float), sizes[0], " elements: more than memory has");
     return sender_type(checked_compressor(compressor), backend, sizes, comm.size());
   }
-  [[nodiscard]] vector_part own() const {  ///< what this rank owns
+  [[nodiscard]] vector_part own() const {  ///< part that this rank owns
     const std::size_t each = worker.axis().chunk_words() * word_elements, n = sizes[0];
     const std::size_t first = std::min(each * card.rank, n);
     return {first, std::min(each, n - first)};
   }
-  /// What became of the last call; waits for the device. Not collective. Throws rank_mismatch.
+  /// Waits; returns the outcome of the last call. Not collective. Throws rank_mismatch.
   outcome settle() {
     comm.wait();
     return outcome_of(fetch_scalars(worker.backend(), now.data(), comm.rank(), comm.size()));
   }
-  /// Nothing is owed any more. All ranks should do the same.
+  /// Sets this rank's residual to 0. All ranks should call it at the same point.
   [[gnu::cold]] void reset() {
     if (!owes || !travels()) return;
     const std::size_t words = worker.axis().words_of_chunk(comm.rank());
     if (Gathers) return server.start(worker.make_compensated(words));
     worker.start_from(worker.make_compensated(worker.axis().n_words()));
   }
-  /// Writes what this rank owes. Throws checkpoint_error.
+  /// Writes this rank's residual. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
     write_checkpoint(out, [&](payload_writer& a) {
       card.step = step;
@@ -151,14 +151,14 @@ struct sharded_half {
       archive(a);
     });
   }
-  /// Reads what `save` wrote on this rank, of a job with as many ranks. Collective: when one rank
-  /// fails, all throw checkpoint_error, and nothing has changed.
+  /// Reads the residual that `save` wrote on this rank, in a job with equally many ranks.
+  /// Collective: if one rank fails, all throw checkpoint_error, and nothing changes.
   [[gnu::cold]] void load(std::istream& in) {
     const auto own_card = [&] { return card; };
     load_checkpoint(*this, in, own_card, resume_with::same_options, "");
   }
-  [[nodiscard]] const traffic& sent() const { return comm.sent(); }  ///< by this rank
-  [[nodiscard]] std::size_t state_bytes() const {                    ///< from call to call
+  [[nodiscard]] const traffic& sent() const { return comm.sent(); }  ///< traffic of this rank
+  [[nodiscard]] std::size_t state_bytes() const {                    ///< bytes kept between calls
     return worker.state_bytes() + server.state_bytes() + undo.bytes();
   }
   template <class... Parts>
@@ -167,7 +167,7 @@ struct sharded_half {
   }
   [[nodiscard]] bool travels() const { return comm.size() > 1; }
   [[nodiscard]] std::size_t slot_bytes() const { return worker.format().slot_bytes; }
-  /// Throws invalid_input unless both have their sizes, and lie apart, or the part in its place.
+  /// Runs one call. Throws invalid_input for wrong sizes, or a part at a wrong place in the vector.
   template <class From, class To>
   outcome call(std::span<const From> from, std::span<To> to) {
     static_assert(Element<From> && Element<To>, "onebit: data must be float, bf16 or fp16");
@@ -200,7 +200,7 @@ struct sharded_half {
     ++step;
     return became;
   }
-  /// What came, when all that is read of the message has been read.
+  /// Exchanges messages; returns the mean or the parts as a field. Data may then be overwritten.
   template <class Message, class Args>
   auto exchanged(const Message& own_message, const Args& args) {
     const check_kernel check{.now = now.data(),
@@ -237,7 +237,7 @@ struct sharded_half {
       return worker.mean(worker.format(), received.data(), comm.size());
     }
   }
-  /// Writes a field where it goes, unless the call is off.
+  /// Writes a field to the part (with Gathers, to the vector), unless the call is skipped.
   template <class Field, class T>
   void store(const Field& field, T* to) {
     const layout& axis = worker.axis();
@@ -256,52 +256,53 @@ struct sharded_half {
   void restore_options(resume_with) const {}
   void adopt() const {}
   communicator comm;
-  std::vector<std::size_t> sizes;  ///< one
+  std::vector<std::size_t> sizes;  ///< one entry: n
   std::string name;
   checkpoint_header card;
   sender_type worker;
   onebit::server<codec, B> server;
   buffer_of<B, float> undo;
   buffer_of<B, std::byte> to_send, received;
-  buffer_of<B, step_scalars> now;  ///< one: the call in progress
-  std::uint64_t step = 0;          ///< calls that ended
+  buffer_of<B, step_scalars> now;  ///< one entry: the call in progress
+  std::uint64_t step = 0;          ///< number of completed calls
 };
 
 }  // namespace detail
 
-/// A compressed reduce-scatter: the owner of a part gets the mean, in fp32, of what all ranks have
-/// there. What compression loses of a rank's data is owed, and added to its data of the next call
-/// (error feedback): all means together are the exact means, less what is owed at the end. That
-/// suits gradients. Where data are no terms of a sum, nothing should be owed: take a compressor
-/// without a residual (identity, rounded), or reset() before each call.
+/// Compressed reduce-scatter: the owner of a part receives the mean of this part over all ranks, in
+/// fp32. Each rank adds its residual, the error of compression, to its data of the next call (error
+/// feedback): the sum of all means is exact up to the last residuals. This suits gradients, which
+/// are summed up. For data that are not summed up, use a compressor without a residual (identity,
+/// rounded), or call reset() before each call.
 ///
-/// A vector of n elements is cut into a part for each rank, of equally many whole words of 32 but
-/// for the last ones, which may be shorter or empty. C is any Compressor; data lie in the memory of
-/// the Backend B. Movable; one that was moved from may only be assigned to, or end. Memory: 4 bytes
-/// per element that last (by tile 8), where C has a residual; two messages. Source: 1-bit Adam
-/// (arXiv 2102.02888), section 4.2, what workers do.
+/// A vector of n elements is cut into one part per rank. All parts have equally many 32-element
+/// words, except that the last ones may be shorter or empty. C is any Compressor; data lie in the
+/// memory of the Backend B. Movable; a moved-from object may only be assigned to or destroyed.
+/// Memory: 4 bytes per element between calls if C has a residual (8 if C compresses by tile); two
+/// messages. Source: 1-bit Adam (arXiv 2102.02888), section 4.2, the workers' part.
 template <class C = sign<>, class B = host>
 class compressed_reduce_scatter : detail::sharded_half<C, B, false> {
   using half = detail::sharded_half<C, B, false>;
 
  public:
-  /// Collective: the ranks compare n and the compressor, and all throw when one differs. Throws
+  /// Collective: the ranks compare n and the compressor, and all throw if one differs. Throws
   /// invalid_input, rank_mismatch.
   template <class Transport>
   [[gnu::cold]] compressed_reduce_scatter(Transport transport, std::size_t n,
                                           const C& compressor = {}, const B& backend = B())
       : half("compressed_reduce_scatter", std::move(transport), n, compressor, backend) {}
 
-  /// Writes into `part` (own().size elements) the mean over the ranks of their `data` (n float,
-  /// bf16 or fp16, contiguous) and of what they owe. `part` may lie in `data`, in its place. With
-  /// one rank it is a copy, also of what is not finite.
+  /// Writes into `part` (own().size elements) the mean over the ranks of `data` (n float, bf16 or
+  /// fp16, contiguous) plus residual. `part` may lie at its own place in `data`. With one rank
+  /// `data` is copied, non-finite values included.
   ///
-  /// Collective; waits, unless the backend is deferred. Cost: an all_to_all, (W-1)/W of the message
-  /// sent (n/8 bytes for `sign`; scales; 12 bytes a rank); 2 passes over data and residual. When a
-  /// rank's data are not finite (or reach gradient_limit) no rank changes anything: `skipped`; on a
-  /// deferred backend `pending`, and settle() tells. When it throws nothing has changed here:
-  /// rank_mismatch where it meets a rank in another call; what the transport throws; on this rank
-  /// alone invalid_input for memory that does not fit (the others wait for it).
+  /// Collective; waits, unless the backend is deferred. Cost: one all_to_all that sends (W-1)/W of
+  /// the message (n/8 bytes for `sign`; scales; 12 bytes per rank); 2 passes over data and
+  /// residual. If data of a rank are not finite (or reach gradient_limit), no rank changes anything
+  /// and all return `skipped`; on a deferred backend `pending`, then settle() returns the outcome.
+  /// If mean() throws, nothing has changed on this rank. Throws rank_mismatch if a rank is in
+  /// another call; what the transport throws; invalid_input for wrong spans, here alone (the other
+  /// ranks wait).
   template <class Data>
   outcome mean(const Data& data, std::span<float> part) {
     return half::call(std::span<const std::remove_cvref_t<decltype(data[0])>>(data), part);
@@ -309,31 +310,30 @@ class compressed_reduce_scatter : detail::sharded_half<C, B, false> {
   using half::own, half::settle, half::reset, half::save, half::load, half::sent, half::state_bytes;
 };
 
-/// A compressed all-gather: every rank sends its part, and all get all parts, the same bits: of its
-/// own part a rank gets what the others get. What compression loses of a part is owed, and added to
-/// the part of the next call. That suits increments, as updates of parameters. It does not suit
-/// states, as the parameters themselves, of which each call says all: take a compressor without a
-/// residual, or reset() before each call.
+/// Compressed all-gather: every rank sends its part, and all ranks receive all parts with equal
+/// bits; a rank also receives its own part in compressed form. The residual of a part is added to
+/// the part of the next call. This suits increments, such as updates of parameters. For states,
+/// such as parameters, use a compressor without a residual, or call reset() before each call.
 ///
-/// Parts, C and B as in compressed_reduce_scatter. Memory: 4/W bytes per element that last, where C
-/// has a residual; a message, and a part of one. Source: as there, what servers do. With 2, 4, 8
-/// ... ranks a reduce-scatter and an all-gather of its mean give the bits of compressed_allreduce;
-/// else the mean is rounded once more, where something is owed.
+/// Parts, C and B as in compressed_reduce_scatter. Memory: 4/W bytes per element between calls if C
+/// has a residual; a message, and a part of one. Source: as there, the servers' part. If the number
+/// of ranks is a power of 2, a reduce-scatter and an all-gather of its mean give the same bits as
+/// compressed_allreduce; else the mean is rounded once more if C has a residual.
 template <class C = sign<>, class B = host>
 class compressed_all_gather : detail::sharded_half<C, B, true> {
   using half = detail::sharded_half<C, B, true>;
 
  public:
-  /// As compressed_reduce_scatter's.
+  /// As the constructor of compressed_reduce_scatter.
   template <class Transport>
   [[gnu::cold]] compressed_all_gather(Transport transport, std::size_t n, const C& compressor = {},
                                       const B& backend = B())
       : half("compressed_all_gather", std::move(transport), n, compressor, backend) {}
 
-  /// Writes into `all` (n float, bf16 or fp16, contiguous) what the ranks sent of their `part`
-  /// (own().size elements; it may lie in `all`, in its place) and of what they owe. What rounding
-  /// to 2 bytes loses is not owed. Collective. Outcome, errors and bytes as of
-  /// compressed_reduce_scatter::mean; an all_gather; 2 passes over the part, one over `all`.
+  /// Writes into `all` (n float, bf16 or fp16, contiguous) the compressed `part` plus residual of
+  /// each rank. `part` (own().size elements) may lie at its own place in `all`. Rounding to 2 bytes
+  /// leaves no residual. Collective. Outcome, errors and bytes as in
+  /// compressed_reduce_scatter::mean; one all_gather; 2 passes over `part`, one over `all`.
   template <class All>
   outcome gather(std::span<const float> part, All&& all) {
     return half::call(part, std::span<std::remove_cvref_t<decltype(all[0])>>(all));
