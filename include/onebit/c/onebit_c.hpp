@@ -38,13 +38,13 @@ struct onebit_comm {
 
 struct onebit_optimizer {
   onebit::any_optimizer o;
-  double lr = 0;                         ///< as the options have it
-  std::vector<std::span<float>> params;  ///< in the caller's order
-  std::vector<std::size_t> places;       ///< of the caller's tensors, in the order of the groups
+  double lr = 0;                         ///< option lr; steps do not use it
+  std::vector<std::span<float>> params;  ///< by the caller's index
+  std::vector<std::size_t> places;  ///< by the caller's index: index in the order of the groups
   std::vector<onebit::param_group<>> groups;
 };
 
-/// What C programs have handles of, and how errors, tensors and reports pass between C and C++.
+/// Helpers of the C interface: conversion of errors, tensors and reports between C and C++.
 namespace onebit::inline v0_2::detail {
 
 [[nodiscard]] inline std::string& last_c_error() {
@@ -52,7 +52,7 @@ namespace onebit::inline v0_2::detail {
   return text;
 }
 
-/// Runs f; its exception as a status.
+/// Runs f. Converts an exception to a status, and keeps its text for onebit_last_error.
 template <class F>
 [[nodiscard, gnu::cold]] onebit_status c_call(const F& f) noexcept {
   const auto failed = [](onebit_status s, const char* what) {
@@ -93,7 +93,7 @@ inline void require(const void* p, const char* function, const char* what) {
   return o->o;
 }
 
-/// A transport that C functions are.
+/// Transport over the callbacks of an onebit_transport.
 class c_transport {
  public:
   explicit c_transport(const onebit_transport& t) : t_(t) {
@@ -129,7 +129,7 @@ class c_transport {
   onebit_transport t_;
 };
 
-/// Tensors by groups, and where each went.
+/// Sorts tensors into groups. places[t]: index of tensor t in the order of the groups.
 [[nodiscard, gnu::cold]] inline std::vector<param_group<>> c_groups(
     std::span<const onebit_tensor> tensors, std::span<const onebit_group> given,
     std::vector<std::size_t>& places) {
@@ -220,8 +220,8 @@ template <class F>
 #include <onebit/transport/mpi.hpp>
 #endif
 
-/// What onebit.h declares: one C++ file of the program includes this. (Several may: the functions
-/// are weak.) Define ONEBIT_C_WITH_MPI before it, everywhere alike, for the functions of MPI.
+/// Definitions of the functions of onebit.h. Include this header in one C++ file of the program, or
+/// in several (the functions are weak). For MPI define ONEBIT_C_WITH_MPI first, in all such files.
 
 #define ONEBIT_C [[gnu::weak]]
 
@@ -393,7 +393,7 @@ ONEBIT_C onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* 
                                                           " tensors, but the optimizer has ",
                                                           optimizer->places.size()));
     }
-    std::vector<std::size_t> callers(n_tensors);  // by place
+    std::vector<std::size_t> callers(n_tensors);  // inverse of places
     for (std::size_t t = 0; t < n_tensors; ++t) callers[optimizer->places[t]] = t;
     auto groups = optimizer->groups;
     std::size_t place = 0;
@@ -471,7 +471,7 @@ ONEBIT_C onebit_status onebit_load(onebit_optimizer* optimizer, const char* path
     const bool is_open = in.is_open();
     if (!is_open) in.setstate(std::ios::failbit);
     try {
-      o.load(in);  // the other ranks are in it
+      o.load(in);  // also without a file: load is collective, and tells the other ranks
     } catch (const onebit::checkpoint_error& e) {
       if (is_open) throw;
       throw onebit::checkpoint_error(onebit::detail::message(

@@ -26,34 +26,37 @@
 #include <utility>
 #include <vector>
 
-/// Ranks as torch's process groups know them: Gloo, NCCL, MPI, whatever libtorch was built with.
+/// Transport over torch's process groups: Gloo, NCCL, MPI or another backend of libtorch. Needs
+/// torch's headers, like torch/torch.hpp; no other header of the library includes this one.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// What torch says of an error, without its backtrace.
+/// Returns the text of an exception, without the backtrace that torch adds.
 [[nodiscard, gnu::cold]] inline std::string torch_text(const std::exception& e) {
   const auto* const torch = dynamic_cast<const ::c10::Error*>(&e);
   return torch != nullptr ? torch->what_without_backtrace() : e.what();
 }
 
-/// Two groups of the same ranks, since calls of the two kinds may come in another order on another
-/// rank (buckets that one announces early), and c10d matches calls by their order.
+/// Two process groups over the same ranks. c10d matches the calls of a group by their order, but
+/// all_to_alls and all_gathers may interleave differently on each rank (one may announce buckets
+/// earlier than another), so each kind has its own group.
 struct c10d_group {
   using backend_pointer = ::c10::intrusive_ptr<::c10d::Backend>;
   using store_pointer = ::c10::intrusive_ptr<::c10d::Store>;
 
-  backend_pointer scatters, gathers;
-  store_pointer store;                  ///< for splits; null: there are none
-  std::optional<::c10::Stream> stream;  ///< of the device whose memory travels
+  backend_pointer scatters, gathers;    ///< for all_to_all; for all_gather and allreduce
+  store_pointer store;                  ///< for the groups of `split`; null: cannot be split
+  std::optional<::c10::Stream> stream;  ///< of the device that holds the buffers; empty: host
   int rank = 0, size = 1;
-  int name = 0, n_whole = 1;  ///< in the group that was split
-  int n_splits = 0;
-  std::string broken;  ///< why no collective can be used any more
+  int name = 0, n_whole = 1;  ///< rank and size in the trainer's group, for error messages
+  int n_splits = 0;           ///< number of splits so far
+  std::string broken;         ///< text of the last failure; empty: none, collectives may be used
 
   [[nodiscard]] std::string suffix() const { return rank_suffix(name, n_whole); }
 
-  /// Calls f; what torch throws becomes a transport_error that names the call and the rank.
+  /// Calls f. Converts torch's exceptions to a transport_error that names the call and the rank,
+  /// and sets `broken`.
   template <class F>
   auto guarded(const char* call, const F& f) {
     try {
@@ -68,7 +71,7 @@ struct c10d_group {
     }
     throw transport_error(broken);
   }
-  /// A view of the trainer's memory.
+  /// Returns a tensor that views n elements at p.
   [[nodiscard]] at::Tensor view(const void* p, std::size_t n, at::ScalarType type) const {
     const at::Device device = stream ? stream->device() : at::Device(at::kCPU);
     return at::from_blob(const_cast<void*>(p), {static_cast<std::int64_t>(n)},
@@ -76,7 +79,7 @@ struct c10d_group {
   }
 };
 
-// Some torches call these by other names.
+// The names of these two collectives differ between versions of torch.
 template <class B>
 [[nodiscard]] auto c10d_all_gather(B& b, at::Tensor& to, at::Tensor& from) {
   if constexpr (requires { b.all_gather_single(to, from); }) {
@@ -97,12 +100,12 @@ template <class B>
 
 }  // namespace detail
 
-/// A collective that was started: wait for it, or test it. Its buffers are torch's until then.
-/// Destroyed unfinished, it waits, no longer than the group's time-out.
+/// Handle of a started collective, whose buffers must not be touched until the collective is done.
+/// The destructor waits until then, at most the group's time-out, and ignores errors.
 class c10d_request {
  public:
   using work_pointer = ::c10::intrusive_ptr<::c10d::Work>;
-  /// Done already.
+  /// Constructs the handle of a finished collective.
   c10d_request() = default;
   c10d_request(std::shared_ptr<detail::c10d_group> group, work_pointer work, const char* call)
       : group_(std::move(group)), work_(std::move(work)), call_(call) {}
@@ -119,8 +122,8 @@ class c10d_request {
   }
   ~c10d_request() { finish(); }
 
-  /// Waits until it is done; on a device: lets the transport's stream wait. Throws transport_error,
-  /// once.
+  /// Waits until the collective is done; on a device only the transport's stream waits. Throws
+  /// transport_error on the first call after a failure; later calls do nothing.
   void wait() {
     if (!work_) return;
     const work_pointer work = std::move(work_);
@@ -130,7 +133,7 @@ class c10d_request {
       if (!work->wait()) throw std::runtime_error("it was aborted");
     });
   }
-  /// Does not wait; true when it is done. Throws transport_error, once.
+  /// Returns true if the collective is done, without waiting. Throws like `wait`.
   [[nodiscard]] bool test() {
     if (!work_) return true;
     const bool done = group_->guarded(call_, [&] { return work_->isCompleted(); });
@@ -150,29 +153,26 @@ class c10d_request {
   const char* call_ = "";
 };
 
-// Ranks as torch's process groups know them: Gloo, NCCL, MPI, whatever libtorch was built with.
-// Needs torch's headers; nothing else here does but the adapter for torch.
-
-/// The transport of a c10d::ProcessGroup or c10d::Backend: a handle, cheap to copy. Works on two
-/// groups of its own, which it makes by splitting the given one, so that its messages never meet
-/// the trainer's; a group is lost for it as it is for torch.
+/// Transport over a c10d::ProcessGroup or c10d::Backend: a handle, cheap to copy. Splits the given
+/// group into two groups of its own, so that its messages never mix with the trainer's.
 ///
-/// Cost: what the backend makes of its all_to_all_single, all_gather_single and allreduce; sums of
-/// the last are not in rank order. Time-outs are the group's own. Throws transport_error with
-/// torch's own text; then the job cannot go on: end it, and restart it from a checkpoint.
+/// Collectives cost as much as the backend's all_to_all_single, all_gather_single and allreduce.
+/// The allreduce does not sum in rank order. The group's time-outs apply. Throws transport_error
+/// with torch's own text. The groups cannot be used after that, as in torch, and the job cannot go
+/// on: end it, and restart it from a checkpoint.
 ///
-/// With a stream the memory that travels lies on its device (NCCL), and everything is ordered with
-/// that stream: give it the one that the CUDA backend was given.
+/// With a stream, buffers are in the memory of its device (NCCL), and collectives are ordered with
+/// the work of the stream, which must be the stream of the CUDA backend.
 class c10d {
   using group_type = detail::c10d_group;
 
  public:
-  using backend_pointer = group_type::backend_pointer;  ///< torch's
-  using store_pointer = group_type::store_pointer;      ///< torch's
+  using backend_pointer = group_type::backend_pointer;  ///< pointer to a c10d::Backend
+  using store_pointer = group_type::store_pointer;      ///< pointer to a c10d::Store
 
-  /// Collective over the group, waits. `store` is one that its ranks share, and that no other group
-  /// was built on (else a PrefixStore of it). Throws invalid_input where the backend cannot be
-  /// split: give two groups then.
+  /// Splits `backend`. Collective over its ranks; blocks. The ranks share `store`, on which no
+  /// other group may have been built (give a PrefixStore of a store that has one). Throws
+  /// invalid_input if the backend cannot be split: use `over` then.
   c10d(const backend_pointer& backend, const store_pointer& store,
        std::optional<::c10::Stream> stream = std::nullopt)
       : group_(std::make_shared<group_type>()) {
@@ -182,7 +182,7 @@ class c10d {
     whole.rank = whole.name = backend->getRank();
     whole.size = whole.n_whole = backend->getSize();
     whole.store = whole.guarded("its store", [&] {
-      // all ranks build their k-th transport on this store together
+      // all ranks build their k-th transport together, and each adds 1: the quotient is k
       const std::int64_t before = store->add("onebit/transports", 1) - 1;
       return named("onebit/" + std::to_string(before / whole.size), store);
     });
@@ -190,13 +190,15 @@ class c10d {
     for (std::size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int>(r);
     *group_ = part_of(whole, all, "whole");
   }
-  /// Collective over the group, waits: its backend for `device`, and its store.
+  /// Splits the group's backend for the stream's device (without a stream: the CPU). Uses the
+  /// group's store. Collective over the group; blocks.
   explicit c10d(const ::c10::intrusive_ptr<::c10d::ProcessGroup>& group,
                 std::optional<::c10::Stream> stream = std::nullopt)
       : c10d(group->getBackend(stream ? stream->device_type() : at::kCPU), group->getStore(),
              stream) {}
-  /// Over two groups of the same ranks in the same order, that nobody else uses, where the backend
-  /// cannot be split. Not collective. Cannot be split either.
+  /// Returns a transport over two groups, for backends that cannot be split. Both must have the
+  /// same ranks in the same order, and no other user. Throws invalid_input if their ranks or sizes
+  /// differ. Not collective. `split` of this transport throws invalid_input.
   [[nodiscard]] static c10d over(const backend_pointer& scatters, const backend_pointer& gathers,
                                  std::optional<::c10::Stream> stream = std::nullopt) {
     group_type two;
@@ -213,27 +215,25 @@ class c10d {
     return c10d(std::move(two));
   }
 
-  /// Of this process in the group.
-  [[nodiscard]] int rank() const { return group_->rank; }
-  /// Of the group.
-  [[nodiscard]] int size() const { return group_->size; }
+  [[nodiscard]] int rank() const { return group_->rank; }  ///< number of this rank
+  [[nodiscard]] int size() const { return group_->size; }  ///< number of ranks
 
-  /// As the concept Transport says.
+  /// @{
+  /// See Transport.
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     start_all_to_all(send, receive, slot_bytes).wait();
   }
-  /// As the concept Transport says.
   void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     start_all_gather(send, receive, slot_bytes).wait();
   }
-  /// As the concept Transport says.
   void all_reduce_sum(float* data, std::size_t n) { reduce(data, n, at::kFloat); }
-  /// The same of bf16, which torch's gloo may refuse.
+  /// @}
+  /// Sums bf16 over the ranks. See HalfSummingTransport. torch's Gloo may reject bf16.
   void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n, at::kBFloat16); }
 
-  /// Collective, does not wait: all ranks start all their all_to_alls in the same order, and so
-  /// their all_gathers; the two need no common order. The buffers stay untouched until the request
-  /// is done.
+  /// Starts an all_to_all and does not wait. Collective: all ranks start their all_to_alls in the
+  /// same order, and their all_gathers in the same order, but may interleave the two kinds
+  /// differently. Leave the buffers alone until the request is done.
   [[nodiscard]] c10d_request start_all_to_all(const void* send, void* receive,
                                               std::size_t slot_bytes) {
     return start("all_to_all_single", send, n_ranks() * slot_bytes, receive, n_ranks() * slot_bytes,
@@ -241,7 +241,7 @@ class c10d {
                    return detail::c10d_all_to_all(*group_->scatters, to, from);
                  });
   }
-  /// Collective, does not wait: as start_all_to_all.
+  /// Starts an all_gather. See start_all_to_all.
   [[nodiscard]] c10d_request start_all_gather(const void* send, void* receive,
                                               std::size_t slot_bytes) {
     return start("all_gather_single", send, slot_bytes, receive, n_ranks() * slot_bytes,
@@ -249,7 +249,7 @@ class c10d {
                    return detail::c10d_all_gather(*group_->gathers, to, from);
                  });
   }
-  /// Collective, waits: all_gather on host memory, whatever the group carries.
+  /// Gathers host memory, also over a group that needs device memory. Collective; blocks.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     if (!group_->stream) return all_gather(send, receive, slot_bytes);
     const ::c10::StreamGuard on(*group_->stream);
@@ -260,15 +260,15 @@ class c10d {
     all_gather(there.data_ptr(), all.data_ptr(), slot_bytes);
     std::memcpy(receive, all.cpu().data_ptr(), n_ranks() * slot_bytes);
   }
-  /// On a device: until its stream is done.
+  /// Waits until all work of the stream is done; without a stream returns at once.
   void wait() {
     group_->guarded("wait", [&] {
       if (group_->stream) group_->stream->synchronize();
     });
   }
 
-  /// Collective over all ranks, waits: the transport over the ranks that gave the same color,
-  /// ordered by key, then rank. Throws invalid_input, on all ranks, for a negative color.
+  /// Returns the transport over the ranks that gave the same color, ordered by key, then by rank.
+  /// Collective over all ranks; blocks. Throws invalid_input, on all ranks, for a negative color.
   [[nodiscard]] c10d split(int color, int key) const {
     const std::array<int, 2> mine{color, key};
     std::vector<std::array<int, 2>> all(n_ranks());
@@ -289,9 +289,9 @@ class c10d {
         part_of(*group_, ranks, std::to_string(group_->n_splits++) + "/" + std::to_string(color)));
   }
 
-  /// Collective over all ranks, waits: how many ranks each node has, told by its name. Throws
-  /// transport_error, on all ranks, when nodes have different numbers of ranks or the ranks of a
-  /// node are not contiguous.
+  /// Returns the number of ranks of each node; ranks with equal host names are on one node.
+  /// Collective over all ranks; blocks. Throws transport_error, on all ranks, if nodes have
+  /// different numbers of ranks or the ranks of a node are not contiguous.
   [[nodiscard]] int ranks_per_node() const {
     std::array<char, 64> host{};
     if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?';
@@ -331,7 +331,7 @@ class c10d {
   [[nodiscard]] static store_pointer named(const std::string& name, const store_pointer& store) {
     return ::c10::make_intrusive<::c10d::PrefixStore>(name, store);
   }
-  /// The two groups of some ranks of another.
+  /// Splits two groups of `ranks` off `whole`. Throws invalid_input if `whole` cannot be split.
   [[nodiscard, gnu::cold]] static group_type part_of(group_type& whole,
                                                      const std::vector<int>& ranks,
                                                      const std::string& name) {

@@ -24,11 +24,11 @@
 #include <utility>
 #include <vector>
 
-/// Options of the adapter, and what of torch's options it takes.
+/// Options of the adapter for torch, and the options of torch that the adapter reads.
 namespace onebit::inline v0_2::detail {
 
-/// In its scope torch works on the optimizer's stream, if there is one: behind what torch's current
-/// stream has been given, and before what that is given afterwards.
+/// Scope in which torch works on the optimizer's stream, if there is one: after all earlier work of
+/// torch's current stream, and before all later work of the current stream.
 class on_stream {
  public:
   explicit on_stream(const std::optional<::c10::Stream>& stream) : stream_(stream) {
@@ -44,7 +44,7 @@ class on_stream {
     guard_.reset();
     try {
       hand_over(*stream_, *current_);
-    } catch (...) {  // a device that failed: later calls say so
+    } catch (...) {  // the device failed: later calls report it
     }
   }
 
@@ -61,36 +61,36 @@ class on_stream {
 
 }  // namespace onebit::inline v0_2::detail
 
-/// The groups of a torch optimizer and their options, as ours.
+/// Conversion of the groups of a torch optimizer, and of their options, to onebit's.
 namespace onebit::inline v0_2 {
 
-/// Groups of tensors of any mix of element types.
+/// Groups whose tensors may have different element types.
 using torch_groups = std::vector<param_group<any_element>>;
 
-/// What a parameter without a gradient does in a step.
+/// Treatment of a parameter that has no gradient in a step.
 enum class undefined_gradient : std::uint8_t {
-  rests,    ///< stands still, as in torch: all ranks must have the same ones, else rank_mismatch
-  zeros,    ///< has a gradient of zeros, as with DistributedDataParallel; frozen ones rest
-  previous  ///< rests where no rank has one, else zeros: costs an all_gather of n_tensors / 8 bytes
+  rests,    ///< does not change (optimizer::rest), as in torch; rank_mismatch if ranks disagree
+  zeros,    ///< gets zeros, as in DistributedDataParallel; rests without requires_grad
+  previous  ///< zeros if some rank has a gradient, else rests; all_gather of n_tensors / 8 bytes
 };
 
-/// What an optimizer for torch does that no options of torch's tell.
+/// Options of torch_optimizer that torch's own options do not cover.
 struct torch_options {
-  undefined_gradient undefined = undefined_gradient::rests;  ///< of a parameter on this rank
-  /// Gradients travel while the backward pass goes on, as autograd makes them final: in buckets, by
-  /// a transport that can start collectives. Each passes through a buffer, 4 bytes per parameter
-  /// that stay. Needs undefined_gradient::zeros and torch_groups. A second backward pass before a
-  /// step, and gradients that are written after theirs (clip_grad_norm_), are errors.
+  undefined_gradient undefined = undefined_gradient::rests;  ///< if a gradient is missing
+  /// Sends gradients during the backward pass as they become final, by bucket; on a transport that
+  /// cannot start collectives this blocks. Needs torch_groups and undefined_gradient::zeros.
+  /// Buffers take 4 bytes per parameter (2 for 2-byte types). Errors: a second backward pass before
+  /// a step (see accumulate), and writes to gradients after their backward pass (clip_grad_norm_).
   bool overlap = false;
-  /// All parameters in the order of the forward pass: model->parameters(). What travels during the
-  /// backward pass must be final in the reverse order, which that of the groups is not where they
-  /// tell matrices from biases. Empty: that of the groups.
+  /// All parameters in the order of the forward pass (model->parameters()); empty: in the groups'
+  /// order. `overlap` sends from the last parameter to the first, and a late gradient delays all
+  /// before it. Give the order if groups have another one: matrices first, then biases, say.
   std::vector<at::Tensor> order{};
-  /// Floats beside parameters of 2 bytes: steps act on those.
+  /// Keeps float masters of 2-byte parameters; steps act on the masters.
   bool masters = true;
-  /// Parameters become those of rank 0 when the optimizer is built.
+  /// Sets the parameters of all ranks to rank 0's values when the optimizer is built.
   bool broadcast = true;
-  /// Of parameters on a device: the one that the backend was given.
+  /// Stream of the backend, for parameters on a device; empty: parameters are on the host.
   std::optional<::c10::Stream> stream{};
 };
 
@@ -98,14 +98,14 @@ namespace detail {
 
 using torch_group = ::torch::optim::OptimizerParamGroup;
 
-/// What torch's options of a group say.
+/// Numbers read from the torch options of one group.
 struct torch_terms {
   double lr = 0, weight_decay = 0;
   group_moments own;
 };
 
-/// Reads AdamWOptions, and AdamOptions without decay. Betas and eps that are not torch's defaults
-/// become the group's own. Throws invalid_input for what would mean something else here.
+/// Reads AdamWOptions, or AdamOptions without decay. Betas and eps other than torch's defaults
+/// become the group's own. Throws invalid_input for options that onebit lacks or takes otherwise.
 [[nodiscard, gnu::cold]] inline torch_terms read_terms(
     const ::torch::optim::OptimizerOptions& options, std::size_t group) {
   torch_terms t;
@@ -141,8 +141,8 @@ struct torch_terms {
   return t;
 }
 
-/// The rate of a step, and the groups' options with their share of it. A share that has only been
-/// rounded otherwise stays what it was.
+/// Returns the rate of a step, the largest of all groups, and writes the groups' options to
+/// `shares`. lr_factor, a group's share of the rate, changes only by more than rounding (4e-7).
 [[nodiscard, gnu::cold]] inline float share_rates(const std::vector<torch_group>& groups,
                                                   std::vector<group_options>& shares) {
   std::vector<torch_terms> terms;
@@ -162,8 +162,8 @@ struct torch_terms {
   return static_cast<float>(most);
 }
 
-/// Every tensor once, in the first group that has it: tied weights come as often as they are
-/// registered. Throws invalid_input where a later group has other options for it.
+/// Copies the groups with each tensor once: torch lists tied weights as often as they are
+/// registered. Throws invalid_input if two groups have the same tensor.
 [[nodiscard, gnu::cold]] inline std::vector<torch_group> listed_once(
     const std::vector<torch_group>& groups) {
   std::unordered_map<const void*, std::size_t> first;
@@ -185,8 +185,8 @@ struct torch_terms {
   return once;
 }
 
-/// Sends what rank 0 has to all: n bytes, of memory that the transport carries. Collective. Costs
-/// every rank about 2 n bytes, in two collectives for 32 MB.
+/// Copies `dense` from rank 0 to all ranks, in memory that the transport carries. Collective. Each
+/// rank sends about twice the bytes of `dense`, in two collectives per 32 MiB.
 [[gnu::cold]] inline void broadcast_from_0(communicator& comm, const at::Tensor& dense) {
   const at::NoGradGuard no_grad;
   const auto n_ranks = static_cast<std::int64_t>(comm.size());
@@ -201,7 +201,7 @@ struct torch_terms {
     const at::Tensor a = at::zeros({slot * n_ranks}, options), b = at::empty_like(a);
     a.narrow(0, 0, n).copy_(bytes.narrow(0, done, n));
     const auto slot_bytes = static_cast<std::size_t>(slot);
-    comm.all_to_all(a.data_ptr(), b.data_ptr(), slot_bytes);  // rank 0's part for each lies first
+    comm.all_to_all(a.data_ptr(), b.data_ptr(), slot_bytes);  // slot 0 of b is from rank 0
     comm.all_gather(b.data_ptr(), a.data_ptr(), slot_bytes);
     bytes.narrow(0, done, n).copy_(a.narrow(0, 0, n));
   }

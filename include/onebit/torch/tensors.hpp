@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-/// The parameters of a torch optimizer as onebit sees them.
+/// One parameter of a torch optimizer, as onebit uses it.
 namespace onebit::inline v0_2::detail {
 
 [[nodiscard, gnu::cold]] inline std::string shape_of(const at::Tensor& x) {
@@ -36,7 +36,7 @@ namespace onebit::inline v0_2::detail {
   return text + "]";
 }
 
-/// Its element type, if it is one of ours.
+/// Sets `type` to the element type of x. Returns false if onebit lacks this type.
 [[nodiscard]] inline bool element_of(const at::Tensor& x, element_type& type) {
   switch (x.scalar_type()) {
     case at::kFloat:
@@ -53,8 +53,7 @@ namespace onebit::inline v0_2::detail {
   }
 }
 
-/// Whether its elements fill their memory in the order of these strides; dimensions of 1 have no
-/// stride that matters.
+/// Returns true if x is dense and has these strides. Ignores strides of dimensions of size 1.
 [[nodiscard]] inline bool lies_in_order(const at::Tensor& x, at::IntArrayRef strides) {
   if (!x.is_non_overlapping_and_dense()) return false;
   for (std::int64_t d = 0; d < x.dim(); ++d) {
@@ -63,11 +62,11 @@ namespace onebit::inline v0_2::detail {
   return true;
 }
 
-/// One parameter, and where its gradient lies.
+/// One parameter, with its master and the memory of its gradient.
 class torch_tensor {
  public:
-  /// `name` is for errors. `masters`: floats beside 2-byte parameters. Throws invalid_input for
-  /// element types that onebit does not know, and for tensors it cannot step on.
+  /// `name` appears in errors. `masters`: keeps a float master of a 2-byte parameter. Throws
+  /// invalid_input for undefined, sparse and expanded tensors, other devices and unknown types.
   [[gnu::cold]] torch_tensor(at::Tensor param, std::string name, at::Device device, bool masters)
       : param_(std::move(param)), name_(std::move(name)) {
     if (!param_.defined()) throw invalid_input(message("torch: ", name_, " is undefined"));
@@ -96,13 +95,13 @@ class torch_tensor {
   [[nodiscard]] std::size_t size() const { return static_cast<std::size_t>(param_.numel()); }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(param_.nbytes()); }
   [[nodiscard]] element_type type() const { return type_; }
-  /// The dense memory that steps act on: the parameter's own, or a copy of one that has gaps.
+  /// Tensor that steps act on: the parameter, or a dense copy if it has gaps or changed strides.
   [[nodiscard]] const at::Tensor& dense() const { return held_.defined() ? held_ : param_; }
 
   // -- before a step -----------------------------------------------------------------------------
 
-  /// What the trainer did to the parameter: moved it (torch::load, set_data), laid it out
-  /// otherwise, wrote to it. Throws invalid_input when it is of another type, shape or device now.
+  /// Adapts to what the trainer did to the parameter: moved it (torch::load, set_data), changed its
+  /// strides, wrote to it. Throws invalid_input if type, shape or device have changed.
   void follow_param(at::Device device) {
     check_device(device);
     element_type type{};
@@ -111,12 +110,12 @@ class torch_tensor {
                                   at::toString(param_.scalar_type()),
                                   " now; build a new optimizer after to() and the like"));
     }
-    const bool in_place = lies_in_order(param_, order_);  // that of the optimizer's state
+    const bool in_place = lies_in_order(param_, order_);  // as in the optimizer's state
     if (in_place == held_.defined()) held_ = in_place ? at::Tensor() : in_order(plain().dtype());
     if (held_.defined()) held_.copy_(param_);
   }
-  /// The gradient's memory for this step: in place where it lies as the parameter does, else a copy
-  /// in a buffer of our own, as it is where `always_copy`. False: there is none.
+  /// Finds the gradient of this step, in place if type, device and strides fit and not always_copy;
+  /// else copies it to own_slot(). Returns false if there is none. Throws for another shape.
   bool follow_gradient(bool always_copy) {
     const at::Tensor& given = param_.grad();
     if (!given.defined()) return false;
@@ -136,21 +135,21 @@ class torch_tensor {
     grad_ = slot_;
     return true;
   }
-  /// It will come to our own buffer.
+  /// Uses own_slot() for a gradient that the backward pass has not computed yet.
   void expect_gradient() { grad_ = own_slot(); }
-  /// A gradient of zeros in our own buffer.
+  /// Uses zeros in own_slot() as the gradient.
   void zero_gradient() {
     own_slot().zero_();
     grad_ = slot_;
   }
-  at::Tensor& own_slot() {
+  at::Tensor& own_slot() {  // gradient buffer of this object
     if (!slot_.defined()) slot_ = in_order(plain().dtype());
     return slot_;
   }
 
-  // -- what the optimizer is told ----------------------------------------------------------------
+  // -- addresses for the optimizer ---------------------------------------------------------------
 
-  /// Spans of where everything lies now; `nothing` stands for a gradient that is not there.
+  /// Returns the memory of parameter, gradient (`nothing` if there is none) and master.
   template <class P>
   [[nodiscard]] tensor<P, P> spans(void* nothing) {
     void* const grads = grad_.defined() ? grad_.data_ptr() : nothing;
@@ -158,7 +157,7 @@ class torch_tensor {
     if (master_.defined()) t.master = {static_cast<float*>(master_.data_ptr()), size()};
     return t;
   }
-  /// Whether that is what the optimizer was told last; it is told it now.
+  /// Records the addresses that `spans` returns. Returns true if none differs from the last call.
   [[nodiscard]] bool tell(void* nothing) {
     const void* const p = dense().data_ptr();
     const void* const g = grad_.defined() ? grad_.data_ptr() : nothing;
@@ -172,7 +171,8 @@ class torch_tensor {
 
   // -- after a step ------------------------------------------------------------------------------
 
-  /// The parameter was stepped on: autograd hears of it, and gradients that were scratch are gone.
+  /// Ends a step: writes a copied parameter back, or else tells autograd that the parameter was
+  /// written to. Resets the trainer's gradient if the step `consumed` it as scratch.
   void finish(bool consumed) {
     if (held_.defined()) {
       param_.copy_(held_);
@@ -182,7 +182,7 @@ class torch_tensor {
     if (consumed && grad_.defined()) param_.mutable_grad().reset();
     grad_.reset();
   }
-  /// A parameter that came from elsewhere, in dense().
+  /// Copies new values in dense() to the parameter and to the master.
   void take_dense() {
     if (held_.defined()) param_.copy_(held_);
     if (master_.defined()) master_.copy_(dense());
@@ -190,15 +190,15 @@ class torch_tensor {
 
   void release_gradient() { grad_.reset(); }
 
-  bool is_final = false;  ///< its gradient was announced in this step
-  /// The gradient in our buffer is on its way, and what the trainer sees.
+  bool is_final = false;  ///< gradient of this step is announced, or none will come
+  /// Marks the gradient in slot_ as announced, and makes slot_ the trainer's gradient.
   void announce() {
     param_.mutable_grad() = slot_;
     is_final = true;
     announced_ = look();
   }
-  /// Whether the gradient that was announced is as it was, as far as a look tells: where it lies,
-  /// torch's count of writes, which those to data() do not raise, and some elements.
+  /// Returns true if the announced gradient seems unchanged. Compares its address, torch's version
+  /// count (which writes to data() do not raise), and on the host up to 64 elements.
   [[nodiscard]] bool is_as_announced() const {
     const at::Tensor& g = param_.grad();
     return g.defined() && g.data_ptr() == slot_.data_ptr() && announced_ == look();
@@ -243,26 +243,26 @@ class torch_tensor {
     }
   }
 
-  at::Tensor param_;   ///< the trainer's
-  at::Tensor held_;    ///< a dense copy of a parameter that has gaps
-  at::Tensor master_;  ///< floats of a parameter of 2 bytes
-  at::Tensor slot_;    ///< a gradient of our own, in the order of dense()
-  at::Tensor grad_;    ///< of this step: the trainer's, or the slot
+  at::Tensor param_;   ///< the trainer's parameter
+  at::Tensor held_;    ///< copy for `dense`; undefined: the parameter is used in place
+  at::Tensor master_;  ///< float master of a 2-byte parameter, or undefined
+  at::Tensor slot_;    ///< gradient buffer of this object, with the strides of dense()
+  at::Tensor grad_;    ///< gradient of this step: the trainer's tensor, or slot_
   std::string name_;
   element_type type_ = element_type::of_float;
-  std::vector<std::int64_t> sizes_, order_;  ///< shape, and strides of the optimizer's state
-  std::uint64_t announced_ = 0;
+  std::vector<std::int64_t> sizes_, order_;  ///< shape; strides of the optimizer's state
+  std::uint64_t announced_ = 0;              ///< `look` at the announced gradient
   const void *told_param_ = nullptr, *told_grad_ = nullptr, *told_master_ = nullptr;
 };
 
 }  // namespace onebit::inline v0_2::detail
 
-/// All parameters of a torch optimizer, and what a step needs to know of them.
+/// All parameters of a torch optimizer, and their bookkeeping in a step.
 namespace onebit::inline v0_2 {
 
 namespace detail {
 
-/// The parameters in the optimizer's order. `consumes`: gradients are scratch.
+/// Parameters in the order of torch_options::order. `consumes`: steps use gradients as scratch.
 class torch_tensors {
  public:
   torch_tensors(communicator comm, const torch_options& options, bool consumes)
@@ -284,7 +284,7 @@ class torch_tensors {
   [[nodiscard]] const torch_options& options() const { return options_; }
   [[nodiscard]] std::size_t size() const { return all_.size(); }
   [[nodiscard]] const torch_tensor& operator[](std::size_t t) const { return all_[t]; }
-  /// The optimizer's groups: what lies side by side in one of torch's.
+  /// Number of onebit's groups: one for each run of consecutive tensors of one torch group.
   [[nodiscard]] std::size_t n_groups() const { return stretches_.size(); }
   [[nodiscard]] const group_options& share(std::size_t g) const {
     return shares_[stretches_[g].group];
@@ -292,7 +292,7 @@ class torch_tensors {
   [[nodiscard]] float share_rates(const std::vector<torch_group>& groups) {
     return detail::share_rates(groups, shares_);
   }
-  /// Whether they are those of the groups still.
+  /// Returns true if `groups` list the parameters that `take` was given.
   [[nodiscard]] bool are_of(const std::vector<torch_group>& groups) const {
     std::size_t i = 0;
     if (groups.size() != ends_.size()) return false;
@@ -305,11 +305,10 @@ class torch_tensors {
     return true;
   }
 
-  /// Those of the groups, from now on. Collective: throws on all ranks where one's cannot be used,
-  /// or where sizes differ.
+  /// Takes the parameters of groups. Collective: throws on all ranks if one fails or sizes differ.
   [[gnu::cold]] void take(const std::vector<torch_group>& groups) {
     std::exception_ptr failure;
-    std::array<std::uint64_t, 3> mine{};  // failed, tensors, a sum over their sizes
+    std::array<std::uint64_t, 3> mine{};  // 1 if failed; number of tensors; digest of sizes
     all_.clear();
     ends_.clear();
     stretches_.clear();
@@ -338,7 +337,7 @@ class torch_tensors {
                   "; they must be of the same sizes, in the same order", comm_.where()));
     }
   }
-  /// Parameters become those of rank 0. Collective.
+  /// Sets the parameters of all ranks to rank 0's values. Collective.
   [[gnu::cold]] void broadcast() {
     for (torch_tensor& t : all_) {
       broadcast_from_0(comm_, t.dense());
@@ -358,7 +357,7 @@ class torch_tensors {
     }
     return out;
   }
-  /// Whether something lies elsewhere than the optimizer was told; it is told now.
+  /// Records all addresses. Returns true if one has changed: the caller must rebind the optimizer.
   [[nodiscard]] bool tell() {
     bool moved = false;
     for (std::size_t t = 0; t < all_.size(); ++t) moved = !all_[t].tell(nothing_for(t)) || moved;
@@ -370,7 +369,8 @@ class torch_tensors {
   void follow_parameters() {
     for (torch_tensor& t : all_) t.follow_param(device());
   }
-  /// Which tensors rest. Before the gradients are there (`announced`): those that get none.
+  /// Finds the gradients of this step. Returns the tensors that rest. `announced`: called before
+  /// the gradients exist, so that only tensors without requires_grad lack one.
   [[nodiscard]] const std::vector<std::size_t>& follow_gradients(bool announced) {
     resting_.clear();
     missing_.assign(all_.size(), 0);
@@ -402,8 +402,8 @@ class torch_tensors {
     }
     return resting_;
   }
-  /// A gradient is final; tells of all that are, from the last tensor on: the same order on all
-  /// ranks.
+  /// Marks the gradient of tensor t as final. Calls tell(i) once for each tensor i, from the last
+  /// to the first, as far as all gradients are final: in the same order on all ranks.
   template <class Tell>
   void announce(std::size_t t, const Tell& tell) {
     torch_tensor& x = all_[t];
@@ -418,7 +418,7 @@ class torch_tensors {
     x.announce();
     while (next_ > 0 && all_[next_ - 1].is_final) tell(--next_);
   }
-  /// What was not announced; and what was is as it was.
+  /// Finds gradients that were not announced. Throws invalid_input if an announced one has changed.
   void complete() {
     for (std::size_t t = 0; t < all_.size(); ++t) {
       torch_tensor& x = all_[t];
@@ -442,7 +442,7 @@ class torch_tensors {
       t.release_gradient();
     }
   }
-  /// Calls f(key, master) for those that have one.
+  /// Calls f(key, master) for each tensor that has a master.
   template <class F>
   void each_master(const F& f) const {
     for (std::size_t t = 0; t < all_.size(); ++t) {
@@ -456,10 +456,10 @@ class torch_tensors {
   }
   struct listed {
     at::Tensor x;
-    std::size_t group, i;  ///< the i-th of a group
+    std::size_t group, i;  ///< x is tensor i of the torch group
   };
   struct stretch {
-    std::size_t group, end;
+    std::size_t group, end;  ///< torch group; index behind the last tensor
   };
   [[gnu::cold]] void add_all(const std::vector<torch_group>& groups) {
     std::vector<listed> all;
@@ -507,7 +507,7 @@ class torch_tensors {
                                   comm_.where()));
     }
   }
-  /// Which tensors some rank has a gradient of: 2 where only this one has none.
+  /// Sets missing_[t] from 1 to 2 if another rank has a gradient of tensor t. Collective.
   void agree_on_missing() {
     std::vector<std::uint8_t> mine((all_.size() + 7) / 8);
     for (std::size_t t = 0; t < all_.size(); ++t) {
@@ -522,7 +522,7 @@ class torch_tensors {
     }
   }
 
-  /// Zeros that stand for gradients that are not there: memory that is never touched costs none.
+  /// Allocates zeros for missing gradients. On the host, pages that are never touched cost nothing.
   [[gnu::cold]] void make_nothing() {
     std::size_t most = 0, sum = 0;
     for (const torch_tensor& t : all_) {
@@ -549,13 +549,13 @@ class torch_tensors {
   bool consumes_;
   std::vector<torch_tensor> all_;
   std::vector<stretch> stretches_;
-  std::vector<std::size_t> ends_, place_;  ///< as torch's groups list them: by group, by parameter
-  std::vector<std::size_t> offsets_;
-  std::vector<group_options> shares_;
-  std::shared_ptr<void> nothing_;
+  std::vector<std::size_t> ends_, place_;  ///< by torch group: end; by torch's order: index in all_
+  std::vector<std::size_t> offsets_;       ///< by tensor: bytes of the tensors before
+  std::vector<group_options> shares_;      ///< by torch group
+  std::shared_ptr<void> nothing_;          ///< zeros for missing gradients
   std::vector<std::size_t> resting_;
-  std::vector<std::uint8_t> missing_;
-  std::size_t next_ = 0;  ///< the tensors from here on were announced
+  std::vector<std::uint8_t> missing_;  ///< by tensor: 0: gradient; 1: none; 2: on other ranks
+  std::size_t next_ = 0;               ///< tensors from here on were passed to optimizer::ready
 };
 
 }  // namespace detail

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-/// onebit's optimizers as optimizers of libtorch. Needs torch's headers; nothing here needs it.
+/// Adapter for torch::optim::Optimizer. Needs torch's headers. No other header includes this one.
 namespace onebit::inline v0_2 {
 
 /// A torch::optim::Optimizer over any algorithm, collective, backend and transport:
@@ -34,28 +34,28 @@ namespace onebit::inline v0_2 {
 ///       model->parameters(), torch::optim::AdamWOptions(3e-3), comm,
 ///       [](const onebit::torch_groups& g, auto c) { return onebit::one_bit_adam(g, c, {}); });
 ///
-/// The trainer stays as it is, but for DistributedDataParallel or the all-reduce: onebit averages.
-/// Before each step it looks where parameters and gradients lie: zero_grad, torch::load and the
-/// like may move them. Gradients that lie as their parameter does are used in place; others
-/// (strided, sparse) are copied, 4 bytes per parameter that stay. The groups' lr (torch's
-/// schedulers set it) and weight_decay hold from step to step, the largest lr being that of the
-/// step; betas and eps that are not torch's defaults become the group's own.
+/// The trainer leaves out DistributedDataParallel or its allreduce, because onebit averages, and
+/// otherwise stays unchanged. Parameters and gradients may move between steps (zero_grad,
+/// torch::load). Gradients with the strides of their parameter are used in place; others (strided,
+/// sparse) are copied to a buffer that stays, 4 bytes per parameter (2 for 2-byte types). Each step
+/// reads lr, which torch's schedulers set, and weight_decay of the groups; the rate of the step is
+/// the largest lr. Betas and eps other than torch's defaults become the group's own.
 ///
-/// Gradients are only read if `make` takes torch_groups, of any mix of floats, bf16 and fp16. If it
-/// takes std::vector<param_group<float>>, all must be floats, and averages use gradients as
-/// scratch, so that they are undefined after the step.
+/// If `make` takes torch_groups, parameters may be any mix of float, bf16 and fp16, and gradients
+/// are only read. If `make` takes std::vector<param_group<float>>, all parameters must be float,
+/// and steps use gradients as scratch: they are undefined tensors after the step.
 ///
-/// Building it, step (but in local steps), load and add_param_group are collective. Errors are
-/// onebit's; those of one rank's own tensors leave the others waiting until their time-out.
+/// Collective: constructor, add_param_group, load, broadcast_parameters, step (unless local). If
+/// tensors of one rank alone cause an error in step or load, the other ranks time out.
 class torch_optimizer : public ::torch::optim::Optimizer {
   using group_type = ::torch::optim::OptimizerParamGroup;
   template <class Make, class T>
   static constexpr bool takes_any = std::is_invocable_v<Make&, const torch_groups&, T>;
 
  public:
-  /// `make(groups, transport)` builds the optimizer: of algorithms.hpp, or by name. The parameters
-  /// become those of rank 0 first. Collective; throws invalid_input, rank_mismatch, what `make`
-  /// throws; then on all ranks.
+  /// Sets the parameters of all ranks to rank 0's (see torch_options::broadcast), then builds the
+  /// optimizer with `make(groups, transport)`, by a function of algorithms.hpp or by name.
+  /// Collective: throws invalid_input, rank_mismatch and errors of `make`, on all ranks.
   template <class Options, Transport T, class Make>
   torch_optimizer(const std::vector<group_type>& groups, const Options& defaults, T transport,
                   Make make, const torch_options& options = {})
@@ -72,7 +72,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     rebind_ = [this] { core_.rebind(tensors_.groups<P>()); };
     build();
   }
-  /// All parameters in one group.
+  /// Puts all parameters in one group.
   template <class Options, Transport T, class Make>
   torch_optimizer(std::vector<at::Tensor> parameters, const Options& defaults, T transport,
                   Make make, const torch_options& options = {})
@@ -82,9 +82,9 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   torch_optimizer& operator=(const torch_optimizer&) = delete;
   ~torch_optimizer() override { unhook(); }
 
-  /// As any_optimizer::step at the groups' rates: collective, waits unless the backend is deferred.
-  /// `closure` computes the loss and its gradients first. Throws invalid_input where no parameter
-  /// has a gradient, rank_mismatch where ranks disagree which have.
+  /// Does one step like any_optimizer::step, with the groups' rates. First calls `closure`, which
+  /// computes gradients and the loss to return. Collective; blocks unless the backend is deferred.
+  /// Throws invalid_input if no gradient exists, rank_mismatch if ranks lack different gradients.
   at::Tensor step(LossClosure closure = nullptr) override {
     at::Tensor loss;
     if (closure) {
@@ -98,7 +98,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     if (is_open_) {
       follow_groups();
       tensors_.complete();
-      take_rates();  // others than begin() was told are refused
+      take_rates();  // rates and options that changed since begin() are an error
     } else {
       prepare(false);
     }
@@ -106,16 +106,16 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     tensors_.finish();
     return loss;
   }
-  /// What the last step did.
+  /// Returns the report of the last step.
   [[nodiscard]] const report& last() const { return last_; }
-  /// The loss was multiplied by so much: the next steps divide gradients by it.
+  /// Sets the factor that the trainer scales the loss by: later steps divide gradients by it.
   void set_loss_scale(float scale) { inverse_loss_scale_ = 1.0F / scale; }
-  /// With torch_options::overlap: while true, backward passes are not the last before a step.
+  /// With torch_options::overlap: give false before the last backward pass of a step, else true.
   void accumulate(bool more) { accumulates_ = more; }
-  /// The optimizer inside, for what torch's has no word for: verify, start_from, ...
+  /// Returns onebit's optimizer, for calls that torch's interface lacks: verify, start_from, ...
   [[nodiscard]] any_optimizer& core() { return core_; }
 
-  /// A further group, before the first step. Collective; throws invalid_input after a step.
+  /// Adds a group, before the first step. Collective; throws invalid_input after a step.
   void add_param_group(const group_type& group) {
     Optimizer::add_param_group(group);
     const std::lock_guard lock(mutex_);
@@ -126,7 +126,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
       throw;
     }
   }
-  /// The parameters become those of rank 0, for trainers that changed them on one rank. Collective.
+  /// Sets the parameters of all ranks to rank 0's, after changes on one rank. Collective.
   void broadcast_parameters() {
     const at::NoGradGuard no_grad;
     const detail::on_stream ordered(options().stream);
@@ -134,9 +134,9 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     tensors_.broadcast();
   }
 
-  /// For torch::save: what this rank needs to go on, floats beside 2-byte parameters too, in a file
-  /// of its own; the model is saved beside it, on each rank in 0/1 Adam's local steps. Not
-  /// collective.
+  /// Writes, for torch::save, all that this rank needs to go on (masters too) except the model.
+  /// Each rank needs a file of its own. The trainer saves the model: on each rank between exchanges
+  /// of 0/1 Adam, when parameters differ. Not collective.
   void save(::torch::serialize::OutputArchive& archive) const override {
     std::ostringstream out;
     core_.save(out);
@@ -153,14 +153,14 @@ class torch_optimizer : public ::torch::optim::Optimizer {
       archive.write(key, master.cpu(), true);
     });
   }
-  /// For torch::load, of what `save` wrote on this rank, after the model was loaded: parameters are
-  /// compared. Collective: throws checkpoint_error on all ranks; then nothing has changed, but for
-  /// floats beside 2-byte parameters.
+  /// Reads, for torch::load, what `save` wrote on this rank. Load the model first: parameters are
+  /// compared. Collective: throws checkpoint_error on all ranks if one fails; then nothing has
+  /// changed except masters of 2-byte parameters.
   void load(::torch::serialize::InputArchive& archive) override {
     const std::lock_guard lock(mutex_);
     const at::NoGradGuard no_grad;
     const detail::on_stream ordered(options().stream);
-    std::string bytes;  // empty where something is missing: all ranks hear of it
+    std::string bytes;  // empty if a part is missing: core_.load throws on all ranks
     at::Tensor state;
     follow_groups();
     tensors_.follow_parameters();
@@ -186,7 +186,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   }
 
  private:
-  /// Announces a gradient that backward has accumulated.
+  /// Autograd hook: announces the gradient of a parameter when backward has accumulated it.
   struct hook final : ::torch::autograd::PostAccumulateGradHook {
     hook(torch_optimizer* o, std::size_t t,
          std::unique_ptr<::torch::autograd::PostAccumulateGradHook> b)
@@ -197,9 +197,9 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     }
     torch_optimizer* owner;
     std::size_t tensor;
-    std::unique_ptr<::torch::autograd::PostAccumulateGradHook> before;  ///< the trainer's own
+    std::unique_ptr<::torch::autograd::PostAccumulateGradHook> before;  ///< hook of the trainer
   };
-  /// However a step ends, the next one starts anew.
+  /// Scope guard: ends the step in progress, also after an exception.
   struct closing {
     torch_optimizer& o;
     ~closing() {
@@ -246,7 +246,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     }
     hooked_.clear();
   }
-  /// Groups and tensors that the trainer added or replaced.
+  /// Rebuilds the optimizer if groups or tensors have changed; throws after the first step.
   void follow_groups() {
     if (tensors_.are_of(param_groups_)) return;
     if (is_open_ || core_.steps() > 0) {
@@ -258,7 +258,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     }
     build();
   }
-  /// The groups' rates and options, if they have changed.
+  /// Reads the groups' rates and options, and passes changed options to the optimizer.
   void take_rates() {
     lr_ = tensors_.share_rates(param_groups_);
     for (std::size_t g = 0; g < told_.size(); ++g) {
@@ -267,7 +267,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
       told_[g] = tensors_.share(g);
     }
   }
-  /// All that comes before a step, or, where backward passes announce, before begin().
+  /// Prepares core_.step, or (`announced`) core_.begin, when gradients do not exist yet.
   void prepare(bool announced) {
     follow_groups();
     take_rates();
@@ -295,10 +295,10 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   }
 
   detail::torch_tensors tensors_;
-  mutable any_optimizer core_;  // saving changes nothing
+  mutable any_optimizer core_;  // save() here is const, any_optimizer::save is not
   std::function<any_optimizer()> make_;
   std::function<void()> rebind_;
-  std::vector<group_options> told_;  ///< by group of the core: what it was told
+  std::vector<group_options> told_;  ///< by group: options that core_ has
   std::vector<at::Tensor> hooked_;
   std::mutex mutex_;  ///< hooks run on autograd's threads
   report last_;
