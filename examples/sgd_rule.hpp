@@ -5,27 +5,26 @@
 #include <onebit/onebit.hpp>
 #include <utility>
 
-/// A rule of one's own: SGD with momentum, m = beta m + (1 - beta) g; x -= lr (m + decay x), from
-/// exact means or compressed ones, in any order. It says what is sent and what is done with what
-/// was agreed. Optimizer, schedule, collective, checkpoints and the skipping of bad steps are
-/// there.
+/// A user's rule: SGD with momentum, m = beta m + (1 - beta) g; x -= lr (m + decay x). Dense and
+/// compressed steps may follow each other in any order. The rule defines the message and the
+/// update; optimizer, schedule, collective, checkpoints and skipped steps are the library's.
 struct sgd_options {
-  double beta1 = 0.9, beta2 = 0, eps = 1;  // a moments_rule has them all; SGD has no v
+  double beta1 = 0.9, beta2 = 0, eps = 1;  // moments_rule needs all of them; SGD has no v
   double max_grad_norm = 0;
 };
 
 class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
-  template <class P, class G>  // parameters, gradients: float, bf16, fp16
-  using at_step = onebit::step_context<onebit::host, P, G>;  // all that it sees of a step
+  template <class P, class G>  // types of parameters and gradients: float, bf16, fp16
+  using at_step = onebit::step_context<onebit::host, P, G>;  // tensors and numbers of a step
 
-  // A kernel does tile i of at most 4096 elements of one tensor, word by word. L is the processor's
-  // arithmetic on a word of 32 elements.
+  // Kernel over tile i: up to 4096 elements of one tensor, word by word (32 elements). L does the
+  // arithmetic of one instruction set on a word. m is on the flat axis, x.load(k) in the tile.
   template <class Field, class P, class G>
   struct update_kernel {
-    Field field;  // gradients, of which m is the average; or what m is now
+    Field field;  // the mean gradient, or the new m
     onebit::step_tables<P, G> at;
     float* m;
-    bool gradients;
+    bool gradients;  // field is the mean gradient
 
     template <class L>
     ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -37,7 +36,7 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
       for (std::uint32_t k = 0; k < t.n_words(); ++k) {
         float* const word = m + 32 * (t.word + k);
         auto momentum = value(k);
-        if (gradients)
+        if (gradients)  // c holds beta1, or 1 for a tensor that rests: its m stays
           momentum = at.scalars[t.tensor].c.template next_momentum<L>(L::load(word), momentum);
         L::store(word, momentum);
         const auto before = x.load(k);
@@ -52,28 +51,20 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
     onebit::validate_moments("sgd_options", own_moments(), options.max_grad_norm);
   }
 
-  template <class Field, class P, class G>  // a step from the mean gradient
+  template <class Field, class P, class G>  // dense step, from the mean gradient
   void dense_update(const Field& mean, const at_step<P, G>& at) {
     at.launch(update_kernel<Field, P, G>{mean, at, m_.data(), true});
   }
-  template <class Field, class P, class G>  // what is sent: beta m + (1 - beta) g
+  template <class Field, class P, class G>  // the message: beta m + (1 - beta) g
   auto message(const Field&, const at_step<P, G>& at) const {
     using message = onebit::momentum_message<onebit::flat_field, P, G>;
     return message{{m_.data()}, at.tensors, at.scalars, at.now};
   }
-  template <class Field, class P, class G, class Update>  // a step from what came back
+  template <class Field, class P, class G, class Update>  // compressed step, from the mean message
   void compressed_update(const Field& latest, const Field&, const at_step<P, G>& at,
                          const Update& run) {
     run(update_kernel<Field, P, G>{latest, at, m_.data(), false});
   }
-
-  // To go on with other numbers of ranks: m stays in the rule, so that nothing is handed over.
-  template <class Field, class At>
-  onebit::initial_momentum<float_buffer> resume(const Field&, const At&) {
-    return {make_floats()};
-  }
-  template <class Field, class At>
-  void thaw(const Field&, const At&) {}
 };
 
 static_assert(onebit::ResumingRule<sgd_rule>);

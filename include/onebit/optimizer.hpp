@@ -275,7 +275,10 @@ class optimizer {
   /// load. Reads all files on each rank; memory: the state three times.
   template <class Open>
   [[gnu::cold]] void load_old_job(std::size_t n_ranks, const Open& open,
-                                  resume_with with = resume_with::same_options) requires resumes {
+                                  resume_with with = resume_with::same_options) {
+    static_assert(resumes,
+                  "onebit: load_old_job needs a ResumingRule: options(), a constructor "
+                  "R(options, backend), resume(previous, at) and thaw(previous, at)");
     read_old_job(
         n_ranks, [&](std::size_t r, function_ref<void(std::istream&)> read) { read(*open(r)); },
         with);

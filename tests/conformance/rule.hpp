@@ -26,12 +26,14 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <onebit/backend/host.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/step/report.hpp>
 #include <onebit/transport/threads.hpp>
+#include <ostream>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -51,6 +53,11 @@ struct rank_state {
   std::uint64_t parameters = 0;
   std::string checkpoint;
   friend bool operator==(const rank_state&, const rank_state&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const rank_state& s) {
+    return out << "parameters with digest " << s.parameters << ", a checkpoint of "
+               << s.checkpoint.size() << " bytes with digest "
+               << std::hash<std::string>()(s.checkpoint);
+  }
 };
 
 template <class Make>
@@ -60,7 +67,11 @@ std::vector<rank_state> run_steps(int n_ranks, const Make& make,
   return on_ranks(n_ranks, [&](onebit::threads transport) {
     training data(sizes);
     auto o = make(data.groups(), transport, backend);
-    while (o.steps() < conformance_steps) train(o, data);
+    bool local = false;
+    while (o.steps() < conformance_steps) {
+      local = train(o, data).phase == onebit::phase::local || local;
+    }
+    if (!local) o.verify();  // the rule does the same on all ranks
     return rank_state{data.digest(), saved(o)};
   });
 }
@@ -150,7 +161,8 @@ TEST_CASE_TEMPLATE_DEFINE("saved at any step, loaded, gone on: as if never stopp
         while (o.steps() < conformance_steps) train(o, data);
         return rank_state{data.digest(), saved(o)};
       });
-      CHECK(resumed == expected);
+      // else later steps depend on something that archive(a) leaves out
+      for (std::size_t r = 0; r < expected.size(); ++r) CHECK(resumed[r] == expected[r]);
     }
   }
 }
@@ -246,15 +258,16 @@ TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refus
   using optimizer =
       decltype(Make{}(std::declval<training<>&>().groups(), std::declval<onebit::threads>()));
   const std::uint64_t stop = conformance_steps / 2;
-  for (const int from : {3, 1}) {
+  for (const auto& [from, to] : {std::pair(3, 2), std::pair(1, 2), std::pair(3, 1)}) {
     CAPTURE(from);
+    CAPTURE(to);
     const auto old = on_ranks(from, [&](onebit::threads transport) {
       training data;
       auto o = Make{}(data.groups(), transport);
       while (o.steps() < stop) train(o, data);
       return old_rank{data.params, saved(o)};
     });
-    const auto digests = on_ranks(2, [&](onebit::threads transport) {
+    const auto digests = on_ranks(to, [&](onebit::threads transport) {
       training data;
       auto o = Make{}(data.groups(), transport);
       const auto& place = old[static_cast<std::size_t>(transport.rank()) % old.size()];
@@ -278,7 +291,7 @@ TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refus
       }
       return data.digest();
     });
-    if (optimizer::resumes) CHECK(digests[0] == digests[1]);
+    if (optimizer::resumes) CHECK(digests.front() == digests.back());
   }
 }
 
@@ -339,7 +352,7 @@ TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps
                 doctest::Approx(left[t] * before[t][i]).epsilon(conformance_steps * 0x1p-23));
         }
       }
-      CHECK(left[0] < left[1]);  // tensor 1 has half the rate
+      CHECK(1 - left[0] > 1.5 * (1 - left[1]));  // tensor 1 has half the rate
       CHECK(left[1] < 1 - 1e-4);
     });
   }
@@ -357,6 +370,32 @@ TEST_CASE_TEMPLATE_DEFINE("groups' options act in every phase, and no step jumps
         CHECK(moved > 0.5 * last);
         if (last > 0) CHECK(moved < 2.5 * last);  // scales of `sign` are 1.25 times equal values
         last = moved;
+      }
+    });
+  }
+  SUBCASE("a tensor that rests stays, and so does its momentum") {
+    on_each([](auto& o, auto& data) {
+      const auto step = [&](bool rests) {
+        const float before = data.params[2][0];
+        for (auto& g : data.grads) std::fill(g.begin(), g.end(), 1.0F);
+        if (rests) o.rest(2);
+        CHECK_FALSE(o.step(0.01F).skipped);
+        return static_cast<double>(before) - static_cast<double>(data.params[2][0]);
+      };
+      const auto moved = [&](int n_steps) {
+        double sum = 0;
+        for (int k = 0; k < n_steps; ++k) sum += step(false);
+        return sum;
+      };
+      for (const int n_before : {4, 20}) {
+        (void)moved(n_before);
+        const double before = moved(4);
+        for (int k = 0; k < 40; ++k) {
+          const double rested = step(true);
+          CHECK(std::fabs(rested) < 2.5 * before);  // an exchange may end earlier local steps
+          if (k > 20) CHECK(rested == 0);
+        }
+        CHECK(moved(4) > 0.5 * before);
       }
     });
   }

@@ -365,6 +365,10 @@ class old_job {
         return;
       }
       given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at(old.mask()));
+      if (given_.momentum.size() == 0) {
+        throw checkpoint_error(detail::message("load_old_job: the rule's resume() returned no ",
+                                               "momentum; return zeros if the rule keeps its own"));
+      }
       space_ = e_->compressed.allocate(e_->from_momentum);
       e_->compressed.allocate_undo(e_->from_momentum);
     }

@@ -480,7 +480,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
     } else {
       throw checkpoint_error(detail::message("load_latest: the checkpoint of step ", step,
                                              " is of ", n_files, " ranks, this job has ", n_ranks,
-                                             ", and its rule cannot go on with others"));
+                                             ", and its rule is no ResumingRule"));
     }
     return step;
   }

@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
-/// Checkpoints: one binary stream per rank, checked as it is read.
+/// Checkpoints: one binary stream per rank, checked while it is read.
 ///
 ///   8 bytes  "onebit\r\n"      4 bytes  0x01020304 in the writer's byte order
-///   4 bytes  format version    8 bytes  length of what follows
-///   sections: scalars, or 8 bytes of length and as many bytes; after each of the latter, and at
-///   the end, 4 bytes: the CRC-32C of what came since the last one
+///   4 bytes  format version    8 bytes  length of the payload, which follows
+///   payload: scalars, and sections (8 bytes of length, then as many bytes). After each section,
+///   and at the end, 4 bytes: the CRC-32C of the bytes since the last CRC
 ///
-/// Integers and floats are in the writer's byte order; a reader of another order refuses the file.
+/// Integers and floats are in the writer's byte order. A reader with another byte order throws.
 namespace onebit::inline v0_2 {
 
 namespace detail {
@@ -31,8 +31,8 @@ inline constexpr char checkpoint_magic[8] = {'o', 'n', 'e', 'b', 'i', 't', '\r',
 inline constexpr std::uint32_t checkpoint_order = 0x01020304U;
 inline constexpr std::uint32_t checkpoint_version = 19;
 
-/// Calls f(data, n) with what lies in a backend's memory: in pieces, where the host cannot look
-/// there itself.
+/// Calls f(data, n) with n objects in a backend's memory; on a deferred backend in pieces, copied
+/// to the host.
 template <class B, class T, class F>
 void read_on_host(B& backend, const T* data, std::size_t n, const F& f) {
   if constexpr (B::deferred) {
@@ -48,14 +48,14 @@ void read_on_host(B& backend, const T* data, std::size_t n, const F& f) {
   }
 }
 
-/// Writes a payload, or without a sink only counts its bytes. The reader has the same members.
+/// Writes a payload, or, without a sink, only counts its bytes. Has the members of payload_reader.
 class payload_writer {
  public:
   static constexpr bool reading = false;
   template <class T>
-  void back_up(T&) {}  // a reader replaces what is there
+  void back_up(T&) {}  // only a reader replaces state
 
-  /// Where bytes go.
+  /// Receives the bytes: sink(data, n).
   using sink = std::function<void(const void*, std::size_t)>;
   explicit payload_writer(sink out) : out_(std::move(out)) {}
 
@@ -89,7 +89,7 @@ class payload_writer {
   void buffer(const Buffer& b, B& backend, [[maybe_unused]] std::size_t n) {
     buffer(b, backend);
   }
-  /// Writes the checksum of what came since the last one.
+  /// Writes the checksum of the bytes since the last checksum.
   void seal() {
     const std::uint32_t sum = std::exchange(checksum_, 0);
     bytes(&sum, sizeof sum);
@@ -110,12 +110,11 @@ class payload_writer {
   std::uint32_t checksum_ = 0;
 };
 
-/// Reads a payload over a state, section by section, checking each; unless it is told to `keep`
-/// what was read, all is as before when it ends. Every section has the length that this
-/// configuration gives it, or it throws checkpoint_error: of a file nothing is believed.
+/// Reads a payload into a state, section by section, with checks. The destructor restores the state
+/// from before, unless `keep` was called. Throws checkpoint_error if the length of a section is not
+/// the one of this configuration: lengths in a file are never trusted.
 ///
-/// Memory: what is read, what was before, and at most 1 MiB (nothing where the host reaches the
-/// backend's memory).
+/// Memory: the new state, the old state, and on a deferred backend at most 1 MiB.
 class payload_reader {
  public:
   static constexpr bool reading = true;
@@ -125,10 +124,10 @@ class payload_reader {
   payload_reader(const payload_reader&) = delete;
   payload_reader& operator=(const payload_reader&) = delete;
   ~payload_reader() {
-    while (!before_.empty()) before_.pop_back();  // the last first
+    while (!before_.empty()) before_.pop_back();  // last one first
   }
 
-  /// A value of the state, the same on all ranks.
+  /// Reads a value of the state that is equal on all ranks.
   template <class T>
   void scalar(T& x) {
     T value = x;
@@ -137,7 +136,7 @@ class payload_reader {
     back_up(x);
     x = value;
   }
-  /// A value that may differ by rank, or does not outlive the reading.
+  /// Reads a value that may differ between ranks, or a temporary, without a backup.
   template <class T>
   void local(T& x) {
     if constexpr (std::is_same_v<T, bool>) {
@@ -153,7 +152,7 @@ class payload_reader {
       take(&x, sizeof x);
     }
   }
-  /// n values.
+  /// Reads n values.
   template <class T>
   void vector(std::vector<T>& v, std::size_t n) {
     expect(n, sizeof(T));
@@ -163,7 +162,7 @@ class payload_reader {
     back_up(v);
     v = std::move(values);
   }
-  /// n objects in a backend's memory, or as many as there are.
+  /// Reads n objects into a backend's memory. Without n: as many as `b` has.
   template <class Buffer, class B>
   void buffer(Buffer& b, B& backend, std::size_t n) {
     using T = std::remove_cvref_t<decltype(*b.data())>;
@@ -188,7 +187,7 @@ class payload_reader {
   void buffer(Buffer& b, B& backend) {
     buffer(b, backend, b.size());
   }
-  /// Remembers what is there, which may then be replaced.
+  /// Moves the value of x to a backup; the caller then assigns x.
   template <class T>
   void back_up(T& x) {
     before_.emplace_back();  // throws before anything has moved
@@ -197,14 +196,14 @@ class payload_reader {
       delete old;
     });
   }
-  /// Reads the checksum of what came since the last one.
+  /// Reads the checksum of the bytes since the last checksum, and compares it.
   void seal() {
     const std::uint32_t sum = std::exchange(checksum_, 0);
     const std::uint64_t end = at_;
     std::uint32_t written = 0;
     take(&written, sizeof written);
     checksum_ = 0;
-#if !defined(FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)  // fuzzers look behind the checksums
+#if !defined(FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)  // fuzzers skip checksums
     if (written != sum) {
       throw checkpoint_error(message("checkpoint: damaged: checksum ", sum, " instead of ", written,
                                      " over bytes ", sealed_, " to ", end,
@@ -213,16 +212,16 @@ class payload_reader {
 #endif
     sealed_ = at_;
   }
-  /// The end: throws when something is left.
+  /// Ends the reading: throws checkpoint_error if bytes are left.
   void finish() {
     seal();
     if (at_ == length_) return;
     throw checkpoint_error(message("checkpoint: ", length_ - at_, " bytes after its end at offset ",
                                    at_, "; it was written by another configuration"));
   }
-  /// A digest of all `scalar`s.
+  /// Digest of all values read by `scalar`.
   [[nodiscard]] std::uint64_t scalars() const { return scalars_.value(); }
-  /// What was read holds.
+  /// Keeps the state that was read, and drops the backups.
   void keep() noexcept {
     keeps_ = true;
     before_.clear();
@@ -279,11 +278,12 @@ class payload_reader {
   std::uint64_t length_ = 0, at_ = 0, sealed_ = 0;
   std::uint32_t checksum_ = 0;
   digest scalars_;
-  std::vector<std::shared_ptr<void>> before_;  ///< each puts itself back, unless `keeps_`
+  std::vector<std::shared_ptr<void>> before_;  ///< backups: destruction restores, unless `keeps_`
   bool keeps_ = false;
 };
 
-/// Writes header and payload. `write(archive)` is called twice and must do the same twice.
+/// Writes header and payload. Calls `write(archive)` twice, first to count the bytes; both calls
+/// must write equal bytes.
 template <class F>
 void write_checkpoint(std::ostream& out, const F& write) {
   payload_writer size(nullptr);

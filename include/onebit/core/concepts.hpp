@@ -10,43 +10,42 @@
 #include <string>
 #include <utility>
 
-/// What each policy promises. What it need not have is in `*_defaults`, or a concept of its own.
+/// Requirements on each kind of policy: what each member does, and when it is called. Optional
+/// members have defaults in a `*_defaults` class, or a concept of their own.
 namespace onebit::inline v0_2 {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
 
-/// Where arithmetic runs. `launch(n, kernel)` calls `kernel(L{}, i)` for i in [0, n), L being its
-/// lanes: on the host a pack of 32 floats, on CUDA one float per thread of a warp.
-/// `make_buffer<T>(n)` gives n zeroed objects, 64-byte aligned, owned, movable: `.data()`,
-/// `.size()`, `.bytes()`. `deferred`: launch may return before the kernels have run, in order, and
-/// the host must not touch buffers: `copy_in(to, from, n)` brings n objects into one, `copy_out(to,
-/// from, n)` waits for all kernels and fetches n objects.
+/// Runs kernels in the order of launches, and makes the buffers that kernels use. A kernel is a
+/// function object, which is called with lanes L: on the host a pack of 32 floats, on CUDA one
+/// float per thread of a warp. If the backend is deferred, the host must not touch buffers itself:
+/// it uses copy_in and copy_out.
 template <class B>
 concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& kernel, float* to,
                            const float* from) {
-  backend.launch(n, kernel);
-  { B::deferred } -> std::convertible_to<bool>;
-  backend.copy_in(to, from, n);
-  backend.copy_out(to, from, n);
+  backend.launch(n, kernel);                     // calls kernel(L{}, i) for each i in [0, n)
+  { B::deferred } -> std::convertible_to<bool>;  // true: launch may return before the kernels ran
+  backend.copy_in(to, from, n);                  // copies n objects from host memory into a buffer
+  backend.copy_out(to, from, n);  // waits for all kernels; copies n objects to host memory
+  // a movable buffer of n zeroed objects, 64-byte aligned, with data(), size() and bytes()
   { backend.template make_buffer<float>(n).data() } -> std::same_as<float*>;
   { backend.template make_buffer<float>(n).size() } -> std::convertible_to<std::size_t>;
 };
 
-/// A kernel of a few scalars a call, that says `static constexpr bool serial = true`: it needs no
-/// lanes that hold a word, and the host compiles it once, not for every instruction set.
+/// A kernel that handles a few scalars per call, marked by `static constexpr bool serial = true`.
+/// It uses no lane values of a whole word, so the host compiles it once, not per instruction set.
 template <class Kernel>
 concept SerialKernel = requires {
   requires Kernel::serial;
 };
 
-/// One that says `static constexpr bool one_isa = true`: the host compiles it for one instruction
-/// set.
+/// A kernel with `static constexpr bool one_isa = true`: the host compiles it for isa::scalar only.
 template <class Kernel>
 concept OneIsaKernel = requires {
   requires Kernel::one_isa;
 };
 
-/// A kernel that goes through the words of a tile L::words at a time says which tile that is.
+/// A kernel that accepts wide lanes: call i steps through the words of tile_at(i) by L::words.
 template <class Kernel>
 concept TileKernel = requires(const Kernel& k, std::size_t i) {
   k.tile_at(i).n;
@@ -54,25 +53,24 @@ concept TileKernel = requires(const Kernel& k, std::size_t i) {
 
 // -- how bytes travel ----------------------------------------------------------------------------
 
-/// How bytes travel between `size()` ranks. All three operations are collective and take buffers
-/// that do not overlap; slot i of `send` goes to rank i, slot i of `receive` came from it. They
-/// wait, or, with a deferred backend, are ordered with its kernels. There is no send and receive:
-/// neighbours talk through `split` (SplittingTransport).
+/// Carries bytes between `size()` ranks. The three operations are collective and take buffers that
+/// do not overlap. A call blocks until its buffers may be used again or, with a deferred backend,
+/// is ordered with the backend's kernels. If a rank is lost, calls must throw in the end. There is
+/// no send and receive: neighbours talk through a SplittingTransport.
 template <class T>
 concept Transport = requires(T transport, const void* send, void* receive, std::size_t slot_bytes,
                              float* data, std::size_t n) {
-  { transport.rank() } -> std::convertible_to<int>;
-  { transport.size() } -> std::convertible_to<int>;
-  transport.all_to_all(send, receive, slot_bytes);
-  transport.all_gather(send, receive, slot_bytes);
-  transport.all_reduce_sum(data, n);
+  { transport.rank() } -> std::convertible_to<int>;  // this rank, from 0
+  { transport.size() } -> std::convertible_to<int>;  // number of ranks
+  transport.all_to_all(send, receive, slot_bytes);   // slot i goes to rank i, or came from rank i
+  transport.all_gather(send, receive, slot_bytes);   // one slot goes to all; slot i is from rank i
+  transport.all_reduce_sum(data, n);                 // sum over the ranks, in place
 };
 
-/// Can also start its collectives, and wait for them later: gather_scatter with buckets computes
-/// meanwhile (nothing else starts them). All ranks of a communicator start all of its in the same
-/// order; several of both kinds may be under way. A request is movable; `test()` says whether it is
-/// done; `wait()` may be called again, and does nothing then; an error is thrown once; destroyed,
-/// it waits.
+/// A transport that can also start collectives and wait for them later. gather_scatter and dense
+/// averages compute while other buckets travel. All ranks start the collectives of a communicator
+/// in one order; several of both kinds may be in flight. A request is movable; test() is true once
+/// it is done. A second wait() does nothing. An error is thrown once. The destructor waits.
 template <class T>
 concept StartingTransport = Transport<T> &&
     requires(T t, const void* send, void* receive, std::size_t n) {
@@ -83,86 +81,85 @@ concept StartingTransport = Transport<T> &&
                         decltype(t.start_all_gather(send, receive, n))>;
 };
 
-/// Sums bf16, too.
+/// A transport that also sums bf16.
 template <class T>
 concept HalfSummingTransport = Transport<T> && requires(T t, bf16* data) {
   t.all_reduce_sum(data, 1);
 };
 
-/// split(color, key): collective. Ranks with the same color, at least 0, become one transport, in
-/// the order of their keys, then of their ranks. A rank that needs none gives a color of its own.
+/// A transport that can be split: the ranks that pass an equal `color`, at least 0, form a new
+/// transport, in the order of their keys, then of their ranks. Collective over all ranks: a rank
+/// that needs no part passes a color of its own.
 template <class T>
 concept SplittingTransport = Transport<T> && requires(const T t, int color, int key) {
   { t.split(color, key) } -> std::convertible_to<T>;
 };
 
+/// A transport that knows how many ranks share a node. Collective.
 template <class T>
 concept NodeAwareTransport = Transport<T> && requires(const T t) {
   { t.ranks_per_node() } -> std::convertible_to<int>;
 };
 
-/// Carries device memory, and host memory by this.
+/// A transport of device memory with an all_gather for host memory, for small messages. Blocks.
 template <class T>
 concept HostGatheringTransport = Transport<T> &&
     requires(T t, const void* send, void* receive, std::size_t slot_bytes) {
   t.host_all_gather(send, receive, slot_bytes);
 };
 
-/// Its collectives only enqueue; `wait()` waits, and tells what went wrong.
+/// A transport whose collectives only enqueue work. `wait()` waits for it, and throws its errors.
 template <class T>
 concept WaitingTransport = Transport<T> && requires(T t) {
   t.wait();
 };
 
+/// A transport that tells whether it accepts pointers to device memory (see `staged`).
 template <class T>
 concept DeviceAwareTransport = Transport<T> && requires(const T t) {
   { t.device_aware() } -> std::convertible_to<bool>;
 };
 
-/// How a rank reaches the memory its buffers lie in: a handle, cheap to copy. Copies are ordered
-/// among each other and after whatever work the handle stands for (on CUDA: its stream).
-/// copy(to, from, bytes): either side may be device or host memory, which the host may use again
-/// only after wait(), which waits for all copies and all work before them. allocate_host(bytes):
-/// 64-byte aligned host memory from which copies run at full speed (on CUDA: pinned), until
-/// free_host(p), when no copy may be under way. host_can_touch: the host may read and write this
-/// memory itself, and copies are done when they return.
+/// Access of a transport to the memory of buffers: a handle, cheap to copy. Copies run in order,
+/// after the work that the handle stands for (on CUDA: its stream), fast from allocate_host memory.
 template <class M>
 concept Memory = std::copy_constructible<M> &&
     requires(M memory, void* to, const void* from, std::size_t bytes) {
-  memory.copy(to, from, bytes);
-  memory.wait();
-  { memory.allocate_host(bytes) } -> std::same_as<void*>;
-  memory.free_host(to);
-  { M::host_can_touch } -> std::convertible_to<bool>;
+  memory.copy(to, from, bytes);  // either side may be host memory, not to be used before wait()
+  memory.wait();                 // waits for all copies, and for all work before them
+  { memory.allocate_host(bytes) } -> std::same_as<void*>;  // 64-byte aligned; on CUDA pinned
+  memory.free_host(to);  // frees memory of allocate_host; no copy of it may be in flight
+  { M::host_can_touch } -> std::convertible_to<bool>;  // true: the host may access it; copy blocks
 };
 
 // -- value <-> bits ------------------------------------------------------------------------------
 
-/// A compressor whose codec works word by word and fuses into the passes that produce and use the
-/// values: `sign`, `identity`. See compressor/sign.hpp for what each member means. `decode` and
-/// `residual` may be given a smaller scale than `scale` gave: a rule's bound; and residual(y, 0) is
-/// y, since a scale of 0 stands for nothing that was sent.
+/// A compressor that encodes word by word, fused into the passes that produce and use the values:
+/// `sign`, `identity`. compressor/sign.hpp documents each member. `decode` and `residual` must
+/// accept a smaller scale than `scale` returned, since a rule may bound scales. residual(y, s) is y
+/// minus its decoded value, or y itself for a scale of 0: nothing was sent.
 template <class C>
 concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in, double statistic,
                                   std::uint64_t n, const detail::any_lanes::value& v) {
-  { c.word_bytes } -> std::convertible_to<std::size_t>;
-  { C::scaled } -> std::convertible_to<bool>;
-  c.scale_granularity();
-  { c.scale(statistic, n) } -> std::convertible_to<float>;
-  c.template encode<detail::any_lanes>(out, v);
+  { c.word_bytes } -> std::convertible_to<std::size_t>;  // bytes of an encoded word
+  { C::scaled } -> std::convertible_to<bool>;            // true: messages carry scales
+  c.scale_granularity();  // a granularity: which elements share a scale
+  { c.scale(statistic, n) } -> std::convertible_to<float>;  // scale, from the sum over n elements
+  c.template encode<detail::any_lanes>(out, v);             // encodes a word, without its scale
   { c.template decode<detail::any_lanes>(in, 1.0F) } -> std::same_as<detail::any_lanes::value>;
+  // adds a word to the sum of the scale; must be non-finite if a value is
   { c.template accumulate<detail::any_lanes>(v, v) } -> std::same_as<detail::any_lanes::value>;
   { c.template residual<detail::any_lanes>(v, 1.0F) } -> std::same_as<detail::any_lanes::value>;
 };
 
-/// The short way to write a compressor: a codec for a tile of at most 4096 floats, whose residual
-/// is kept for it. `encode` may throw on the host: the step is taken back; `decode` is noexcept: it
-/// runs in updates too. On a device one lane of a warp calls them, where they are ONEBIT_HD.
+/// The short way to write a compressor: a codec for tiles of n floats, 1 to 4096. The library keeps
+/// the residual. On the host `encode` may throw, which takes the step back; `decode` also runs in
+/// updates, and must not throw. On a device one lane of a warp calls both, if they are ONEBIT_HD.
 template <class C>
 concept TileCompressor = requires(const C c, const float* values, std::size_t n, std::byte* out,
                                   const std::byte* in, float* decoded) {
-  { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;  // whatever the values
-  c.encode(values, n, out);
+  { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;  // must not depend on the values
+  c.encode(values, n, out);  // writes at most tile_bytes(n) bytes; values may be NaN or infinite
   { c.decode(in, n, decoded) }
   noexcept;
 };
@@ -172,24 +169,24 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 
 // -- when ----------------------------------------------------------------------------------------
 
-/// What a schedule need not say.
+/// Defaults of a Schedule: a base for schedules that need not define all members.
 struct schedule_defaults {
-  static constexpr bool compresses = true;  ///< never exchanging, it needs no memory for it
-  /// After each step that was done.
+  static constexpr bool compresses = true;  ///< false: never exchanges, so needs no memory for it
+  /// Called after each step, unless the step is known to be skipped. Changes the state.
   void done(std::uint64_t, float) {}
-  /// After a step that `ends_warm_up` was done: what the user should hear; empty: nothing.
+  /// Text for the user after a kept step with `ends_warm_up`; empty: none.
   [[nodiscard]] std::string warning() const { return {}; }
-  /// What it remembers, for checkpoints.
+  /// Passes each variable of the state to `a`, for checkpoints: see detail::payload_reader.
   template <class Archive>
   void archive(Archive&) {}
 };
 
-/// When a step averages and exchanges. `plan` changes nothing, and is the same on every rank.
+/// Decides which steps average gradients, and which exchange. Not asked with only one rank or node.
 template <class S>
 concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr,
                             detail::any_archive a) {
-  { fixed.plan(step, lr) } -> std::same_as<step_plan>;
-  s.done(step, lr);
+  { fixed.plan(step, lr) } -> std::same_as<step_plan>;  // changes nothing; equal on all ranks
+  s.done(step, lr);                                     // these three: see schedule_defaults
   { fixed.warning() } -> std::convertible_to<std::string>;
   s.archive(a);
   { S::compresses } -> std::convertible_to<bool>;
@@ -197,47 +194,48 @@ concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr,
 
 // -- what arithmetic -----------------------------------------------------------------------------
 
-/// What a rule need not say.
+/// Defaults of a Rule: a base for rules that need not define all members.
 struct rule_defaults {
-  static constexpr bool local_steps = false;    ///< steps without communication
-  static constexpr bool accumulates = false;    ///< their messages are added up by the exchange
-  static constexpr bool refreshes = false;      ///< it is a RefreshingRule
-  static constexpr bool takes_moments = false;  ///< has take(m, v): optimizer::start_from
-  /// Whether it has betas and eps, and which; what a step does to the bias of m and v.
-  static constexpr bool has_moments = false;
-  [[nodiscard]] moments own_moments() const { return {}; }                      ///< those
-  [[nodiscard]] moments_updated updated(const step_plan&) const { return {}; }  ///< of such a step
-  /// What gradients are clipped to, by their global norm; 0: they are not.
+  static constexpr bool local_steps = false;    ///< has steps without communication: a LocalRule
+  static constexpr bool accumulates = false;    ///< the exchange sums the messages of local steps
+  static constexpr bool refreshes = false;      ///< is a RefreshingRule
+  static constexpr bool takes_moments = false;  ///< has take(m, v), for optimizer::start_from
+  static constexpr bool has_moments = false;    ///< has betas and eps, which groups may override
+  [[nodiscard]] moments own_moments() const { return {}; }  ///< the rule's betas and eps
+  /// Returns which moments a step with this plan updates, and if their bias is corrected.
+  [[nodiscard]] moments_updated updated(const step_plan&) const { return {}; }
+  /// Limit of the global norm, to which gradients are clipped; 0: no clipping.
   [[nodiscard]] double max_grad_norm() const { return 0; }
-  /// Before anything of a step, by begin(): gradients may not be there yet, and `now` is the last
-  /// step's. May make the plan smaller, or throw.
+  /// Called at the start of a step, with its plan, lr, number and context, after any `freeze`.
+  /// Gradients may not be ready; `now` is of the previous step. May reduce the plan, or throw.
   template <class At>
   void begin_step(step_plan&, float, std::uint64_t, const At&) {}
-  /// Whether the host must know the outcome of the step that comes.
+  /// True if the host must know whether the step in progress is kept, even if that means to wait.
   [[nodiscard]] bool needs_outcome() const { return false; }
-  /// Of rules with local steps: whether the step that `begin_step` has begun is `dense_step`.
+  /// For a LocalRule: true if the step that `begin_step` began is a `dense_step`.
   [[nodiscard]] bool dense() const { return false; }
-  /// After each step that was done.
+  /// Called after each step, with its plan and lr, unless the step is known to be skipped.
   void done(const step_plan&, float) {}
-  /// Whether `freeze` was called: asked of rules with local steps, which exchange before it too.
+  /// True after `freeze`, until `thaw`. Each FreezingRule must define this.
   [[nodiscard]] bool frozen() const { return false; }
-  /// The largest scale with which its messages are sent.
+  /// Upper bound of the scales of this rule's messages.
   [[nodiscard]] scale_bound bound() const { return {}; }
 };
 
-/// What every rule has. `at` is a step_context (step_context.hpp): all that a rule sees of the
-/// step.
+/// The arithmetic of an optimizer. A rule never communicates. `at` is a step_context
+/// (step_context.hpp): everything that a rule sees of the step.
 template <class R>
 concept Rule = requires(R r, const R fixed, const layout& axis,
                         const detail::any_step_context<R>& at, const detail::any_field& field,
                         detail::any_archive a, step_plan& plan) {
   requires Backend<typename R::backend_type>;
-  r.backend();                // where it runs
-  r.prepare(axis);            // its state, for these tensors
-  fixed.gradient(at);         // the message that is averaged
-  r.dense_update(field, at);  // the dense step, from the mean; in one that exchanges too only v
-  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
-  r.archive(a);
+  r.backend();                // the backend that runs the rule's kernels
+  r.prepare(axis);            // allocates the state; called once, before the first step
+  fixed.gradient(at);         // returns the message that dense steps average: the local gradient
+  r.dense_update(field, at);  // dense step from the mean gradient; in a LocalRule only updates v
+  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;  // memory of the lasting state
+  r.archive(a);  // passes the lasting state to `a`, for checkpoints: see schedule_defaults
+  // the members from here on: see rule_defaults
   { R::has_moments } -> std::convertible_to<bool>;
   { fixed.own_moments() } -> std::same_as<moments>;
   { fixed.updated(plan) } -> std::same_as<moments_updated>;
@@ -249,137 +247,139 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   { fixed.bound() } -> std::same_as<scale_bound>;
 };
 
-/// A rule whose messages are exchanged. `previous` is what was agreed in the last exchange; after a
-/// freeze or a resume it is 0 at first, and what was handed over is in the residual. A message may
-/// be made twice in a step. So the kernel that first changes what the message reads is run by
-/// `update(kernel)`, which calls it for each tile when the message of this tile has been made.
+/// A rule whose messages are exchanged. `previous` is the mean message of the last kept exchange.
+/// After a freeze or a resume it is 0 at first: the residual then holds the momentum handed over.
 template <class R>
 concept ExchangeRule = Rule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
              const detail::any_field& latest, const detail::any_field& previous) {
-  fixed.message(previous, at);  // what is exchanged, from what was agreed in the last exchange
-  // the update, from what was received in this one
+  fixed.message(previous, at);  // returns this rank's message; called and read several times a step
+  // Makes the step from `latest`, the mean message. The first kernel that changes state which
+  // `message` reads must run through update(kernel), which finishes the message of a tile first.
   r.compressed_update(latest, previous, at, detail::any_visitor{});
 };
 
-/// A rule that freezes something at the end of the warm-up, hands its momentum over, and fills
-/// `active` with the bits of the elements that take part from then on (all_active_kernel: all). A
-/// dense step must come before; a rule without a v need not freeze.
-/// `freeze` allocates before it changes anything: when that fails the next step tries again.
+/// A rule that freezes part of its state when the warm-up ends, after at least one dense step. A
+/// rule without v need not freeze.
 template <class R>
 concept FreezingRule = ExchangeRule<R> &&
     requires(R r, const detail::any_step_context<R>& at, std::uint32_t* active) {
+  // Returns the momentum, as initial_momentum, and sets the bits of active elements (for all:
+  // all_active_kernel). Allocates before it changes anything: if it throws, the next step retries.
   r.freeze(active, at);
 };
 
-/// A rule whose v follows, at the end of steps that average squares: from what each rank keeps of
-/// its own gradients, and what it says of this one. Elements that have got variance come to life
-/// then.
+/// A rule that refreshes v in compressed steps, from the mean of the squares that each rank keeps
+/// of its own gradients, and of some floats beside (sketches of gradients). A refresh may make
+/// elements active. `sums` is work space, kept from `squares` to `refresh_variance`.
 template <class R>
 concept RefreshingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
              const detail::any_field& mean, std::uint32_t* active, float* sums,
              detail::any_archive a) {
-  { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: no such steps
-  // what travels beside the squares, where messages are exchanged on an axis: so many floats
-  { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;
-  r.prepare_squares(at.axis);
-  r.take_kept(r.make_kept());
-  r.squares(at, sums);  // what is averaged: the squares, and what is beside
-  // from their means, each on its axis: the latter before the exchange, the former after it
-  r.take_mean_beside(mean, at, at, std::declval<step_scalars*>(), sums);
-  r.refresh_variance(mean, at, at, active, sums);
-  fixed.rescaled(mean, at);  // the residual in new units, and what was agreed in old ones; `ratios`
-  r.restart_squares(at);     // begins to keep squares anew
-  r.archive_squares(a);      // what it keeps of its own, and `archive` does not have
+  { fixed.keeps_squares() } -> std::convertible_to<bool>;        // false: v is never refreshed
+  { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;  // number of floats beside
+  r.prepare_squares(at.axis);  // takes the layout of messages, before any squares are kept
+  r.take_kept(r.make_kept());  // memory for a mean over an old job's ranks; replaces the squares
+  r.squares(at, sums);         // returns two fields to average: the squares, the floats beside
+  // the first context has the layout of `mean`, the second the layout of messages
+  r.take_mean_beside(mean, at, at, std::declval<step_scalars*>(), sums);  // before updates
+  r.refresh_variance(mean, at, at, active, sums);  // after updates: v and `active`
+  // Returns the message that converts a worker's residual to units of the new v, given the previous
+  // mean message. Its member `ratios` has the factors of a server's residual, by element.
+  fixed.rescaled(mean, at);
+  r.restart_squares(at);  // keeps squares anew, from this step's gradient on
+  r.archive_squares(a);   // archives the state that differs between ranks
 };
 
-/// A rule with steps in which nothing travels.
+/// A rule with steps without communication, which each rank makes from its own gradient.
 template <class R>
 concept LocalRule = ExchangeRule<R> && R::local_steps &&
     requires(R r, const detail::any_step_context<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
-  r.local_step(plan, at);
-  r.dense_step(gradient, at);  // the whole step, where nothing would travel, or it says `dense`
+  r.local_step(plan, at);      // step without an exchange
+  r.dense_step(gradient, at);  // step from the mean gradient alone: if dense(), or with one rank
 };
 
-/// A rule that can go on with other ranks. One rank of the old job is built anew, as
-/// R(options, backend), and read; it moves to the new job. `resume` returns its momentum, on the
-/// flat axis, never empty (zeros where the rule keeps its own), for an exchange that starts. `thaw`
-/// goes back to dense steps: one rank alone exchanges nothing. Both allocate before they change
-/// anything. A rule with local steps has no `thaw`: its `resume`, after steps of one rank alone,
-/// starts from the parameters there are.
+/// A rule that can resume from a job with another number of ranks. For each rank of the old job a
+/// rule R(options, backend) reads a checkpoint; one of these rules then moves to the new optimizer.
+/// `resume` and `thaw` allocate before they change anything.
 template <class R>
 concept ResumingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_field& previous,
              const detail::any_step_context<R>& at) {
   R(fixed.options(), r.backend());
+  // Returns the initial_momentum of the new exchange, on the flat axis: never empty, but zeros if
+  // the rule keeps its momentum. In a LocalRule `resume` returns nothing, is called only if the old
+  // or the new job has one rank, and makes the current parameters the start.
   r.resume(previous, at);
+  // returns to dense steps, if the new job has one rank; a LocalRule has no `thaw`
   requires R::local_steps || requires { r.thaw(previous, at); };
 };
 
 // -- who talks to whom ---------------------------------------------------------------------------
 
-/// An exchange as the step uses it: the ranks agree on a message. Only `allocate` allocates; what a
-/// step changes is changed by `finish`, which keeps it or takes it back, as `now->skip` says. What
-/// is agreed, and the mean of what ranks still owe (workers' residuals over W, and servers'), are
-/// the mean of the messages.
+/// An exchange, by which the ranks agree on a mean message. The agreed message plus the new
+/// residuals (mean of the workers', and the server's) is the mean of the ranks' messages. Only
+/// `allocate` allocates. `finish` ends a step: keeps the new state or, if now->skip, the old one.
 template <class X>
 concept Exchange = requires(X x, const X fixed, const detail::any_field& message,
                             const exchange_args<undo_in_buffer>& t, const active_mask& active,
                             detail::any_archive a) {
   requires Backend<typename X::backend_type>;
-  // true: all that its sender encodes is this rank's own message, so that the end of a step can
-  // make it once more; false where it encodes sums on their way
+  // true: its sender encodes only this rank's own message, which the end of a step may make again;
+  // false: its sender encodes partial sums
   { X::own_messages } -> std::convertible_to<bool>;
-  { fixed.travels() } -> std::convertible_to<bool>;  // false: the plan never exchanges
+  { fixed.travels() } -> std::convertible_to<bool>;  // false: no other rank; never exchanges
+  // true: the encode pass overwrites compensated values, so their old values must be saved
   { fixed.needs_undo(exchange_memory{}) } -> std::convertible_to<bool>;
-  { fixed.axis() } -> std::convertible_to<const layout&>;
-  x.sender();  // an onebit::sender: its axis is the one that rules see
-  { x.allocate(exchange_memory{}) } -> std::same_as<typename X::space>;
-  // from a momentum, or from nothing
+  { fixed.axis() } -> std::convertible_to<const layout&>;  // layout of messages, also for rules
+  x.sender();                                              // the onebit::sender that encodes
+  { x.allocate(exchange_memory{}) } -> std::same_as<typename X::space>;  // memory, for `start`
+  // starts from a momentum, or from zeros if that is empty; an empty space frees the memory
   x.start(std::declval<typename X::space>(),
           std::declval<initial_momentum<typename X::float_buffer>>());
-  { fixed.started() } -> std::convertible_to<bool>;
-  x.count_active(active);                            // these elements take part from now on
-  x.previous(active), x.latest(active);              // fields: of the last exchange, of this step's
-  { fixed.n_unsent() } -> std::convertible_to<int>;  // buckets of this step
-  x.send_next(message, t);
-  x.all_reduce(message, t);
-  x.accumulate(message, t);
-  x.rescale(message, t);  // other units: see `sender`
-  x.finish(t), x.archive(a, exchange_memory{});
+  { fixed.started() } -> std::convertible_to<bool>;  // true: holds memory
+  x.count_active(active);                // only these elements count in scales from now on
+  x.previous(active), x.latest(active);  // fields: mean message of the last kept step, of this
+  { fixed.n_unsent() } -> std::convertible_to<int>;  // number of buckets not sent in this step
+  x.send_next(message, t);   // collective: sends the next bucket early; called if n_unsent() > 0
+  x.all_reduce(message, t);  // collective: sends the other buckets, and computes `latest`
+  x.accumulate(message, t);  // adds the message of a local step to the residual
+  x.rescale(message, t);     // converts residuals to other units: see `sender`
+  x.finish(t), x.archive(a, exchange_memory{});  // ends a step; reads or writes the state
+  // For jobs with another number of ranks: tiles whose compensated values this rank holds; calls
+  // its arguments with this rank's residuals, as gather_scatter_exchange does.
   x.compensated_tiles(), x.visit_residuals(detail::any_visitor{}, detail::any_visitor{});
-  { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // to other nodes, if it knows any
-  { fixed.ranks_per_node() } -> std::convertible_to<int>;         // that it knows: else 1
-  { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;
-  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;
-  { fixed.work_bytes() } -> std::convertible_to<std::size_t>;
+  { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // bytes to other nodes, or 0
+  { fixed.ranks_per_node() } -> std::convertible_to<int>;         // 1 if it knows no nodes
+  { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;     // bytes of a slot
+  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;    // memory of lasting state
+  { fixed.work_bytes() } -> std::convertible_to<std::size_t>;     // all other memory
 };
 
-/// What a collective policy need not say.
+/// Defaults of a Collective: a base for policies that need not define all members.
 struct collective_defaults {
-  /// Whether it needs a SplittingTransport.
-  static constexpr bool splits = false;
-  /// What ranks must agree on before it is bound, in words.
+  static constexpr bool splits = false;  ///< true: requires a SplittingTransport
+  /// Text that must be equal on all ranks before `bind` is called; empty: nothing is compared.
   [[nodiscard]] std::string agreement() const { return {}; }
-  /// The buckets of the dense averages beside it: about so many elements each, 0: of 2^22.
+  /// Approximate number of elements in a bucket of dense averages; 0: 2^22.
   static constexpr std::size_t bucket_elements = 0;
 };
 
-/// Who talks to whom: `bind` makes the exchange for a communicator, a backend and tensor sizes.
-/// Collective.
+/// Decides which rank talks to which: makes an Exchange. `exchange<B>` is its type for a backend B.
 template <class C>
 concept Collective = requires(const C c, const communicator& w, const detail::any_backend& backend,
                               std::span<const std::size_t> sizes) {
   requires Exchange<typename C::template exchange<detail::any_backend>>;
+  // collective: makes the exchange for tensors of `sizes` elements; the other three: see above
   { c.bind(w, backend, sizes) } -> std::same_as<typename C::template exchange<detail::any_backend>>;
   { C::splits } -> std::convertible_to<bool>;
   { c.agreement() } -> std::convertible_to<std::string>;
   { c.bucket_elements } -> std::convertible_to<std::size_t>;
 };
 
-/// What a policy calls itself by `name()`, as checkpoints and error messages tell it, or "custom".
+/// Returns the name of a policy for checkpoints and error messages: name(), or "custom".
 template <class Policy>
 [[nodiscard]] std::string policy_name(const Policy& policy) {
   if constexpr (requires { std::string(policy.name()); }) {
@@ -390,8 +390,8 @@ template <class Policy>
 }
 
 /// @{
-/// One assertion per requirement, so that a compiler says in words what is missing: of a
-/// compressor, a transport, a collective over a transport, and a backend.
+/// Check a compressor, a transport, a collective over a transport, and a backend. There is one
+/// assertion per requirement, so that the compiler names the missing member.
 template <class C>
 consteval void check_compressor() {
   using lanes = detail::any_lanes;

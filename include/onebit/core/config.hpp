@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// These includes name no file: they stop the compiler at the first error.
+// The includes after these errors name no file: the compiler stops there.
 #if __cplusplus < 202002L
 #error "onebit needs -std=c++20, in one file if the others call it through onebit/c/onebit.h"
 #include <onebit needs -std=c++20>
@@ -18,28 +18,29 @@
 
 /// The vocabulary of the library.
 ///
-/// word     32 elements of the flat axis; one uint32_t of signs, bit i is element i
-/// tile     1024 to 4096 elements of one tensor in one chunk, or what is left of it: the unit of
-///          work and of partial sums; see words_of_tiles
-/// chunk    the contiguous words that one rank serves (averages) in gather-scatter
-/// bucket   chunks that travel together; in a hierarchy the share of one rank of each node
-/// segment  tiles of a chunk that share a scale; group: tiles that do in the message of one rank
-/// slot     the bytes that one rank sends to another in one collective
-/// field    index -> value: `at<L>(tile, index)` gives a reader, word within the tile -> 32 values
-/// message  a field that starts from a base: its reader takes (word, base)
-///
-/// compensated  what a worker has encoded, residual included; its next residual is rebuilt from it
-/// active       elements that have variance: the others send and receive 0, without a residual
-/// previous     the mean message of the last exchange that was kept
-/// latest       that of the exchange of this step
-///
-/// Worker, server, residual, scale, momentum, variance and freeze are the papers' words.
+/// axis     flat axis: all tensors one after the other, each from a multiple of 32 on
+/// word     32 elements of the axis; their signs are one uint32_t, bit i for element i
+/// tile     unit of work and of partial sums: up to 4096 elements of one tensor in one chunk, at
+///          least 1024 unless the tensor or the chunk ends; see words_of_tiles
+/// chunk    contiguous words that one rank serves (averages) in gather-scatter
+/// bucket   chunks that travel together; in a hierarchy, the share of one rank of each node
+/// segment  tiles of a chunk that share a scale; group: tiles with one scale in a rank's message
+/// slot     bytes that one rank sends to another in one collective
+/// field    function object: `at<L>(tile, index)` returns a reader, word of the tile -> 32 values
+/// message  a field that starts from a base value: its reader takes (word, base)
+/// refresh  a step that updates v from averaged squares, in the compressed phase
+/// now      step_scalars of the step in progress; `now->skip` calls it off: nothing lasting changes
+/// compensated  values that a worker encoded, residual included; give the next residual
+/// active       elements that have variance; the others send and receive 0, without a residual
+/// previous     mean message of the last exchange that was kept
+/// latest       mean message of the exchange in this step
+/// Worker, server, residual, scale, momentum, variance and freeze: as in the papers.
 
 /// major * 10000 + minor * 100 + patch
 #define ONEBIT_VERSION 200
 
-/// Marks per-element arithmetic: compiled for the host (inlined into a runner that carries the
-/// target attribute of one instruction set) and, under nvcc, for the device.
+/// Marks arithmetic on elements. On the host such a function is inlined into a caller compiled for
+/// one instruction set (by a target attribute). Under nvcc it is also compiled for the device.
 #if defined(__CUDACC__)
 #define ONEBIT_HD __host__ __device__ __forceinline__
 #else
@@ -52,11 +53,11 @@
 
 namespace onebit::inline v0_2 {
 
-inline constexpr std::size_t word_elements = 32;    ///< elements whose bits are sent together
-inline constexpr std::size_t tile_elements = 4096;  ///< most elements of a unit of work and of sums
-/// Tiles of floats that a kernel call may hold in memory that its lanes share: 48 KiB of a device.
+inline constexpr std::size_t word_elements = 32;    ///< elements in a word
+inline constexpr std::size_t tile_elements = 4096;  ///< largest number of elements in a tile
+/// Number of tiles that a kernel call may hold as floats in memory shared by its lanes (48 KiB).
 inline constexpr std::uint32_t tile_rooms = 3;
-inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< the same in words
+inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< in words
 
 struct bf16;          // element_types.hpp
 struct tile;          // layout.hpp
@@ -72,87 +73,86 @@ struct undo_in_buffer;    // step_context.hpp
 template <class Undo>
 struct exchange_args;  // step_context.hpp
 
-/// What one step does. Every rank makes the same plan from the same numbers.
+/// Kind of a step, as a schedule plans it. All ranks make equal plans from equal numbers.
 struct step_plan {
-  bool average_gradient = true;  ///< exact mean of the gradients
-  bool exchange = false;         ///< compressed exchange of the rule's message
-  /// Mean of the squares that ranks keep of their own gradients, from which v is refreshed. Where v
-  /// follows, an average in the compressed phase is that.
+  bool average_gradient = true;  ///< average the gradients exactly
+  bool exchange = false;         ///< exchange the rule's message, compressed
+  /// Refresh v from the mean of the squares that ranks keep of their own gradients. Set by the
+  /// optimizer, in place of average_gradient, in the compressed phase of rules that refresh v.
   bool average_squares = false;
-  bool frozen = false;        ///< the warm-up is over: what the rule freezes is frozen before it
-  bool ends_warm_up = false;  ///< the next plan hangs on whether this step is skipped
-  bool last_average = false;  ///< of many steps: its memory is given back
+  bool frozen = false;        ///< the warm-up is over: the rule freezes before this step
+  bool ends_warm_up = false;  ///< the next plan depends on whether this step is kept
+  bool last_average = false;  ///< free the memory of averages: the next one is far
 
-  /// A step in which nothing travels, for rules that have one.
+  /// True for a local step: nothing is sent. Only a LocalRule has such steps.
   [[nodiscard]] bool local() const { return !average_gradient && !exchange && !average_squares; }
 };
 
-/// What an exchange needs memory for, beside its messages.
+/// Memory that an exchange needs, beside its messages.
 struct exchange_memory {
-  bool previous = false;     ///< what was agreed in the last exchange, which messages read
-  bool accumulates = false;  ///< messages of local steps, which it adds up
-  /// Compensated values, which start as zeros: no momentum is handed over to become them.
-  bool compensated = true;
+  bool previous = false;     ///< the mean message of the last exchange, which messages read
+  bool accumulates = false;  ///< sums of the messages of local steps
+  bool compensated = true;   ///< zeroed compensated values; false: a momentum becomes them
 };
 
-/// The largest scale with which a message is sent. What it cuts stays in the residual.
+/// Upper bound of the scales in a message. The residual keeps what a bounded scale does not send.
 struct scale_bound {
-  float most = 0;                  ///< 0: any scale
-  const float* factors = nullptr;  ///< by tensor: of `most`; null: 1
+  float most = 0;                  ///< 0: no bound
+  const float* factors = nullptr;  ///< by tensor: multiply `most`; null: all 1
 };
 
-/// p, which lies in the memory of a backend B, where the host may look there at once; null where
-/// what was launched runs behind the host.
+/// Returns p, a pointer into the memory of a backend B, if the host may use it at once. Returns
+/// null if B is deferred, since launched kernels may still be running.
 template <class B, class T>
 [[nodiscard]] constexpr T* host_view(T* p) {
   return B::deferred ? nullptr : p;
 }
 
-/// What a checkpoint must have in common with the optimizer that loads it, beside algorithm,
-/// tensors and messages.
+/// Options that must be equal in a checkpoint and in the optimizer that loads it. Algorithm,
+/// tensors and messages must be equal in any case.
 enum class resume_with : std::uint8_t {
-  same_options,
-  other_options  ///< of its rule and groups; a schedule goes on as it was
+  same_options,  ///< all options
+  other_options  ///< none: the rule and the groups may have others; the schedule goes on as saved
 };
 
-/// Adam's numbers, of a group or of all.
+/// Betas and eps of Adam, for one group or for all.
 struct moments {
   /// @{
-  /// As adam_options has them.
+  /// As in adam_options.
   double beta1 = 0, beta2 = 0, eps = 1;
   /// @}
 };
-/// Those that a group has of its own.
+/// Betas and eps that a group sets for itself.
 struct group_moments {
   /// @{
-  /// Empty: the rule's.
+  /// Empty: the value of the rule.
   std::optional<double> beta1{}, beta2{}, eps{};
   /// @}
-  /// Whether one of them is its own.
+  /// True if the group sets at least one value.
   [[nodiscard]] bool any() const { return beta1 || beta2 || eps; }
   friend bool operator==(const group_moments&, const group_moments&) = default;
 };
 
-/// Moments are averages that start from 0, and so a factor 1 - this too small.
+/// Bias of the moments: an average that starts from 0 is too small by the factor 1 - bias.
 struct bias_decay {
   /// @{
-  /// Beta to the power of the gradients taken in.
+  /// Product of beta1 (for v: beta2) over the gradients that the moment has taken in.
   double m = 0, v = 0;
   /// @}
 };
-/// Whether a step corrects the bias of m and v; and which of them take a gradient in.
+/// Effect of a step on the moments.
 struct moments_updated {
   /// @{
-  /// In this order.
+  /// True if the step corrects the bias of m and v; if m takes in a gradient; if v does.
   bool corrected = false, m = false, v = false;
   /// @}
 };
 
 namespace detail {
 
-/// Arithmetic as the standard has it while it lives: rounded to nearest, subnormals as they are, no
-/// traps. A library built with fast-math changes that for every thread that loads it, and bits must
-/// not depend on it.
+/// Scope guard for standard arithmetic: rounds to nearest, keeps subnormals, does not trap. A
+/// library built with fast-math changes these modes in every thread that loads the library, and
+/// results must not depend on that. The destructor restores the caller's modes.
 class standard_arithmetic {
  public:
   standard_arithmetic() {
@@ -167,7 +167,7 @@ class standard_arithmetic {
   std::fenv_t before_{};
 };
 
-/// Lanes that only exist in concepts: stands for whatever a backend hands to a kernel.
+/// Stand-in for the lanes that a backend passes to a kernel. Used in concepts only.
 struct any_lanes {
   struct value {};
   struct bits {};
@@ -189,7 +189,7 @@ struct any_kernel {
   ONEBIT_HD void operator()(L, std::size_t) const {}
 };
 
-/// Fields, messages and archives that only exist in concepts.
+/// Stand-in for a field or a message. Used in concepts only.
 struct any_field {
   template <class L>
   struct reader {
@@ -200,13 +200,13 @@ struct any_field {
   reader<L> at(const tile&, std::size_t) const;
 };
 
-/// Takes whatever it is given.
+/// Accepts any arguments.
 struct any_visitor {
   template <class... T>
   void operator()(T&&...) const {}
 };
 
-/// A backend that only exists in concepts.
+/// Stand-in for a backend. Used in concepts only.
 struct any_backend {
   static constexpr bool deferred = false;
   template <class T>
@@ -225,7 +225,7 @@ struct any_backend {
   void copy_out(T*, const T*, std::size_t) const;
 };
 
-/// The axis as a rule of type R sees it.
+/// Step context that concepts pass to a rule of type R.
 template <class R>
 using any_step_context = step_context<typename R::backend_type, float, float>;
 

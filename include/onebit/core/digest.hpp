@@ -9,11 +9,11 @@
 #include <string_view>
 #include <type_traits>
 
-/// Sums of bytes: one that tells what differs, and one that finds what was damaged.
+/// Checksums of bytes: a digest, to compare data, and a CRC, to find damage.
 namespace onebit::inline v0_2 {
 
-/// A 64-bit digest of bytes: FNV-1a over 8-byte words, however the bytes are cut into calls. Finds
-/// difference, not malice.
+/// 64-bit digest of bytes: FNV-1a over 8-byte words. The division of the bytes into calls does not
+/// matter. Detects accidental differences, but is not cryptographic.
 class digest {
  public:
   void add(const void* data, std::size_t n) {
@@ -50,10 +50,10 @@ class digest {
   }
   void mix(std::uint64_t word) {
     value_ = (value_ ^ word) * 0x00000100000001B3U;
-    value_ ^= value_ >> 29U;  // lets high bits of a word reach low bits
+    value_ ^= value_ >> 29U;  // high bits of a word reach low bits
   }
   std::uint64_t value_ = 0xCBF29CE484222325U;
-  unsigned char held_bytes_[8] = {};  ///< of a word that is not whole yet
+  unsigned char held_bytes_[8] = {};  ///< first bytes of an incomplete word
   std::size_t held_ = 0;
 };
 
@@ -81,7 +81,7 @@ namespace detail {
   for (; n >= 8; n -= 8, p += 8) {
     std::uint64_t word = 0;
     std::memcpy(&word, p, 8);
-    asm("crc32q %1, %0" : "+r"(wide) : "r"(word));  // needs no -msse4.2 of the trainer
+    asm("crc32q %1, %0" : "+r"(wide) : "r"(word));  // asm works without -msse4.2
   }
   crc = static_cast<std::uint32_t>(wide);
   for (; n > 0; --n, ++p) asm("crc32b %1, %0" : "+r"(crc) : "r"(*p));
@@ -91,8 +91,8 @@ namespace detail {
 
 }  // namespace detail
 
-/// CRC-32C (Castagnoli; iSCSI, RFC 3720 appendix B.4), which processors have an instruction for.
-/// The CRC of `data` behind bytes whose CRC is `before`; 0: of none.
+/// Returns the CRC-32C of n bytes at `data`, appended to bytes whose CRC is `before` (0: no bytes).
+/// Castagnoli polynomial (iSCSI, RFC 3720 appendix B.4), for which processors have an instruction.
 [[nodiscard, gnu::cold]] inline std::uint32_t crc32c(const void* data, std::size_t n,
                                                      std::uint32_t before = 0) {
   const auto* p = static_cast<const unsigned char*>(data);

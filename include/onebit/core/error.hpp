@@ -11,41 +11,41 @@
 #include <string>
 #include <string_view>
 
-/// The exceptions that onebit throws. Every message says what was found, with its numbers, and what
-/// to do about it; where ranks are involved it ends in `[rank r/W]`.
+/// The exceptions that onebit throws. Every message names the problem, with its numbers, and what
+/// to do about it. Messages about a job of several ranks end in `[rank r/W]`.
 namespace onebit::inline v0_2 {
 
-/// Base of everything that onebit throws on purpose.
+/// Base class of all exceptions that onebit throws on purpose.
 class error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Sizes that do not fit together, options out of range, a learning rate that is not finite.
+/// Invalid input: sizes that do not match, an option out of range, a non-finite learning rate.
 class invalid_input : public error {
  public:
   using error::error;
 };
 
-/// Ranks that disagree: other sizes, options, parameters, or another step.
+/// Ranks disagree: their sizes, options, parameters or steps differ.
 class rank_mismatch : public error {
  public:
   using error::error;
 };
 
-/// A transport that failed: a peer that left, a time-out, an error code of MPI or NCCL.
+/// A transport failed: a rank has left, a time-out, or an error code of MPI or NCCL.
 class transport_error : public error {
  public:
   using error::error;
 };
 
-/// A backend that failed: an error code of CUDA.
+/// A backend failed: an error code of CUDA.
 class backend_error : public error {
  public:
   using error::error;
 };
 
-/// A checkpoint that is truncated, damaged, foreign or of another configuration.
+/// A checkpoint is truncated or damaged, not of onebit, or of another configuration.
 class checkpoint_error : public error {
  public:
   using error::error;
@@ -53,13 +53,13 @@ class checkpoint_error : public error {
 
 namespace detail {
 
-/// A load or a save failed on another rank: its own error says why.
+/// A load or a save failed on another rank. The exception on that rank has the reason.
 class peer_failed : public checkpoint_error {
  public:
   using checkpoint_error::checkpoint_error;
 };
 
-/// A piece of a text: characters or a number.
+/// Part of a text: characters or a number.
 class text_part {
  public:
   text_part(std::string_view text) : text_(text), kind_(kind::text) {}
@@ -69,7 +69,7 @@ class text_part {
   text_part(std::unsigned_integral auto x) : unsigned_(x), kind_(kind::unsigned_number) {}
   text_part(std::floating_point auto x) : real_(static_cast<double>(x)), kind_(kind::real) {}
 
-  /// Reals with so many significant digits.
+  /// Appends the part to `out`; floating-point numbers get `digits` significant digits.
   void append_to(std::string& out, int digits) const {
     char number[64];
     int n = 0;
@@ -108,24 +108,24 @@ class text_part {
   return out;
 }
 
-/// An error message from its parts. Only ever called on the way to a throw.
+/// Returns an error message joined from parts. Called only when an error is about to be thrown.
 template <class... Parts>
 [[nodiscard, gnu::cold]] std::string message(const Parts&... parts) {
   return join(6, {"onebit::", text_part(parts)...});
 }
 
-/// Where warnings go unless the trainer says otherwise.
+/// Default handler of warnings: prints to stderr.
 [[gnu::cold]] inline void warn_on_stderr(const std::string& text) {
   std::fprintf(stderr, "%s\n", text.c_str());
 }
-/// The suffix that names the rank on which an error arose.
+/// Returns the suffix of an error message that names the rank with the error.
 [[nodiscard, gnu::cold]] inline std::string rank_suffix(int rank, int size) {
   return join(6, {" [rank ", rank, "/", size, "]"});
 }
 
 }  // namespace detail
 
-/// Options as text, with enough digits to tell any two apart: ranks and checkpoints compare it.
+/// Returns options as text that ranks and checkpoints compare; different numbers give other texts.
 template <class... Parts>
 [[nodiscard]] std::string describe(const Parts&... parts) {
   return detail::join(17, {detail::text_part(parts)...});

@@ -6,17 +6,17 @@
 #include <memory>
 #include <type_traits>
 
-/// A reference to a function object, without its type.
+/// A reference to any callable of one signature.
 namespace onebit::inline v0_2 {
 
-/// Refers to what can be called so, without its type. What is called must outlive the reference.
+/// Non-owning reference to a callable of this signature: the callable must outlive the reference.
 template <class Signature>
 class function_ref;
-/// Of two pointers; calls what it refers to, and converts what that returns (to void: drops it).
+/// Reference to a callable: two pointers. A call converts the result to Result; void drops it.
 template <class Result, class... Args>
 class function_ref<Result(Args...)> {
  public:
-  /// An object that can be called, or a function.
+  /// Refers to a function object or a function.
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, function_ref> &&
              std::is_invocable_r_v<Result, F&, Args...>)
@@ -35,7 +35,7 @@ class function_ref<Result(Args...)> {
       };
     }
   }
-  /// Calls it.
+  /// Calls the callable.
   Result operator()(Args... args) const { return call_(called_, static_cast<Args>(args)...); }
 
  private:
@@ -47,7 +47,7 @@ class function_ref<Result(Args...)> {
   Result (*call_)(target, Args...);
 };
 
-/// Calls enqueue(), or does what it did with the same key before: optimizer::step_with.
+/// Calls enqueue(), or repeats the work of an earlier call with an equal key: optimizer::step_with.
 using step_runner = function_ref<void(std::uint64_t key, function_ref<void()> enqueue)>;
 
 }  // namespace onebit::inline v0_2

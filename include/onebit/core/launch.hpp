@@ -8,17 +8,17 @@
 #include <onebit/core/element_types.hpp>
 #include <type_traits>
 
-/// How kernels are run: with lanes for several words, and several kernels in one launch.
+/// Ways to run kernels: with lanes for several words, and several kernels in one launch.
 namespace onebit::inline v0_2 {
 
-// Several words at a time: for lanes that hold a word in one register each, a warp's. The words'
-// loads come before what is computed from them, and addresses, loops and masks cost once for all.
+// Several words at a time, for the lanes of a warp, where a word takes one register per lane. Loads
+// of all words precede the arithmetic; addresses, loops and masks are computed once for all words.
 
-/// Lanes for N words that lie one after the other, made of lanes for one. Whoever goes through
-/// words with these takes L::words at a time.
+/// Lanes for N consecutive words, made of the lanes L for one word. A loop over words steps by
+/// `words`.
 ///
-/// There is no `fold`, and no load or store of a part: sums have an order, word after word (see
-/// word_of), and tiles that do not end with whole words are for lanes of one.
+/// Wide lanes have no `fold`, since sums add word after word (see add_words), and no load or store
+/// of a partial word, since tiles that end with one use L itself.
 template <class L, unsigned N>
 struct wide_lanes {
   static constexpr unsigned words = N;
@@ -135,11 +135,11 @@ struct lanes_within<wide_lanes<L, N>> {
 
 }  // namespace detail
 
-/// The lanes for one word that L is made of: itself, where it holds one.
+/// Lanes for one word that the wide lanes L are made of; L itself if L holds one word.
 template <class L>
 using one_word = typename detail::lanes_within<L>::lanes;
 
-/// Word j, below L::words, of a value of L.
+/// Returns word j, j < L::words, of a value of L.
 template <class L, class Value>
 ONEBIT_HD auto& word_of(Value& v, [[maybe_unused]] unsigned j) {
   if constexpr (L::words == 1) {
@@ -149,12 +149,12 @@ ONEBIT_HD auto& word_of(Value& v, [[maybe_unused]] unsigned j) {
   }
 }
 
-/// Adds the words of v to a word of sums, one after the other.
+/// Adds the words of v to `sum`, a word of 32 sums, one word after the other.
 template <class L, class Sum>
 ONEBIT_HD void add_words(Sum& sum, const typename L::value& v) {
   for (unsigned j = 0; j < L::words; ++j) sum = one_word<L>::add(sum, word_of<L>(v, j));
 }
-/// The same of their squares.
+/// Adds the squares of the words of v to `sum`, one word after the other.
 template <class L, class Sum>
 ONEBIT_HD void add_squares(Sum& sum, const typename L::value& v) {
   for (unsigned j = 0; j < L::words; ++j) {
@@ -162,8 +162,8 @@ ONEBIT_HD void add_squares(Sum& sum, const typename L::value& v) {
   }
 }
 
-/// Calls kernel(L{}, i), or, on lanes that say `at_once`, a tile kernel with lanes for so many
-/// words, where its tile has a multiple of them, all whole.
+/// Calls kernel(L{}, i). If L declares `at_once`, a TileKernel gets lanes for `at_once` words
+/// instead, for tiles that consist of whole words, their number a multiple of `at_once`.
 template <class L, class Kernel>
 ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
   if constexpr (TileKernel<Kernel> && requires { L::at_once; }) {
@@ -174,9 +174,9 @@ ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
   kernel(L{}, i);
 }
 
-// Kernels that share a launch: on a device each launch costs as much as a pass over a megabyte.
+// Kernels in one launch: on a device a launch costs as much as a pass over a megabyte.
 
-/// n calls of a kernel: a part of a launch.
+/// n calls of a kernel, as a part of a launch.
 template <class Kernel>
 struct calls {
   Kernel kernel;
@@ -212,7 +212,7 @@ template <class Kernel, class... Rest>
 
 }  // namespace detail
 
-/// Runs kernels that do not depend on each other; on a device in one launch.
+/// Runs kernels that do not depend on each other. On a deferred backend one launch runs them all.
 template <class B, class... Kernels>
 void launch_abreast(B& backend, const calls<Kernels>&... parts) {
   if constexpr (B::deferred) {
@@ -222,7 +222,7 @@ void launch_abreast(B& backend, const calls<Kernels>&... parts) {
   }
 }
 
-/// Two kernels of one call, one after the other.
+/// Kernel whose call i runs call i of `first`, then call i of `second`.
 template <class First, class Second>
 struct in_turn {
   static constexpr bool serial = true;
@@ -238,7 +238,7 @@ struct in_turn {
 template <class First, class Second>
 in_turn(First, Second) -> in_turn<First, Second>;
 
-/// Two kernels over the same tiles, one after the other tile by tile: what both read is near.
+/// Kernel that runs `first`, then `second` on each tile, so that data which both read are in cache.
 template <class First, class Second>
 struct tile_by_tile {
   First first;
@@ -253,16 +253,16 @@ struct tile_by_tile {
 template <class First, class Second>
 tile_by_tile(First, Second) -> tile_by_tile<First, Second>;
 
-/// n calls of `each`, and then one of `after`, by whoever is the last to end: it sees what all have
-/// written.
+/// Kernel that runs all calls of `each`, then one call of `after`. The call of `each` that ends
+/// last runs `after`, which sees the results of all calls.
 template <class Each, class After>
 struct then_once {
   static constexpr bool serial = true;
   calls<Each> each;
   After after;
-  std::uint32_t* n_ended;  ///< 0 before and afterwards
+  std::uint32_t* n_ended;  ///< counter of ended calls; 0 before and after the launch
 
-  /// Without any call of `each` there is still the one of `after`.
+  /// Number of calls to launch: at least 1, since `after` runs also if `each` has no calls.
   [[nodiscard]] ONEBIT_HD std::size_t launches() const { return each.n == 0 ? 1 : each.n; }
   template <class L>
   ONEBIT_HD void operator()(L lanes, std::size_t i) const {
@@ -271,7 +271,7 @@ struct then_once {
   }
 };
 
-/// Runs them so; on a device in one launch.
+/// Runs all calls of `each`, then one call of `after`. On a deferred backend this is one launch.
 template <class B, class Each, class After>
 void launch_then_once(B& backend, const calls<Each>& each, const After& after,
                       [[maybe_unused]] std::uint32_t* n_ended) {

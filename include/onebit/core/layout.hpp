@@ -13,21 +13,21 @@
 #include <string>
 #include <vector>
 
-/// Tensors of any sizes on one flat axis; the axis cut into words, tiles, chunks, buckets and scale
-/// segments.
+/// Layout of tensors of any sizes on one flat axis, and the division of this axis into words,
+/// tiles, chunks, buckets and scale segments.
 namespace onebit::inline v0_2 {
 
-/// What shares one scale. In the worker phase of an exchange the scale is taken over the whole
-/// unit, in the server phase over the unit's part in one chunk.
+/// Unit of elements that share one scale. In the worker phase of an exchange a scale is of the
+/// whole unit, in the server phase of the unit's part in one chunk.
 enum class scale_per : std::uint8_t { vector, layer, chunk, block };
 
-/// How many elements share a scale: one of all, of a tensor, of a rank's chunk, of n elements.
+/// Elements that share a scale: all elements, a tensor, the chunk of a rank, or a block of n.
 struct granularity {
-  scale_per unit = scale_per::layer;  ///< which of them
-  std::size_t block_elements = 0;     ///< of scale_per::block: a multiple of 32
+  scale_per unit = scale_per::layer;  ///< unit that shares a scale
+  std::size_t block_elements = 0;     ///< for scale_per::block: a multiple of 32
 
   /// @{
-  /// Such a one.
+  /// Return the granularity of this unit.
   [[nodiscard]] static constexpr granularity vector() { return {scale_per::vector, 0}; }
   [[nodiscard]] static constexpr granularity layer() { return {scale_per::layer, 0}; }
   [[nodiscard]] static constexpr granularity chunk() { return {scale_per::chunk, 0}; }
@@ -36,23 +36,23 @@ struct granularity {
   friend constexpr bool operator==(const granularity&, const granularity&) = default;
 };
 
-/// In words, for names of optimizers.
+/// Returns the granularity as text, for names of optimizers.
 [[nodiscard, gnu::cold]] inline std::string to_string(granularity g) {
   if (g.unit == scale_per::block) return "block of " + std::to_string(g.block_elements);
   return g.unit == scale_per::vector ? "vector" : g.unit == scale_per::layer ? "layer" : "chunk";
 }
 
-/// Up to 4096 elements of one tensor in one chunk and one segment. Trivially copyable: kernels read
-/// it on any backend. A tile longer than a quarter of the longest has a multiple of 128 elements:
-/// devices read such tiles four words at a time, others one, and one slow tile delays the pass.
+/// Up to 4096 elements of one tensor in one chunk and one segment. Trivially copyable, for kernels.
+/// A tile longer than a quarter of the maximum has a multiple of 128 elements: devices read such
+/// tiles four words at a time, other tiles one word, and one slow tile delays the pass.
 struct tile {
-  std::uint64_t word = 0;    ///< its first word on the flat axis
-  std::uint64_t offset = 0;  ///< its first element within the tensor
+  std::uint64_t word = 0;    ///< first word, on the flat axis
+  std::uint64_t offset = 0;  ///< first element, within the tensor
   std::uint32_t tensor = 0;
-  std::uint32_t n = 0;        ///< elements, 1 to 4096; only the last word may be partial
-  std::uint32_t chunk = 0;    ///< which chunk: one rank serves it
-  std::uint32_t segment = 0;  ///< its scale's place among the scales of the chunk
-  std::uint32_t group = 0;    ///< its scale in the worker phase
+  std::uint32_t n = 0;        ///< number of elements, 1 to 4096; only the last word may be partial
+  std::uint32_t chunk = 0;    ///< chunk, which one rank serves
+  std::uint32_t segment = 0;  ///< index of the tile's scale among the scales of the chunk
+  std::uint32_t group = 0;    ///< index of the tile's scale in the worker phase
 
   [[nodiscard]] ONEBIT_HD std::uint32_t n_words() const { return (n + 31) / 32; }
 };
@@ -63,59 +63,59 @@ struct tile_range {
   std::uint32_t end = 0;
 };
 
-/// The tiles of a launch that begins at one of them.
+/// Tiles of a launch that begins at tile `first`.
 struct tiles_from {
-  const tile* tiles;      ///< all
-  std::size_t first = 0;  ///< where it begins
-  /// Its i-th.
+  const tile* tiles;      ///< all tiles of the axis
+  std::size_t first = 0;  ///< first tile of the launch
+  /// Returns tile i of the launch.
   [[nodiscard]] ONEBIT_HD const tile& operator[](std::size_t i) const { return tiles[first + i]; }
 };
 
-/// Tiles of one chunk that share a scale in the server phase, and a part of worker group `group`.
+/// Tiles of one chunk that share a scale in the server phase; in the worker phase part of `group`.
 struct segment {
   tile_range tiles;
   std::uint32_t chunk = 0;
   std::uint32_t group = 0;
 };
 
-/// What travels at once: the chunks of all ranks over one contiguous part of the axis.
+/// Contiguous part of the axis that travels at once: one chunk for each rank.
 struct bucket {
   tile_range tiles, segments, groups;
 };
 
-/// How many words a tile has at most where n words travel at once: 128, or so few, down to 32, that
-/// there are 2048 tiles, each the work of a warp. Fewer still would cost more than they gain: a
-/// warp takes about 200 instructions to begin and end a tile's encode pass, as many as five words
-/// of it (bench/cuda/counts.sh).
+/// Returns the largest number of words in a tile, for a bucket of n words: 128, or fewer, down to
+/// 32, to have 2048 tiles, each the work of a warp. Fewer than 32 would cost more than they gain: a
+/// warp takes about 200 instructions to begin and end the encode pass of a tile, as many as for
+/// five words (bench/cuda/counts.sh).
 [[nodiscard]] constexpr std::size_t words_of_tiles(std::size_t n) {
   return std::clamp(std::bit_floor(n / 2048), tile_words / 4, tile_words);
 }
 
-/// The flat axis. Where a word lies depends on the sizes alone, not on how the axis is cut: masks
-/// and buffers of one layout fit the others of the same tensors. Each tensor starts at a word;
-/// empty tensors take no place; padding is at most 31 elements a tensor. Built from sizes alone:
-/// costs about 40 bytes per tile (0.01 to 0.04 per element).
+/// The flat axis. The place of a word depends on the tensors' sizes alone, not on how the axis is
+/// cut: masks and buffers of one layout fit all other layouts of the same tensors. Each tensor
+/// starts at a word. Empty tensors take no place. Padding is at most 31 elements per tensor.
+/// Memory: about 40 bytes per tile (0.01 to 0.04 per element).
 ///
-/// The axis is cut into `n_buckets` buckets of equally many words, each bucket into `n_chunks`
-/// chunks; chunk b * n_chunks + j is served by rank j. No scale spans two buckets.
+/// The axis is cut into `n_buckets` buckets of equally many words, and each bucket into `n_chunks`
+/// chunks. Rank j serves chunk b * n_chunks + j of each bucket b. No scale spans two buckets.
 class layout {
  public:
-  /// Cuts tensors of `sizes` elements for `n_chunks` ranks; `tiles`: words of a tile at most, 0 for
-  /// words_of_tiles of a bucket. Throws invalid_input when n_chunks or n_buckets < 1, or a block is
-  /// no positive multiple of 32.
+  /// Lays out tensors of `sizes` elements for `n_chunks` ranks. `tiles`: largest number of words in
+  /// a tile; 0: words_of_tiles of a bucket. Throws invalid_input if n_chunks or n_buckets is below
+  /// 1, if a block is not a positive multiple of 32, or for more than 2^32 tiles.
   layout(std::span<const std::size_t> sizes, int n_chunks, granularity scales, int n_buckets = 1,
          std::size_t tiles = 0);
 
   [[nodiscard]] std::size_t n_words() const { return n_words_; }
   [[nodiscard]] std::size_t n_elements() const { return n_elements_; }
-  /// Per bucket.
+  /// Number of chunks per bucket.
   [[nodiscard]] int n_chunks() const { return n_chunks_; }
   [[nodiscard]] int n_buckets() const { return static_cast<int>(buckets_.size()); }
   [[nodiscard]] int n_slots() const { return n_chunks_ * n_buckets(); }
   [[nodiscard]] const bucket& bucket_at(int b) const {
     return buckets_[static_cast<std::size_t>(b)];
   }
-  /// Whether all tensors that have elements in bucket b are marked in `known`, by tensor.
+  /// True if `known`, by tensor, is not 0 for all tensors that have elements in bucket b.
   [[nodiscard]] bool bucket_is_known(int b, const std::vector<char>& known) const {
     const tile_range part = bucket_at(b).tiles;
     for (auto i = part.begin; i < part.end; i = tensors_[tiles_[i].tensor].end) {
@@ -123,9 +123,9 @@ class layout {
     }
     return true;
   }
-  /// Words of every chunk but the last, which may be shorter or empty.
+  /// Number of words in a chunk. The last chunks may be shorter or empty.
   [[nodiscard]] std::size_t chunk_words() const { return chunk_words_; }
-  /// Words of chunk j.
+  /// Number of words in chunk j.
   [[nodiscard]] std::size_t words_of_chunk(int j) const {
     const std::size_t first = static_cast<std::size_t>(j) * chunk_words_;
     return first >= n_words_ ? 0 : std::min(chunk_words_, n_words_ - first);
@@ -134,19 +134,19 @@ class layout {
     return {0, static_cast<std::uint32_t>(tiles_.size())};
   }
   [[nodiscard]] const std::vector<tile>& tiles() const { return tiles_; }
-  /// The tiles of chunk j.
+  /// Tiles of chunk j.
   [[nodiscard]] tile_range chunk_tiles(int j) const { return chunks_[static_cast<std::size_t>(j)]; }
-  /// The segments of chunk j.
+  /// Segments of chunk j.
   [[nodiscard]] tile_range chunk_segments(int j) const {
     return chunk_segments_[static_cast<std::size_t>(j)];
   }
-  /// The tiles of tensor i; none when it is empty.
+  /// Tiles of each tensor; none if the tensor is empty.
   [[nodiscard]] const std::vector<tile_range>& tensor_tiles() const { return tensors_; }
-  /// Ordered by chunk; those of one chunk in the order of their scales in a message.
+  /// Segments of all chunks, in order; in a chunk in the order of the scales in a message.
   [[nodiscard]] const std::vector<segment>& segments() const { return segments_; }
   /// Worker-phase scale groups, each a contiguous range of tiles.
   [[nodiscard]] const std::vector<tile_range>& groups() const { return groups_; }
-  /// The most segments that any chunk has: the number of scales in a slot.
+  /// Largest number of segments in a chunk: the number of scales in a slot.
   [[nodiscard]] std::size_t slot_segments() const { return slot_segments_; }
 
  private:
@@ -193,7 +193,7 @@ class layout {
   chunk_segments_.resize(chunks);
   tensors_.resize(sizes.size());
   tile_words_ = tiles != 0 ? tiles : words_of_tiles(n_words_ / buckets_.size());
-  n_words_ = 0;  // counts up again while the tensors are laid
+  n_words_ = 0;  // cut_tensor counts the words again
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
   }
@@ -262,13 +262,13 @@ class layout {
   tensors_[index] = {first_tile, static_cast<std::uint32_t>(tiles_.size())};
 }
 
-/// A bucket size for transports that can start collectives: of 2^17 to 2^22, this one was the
-/// fastest with 4 MPI ranks at 1 and at 2.7 Gbit/s, and as good as smaller ones at 100 Mbit/s
-/// (bench/network.sh). Smaller buckets cost latency, larger ones overlap less.
+/// Bucket size for transports that can start collectives. Of the sizes from 2^17 to 2^22 this one
+/// was the fastest with 4 MPI ranks at 1 and at 2.7 Gbit/s, and as fast as smaller ones at 100
+/// Mbit/s (bench/network.sh). Smaller buckets cost latency; larger ones overlap less.
 inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
 
-/// Buckets of about `bucket_elements` elements; 0: one for all. Throws invalid_input when they are
-/// too many.
+/// Returns the number of buckets of about `bucket_elements` elements; 0: one bucket for all
+/// elements. Throws invalid_input for more than 65536 buckets.
 [[nodiscard, gnu::cold]] inline int n_buckets(std::span<const std::size_t> sizes,
                                               std::size_t bucket_elements) {
   if (bucket_elements == 0) return 1;

@@ -6,34 +6,34 @@
 #include <onebit/core/concepts.hpp>
 #include <utility>
 
-/// Schedules without options: never compressed, and a function of the user's.
+/// Schedules without options: always dense, always compressed, or a function of the user.
 namespace onebit::inline v0_2 {
 
-/// Steps without an average for which its memory is worth giving back: getting it costs a pass.
+/// Least gap between averages, in steps, for which to free their memory: allocating costs a pass.
 inline constexpr std::uint64_t long_gap = 16;
 
-/// Never compresses: the schedule of the baselines.
+/// Averages gradients in every step and never exchanges: the schedule of uncompressed baselines.
 struct always_dense : schedule_defaults {
-  static constexpr bool compresses = false;  ///< see Schedule
-  /// See Schedule.
+  static constexpr bool compresses = false;  ///< the optimizer holds no exchange memory
+  /// Plans a dense step.
   [[nodiscard]] step_plan plan(std::uint64_t, float) const { return {}; }
 };
 
-/// Compresses every step, without dense ones: for rules whose steps need no v.
+/// Exchanges in every step, without dense steps: for rules whose steps need no v.
 struct always_compressed : schedule_defaults {
-  /// See Schedule.
+  /// Plans a compressed step.
   [[nodiscard]] step_plan plan(std::uint64_t, float) const {
     return {.average_gradient = false, .exchange = true};
   }
 };
 
-/// A user's own schedule: a function (step, lr) -> step_plan that is the same on every rank.
+/// Schedule given by a function (step, lr) -> step_plan that returns equal plans on all ranks.
 template <class F>
 class custom_schedule : public schedule_defaults {
  public:
-  /// plan(step, lr) says what the step does.
+  /// Takes the function. For a schedule with state, write a class: see Schedule.
   explicit custom_schedule(F plan) : plan_(std::move(plan)) {}
-  /// See Schedule.
+  /// Returns the result of the function.
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const { return plan_(step, lr); }
 
  private:

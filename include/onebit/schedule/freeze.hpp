@@ -10,17 +10,17 @@
 #include <onebit/schedule/custom.hpp>
 #include <string>
 
-/// Dense steps, then compressed ones: 1-bit Adam and 1-bit LAMB.
+/// The schedule of 1-bit Adam and 1-bit LAMB: dense steps, then compressed steps.
 namespace onebit::inline v0_2 {
 
 /// Options of `freeze`.
 struct freeze_options {
-  std::uint64_t after = 10;  ///< dense steps, at least 1, the first of which has number 0
+  std::uint64_t after = 10;  ///< number of dense steps at the start, at least 1
 };
 
 namespace detail {
 
-/// What becomes of a v that has averaged n squares, where nobody corrects its bias; empty: little.
+/// Returns a warning if v, after n squares and uncorrected, is over a tenth too small; or nothing.
 [[nodiscard, gnu::cold]] inline std::string lacking_variance(double beta2, std::uint64_t n) {
   const double lacks = std::pow(beta2, static_cast<double>(n));
   if (!(beta2 > 0 && lacks > 0.1)) return {};
@@ -33,18 +33,18 @@ namespace detail {
 
 }  // namespace detail
 
-/// Steps with exact averages, then compressed for good. Where v is refreshed, ten dense steps are
-/// enough; where it is constant afterwards, 15-25% of all steps are usual.
-/// Source: 1-bit Adam, algorithm 1, with T_w = `after`; refreshes are this library's.
+/// Dense steps first, then only compressed steps. Ten dense steps are enough if v is refreshed
+/// afterwards; if v is constant afterwards, 15-25% of all steps are usual.
+/// Source: 1-bit Adam, algorithm 1, with T_w = `after`. Refreshes are this library's own.
 class freeze : public schedule_defaults {
  public:
-  /// `refreshes` as one_bit_adam_options has it. `corrected`: the rule corrects the bias of v,
-  /// which else stays in it. Throws invalid_input when `after` is 0, or beta2 outside [0, 1).
+  /// `refreshes`: as in one_bit_adam_options. `corrected`: true if the rule corrects the bias of v.
+  /// Throws invalid_input if `after` is 0, or if beta2 is not in [0, 1).
   freeze(freeze_options options, double beta2, std::uint64_t refreshes = 0, bool corrected = true);
 
-  /// Is step the first after the dense ones, or later?
+  /// True if `step` comes after the dense steps.
   [[nodiscard]] bool frozen(std::uint64_t step) const { return step >= after_; }
-  /// See Schedule.
+  /// Plans a dense step, or after these steps a compressed one, with a refresh if it is due.
   [[nodiscard]] step_plan plan(std::uint64_t step, float) const {
     if (!frozen(step)) {
       const bool last = step + 1 == after_;
@@ -56,19 +56,19 @@ class freeze : public schedule_defaults {
             .frozen = true,
             .last_average = refresh && gap_after(step) >= long_gap};
   }
-  /// See Schedule.
+  /// Computes the step of the next refresh.
   void done(std::uint64_t step, float) {
     if (!frozen(step)) {
-      next_refresh_ = step + 1 + gap_after(step);  // not in the first compressed one
+      next_refresh_ = step + 1 + gap_after(step);  // not in the first compressed step
     } else if (step >= next_refresh_) {
       next_refresh_ = step + gap_after(step);
     }
   }
-  /// After the last dense step: that v lacks much of what it averages.
+  /// Warns after the last dense step if v, which is constant from then on, is much too small.
   [[nodiscard]] std::string warning() const {
     return corrected_ || refreshes_ > 0 ? "" : detail::lacking_variance(beta2_, after_);
   }
-  /// See Schedule.
+  /// Passes the state to `a`, for checkpoints.
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(after_);
@@ -85,7 +85,7 @@ class freeze : public schedule_defaults {
   std::uint64_t after_, refreshes_;
   double beta2_;
   bool corrected_;
-  std::uint64_t next_refresh_ = 0;  ///< 0: no step was done, as after start_from
+  std::uint64_t next_refresh_ = 0;  ///< 0: no step was done yet
 };
 
 [[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2, std::uint64_t refreshes,

@@ -9,35 +9,35 @@
 #include <onebit/schedule/freeze.hpp>
 #include <string>
 
-/// Averages and exchanges at growing intervals: 0/1 Adam.
+/// The schedule of 0/1 Adam: averages and exchanges at growing intervals.
 namespace onebit::inline v0_2 {
 
 /// Options of `intervals`.
 struct intervals_options {
-  /// T_v: the variance is refreshed at step 0 and then in gaps of 2^floor(j / kappa) steps, j
-  /// counting the refreshes.
+  /// T_v: averages, from which v is updated, are in step 0 and then after gaps of 2^floor(j /
+  /// kappa) steps, j = 0, 1, ...
   std::uint64_t kappa = 16;
-  /// The steps in which every step exchanges: the learning rate's warm-up.
+  /// Number of steps at the start that all exchange, at least 1: the warm-up of the learning rate.
   std::uint64_t warmup_steps = 0;
-  /// T_u after the warm-up: the interval between exchanges doubles after so many steps; 0: each
-  /// time the learning rate has halved.
+  /// T_u, the interval between exchanges after the warm-up, doubles each time this number of steps
+  /// has passed. 0: it doubles each time the learning rate has halved.
   std::uint64_t doubling_steps = 0;
-  std::uint64_t max_interval = 16;  ///< H
-  /// Exchange also in every so-manieth step (n - 1, 2n - 1, ...), so that what evaluates or saves
-  /// after it finds equal parameters on all ranks; 0: never.
+  std::uint64_t max_interval = 16;  ///< H: largest interval between exchanges, at least 1
+  /// With n for this number, steps n - 1, 2n - 1, ... exchange too: a trainer that evaluates or
+  /// saves after these steps finds equal parameters on all ranks. 0: no such steps.
   std::uint64_t also_every = 0;
-  /// Refresh only while step < warmup_steps, as in the paper; false: always.
+  /// True: average only while step < warmup_steps, as in the paper. False: always.
   bool stop_refreshing = false;
 };
 
-/// 0/1 Adam's: ever rarer averages of the gradient, ever rarer exchanges of the momentum. Exchanges
-/// when step is a multiple of the interval; the interval is 1 in the warm-up.
+/// Averages gradients, to update v, and exchanges messages, both at growing intervals. A step
+/// exchanges if its number is a multiple of the current interval, which is 1 in the warm-up.
 /// Source: 0/1 Adam (arXiv 2202.06009), section 5 (T_v, T_u); doubling_steps is DeepSpeed's
 /// local_step_scaler.
 class intervals : public schedule_defaults {
  public:
-  /// `lacking`: beta2 of a v whose bias nobody corrects, of which the end of the warm-up warns; 0:
-  /// it is corrected. Throws invalid_input when warmup_steps, kappa or max_interval is 0.
+  /// `lacking`: beta2 if the bias of v is not corrected, for a warning at the end of the warm-up;
+  /// else 0. Throws invalid_input if warmup_steps, kappa or max_interval is 0.
   explicit intervals(intervals_options o, double lacking = 0) : options_(o), lacking_(lacking) {
     if (o.warmup_steps == 0) {
       throw invalid_input(detail::message(
@@ -51,7 +51,7 @@ class intervals : public schedule_defaults {
     }
   }
 
-  /// See Schedule.
+  /// Plans an average, an exchange, both, or a local step.
   [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
     const bool warms_up = step < options_.warmup_steps;
@@ -62,7 +62,7 @@ class intervals : public schedule_defaults {
             .ends_warm_up = lacking_ > 0 && stops,
             .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
   }
-  /// See Schedule.
+  /// Computes the step of the next average, and the peak of the learning rate.
   void done(std::uint64_t step, float lr) {
     if (step == next_refresh_) {
       next_refresh_ += gap(refreshes_);
@@ -70,11 +70,11 @@ class intervals : public schedule_defaults {
     }
     peak_ = step < options_.warmup_steps || lr > peak_ ? lr : peak_;
   }
-  /// After the warm-up: that v lacks much of what it averages.
+  /// Warns after the warm-up if v, which is constant from then on, is much too small.
   [[nodiscard]] std::string warning() const {
     return detail::lacking_variance(lacking_, refreshes_);
   }
-  /// See Schedule.
+  /// Passes the state to `a`, for checkpoints.
   template <class Archive>
   void archive(Archive& a) {
     a.scalar(next_refresh_);
@@ -107,7 +107,7 @@ class intervals : public schedule_defaults {
   intervals_options options_;
   double lacking_;
   std::uint64_t next_refresh_ = 0, refreshes_ = 0;
-  float peak_ = 0;  ///< the learning rate from which halvings count
+  float peak_ = 0;  ///< largest lr since the warm-up ended: halvings count from here
 };
 
 static_assert(Schedule<intervals>);

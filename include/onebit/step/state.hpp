@@ -154,9 +154,13 @@ struct engine {
           requires(const R r, const detail::any_field& previous,
                    const detail::any_step_context<R>& at) { r.message(previous, at); },
       "onebit: this schedule exchanges, but the rule has no message(previous, at) const");
-  static_assert(!S::compresses || ExchangeRule<R>,
-                "onebit: this schedule exchanges, but the rule has no "
-                "compressed_update(latest, previous, at, update)");
+  static_assert(
+      !S::compresses ||
+          requires(R r, const detail::any_field& f, const detail::any_step_context<R>& at) {
+            r.compressed_update(f, f, at, detail::any_visitor{});
+          },
+      "onebit: this schedule exchanges, but the rule has no "
+      "compressed_update(latest, previous, at, update)");
   static_assert(
       !R::refreshes || RefreshingRule<R>,
       "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "
