@@ -4,7 +4,7 @@
 // Conformance suite of the Compressor concept, by word and by tile. A model has codec(). Required:
 // equal bytes for equal values on every instruction set; a residual equal to value minus decoded
 // value, and to the value if the scale is 0 (nothing was sent); by tile, zeros decode to zeros; by
-// word, a statistic that is non-finite if a value is; ||error|| at most 1.6034 ||values||; at most
+// word, a statistic that is non-finite if a value is; ||error|| at most 1.7 ||values||; at most
 // 4n + 64 bytes per tile of n elements; and a training that ends about as near as with `sign`.
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_COMPRESSOR_HPP
@@ -39,18 +39,27 @@ struct word_round_trip {
   }
 };
 
-/// Encodes and decodes one tile. Returns the bytes and the decoded values.
+/// Encodes and decodes one tile. Returns the bytes and the decoded values. Memory behind the values
+/// and behind the bytes is filled with `behind`, which must not matter.
 template <class C>
-std::pair<std::vector<std::byte>, flat> tile_round_trip(const C& codec, const flat& values) {
-  constexpr std::size_t guard = 16;
-  const std::size_t n_bytes = codec.tile_bytes(values.size());
-  std::vector<std::byte> bytes(n_bytes + guard, std::byte{0xA5});
-  codec.encode(values.data(), values.size(), bytes.data());
-  for (std::size_t i = n_bytes; i < bytes.size(); ++i) REQUIRE(bytes[i] == std::byte{0xA5});
-  flat decoded(values.size() + guard, 123.0F);
-  codec.decode(bytes.data(), values.size(), decoded.data());
-  for (std::size_t i = values.size(); i < decoded.size(); ++i) REQUIRE(decoded[i] == 123.0F);
-  decoded.resize(values.size());
+std::pair<std::vector<std::byte>, flat> tile_round_trip(const C& codec, const flat& values,
+                                                        std::uint8_t behind = 0xA5) {
+  constexpr std::size_t guard = 4096;
+  const std::size_t n = values.size(), n_bytes = codec.tile_bytes(n);
+  flat padded = values;
+  padded.resize(n + guard, static_cast<float>(behind));
+  std::vector<std::byte> bytes(n_bytes + guard, std::byte{behind});
+  codec.encode(padded.data(), n, bytes.data());
+  for (std::size_t i = n_bytes; i < bytes.size(); ++i) {
+    REQUIRE_MESSAGE(bytes[i] == std::byte{behind}, "encode wrote beyond tile_bytes(n)");
+  }
+  flat decoded(n + guard, 123.0F);
+  codec.decode(bytes.data(), n, decoded.data());
+  for (std::size_t i = n; i < decoded.size(); ++i) {
+    REQUIRE_MESSAGE(decoded[i] == 123.0F, "decode wrote beyond n values");
+  }
+  bytes.resize(n_bytes);
+  decoded.resize(n);
   return {bytes, decoded};
 }
 
@@ -60,13 +69,23 @@ inline double norm(const flat& x) {
   return std::sqrt(sum);
 }
 
-/// Checks ||y - C(y)|| <= sqrt(1 + pi / 2) ||y||. All compressors of this library obey this bound,
-/// which keeps error feedback bounded in practice. (L2 scales with factor f: ||y - C(y)||^2 =
-/// (1 + f^2) ||y||^2 - 2 f ||y||_1 ||y||_2 / sqrt(d), f^2 = pi / 2. L1 scales: below ||y||.)
+/// Checks ||y - C(y)|| <= 1.7 ||y||, which keeps error feedback bounded in practice. L2 scales with
+/// factor f: ||y - C(y)||^2 = (1 + f^2) ||y||^2 - 2 f ||y||_1 ||y||_2 / sqrt(d), so `sign` reaches
+/// sqrt(1 + pi / 2), 1.603. L1 scales: below ||y||.
 inline void check_distance(const flat& y, const flat& decoded) {
   flat difference(y.size());
   for (std::size_t i = 0; i < y.size(); ++i) difference[i] = y[i] - decoded[i];
-  CHECK(norm(difference) <= 1.6034 * norm(y) + 1e-30);
+  CHECK_MESSAGE(norm(difference) <= 1.7 * norm(y) + 1e-30,
+                "the error is " << norm(difference) / norm(y)
+                                << " times the values: is the scale too large?");
+}
+
+/// One element is a million times larger than the others.
+inline flat skewed(std::size_t n) {
+  flat y(n);
+  for (std::size_t i = 0; i < n; ++i) y[i] = i % 2 == 0 ? 1e-3F : -1e-3F;
+  y[n / 2] = 1e3F;
+  return y;
 }
 
 inline flat message(std::uint64_t seed, std::size_t n) {
@@ -80,6 +99,7 @@ inline flat message(std::uint64_t seed, std::size_t n) {
 template <class C>
 void check_word_compressor(const C& codec) {
   static_assert(std::is_trivially_copyable_v<C>);
+  CHECK_MESSAGE(C::word_bytes % 4 == 0, "word_bytes is no multiple of 4: words are aligned to 4");
   constexpr bool one_sign = requires { requires C::one_sign; };
   constexpr std::size_t n_words = 40, n = 32 * n_words;
   std::vector<std::byte> expected;
@@ -87,33 +107,24 @@ void check_word_compressor(const C& codec) {
     CAPTURE(std::string(onebit::to_string(set)));
     const onebit::host backend(1, set);
     flat decoded(n), residuals(n), unsent(n), sums(n_words);
-    std::vector<std::byte> codes(C::word_bytes * n_words), again(C::word_bytes * n_words);
+    std::vector<std::byte> codes(C::word_bytes * n_words + 64, std::byte{0xA5}), again = codes;
     const auto run = [&](const flat& y, float scale) {
       backend.launch(n_words,
                      word_round_trip<C>{codec, y.data(), codes.data(), again.data(), decoded.data(),
                                         residuals.data(), unsent.data(), sums.data(), scale});
     };
-    flat y = message(3, n);
-    run(y, 1);
-    double sum = 0;
-    for (const float s : sums) sum += static_cast<double>(s);
-    run(y, codec.scale(sum, n));
-    check_distance(y, decoded);
-    flat sparse(n, 0.0F);
+    flat y = message(3, n), sparse(n, 0.0F);
     for (std::size_t w = 0; w < n_words; ++w) sparse[32 * w + w % 32] = y[32 * w];
-    run(sparse, 1);
-    sum = 0;
-    for (const float s : sums) sum += static_cast<double>(s);
-    run(sparse, codec.scale(sum, n));
-    check_distance(sparse, decoded);
-    flat skewed(n);  // one element is a million times larger than the others
-    for (std::size_t i = 0; i < n; ++i) skewed[i] = i % 2 == 0 ? 1e-3F : -1e-3F;
-    skewed[77] = 1e3F;
-    run(skewed, 1);
-    sum = 0;
-    for (const float s : sums) sum += static_cast<double>(s);
-    run(skewed, codec.scale(sum, n));
-    check_distance(skewed, decoded);
+    for (const flat& values : {y, sparse, skewed(n)}) {
+      run(values, 1);
+      double sum = 0;
+      for (const float s : sums) sum += static_cast<double>(s);
+      run(values, codec.scale(sum, n));
+      check_distance(values, decoded);
+    }
+    for (std::size_t i = C::word_bytes * n_words; i < codes.size(); ++i) {
+      REQUIRE_MESSAGE(codes[i] == std::byte{0xA5}, "encode wrote beyond word_bytes");
+    }
 
     y[0] = 0.0F, y[1] = -0.0F, y[2] = 1e-42F, y[3] = -1e-42F, y[4] = 1e18F, y[5] = -1e18F;
     const float scale = C::scaled ? 0.375F : 1.0F;
@@ -149,25 +160,24 @@ void check_tile_compressor(const C& codec) {
     CAPTURE(n);
     const flat y = message(5, n);
     const auto [bytes, decoded] = tile_round_trip(codec, y);
-    const auto [bytes_again, decoded_again] = tile_round_trip(codec, y);
-    CHECK(bytes == bytes_again);
-    CHECK(first_difference(decoded, decoded_again) == none);
+    const auto [bytes_again, decoded_again] = tile_round_trip(codec, y, 0x5A);
+    CHECK_MESSAGE(bytes == bytes_again,
+                  "equal values gave other bytes: encode is not "
+                  "deterministic, or reads beyond n values");
+    CHECK_MESSAGE(first_difference(decoded, decoded_again) == none,
+                  "equal bytes gave other values: decode reads beyond tile_bytes(n)");
     check_distance(y, decoded);
+    check_distance(skewed(n), tile_round_trip(codec, skewed(n)).second);
     // zeros decode to zeros, so that inactive elements do not move
     const auto [zero_bytes, zeros] = tile_round_trip(codec, flat(n, 0.0F));
-    CHECK(zeros == flat(n, 0.0F));
+    CHECK_MESSAGE(first_difference(zeros, flat(n, 0.0F)) == none, "zeros must decode to zeros");
     CHECK(codec.tile_bytes(n) <= 4 * n + 64);
     // non-finite values are encoded before the step is skipped: writes must stay in bounds
     for (const float bad :
          {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       flat poisoned = y;
       poisoned[n / 2] = bad;
-      std::vector<std::byte> guarded(codec.tile_bytes(n) + 64, std::byte{0x5A});
-      codec.encode(poisoned.data(), n, guarded.data());
-      for (std::size_t i = codec.tile_bytes(n); i < guarded.size(); ++i)
-        CHECK(guarded[i] == std::byte{0x5A});
-      flat out(n);
-      codec.decode(guarded.data(), n, out.data());
+      (void)tile_round_trip(codec, poisoned);
     }
   }
 }
@@ -178,7 +188,8 @@ template <class C>
 double distance_left(const C& codec) {
   constexpr std::size_t n_steps = 800;
   const std::vector<std::size_t> sizes = {700, 33, 1000};
-  return on_ranks(3, [&](onebit::threads transport) {
+  std::vector<flat> params(3);
+  const double left = on_ranks(3, [&](onebit::threads transport) {
     memory own(sizes);
     onebit::one_bit_adam_options options{.adam = {.beta2 = 0.99}};
     options.freeze.after = 10;
@@ -203,8 +214,14 @@ double distance_left(const C& codec) {
       make_gradients(step);
       optimizer.step(0.02F * (done < 0.25F ? 4 * done : (1 - done) / 0.75F));
     }
+    params[rank] = own.all_params();
     return make_gradients(n_steps);
   })[0];
+  for (const flat& of_rank : params) {
+    REQUIRE_MESSAGE(first_difference(of_rank, params[0]) == none,
+                    "the ranks' parameters differ: decode must depend on its bytes and n alone");
+  }
+  return left;
 }
 
 /// Largest final distance of a training to its target, over that of `sign`. Without compression the
@@ -225,9 +242,11 @@ void check_training(const C& codec) {
   CAPTURE(exact);
   CHECK(exact < 1.1 * sign);
   CHECK(sign < 2 * exact);  // else `sign` would be no reference
-  MESSAGE(onebit::policy_name(codec) << ": a training ends at " << own / sign
-                                     << " times sign's distance from its target (1 is good; a "
-                                        "scale below the root mean square trains slowly)");
+  MESSAGE(onebit::policy_name(codec)
+          << ": a training ends at " << own / sign << " times sign's distance from its target "
+          << (own < 50 * sign
+                  ? std::string("(1 is good; a scale below the root mean square trains slowly)")
+                  : "(parts of messages are lost: check residual, and the bytes written)"));
   CHECK(own < most_of_sign * sign);
 }
 
@@ -237,7 +256,7 @@ TEST_CASE_TEMPLATE_DEFINE("compressor", Model, compressor_conformance) {
   using namespace onebit_test;
   const auto codec = Model::codec();
   using C = std::remove_const_t<decltype(codec)>;
-  static_assert(onebit::Compressor<C>);
+  onebit::check_compressor<C>();
   CAPTURE(onebit::policy_name(codec));
   CHECK(onebit::policy_name(codec) != "custom");
   if constexpr (onebit::WordCompressor<C>) {

@@ -141,9 +141,9 @@ concept Memory = std::copy_constructible<M> &&
 template <class C>
 concept WordCompressor = requires(const C c, std::byte* out, const std::byte* in, double statistic,
                                   std::uint64_t n, const detail::any_lanes::value& v) {
-  { c.word_bytes } -> std::convertible_to<std::size_t>;  // bytes of an encoded word
-  { C::scaled } -> std::convertible_to<bool>;            // true: messages carry scales
-  c.scale_granularity();  // a granularity: which elements share a scale
+  { c.word_bytes } -> std::convertible_to<std::size_t>;           // bytes of an encoded word
+  { C::scaled } -> std::convertible_to<bool>;                     // true: messages carry scales
+  { c.scale_granularity() } -> std::convertible_to<granularity>;  // which elements share a scale
   { c.scale(statistic, n) } -> std::convertible_to<float>;  // scale, from the sum over n elements
   c.template encode<detail::any_lanes>(out, v);             // encodes a word, without its scale
   { c.template decode<detail::any_lanes>(in, 1.0F) } -> std::same_as<detail::any_lanes::value>;
@@ -392,88 +392,89 @@ template <class Policy>
 /// @{
 /// Check a compressor, a transport, a collective over a transport, and a backend. There is one
 /// assertion per requirement, so that the compiler names the missing member.
+#define ONEBIT_NEEDS(type, member, ...) \
+  static_assert(__VA_ARGS__, "onebit: this type is no " type ": " member " is missing or differs")
 template <class C>
 consteval void check_compressor() {
   using lanes = detail::any_lanes;
   using value = lanes::value;
-  constexpr bool by_word = requires(const C c) { c.word_bytes; };
-  static_assert(
-      by_word ||
-          requires(const C c, std::size_t n) {
-            { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;
-          },
-      "onebit: this type is no Compressor: std::size_t tile_bytes(std::size_t n) const is missing "
-      "(by tile), or word_bytes (by word, as in onebit/compressor/sign.hpp)");
-  static_assert(
-      by_word || requires(const C c, const float* v, std::size_t n,
-                          std::byte* out) { c.encode(v, n, out); },
-      "onebit: this type is no Compressor: void encode(const float* values, std::size_t n, "
-      "std::byte* out) const is missing");
-  static_assert(
-      by_word ||
-          requires(const C c, const std::byte* in, std::size_t n, float* v) {
-            { c.decode(in, n, v) }
-            noexcept;
-          },
-      "onebit: this type is no Compressor: void decode(const std::byte* in, std::size_t n, float* "
-      "values) const noexcept is missing, or it is not noexcept");
+  using byte = std::byte;
+  using size = std::size_t;
+  constexpr bool word = requires { C::scaled; }
+  || requires(const C c) { c.word_bytes; }
+  || requires(const C c) { c.scale_granularity(); }
+  || requires(const C c) { c.scale(0.0, 1); };
+  ONEBIT_NEEDS(
+      "Compressor", "std::size_t tile_bytes(std::size_t n) const",
+      word || requires(const C c, size n) { size(c.tile_bytes(n)); });
+  ONEBIT_NEEDS(
+      "Compressor", "void encode(const float* values, std::size_t n, std::byte* out) const",
+      word || requires(const C c, const float* v, size n, byte* out) { c.encode(v, n, out); });
+  ONEBIT_NEEDS(
+      "Compressor", "void decode(const std::byte* in, std::size_t n, float* values) const noexcept",
+      word || requires(const C c, const byte* in, size n, float* v) {
+        { c.decode(in, n, v) }
+        noexcept;
+      });
+  // by word, as in onebit/compressor/sign.hpp
+  ONEBIT_NEEDS(
+      "Compressor", "static constexpr std::size_t word_bytes",
+      !word || requires(const C c) { size(c.word_bytes); });
+  ONEBIT_NEEDS(
+      "Compressor", "static constexpr bool scaled", !word || requires { bool(C::scaled); });
+  ONEBIT_NEEDS(
+      "Compressor", "granularity scale_granularity() const", !word || requires(const C c) {
+        { c.scale_granularity() } -> std::convertible_to<granularity>;
+      });
+  ONEBIT_NEEDS(
+      "Compressor", "float scale(double sum, std::uint64_t n) const",
+      !word || requires(const C c, std::uint64_t n) { float(c.scale(0.0, n)); });
+  ONEBIT_NEEDS(
+      "Compressor", "encode<L>(std::byte* out, const L::value& y) const",
+      !word || requires(const C c, byte* out, value v) { c.template encode<lanes>(out, v); });
+  ONEBIT_NEEDS(
+      "Compressor", "L::value decode<L>(const std::byte* in, float scale) const",
+      !word || requires(const C c, const byte* in) {
+        { c.template decode<lanes>(in, 1.0F) } -> std::same_as<value>;
+      });
+  ONEBIT_NEEDS(
+      "Compressor", "L::value accumulate<L>(const L::value& sum, const L::value& y) const",
+      !word || requires(const C c, value v) {
+        { c.template accumulate<lanes>(v, v) } -> std::same_as<value>;
+      });
+  ONEBIT_NEEDS(
+      "Compressor", "L::value residual<L>(const L::value& y, float scale) const",
+      !word || requires(const C c, value v) {
+        { c.template residual<lanes>(v, 1.0F) } -> std::same_as<value>;
+      });
   static_assert(
       !requires { requires !C::has_residual; },
-      "onebit: every compressor has a residual: leave has_residual out, and let "
-      "residual(y, scale) give 0 (but y for a scale of 0) where nothing is owed");
-  static_assert(
-      !by_word ||
-          requires(const C c, double sum, std::uint64_t n) {
-            { C::scaled } -> std::convertible_to<bool>;
-            c.scale_granularity();
-            { c.scale(sum, n) } -> std::convertible_to<float>;
-          },
-      "onebit: this type is no Compressor: scaled, scale_granularity() const or float "
-      "scale(double sum, std::uint64_t n) const is missing (onebit/compressor/sign.hpp)");
-  static_assert(
-      !by_word ||
-          requires(const C c, std::byte* out, const value& v) {
-            c.template encode<lanes>(out, v);
-            { c.template accumulate<lanes>(v, v) } -> std::same_as<value>;
-          },
-      "onebit: this type is no Compressor: encode<L>(out, value) const or accumulate<L>(sum, "
-      "value) "
-      "const is missing (onebit/compressor/sign.hpp)");
-  static_assert(
-      !by_word ||
-          requires(const C c, const std::byte* in, const value& v) {
-            { c.template decode<lanes>(in, 1.0F) } -> std::same_as<value>;
-            { c.template residual<lanes>(v, 1.0F) } -> std::same_as<value>;
-          },
-      "onebit: this type is no Compressor: decode<L>(in, scale) const or residual<L>(value, scale) "
-      "const is missing (onebit/compressor/sign.hpp)");
+      "onebit: every compressor has a residual: leave has_residual out, and let residual(y, scale) "
+      "give 0 (but y for a scale of 0) where nothing is owed");
 }
 
 template <class T>
 consteval void check_transport() {
-  static_assert(
-      requires(T t) {
+  using size = std::size_t;
+  ONEBIT_NEEDS(
+      "Transport", "int rank()", requires(T t) {
         { t.rank() } -> std::convertible_to<int>;
-      },
-      "onebit: this type is no Transport: int rank() is missing");
-  static_assert(
-      requires(T t) {
+      });
+  ONEBIT_NEEDS(
+      "Transport", "int size()", requires(T t) {
         { t.size() } -> std::convertible_to<int>;
-      },
-      "onebit: this type is no Transport: int size() is missing");
-  static_assert(
-      requires(T t, const void* s, void* r, std::size_t n) { t.all_to_all(s, r, n); },
-      "onebit: this type is no Transport: all_to_all(const void* send, void* receive, "
-      "std::size_t slot_bytes) is missing");
-  static_assert(
-      requires(T t, const void* s, void* r, std::size_t n) { t.all_gather(s, r, n); },
-      "onebit: this type is no Transport: all_gather(const void* send, void* receive, "
-      "std::size_t slot_bytes) is missing");
-  static_assert(
-      requires(T t, float* d, std::size_t n) { t.all_reduce_sum(d, n); },
-      "onebit: this type is no Transport: all_reduce_sum(float* data, std::size_t n) is "
-      "missing");
+      });
+  ONEBIT_NEEDS(
+      "Transport", "all_to_all(const void* send, void* receive, std::size_t slot_bytes)",
+      requires(T t, const void* s, void* r, size n) { t.all_to_all(s, r, n); });
+  ONEBIT_NEEDS(
+      "Transport", "all_gather(const void* send, void* receive, std::size_t slot_bytes)",
+      requires(T t, const void* s, void* r, size n) { t.all_gather(s, r, n); });
+  ONEBIT_NEEDS(
+      "Transport", "all_reduce_sum(float* data, std::size_t n)",
+      requires(T t, float* d, size n) { t.all_reduce_sum(d, n); });
 }
+#undef ONEBIT_NEEDS
 
 template <class C, class T>
 consteval void check_split() {

@@ -62,6 +62,7 @@ inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< i
 struct bf16;          // element_types.hpp
 struct tile;          // layout.hpp
 class layout;         // layout.hpp
+struct granularity;   // layout.hpp
 struct active_mask;   // step_context.hpp
 struct step_scalars;  // step_state.hpp
 class communicator;   // transport/communicator.hpp
