@@ -215,6 +215,10 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
       owned = make();
       owned->load(file);
       owned->now = now;
+      if (last != none) {
+        CHECK_MESSAGE(first_difference(owned->previous(), trace.agreed[last]) == none,
+                      "archive leaves the previous mean message out");
+      }
     }
     driven& x = *owned;
     x.most = how.most;
