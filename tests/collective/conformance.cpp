@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "../../examples/recursive_doubling.hpp"
+#include "../../examples/ring.hpp"
 #include "../conformance/collective.hpp"
 
 using namespace onebit_test;
@@ -33,7 +34,17 @@ using one_int8 = all_gather_of<int8_tile>;
 using dense_in_rank_order = dense_model<onebit::dense_sum::rank_order>;
 using dense_by_transport = dense_model<onebit::dense_sum::transport>;
 
-/// A user's.
+/// A user's, here and below.
+template <class C>
+struct ring_of {
+  static auto make(const onebit::communicator& w, onebit::host backend,
+                   const std::vector<std::size_t>& sizes) {
+    return ring{C()}.bind(w, backend, sizes);
+  }
+  static exchange_limits limits() {
+    return {.ranks = {1, 2, 3, 4, 5}, .collectives = 9, .largest_residual = 64};
+  }
+};
 struct doubling {
   static onebit::sign<> codec() { return {}; }
   static auto make(const onebit::communicator& w, onebit::host backend,
@@ -45,7 +56,8 @@ struct doubling {
 
 }  // namespace
 
-TEST_CASE_TEMPLATE_INVOKE(collective_conformance, doubling);
+TEST_CASE_TEMPLATE_INVOKE(collective_conformance, doubling, ring_of<onebit::sign<>>,
+                          ring_of<onebit::identity>, ring_of<int8_tile>);
 TEST_CASE_TEMPLATE_INVOKE(collective_conformance, two_l2_vector, two_l2_layer, two_l2_chunk,
                           two_l2_block, two_l1_vector, two_l1_layer, two_l1_chunk, two_l1_block,
                           two_identity, two_ternary, two_int8);
