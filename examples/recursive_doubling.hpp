@@ -63,4 +63,4 @@ struct recursive_doubling : onebit::collective_defaults {
   }
 };
 
-static_assert(onebit::Collective<recursive_doubling<onebit::sign<>>>);
+static_assert((onebit::check_collective<recursive_doubling<onebit::sign<>>>(), true));

@@ -135,4 +135,4 @@ struct ring : onebit::collective_defaults {
   }
 };
 
-static_assert(onebit::Collective<ring<onebit::sign<>>>);
+static_assert((onebit::check_collective<ring<onebit::sign<>>>(), true));

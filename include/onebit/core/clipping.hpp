@@ -16,10 +16,10 @@
 /// In steps that average gradients, the norm of the mean travels with the average. The mean is
 /// clipped as torch.nn.utils.clip_grad_norm_ does: step_scalars::clip multiplies it where it is
 /// read. In compressed messages and local steps no rank knows the mean. Each rank clips its own
-/// gradient there, to the largest norm times `noise`: own norm over mean norm, in the steps that
-/// averaged. If the norms of ranks differ permanently, and most steps are clipped, ranks then have
-/// other weights than with a clip of the mean. In steps without an average, a largest norm costs a
-/// pass over the own gradients, 4 bytes per element.
+/// gradient there, to the largest norm times own_over_mean: own norm over mean norm, in the steps
+/// that averaged. If the norms of ranks differ permanently, and most steps are clipped, ranks then
+/// have other weights than with a clip of the mean. In steps without an average, a largest norm
+/// costs a pass over the own gradients, 4 bytes per element.
 namespace onebit::inline v0_2 {
 
 /// n floats that lie `stride` bytes apart.
@@ -117,8 +117,8 @@ struct clip_own_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const float noise = now->noise > 0 ? now->noise : 1.0F;
-    const float factor = detail::clip_factor(now->own_norm, largest * noise);
+    const float ratio = now->own_over_mean > 0 ? now->own_over_mean : 1.0F;
+    const float factor = detail::clip_factor(now->own_norm, largest * ratio);
     L::store_scalar(&now->inverse_loss_scale, now->inverse_loss_scale * factor);
   }
 };

@@ -340,17 +340,20 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.start(std::declval<typename X::space>(),
           std::declval<initial_momentum<typename X::float_buffer>>());
   { fixed.started() } -> std::convertible_to<bool>;  // true: holds memory
-  x.count_active(active);                // only these elements count in scales from now on
-  x.previous(active), x.latest(active);  // fields: mean message of the last kept step, of this
+  x.count_active(active);  // only these elements count in scales from now on
+  x.previous(active);      // field: mean message of the last kept step
+  x.latest(active);        // field: mean message of this step
   { fixed.n_unsent() } -> std::convertible_to<int>;  // number of buckets not sent in this step
   x.send_next(message, t);   // collective: sends the next bucket early; called if n_unsent() > 0
   x.all_reduce(message, t);  // collective: sends the other buckets, and computes `latest`
   x.accumulate(message, t);  // adds the message of a local step to the residual
   x.rescale(message, t);     // converts residuals to other units: see `sender`
-  x.finish(t), x.archive(a, exchange_memory{});  // ends a step; reads or writes the state
+  x.finish(t);               // ends a step: keeps it, or takes it back
+  x.archive(a, exchange_memory{});  // reads or writes the state
   // For jobs with another number of ranks: tiles whose compensated values this rank holds; calls
   // its arguments with this rank's residuals, as gather_scatter_exchange does.
-  x.compensated_tiles(), x.visit_residuals(detail::any_visitor{}, detail::any_visitor{});
+  x.compensated_tiles();
+  x.visit_residuals(detail::any_visitor{}, detail::any_visitor{});
   { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // bytes to other nodes, or 0
   { fixed.ranks_per_node() } -> std::convertible_to<int>;         // 1 if it knows no nodes
   { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;     // bytes of a slot
@@ -476,19 +479,26 @@ consteval void check_transport() {
 }
 #undef ONEBIT_NEEDS
 
-template <class C, class T>
-consteval void check_split() {
+template <class C>
+consteval void check_collective() {
   static_assert(!Compressor<C>,
                 "onebit: a compressor stands where a collective should: wrap it, as in "
                 "onebit::gather_scatter{compressor}");
-  if constexpr (requires { typename C::template exchange<detail::any_backend>; }) {
+  if constexpr (requires {
+                  requires !Exchange<typename C::template exchange<detail::any_backend>>;
+                }) {
     static_assert(Exchange<typename C::template exchange<detail::any_backend>>,
                   "onebit: what this collective binds to is no Exchange: see the concept for the "
                   "members, and the compiler's next note for the one that is missing");
+  } else {
+    static_assert(Compressor<C> || Collective<C>,
+                  "onebit: this type is no Collective: derive from collective_defaults and write "
+                  "exchange<B> and bind, as in onebit/collective/all_gather.hpp");
   }
-  static_assert(Compressor<C> || Collective<C>,
-                "onebit: this type is no Collective: derive from collective_defaults and write "
-                "exchange<B> and bind, as in onebit/collective/all_gather.hpp");
+}
+template <class C, class T>
+consteval void check_split() {
+  check_collective<C>();
   if constexpr (Collective<C>) {
     static_assert(!C::splits || SplittingTransport<T>,
                   "onebit: this collective splits the transport, which has no split(color, key)");

@@ -96,7 +96,8 @@ struct exchange_memory {
   bool compensated = true;   ///< zeroed compensated values; false: a momentum becomes them
 };
 
-/// Upper bound of the scales in a message. The residual keeps what a bounded scale does not send.
+/// Upper bound of the scales in a message, or in a mean of messages; a sum of k messages has k
+/// times the bound. The residual keeps what a bounded scale does not send.
 struct scale_bound {
   float most = 0;                  ///< 0: no bound
   const float* factors = nullptr;  ///< by tensor: multiply `most`; null: all 1

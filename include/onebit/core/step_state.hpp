@@ -35,7 +35,8 @@ struct step_scalars {
   float clip = 1;                ///< multiplies the mean gradient as it is read
   float mean_norm = -1;          ///< norm of the mean gradient; negative: not known
   float own_norm = -1;  ///< norm of this rank's gradient before clipping; negative: not known
-  float noise = 0;      ///< own_norm / mean_norm, averaged over steps that know both; 0: not known
+  float own_over_mean =
+      0;  ///< own_norm / mean_norm, averaged over steps that know both; 0: not known
   std::uint32_t number = 0;     ///< number of the step, modulo status_steps; sent in each status
   std::uint32_t digest = 0;     ///< digest of the step's arguments; sent in each status
   std::uint32_t optimizer = 0;  ///< number of the optimizer, equal on all ranks
@@ -211,7 +212,7 @@ namespace detail {
 [[nodiscard]] inline float gradient_norm_of(const step_scalars& now) {
   if (now.skip != 0) return -1;
   if (now.mean_norm >= 0 || now.own_norm < 0) return now.mean_norm;
-  return now.noise > 0 ? now.own_norm / now.noise : now.own_norm;
+  return now.own_over_mean > 0 ? now.own_norm / now.own_over_mean : now.own_norm;
 }
 
 /// Fetches the step's scalars to the host; waits for all launched kernels. Clears mismatched_rank
@@ -399,7 +400,7 @@ struct end_step_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   moments_in_step tensors;
-  float most_noise;  ///< upper bound of `noise`: the root of the number of ranks
+  float largest_ratio;  ///< upper bound of own_over_mean: the root of W
   bool local, refreshes;
 
   template <class L>
@@ -415,16 +416,19 @@ struct end_step_kernel {
     if (!is_done) return;
     if (refreshes) L::store_scalar(&now->n_alike, now->differs == 0 ? now->n_alike + 1 : 0U);
     L::store_scalar(&now->bias, tensors.next(now->bias, tensors.of, false));
-    if (now->mean_norm > 0 && now->own_norm >= 0) L::store_scalar(&now->noise, next_noise());
+    if (now->mean_norm > 0 && now->own_norm >= 0)
+      L::store_scalar(&now->own_over_mean, next_own_over_mean());
   }
 
  private:
-  /// Returns the new `noise`, an exponential average over about ten values of own_norm / mean_norm,
-  /// each between 1 (equal gradients on all ranks) and the root of W (independent noise).
-  [[nodiscard]] ONEBIT_HD float next_noise() const {
+  /// Returns the new own_over_mean, an exponential average over about ten values of own_norm /
+  /// mean_norm, each between 1 (equal gradients on all ranks) and the root of W (independent
+  /// noise).
+  [[nodiscard]] ONEBIT_HD float next_own_over_mean() const {
     float ratio = now->own_norm / now->mean_norm;
-    ratio = ratio < 1 ? 1 : ratio > most_noise ? most_noise : ratio;
-    return now->noise > 0 ? fmaf(0.1F, ratio - now->noise, now->noise) : ratio;
+    ratio = ratio < 1 ? 1 : ratio > largest_ratio ? largest_ratio : ratio;
+    return now->own_over_mean > 0 ? fmaf(0.1F, ratio - now->own_over_mean, now->own_over_mean)
+                                  : ratio;
   }
 };
 

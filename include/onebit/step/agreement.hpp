@@ -321,12 +321,12 @@ struct common_digests {
     const char* what = all[r].parameters != all[usual].parameters ? "parameters"
                        : all[r].state != all[usual].state         ? "moments"
                                                                   : "previous means";
-    throw rank_mismatch(message("verify: after step ", step, " rank ", r, " has other ", what,
-                                " than rank ", usual, " (", n_usual, " of ", all.size(),
-                                " ranks are alike): memory that failed, a trainer ",
-                                "that changed them on one rank, or a rule with other options "
-                                "there; restart from a checkpoint before",
-                                comm.where()));
+    throw rank_mismatch(message(
+        "verify: after step ", step, " rank ", r, " has other ", what, " than rank ", usual, " (",
+        n_usual, " of ", all.size(), " ranks are alike): memory that failed, a trainer ",
+        "that changed them on one rank, or a policy that does something else "
+        "there; restart from a checkpoint before",
+        comm.where()));
   }
 }
 

@@ -167,7 +167,6 @@ struct engine {
       "as in onebit/rule/zero_one_adam.hpp");
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
-  using own_squares = squares_kernel<gradient_message<P, G>>;
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
   using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
   /// Memory needs of an exchange that starts from a momentum, and of one that starts from zeros.
@@ -289,9 +288,9 @@ struct engine {
       const bool known = now.bad_rank != 0;
       const std::string who = known ? detail::join(2, {"rank ", now.bad_rank - 1}) : "another rank";
       why = detail::join(
-          6, {"by a gradient or a veto of ", who, known && C::splits ? " or of its node" : "",
-              ", or what ", known ? "it carries" : "ranks carry",
-              " has overflowed (rates that jump do that)"});
+          6, {"by a gradient or a veto of ", who,
+              known && C::splits ? ", or of one whose message it sent on" : "", ", or what ",
+              known ? "it carries" : "ranks carry", " has overflowed (rates that jump do that)"});
     }
     warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
                          now.n_skipped, " in all, the last at step ", now.number, ": ", why,
@@ -472,7 +471,7 @@ struct engine {
     backend().copy_out(s.data(), now(), 1);
     a.local(s[0].bias.m);
     a.local(s[0].bias.v);
-    a.local(s[0].noise);
+    a.local(s[0].own_over_mean);
     if (Archive::reading) {
       s[0].n_skipped_in_row = 0;
       auto read = to_buffer(backend(), s);

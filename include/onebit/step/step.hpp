@@ -143,10 +143,10 @@ class step_in_progress {
     if (!plan_.exchange) local_step();
     finish();
     if (refreshes()) e.refresh.refresh(e);
-    const float most_noise = std::sqrt(static_cast<float>(e.comm.size()));
+    const float largest_ratio = std::sqrt(static_cast<float>(e.comm.size()));
     e.backend().launch(e.tensors.launches(),
                        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
-                                               most_noise, plan_.local(), refreshes()});
+                                               largest_ratio, plan_.local(), refreshes()});
   }
   /// Ends every step: makes its results permanent, or restores the state from before.
   [[gnu::cold]] void finish() {
@@ -277,12 +277,11 @@ class step_in_progress {
   }
   void clip_own() {
     if constexpr (compresses) {
-      using squares = typename E::own_squares;
       E& e = *e_;
       if (!plan_.average_gradient) {
         const auto axis = at();
-        e.backend().launch(axis.n_tiles(),
-                           squares{{axis.tensors, axis.now}, axis.tiles, axis.sums});
+        using squares = squares_kernel<decltype(e.rule.gradient(axis))>;
+        e.backend().launch(axis.n_tiles(), squares{e.rule.gradient(axis), axis.tiles, axis.sums});
         e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
         if (!plan_.local()) reduce_over_model(true);
       }
