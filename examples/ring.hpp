@@ -54,7 +54,7 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
                      .slots = work(bucket),
                      .n = 1,
                      .part = static_cast<std::uint32_t>(bucket),
-                     .tell = true,  // what it finds goes on with the sum
+                     .propagate = true,  // what it finds goes on with the sum
                      .ranks = {.n = 1, .first = static_cast<std::uint32_t>(of(me - 1))}});
       const onebit::gathered_view<C> came{sender_.codec(), sender_.format(), work(0), t.active,
                                           onebit::tile_room::latest};

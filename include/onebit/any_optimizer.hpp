@@ -45,78 +45,80 @@ class any_optimizer {
   any_optimizer() = default;
   /// Takes ownership of an optimizer.
   template <OwnedOptimizer O>
-  any_optimizer(O owned) : face_(std::make_unique<face_of<O>>(std::move(owned))) {}
+  any_optimizer(O owned) : impl_(std::make_unique<model_of<O>>(std::move(owned))) {}
 
   /// True if this object owns an optimizer.
-  [[nodiscard]] bool has_value() const { return face_ != nullptr; }
+  [[nodiscard]] bool has_value() const { return impl_ != nullptr; }
 
   /// @{
   /// As in optimizer.
   report step(float lr, float inverse_loss_scale = 1.0F) {
-    return at().step(lr, inverse_loss_scale);
+    return impl().step(lr, inverse_loss_scale);
   }
   report step_with(step_runner run, float lr, float inverse_loss_scale = 1.0F) {
-    return at().step_with(run, lr, inverse_loss_scale);
+    return impl().step_with(run, lr, inverse_loss_scale);
   }
-  void begin(float lr, float inverse_loss_scale = 1.0F) { at().begin(lr, inverse_loss_scale); }
-  void ready(std::size_t tensor) { at().ready(tensor); }
-  outcome settle() { return at().settle(); }
-  [[nodiscard]] std::optional<float> gradient_norm() { return at().gradient_norm(); }
-  [[nodiscard]] std::uint64_t n_skipped() { return at().n_skipped(); }
+  void begin(float lr, float inverse_loss_scale = 1.0F) { impl().begin(lr, inverse_loss_scale); }
+  void ready(std::size_t tensor) { impl().ready(tensor); }
+  outcome settle() { return impl().settle(); }
+  [[nodiscard]] std::optional<float> gradient_norm() { return impl().gradient_norm(); }
+  [[nodiscard]] std::uint64_t n_skipped() { return impl().n_skipped(); }
 
   void set_group(std::size_t group, const group_options& options) {
-    at().set_group(group, options);
+    impl().set_group(group, options);
   }
   void set_group(std::size_t group, float lr_factor, float weight_decay) {
-    at().set_rates(group, lr_factor, weight_decay);
+    impl().set_rates(group, lr_factor, weight_decay);
   }
-  void rest(std::size_t tensor) { at().rest(tensor); }
+  void rest(std::size_t tensor) { impl().rest(tensor); }
   /// Takes groups of the element types of the optimizer; throws invalid_input for others.
   template <class P, class G>
   std::size_t rebind(const std::vector<param_group<P, G>>& groups) {
-    return at().rebind(&groups, elements_of<P, G>);
+    return impl().rebind(&groups, elements_of<P, G>);
   }
   void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) {
-    at().start_from(moments, steps);
+    impl().start_from(moments, steps);
   }
   template <class T>
   void join_model_parallel(T transport) {
-    at().join_model_parallel(communicator(std::move(transport)));
+    impl().join_model_parallel(communicator(std::move(transport)));
   }
-  void verify() { at().verify(); }
-  void veto_with(std::function<bool(float norm)> f) { at().veto_with(std::move(f)); }
-  void rebind_with(std::nullptr_t) { at().rebind_with(nullptr, 0); }
+  void verify() { impl().verify(); }
+  void veto_with(std::function<bool(float norm)> f) { impl().veto_with(std::move(f)); }
+  void rebind_with(std::nullptr_t) { impl().rebind_with(nullptr, 0); }
   template <class Groups>  ///< function that returns a std::vector<param_group<P, G>>
   void rebind_with(Groups groups) {
     using list = std::remove_cvref_t<std::invoke_result_t<Groups&>>;
     const std::function<list()> f = std::move(groups);
-    at().rebind_with(&f, elements_in(static_cast<list*>(nullptr)));
+    impl().rebind_with(&f, elements_in(static_cast<list*>(nullptr)));
   }
-  void warn_with(void (*f)(const std::string& text)) { at().warn_with(f); }
+  void warn_with(void (*f)(const std::string& text)) { impl().warn_with(f); }
 
-  void save(std::ostream& out) { at().save(out); }
-  void load(std::istream& in, resume_with with = resume_with::same_options) { at().load(in, with); }
+  void save(std::ostream& out) { impl().save(out); }
+  void load(std::istream& in, resume_with with = resume_with::same_options) {
+    impl().load(in, with);
+  }
   static constexpr bool resumes = true;  ///< load_old_job throws invalid_input if the rule cannot
   template <class Open>
   void load_old_job(std::size_t n_ranks, const Open& open,
                     resume_with with = resume_with::same_options) {
-    at().load_old_job(
+    impl().load_old_job(
         n_ranks, [&open](std::size_t r) -> std::unique_ptr<std::istream> { return open(r); }, with);
   }
   /// @}
 
   /// @{
   /// As in optimizer.
-  [[nodiscard]] communicator transport() const { return at().transport(); }
-  [[nodiscard]] int rank() const { return at().rank(); }
-  [[nodiscard]] int size() const { return at().size(); }
-  [[nodiscard]] std::uint64_t steps() const { return at().steps(); }
-  [[nodiscard]] std::size_t n_parameters() const { return at().n_parameters(); }
-  [[nodiscard]] std::size_t state_bytes() const { return at().state_bytes(); }
-  [[nodiscard]] std::size_t work_bytes() const { return at().work_bytes(); }
+  [[nodiscard]] communicator transport() const { return impl().transport(); }
+  [[nodiscard]] int rank() const { return impl().rank(); }
+  [[nodiscard]] int size() const { return impl().size(); }
+  [[nodiscard]] std::uint64_t steps() const { return impl().steps(); }
+  [[nodiscard]] std::size_t n_parameters() const { return impl().n_parameters(); }
+  [[nodiscard]] std::size_t state_bytes() const { return impl().state_bytes(); }
+  [[nodiscard]] std::size_t work_bytes() const { return impl().work_bytes(); }
   /// @}
   /// Algorithm, options and groups at construction, as text: compared by ranks and checkpoints.
-  [[nodiscard]] const std::string& description() const { return at().description(); }
+  [[nodiscard]] const std::string& description() const { return impl().description(); }
 
  private:
   using opener = function_ref<std::unique_ptr<std::istream>(std::size_t)>;
@@ -171,11 +173,11 @@ class any_optimizer {
   };
 
   template <class O>
-  struct face_of final : interface {
+  struct model_of final : interface {
     using groups_type = typename O::groups_type;
     static constexpr int own_elements = elements_in(static_cast<groups_type*>(nullptr));
 
-    explicit face_of(O owned) : o(std::move(owned)) {}
+    explicit model_of(O owned) : o(std::move(owned)) {}
 
     report step(float lr, float scale) override { return o.step(lr, scale); }
     report step_with(step_runner run, float lr, float scale) override {
@@ -243,16 +245,16 @@ class any_optimizer {
     O o;
   };
 
-  [[nodiscard]] interface& at() const {
-    if (face_ == nullptr) {
+  [[nodiscard]] interface& impl() const {
+    if (impl_ == nullptr) {
       throw invalid_input(
           detail::message("any_optimizer: it owns no optimizer: it was moved from, or never given "
                           "one"));
     }
-    return *face_;
+    return *impl_;
   }
 
-  std::unique_ptr<interface> face_;
+  std::unique_ptr<interface> impl_;
 };
 
 }  // namespace onebit::inline v0_2

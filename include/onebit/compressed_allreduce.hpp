@@ -81,10 +81,10 @@ struct allreduce_state {
     s.optimizer = compare_fingerprints(comm, own, sizes) % message_tag::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend.copy_in(now.data(), &s, 1);
-    if (averages()) exchange.start_from_nothing({});
+    if (has_other_ranks()) exchange.start_from_nothing({});
   }
   /// True if there are other ranks, even if all share the only node of a hierarchy.
-  [[nodiscard]] bool averages() const { return comm.size() > 1; }
+  [[nodiscard]] bool has_other_ranks() const { return comm.size() > 1; }
   [[nodiscard]] static std::string element_name() {
     return std::is_same_v<T, float> ? "float" : std::is_same_v<T, bf16> ? "bf16" : "fp16";
   }
@@ -238,14 +238,14 @@ class compressed_allreduce {
       throw invalid_input(
           detail::message("compressed_allreduce: settle before any call", own.comm.where()));
     }
-    return became();
+    return fetch_outcome();
   }
   /// Clears the residuals. All ranks should do so together. Does not repair ranks that are out of
   /// step after a failure on some of them: build a new object, or load. Throws invalid_input during
   /// a call.
   [[gnu::cold]] void reset() {
     state& own = between_calls("reset");
-    if (own.averages()) own.exchange.start_from_nothing({});
+    if (own.has_other_ranks()) own.exchange.start_from_nothing({});
   }
   /// Writes the residuals of this rank. Not collective. Throws checkpoint_error.
   [[gnu::cold]] void save(std::ostream& out) {
@@ -286,7 +286,7 @@ class compressed_allreduce {
     throw invalid_input(detail::message("compressed_allreduce: ", what,
                                         " between begin() and wait()", s().comm.where()));
   }
-  [[nodiscard]] outcome became() {
+  [[nodiscard]] outcome fetch_outcome() {
     s().comm.wait();
     return outcome_of(fetch_scalars(s().backend, s().now.data(), rank(), size()));
   }
@@ -362,7 +362,7 @@ void compressed_allreduce<C, T, B>::ready(std::size_t tensor) {
         own.begun ? "(once each)" : "without begin()", own.comm.where()));
   }
   own.announced[tensor] = 1;
-  if (!own.averages()) return;
+  if (!own.has_other_ranks()) return;
   try {
     for (int b = own.exchange.n_unsent() - 1;
          b >= 0 && own.exchange.axis().bucket_is_known(b, own.announced);
@@ -384,7 +384,7 @@ outcome compressed_allreduce<C, T, B>::wait() {
         detail::message("compressed_allreduce: wait() without begin()", own.comm.where()));
   }
   try {
-    if (own.averages()) {
+    if (own.has_other_ranks()) {
       own.exchange.all_reduce(message(), args());
       const auto latest = own.exchange.latest(own.exchange.mask());
       own.exchange.updates_after(message(), args())(detail::store_mean_kernel<decltype(latest), T>{
@@ -397,7 +397,7 @@ outcome compressed_allreduce<C, T, B>::wait() {
   }
   own.begun = false;
   outcome result = outcome::pending;
-  if (!B::deferred) result = became();
+  if (!B::deferred) result = fetch_outcome();
   ++own.step;
   return result;
 }

@@ -340,11 +340,11 @@ class optimizer {
   [[nodiscard]] std::string where() const { return parts_->engine.comm.where(); }
   [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
   [[nodiscard]] detail::checkpoint_header card() {
-    look_again();
+    rebind_if_asked();
     return detail::own_header(name_, parts_->engine);
   }
   /// Rebinds to the groups of `rebind_with`, if a function is set.
-  void look_again() {
+  void rebind_if_asked() {
     if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), where());
   }
 
@@ -392,7 +392,7 @@ void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
   if (parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
   }
-  look_again();
+  rebind_if_asked();
   parts_->in_progress.emplace(parts_->engine, lr, inverse_loss_scale);
 }
 template <class R, class S, class C, class P, class G>
@@ -443,14 +443,14 @@ void optimizer<R, S, C, P, G>::veto_with(std::function<bool(float norm)> f) {
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::verify() {
   engine_type& e = between_steps();
-  look_again();
+  rebind_if_asked();
   detail::verify(e);
 }
 
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   engine_type& e = between_steps();
-  look_again();
+  rebind_if_asked();
   e.wait();
   const detail::checkpoint_header card = detail::own_header(name_, e);
   detail::write_checkpoint(out, [&](detail::payload_writer& a) {

@@ -337,7 +337,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
                                                                   onebit::host(), sizes, 2);
     auto agreed = agree(x, t.rank() / 2);
     // 12 steps of two phases to two other nodes; slots of a sixth of the words
-    CHECK(x.sent_across() == 12 * 2 * 2 * x.slot_bytes());
+    CHECK(x.bytes_between_nodes() == 12 * 2 * 2 * x.slot_bytes());
     return agreed;
   });
   const auto flat_ranks = on_ranks(3, [&](onebit::threads t) {

@@ -483,7 +483,7 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
           }
         }
         CHECK_MESSAGE(n_wrong == 0,
-                      "a rank did not skip, or a skipped step left a trace: `tell` of "
+                      "a rank did not skip, or a skipped step left a trace: `propagate` of "
                       "a check, the last check, finish");
       }
     }

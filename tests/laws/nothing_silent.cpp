@@ -211,7 +211,8 @@ TEST_CASE("a run that skips on and on is told: how often, and whose gradient it 
       const auto sent = levels ? run(by_node, n, n - 1, 17) : run(scattered, n, n - 1, 17);
       CHECK(sent.size() == 6);
       const auto rank = std::to_string(n - 1), last = rank + "/" + std::to_string(n);
-      const auto who = levels ? ", or of one whose message it sent on, or what it" : rank + ", or what it";
+      const auto who =
+          levels ? ", or of one whose message it sent on, or what it" : rank + ", or what it";
       CHECK(count(sent, "by a gradient or a veto of rank ") == 3);
       CHECK(count(sent, who + " carries has overflowed") == 3);
       CHECK(

@@ -30,8 +30,8 @@ mutant("1-bit Adam's v is the mean of the ranks' squares, not the mean's" onebit
   [==[part = part < 1 ? part : 1.0F;]==]
   [==[part = part < 1 && !PLANTED ? part : 1.0F;]==])
 mutant("ranks keep no squares of their own" onebit/rule/adam.hpp
-  [==[if (squares != nullptr) keep_squares<L>(squares, t, tables);]==]
-  [==[if (squares != nullptr && !PLANTED) keep_squares<L>(squares, t, tables);]==])
+  [==[if (squares != nullptr) update_squares<L>(squares, t, tables);]==]
+  [==[if (squares != nullptr && !PLANTED) update_squares<L>(squares, t, tables);]==])
 mutant("1-bit LAMB's weight decay leaves out the layer's coefficient" onebit/rule/lamb.hpp
   [==[params.store(k, L::fma(step, L::fma(decay, x, u), x));]==]
   [==[params.store(k, PLANTED ? L::fma(L::set(-tensor.rate(now)), L::mul(decay, x), L::fma(step, u, x))
@@ -67,8 +67,11 @@ mutant("a group's scale goes to the place of its first part" onebit/collective/m
   [==[reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];]==]
   [==[reinterpret_cast<float*>(scales)[segments[PLANTED ? parts.begin : k].place] = scale.scales[i];]==])
 mutant("all_gather divides by W - 1" onebit/collective/all_gather.hpp
-  [==[slots, w, 1.0F / static_cast<float>(w), active, room};]==]
-  [==[slots, w, 1.0F / static_cast<float>(PLANTED && w > 1 ? w - 1 : w), active, room};]==])
+  [==[1.0F / static_cast<float>(comm_.size());]==]
+  [==[1.0F / static_cast<float>(comm_.size() - (PLANTED && comm_.size() > 1 ? 1 : 0));]==])
+mutant("a bad value among elements that are not active is not seen" onebit/collective/message_header.hpp
+  [==[3.402823466e38F && sum - sum == 0))]==]
+  [==[3.402823466e38F && (PLANTED || sum - sum == 0)))]==])
 mutant("two levels: node and rank are swapped in a chunk's number" onebit/collective/hierarchical.hpp
   [==[return local_.rank() * comm_.size() + comm_.rank();]==]
   [==[return PLANTED ? comm_.rank() * local_.size() + local_.rank()

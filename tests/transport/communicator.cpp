@@ -246,7 +246,7 @@ TEST_CASE("tickets are used again, also those of collectives that could not star
   onebit::run_threads(2, [](onebit::threads t) {
     using onebit::detail::collective_call;
     const auto told = std::make_shared<notes>();
-    onebit::detail::line_of<lazy> line{lazy(t, told)};
+    onebit::detail::transport_holder<lazy> line{lazy(t, told)};
     std::vector<int> a(2), b(2);
     const auto start = [&] {
       return line.start(collective_call::all_gather, a.data(), b.data(), sizeof(int));
@@ -272,7 +272,7 @@ TEST_CASE("tickets are used again, also those of collectives that could not star
       line.finish(0);
     }
     // a transport that cannot start has no tickets
-    onebit::detail::line_of<minimal> plain{minimal(t)};
+    onebit::detail::transport_holder<minimal> plain{minimal(t)};
     CHECK(plain.start(collective_call::all_to_all, a.data(), b.data(), sizeof(int)) ==
           onebit::detail::line::over);
   });

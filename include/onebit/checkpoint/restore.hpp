@@ -161,9 +161,9 @@ namespace detail {
 /// Transport that stands for one rank of an ended job while its checkpoint is read. Gathers pretend
 /// that all ranks send the same. The first split returns the ranks with its place on all nodes,
 /// later splits the ranks of its node: the order in which hierarchical_exchange splits.
-class rank_of_old {
+class old_rank_transport {
  public:
-  rank_of_old(std::size_t rank, std::size_t size, std::size_t ranks_per_node)
+  old_rank_transport(std::size_t rank, std::size_t size, std::size_t ranks_per_node)
       : rank_(static_cast<int>(rank)),
         size_(static_cast<int>(size)),
         node_(static_cast<int>(ranks_per_node)),
@@ -171,8 +171,8 @@ class rank_of_old {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] int ranks_per_node() const { return node_; }
-  [[nodiscard]] rank_of_old split(int, int) const {
-    rank_of_old part = *this;
+  [[nodiscard]] old_rank_transport split(int, int) const {
+    old_rank_transport part = *this;
     const bool inside = (*n_splits_)++ > 0;
     part.rank_ = inside ? rank_ % node_ : rank_ / node_;
     part.size_ = inside ? node_ : size_ / node_;
@@ -319,7 +319,7 @@ class old_job {
           detail::message("resume: ", n_, " ranks in nodes of ", node_, "; damaged"));
     }
     old = std::make_unique<E>(detail::groups_of(e_->tensors),
-                              communicator(detail::rank_of_old(r, n_, node_)),
+                              communicator(detail::old_rank_transport(r, n_, node_)),
                               R(e_->rule.options(), e_->rule.backend()), e_->schedule,
                               detail::on_nodes(e_->policy, node_), dense_sum::rank_order);
     wanted.rank = static_cast<std::uint32_t>(r);

@@ -37,7 +37,7 @@ class worker_exchange : public flat_exchange<C, B> {
   static constexpr bool own_messages = true;
 
   struct space {
-    two_sided<B, std::byte> gathered;
+    double_buffer<B, std::byte> gathered;
     byte_buffer work;
     float_buffer compensated;
   };
@@ -69,7 +69,7 @@ class worker_exchange : public flat_exchange<C, B> {
   [[gnu::cold]] void send_next(const Produce&, const exchange_args<Undo>&) {}
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
-    sender_.finish(t, gathered_.keeping(t.now));
+    sender_.finish(t, gathered_.commit(t.now));
   }
   template <class Rescaled, class Undo>
   [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
@@ -114,7 +114,7 @@ class worker_exchange : public flat_exchange<C, B> {
 
   int n_slots_;
   std::size_t n_work_slots_;
-  two_sided<B, std::byte> gathered_;
+  double_buffer<B, std::byte> gathered_;
   byte_buffer work_;
 };
 

@@ -69,7 +69,7 @@ struct mean_destination {
   const tensor_entry<P, G>* tensors = nullptr;                    ///< null: no destination
 };
 /// Destination that is always none.
-struct as_they_came {
+struct no_destination {
   static constexpr bool in_gradients = false;  ///< see mean_destination
   const void* tensors = nullptr;               ///< see mean_destination
 };
@@ -128,7 +128,7 @@ struct take_mean_kernel {
 };
 
 /// Null consumer of buckets: the mean is read where it was received.
-inline constexpr const any_visitor* takes_nothing = nullptr;
+inline constexpr const any_visitor* no_consumer = nullptr;
 
 /// Divides the sum of all ranks by their number, in place, and writes the sum of squares of each
 /// tile. Calls the step off if a result is not finite.
@@ -357,7 +357,7 @@ class rounded_exchange {
 /// 33/128; transport: its allreduce and an all_gather of 12 bytes; in bf16 half the allreduce.
 /// Memory while in use: messages of 8 buckets if means go to gradients, else 4 bytes per element
 /// and messages of 4 (in_bf16: half); transport: 4 bytes per element, in bf16 2.
-template <class B, class To = as_they_came>
+template <class B, class To = no_destination>
 class dense_average {
  public:
   dense_average(dense_sum mode, communicator w, B backend, std::span<const std::size_t> sizes,
@@ -395,7 +395,7 @@ class dense_average {
   template <class Produce>
   [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const To& to = {}) {
     prepare(to);
-    with_take(to, now, [&](const auto* take) { exchange_.send_next(produce, now, take); });
+    with_consumer(to, now, [&](const auto* take) { exchange_.send_next(produce, now, take); });
   }
   /// Collective; blocks, unless the backend is deferred. Allocates memory that is not prepared.
   /// Clips the mean to the norm `largest_norm`; 0: does not clip.
@@ -413,7 +413,7 @@ class dense_average {
       sum_by_transport(produce, now);
       squares = floats_of(s.sums(), axis().tiles().size());
     } else {
-      with_take(to, now, [&](const auto* take) { exchange_.all_reduce(produce, now, take); });
+      with_consumer(to, now, [&](const auto* take) { exchange_.all_reduce(produce, now, take); });
       if (passes(to)) squares = floats_of(squares_.data(), n_slots);
     }
     s.backend().launch(
@@ -442,8 +442,8 @@ class dense_average {
   }
   /// Calls `go` with the consumer of buckets, or with null if the mean is read as received.
   template <class Go>
-  [[gnu::cold]] void with_take([[maybe_unused]] const To& to,
-                               [[maybe_unused]] const step_scalars* now, const Go& go) {
+  [[gnu::cold]] void with_consumer([[maybe_unused]] const To& to,
+                                   [[maybe_unused]] const step_scalars* now, const Go& go) {
     if constexpr (To::in_gradients) {
       const auto take = [&](int b, const came& mean) {
         auto& s = exchange_.sender();
@@ -455,7 +455,7 @@ class dense_average {
       };
       go(passes(to) ? &take : nullptr);
     } else {
-      go(detail::takes_nothing);
+      go(detail::no_consumer);
     }
   }
   template <class Produce>
@@ -512,22 +512,22 @@ class squares_average {
   /// Takes the sizes of tensors, and the bucket size of dense averages; `roots`: wire format of
   /// squares. Not collective.
   squares_average(rounded roots, const communicator& w, const B& backend,
-                  std::span<const std::size_t> sizes, std::size_t n_beside,
+                  std::span<const std::size_t> sizes, std::size_t n_sketch_floats,
                   std::size_t bucket_elements)
       : squares_(roots, w, backend, sizes, buckets_of_means(sizes, bucket_elements)),
-        beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
-        n_sums_(n_beside + squares_.axis().n_words() + word_elements) {}
+        beside_(rounded::to_roots(), w, backend, std::span(&n_sketch_floats, 1), 1),
+        n_sums_(n_sketch_floats + squares_.axis().n_words() + word_elements) {}
 
   [[nodiscard]] rounded_exchange<B>& squares() { return squares_; }  ///< holds the mean squares
   [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }    ///< mean floats beside
   /// Collective; blocks, unless the backend is deferred.
   template <class Produce>
   [[gnu::cold]] void all_reduce(const Produce& squares, const Produce& beside, step_scalars* now) {
-    squares_.all_reduce(squares, now, detail::takes_nothing);
+    squares_.all_reduce(squares, now, detail::no_consumer);
     // a rank that is out of step may not join a second collective
     if (const step_scalars* const seen = host_view<B>(now); seen && seen->mismatched_rank != 0)
       return;
-    beside_.all_reduce(beside, now, detail::takes_nothing);
+    beside_.all_reduce(beside, now, detail::no_consumer);
   }
   /// Ends the step. Keeps nothing but the memory.
   void finish() {

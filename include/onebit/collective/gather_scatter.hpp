@@ -46,7 +46,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
 
   /// All memory of a started exchange.
   struct space {
-    two_sided<B, std::byte> gathered;
+    double_buffer<B, std::byte> gathered;
     byte_buffer received, from_server;
     float_buffer residual, compensated;
   };
@@ -116,7 +116,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
       const auto another = server_.finish(sender_, mean(), own_chunk(b), latest({}), t);
       sender_.backend().launch(another.n, another.kernel);
     }
-    sender_.finish(t, residual, gathered_.keeping(t.now));
+    sender_.finish(t, residual, gathered_.commit(t.now));
   }
 
   /// Brings the residuals of worker and server to other units: see sender::rescale.
@@ -147,7 +147,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, const exchange_memory& m) {
-    archive_start(*this, a, m, gathered_, received_, served_, server_.residual_place());
+    archive_start(*this, a, m, gathered_, received_, served_, server_.mutable_residual());
     sender_.archive(a);
     server_.archive(a, sender_.backend());
     a.buffer(gathered_.current, sender_.backend());
@@ -192,7 +192,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   server<C, B> server_;
   /// W slots per bucket. `next` holds the messages to send, then the gathered mean message.
   /// `current` is the previous mean message, in wire format.
-  two_sided<B, std::byte> gathered_;
+  double_buffer<B, std::byte> gathered_;
   byte_buffer received_;  ///< W slots per bucket: this rank's chunk, from every rank
   byte_buffer served_;    ///< one slot per bucket: the average of this rank's chunk
   two_phases phases_;     // last: pending requests end before their buffers do

@@ -80,7 +80,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   [[nodiscard]] exact_type& exact() { return exact_; }
 
   struct space {
-    two_sided<B, std::byte> gathered;                ///< all shares
+    double_buffer<B, std::byte> gathered;            ///< all shares
     byte_buffer exact_sent, exact_received;          ///< inside the node: one bucket per local rank
     byte_buffer sent, received, from_server, share;  ///< between nodes
     float_buffer undo, residual, compensated,
@@ -147,14 +147,14 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     if (flat()) {
       sender_.encode(produce, t, sent, 0);
     } else {
-      sender_.encode(average_in_node(produce, t), share_turn(t), sent, local_.rank());
+      sender_.encode(average_in_node(produce, t), share_args(t), sent, local_.rank());
     }
     comm_.all_to_all(sent + me * bucket_bytes(f), held_.received.data(), f.slot_bytes);
     sender_.check({.now = t.now,
                    .slots = held_.received.data(),
                    .n = n,
                    .part = me,
-                   .tell = true,
+                   .propagate = true,
                    .ranks = {.n = n, .first = me, .stride = l}});
     server_.average_chunk(sender_, mean(), own_chunk(), t, held_.from_server.data(),
                           [&](const auto& scales) {
@@ -178,16 +178,16 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     const auto residual = server_.finish(sender_, mean(), own_chunk(), latest({}), t);
-    if (flat()) return sender_.finish(t, residual, held_.gathered.keeping(t.now));
-    sender_.finish(share_turn(t), residual, held_.gathered.keeping(t.now));
-    if (adds_up()) exact_.finish(t);
+    if (flat()) return sender_.finish(t, residual, held_.gathered.commit(t.now));
+    sender_.finish(share_args(t), residual, held_.gathered.commit(t.now));
+    if (sums_local_steps()) exact_.finish(t);
   }
 
   template <class Rescaled, class Undo>
   [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
     sender_.rescale(rescaled, t, compensated_tiles());
     server_.rescale(sender_, mean().format, own_chunk(), rescaled.ratios, t);
-    if (adds_up()) exact_.rescale(rescaled, t, exact_.axis().all_tiles());
+    if (sums_local_steps()) exact_.rescale(rescaled, t, exact_.axis().all_tiles());
   }
   [[nodiscard]] tile_range compensated_tiles() const {
     return axis().bucket_at(local_.rank()).tiles;
@@ -196,11 +196,11 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server& server) {
     worker(sender_, compensated_tiles(), false);
     server(sender_, axis().chunk_tiles(own_chunk()), server_.words(), mean().format);
-    if (adds_up()) worker(exact_, exact_.axis().all_tiles(), true);
+    if (sums_local_steps()) worker(exact_, exact_.axis().all_tiles(), true);
   }
   /// Residual of this rank's chunk of its share.
   [[nodiscard]] const float_buffer& server_residual() const { return server_.residual(); }
-  [[nodiscard]] std::uint64_t sent_across() const { return comm_.sent().bytes_sent; }
+  [[nodiscard]] std::uint64_t bytes_between_nodes() const { return comm_.sent().bytes_sent; }
   [[nodiscard]] int ranks_per_node() const { return local_.size(); }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + exact_.state_bytes() + server_.state_bytes() +
@@ -218,7 +218,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, const exchange_memory& m) {
     if (Archive::reading) exact_.back_up(a);
-    archive_start(*this, a, m, held_, server_.residual_place());
+    archive_start(*this, a, m, held_, server_.mutable_residual());
     sender_.archive(a);
     exact_.archive(a);
     server_.archive(a, sender_.backend());
@@ -234,8 +234,8 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     const auto me = static_cast<std::uint32_t>(local_.rank());
     std::byte* const sent = held_.exact_sent.data();
     for (int b = local_.size() - 1; b >= 0; --b) {
-      adds_up() ? exact_.encode(produce, t, sent, b)
-                : exact_.encode_bucket(produce, no_feedback{}, t, sent, b);
+      sums_local_steps() ? exact_.encode(produce, t, sent, b)
+                         : exact_.encode_bucket(produce, no_feedback{}, t, sent, b);
     }
     local_.all_to_all(sent, held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(comm_.rank());
@@ -243,13 +243,13 @@ class hierarchical_exchange : public flat_exchange<C, B> {
                   .slots = held_.exact_received.data(),
                   .n = l * n,
                   .part = me,
-                  .tell = true,
+                  .propagate = true,
                   .ranks = {.n = l, .slots_each = n, .first = node * l}});
     return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
-  [[nodiscard]] bool flat() const { return local_.size() == 1; }   // no inner level
-  [[nodiscard]] bool adds_up() const { return exact_.carries(); }  // sums local steps
+  [[nodiscard]] bool flat() const { return local_.size() == 1; }            // no inner level
+  [[nodiscard]] bool sums_local_steps() const { return exact_.carries(); }  // sums local steps
   [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
     return f.slot_bytes * f.chunks_per_bucket;
   }
@@ -263,7 +263,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   }
   /// Arguments to encode the share: a mean, which cannot be made again, so `undo` saves old values.
   template <class Undo>
-  [[nodiscard]] exchange_args<undo_in_buffer> share_turn(const exchange_args<Undo>& t) {
+  [[nodiscard]] exchange_args<undo_in_buffer> share_args(const exchange_args<Undo>& t) {
     return {t.now, t.active, {held_.undo.data(), share_first()}, t.bound};
   }
   [[nodiscard]] view view_of(const std::byte* slots, active_mask active) const {

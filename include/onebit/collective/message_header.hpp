@@ -159,9 +159,9 @@ struct check_kernel {
   std::byte* slots;
   slot_format format{};  ///< of the encoder that runs the check
   std::uint32_t n;
-  std::uint32_t part;  ///< tag bits of the first slot
-  bool tell = false;   ///< repeats a skip in the next status, so that other nodes learn of it: on
-                       ///< all levels of a hierarchy but the last
+  std::uint32_t part;      ///< tag bits of the first slot
+  bool propagate = false;  ///< repeats a skip in the next status, so that other nodes learn of it:
+                           ///< on all levels of a hierarchy but the last
   slot_senders ranks;
 
   template <class L>
@@ -178,7 +178,7 @@ struct check_kernel {
       for (std::uint32_t r = 0; r < n && now->mismatched_rank == 0; ++r) tell_mismatch<L>(r);
     }
     L::store_scalar(&now->skip, skip);
-    if (tell && skip != 0) L::store_scalar(&now->nonfinite, std::uint32_t{1});
+    if (propagate && skip != 0) L::store_scalar(&now->nonfinite, std::uint32_t{1});
     for (auto r = L::own_index(); r < n; r += L::n_indices()) {
       *detail::status_of(format, slots, r) = {};
     }

@@ -172,8 +172,8 @@ class encoder {
   buffer<float> sums_;            ///< by tile, three arrays: see step_tables
   buffer<std::uint32_t> counts_;  ///< by tile: active elements
   buffer<scale_entry> groups_, segments_;
-  buffer<std::uint32_t> n_ended_;  ///< see then_once
-  two_sided<B, float> scales_;     ///< by group; an encoder has only `next`
+  buffer<std::uint32_t> n_ended_;   ///< see then_once
+  double_buffer<B, float> scales_;  ///< by group; an encoder has only `next`
 
  private:
   [[nodiscard]] check_kernel completed(check_kernel what) const {
@@ -262,11 +262,11 @@ class sender : public encoder<C, B> {
   template <class Undo, class... Kernels>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t, const calls<Kernels>&... others) {
     if constexpr (Undo::repeats) {
-      launch_abreast(backend_, others..., scales_.keeping(t.now));
+      launch_together(backend_, others..., scales_.commit(t.now));
     } else {
       const take_back_kernel<Undo> back{t.undo,        tiles_.data(), compensated(),
                                         saved_.data(), t.now,         axis_.tiles().size()};
-      launch_abreast(backend_, others..., calls{back, back.launches()}, scales_.keeping(t.now));
+      launch_together(backend_, others..., calls{back, back.launches()}, scales_.commit(t.now));
     }
   }
 
@@ -306,8 +306,8 @@ class sender : public encoder<C, B> {
   /// Backs up what `archive` and `start_from` replace, for an archive that reads.
   template <class Archive>
   [[gnu::cold]] void back_up(Archive& a) {
-    two_sided<B, float> scales{backend_.template make_buffer<float>(scales_.current.size()),
-                               backend_.template make_buffer<float>(scales_.current.size())};
+    double_buffer<B, float> scales{backend_.template make_buffer<float>(scales_.current.size()),
+                                   backend_.template make_buffer<float>(scales_.current.size())};
     a.back_up(compensated_);
     a.back_up(first_compensated_);
     a.back_up(scales_);
@@ -382,7 +382,7 @@ class server {
   [[nodiscard]] compensated_words words() { return {residual_.data(), 0}; }
   [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
   /// Residual, for an archive to back up before `start`.
-  [[nodiscard]] residual_buffer& residual_place() { return residual_; }
+  [[nodiscard]] residual_buffer& mutable_residual() { return residual_; }
   template <class Archive>
   [[gnu::cold]] void archive(Archive& a, B& backend) {
     a.buffer(residual_, backend);
@@ -509,7 +509,7 @@ class flat_exchange {
   /// Tiles whose compensated values the sender holds.
   [[nodiscard]] tile_range compensated_tiles() const { return axis().all_tiles(); }
   /// Bytes sent to other nodes so far; 0 if the exchange does not know nodes.
-  [[nodiscard]] std::uint64_t sent_across() const { return 0; }
+  [[nodiscard]] std::uint64_t bytes_between_nodes() const { return 0; }
   [[nodiscard]] int ranks_per_node() const { return 1; }
 
  protected:

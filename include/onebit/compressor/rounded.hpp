@@ -58,7 +58,7 @@ struct rounded {
       return L::store(reinterpret_cast<float*>(out), y);
     const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
     if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), sent, 32);
-    const std::uint32_t e = unit_of(L::fold_size(sent));
+    const std::uint32_t e = clamped_exponent(L::fold_size(sent));
     const auto scaled_y = L::mul(sent, L::set(power_of_two(260 - e)));
     if (roots) {
       L::store_as(reinterpret_cast<float8*>(out), scaled_y, 32);
@@ -93,7 +93,7 @@ struct rounded {
   }
   /// Biased exponent e of `largest`, which is 64 units of 2^(e - 133) or more. e is clamped so that
   /// the unit and its inverse, 2^(133 - e), are normal.
-  [[nodiscard]] ONEBIT_HD static std::uint32_t unit_of(float largest) {
+  [[nodiscard]] ONEBIT_HD static std::uint32_t clamped_exponent(float largest) {
     const std::uint32_t e = exponent_of(largest);
     return e < 7 ? 7 : e > 254 ? 254 : e;
   }

@@ -277,13 +277,13 @@ concept RefreshingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
              const detail::any_field& mean, std::uint32_t* active, float* sums,
              detail::any_archive a) {
-  { fixed.keeps_squares() } -> std::convertible_to<bool>;        // false: v is never refreshed
-  { R::n_beside(at.axis) } -> std::convertible_to<std::size_t>;  // number of floats beside
+  { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: v is never refreshed
+  { R::n_sketch_floats(at.axis) } -> std::convertible_to<std::size_t>;  // number of floats beside
   r.prepare_squares(at.axis);  // takes the layout of messages, before any squares are kept
   r.take_kept(r.make_kept());  // memory for a mean over an old job's ranks; replaces the squares
   r.squares(at, sums);         // returns two fields to average: the squares, the floats beside
   // the first context has the layout of `mean`, the second the layout of messages
-  r.take_mean_beside(mean, at, at, std::declval<step_scalars*>(), sums);  // before updates
+  r.take_mean_sketch(mean, at, at, std::declval<step_scalars*>(), sums);  // before updates
   r.refresh_variance(mean, at, at, active, sums);  // after updates: v and `active`
   // Returns the message that converts a worker's residual to units of the new v, given the previous
   // mean message. Its member `ratios` has the factors of a server's residual, by element.
@@ -354,11 +354,13 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   // its arguments with this rank's residuals, as gather_scatter_exchange does.
   x.compensated_tiles();
   x.visit_residuals(detail::any_visitor{}, detail::any_visitor{});
-  { fixed.sent_across() } -> std::convertible_to<std::uint64_t>;  // bytes to other nodes, or 0
-  { fixed.ranks_per_node() } -> std::convertible_to<int>;         // 1 if it knows no nodes
-  { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;     // bytes of a slot
-  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;    // memory of lasting state
-  { fixed.work_bytes() } -> std::convertible_to<std::size_t>;     // all other memory
+  {
+    fixed.bytes_between_nodes()
+    } -> std::convertible_to<std::uint64_t>;                    // bytes to other nodes, or 0
+  { fixed.ranks_per_node() } -> std::convertible_to<int>;       // 1 if it knows no nodes
+  { fixed.slot_bytes() } -> std::convertible_to<std::size_t>;   // bytes of a slot
+  { fixed.state_bytes() } -> std::convertible_to<std::size_t>;  // memory of lasting state
+  { fixed.work_bytes() } -> std::convertible_to<std::size_t>;   // all other memory
 };
 
 /// Defaults of a Collective: a base for policies that need not define all members.

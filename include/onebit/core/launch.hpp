@@ -214,7 +214,7 @@ template <class Kernel, class... Rest>
 
 /// Runs kernels that do not depend on each other. On a deferred backend one launch runs them all.
 template <class B, class... Kernels>
-void launch_abreast(B& backend, const calls<Kernels>&... parts) {
+void launch_together(B& backend, const calls<Kernels>&... parts) {
   if constexpr (B::deferred) {
     backend.launch((parts.n + ...), detail::abreast(parts...));
   } else {

@@ -85,13 +85,14 @@ ONEBIT_HD void store_elements(const any_pointer& first, std::uint32_t k, std::ui
 
 /// Returns the master if it rounds to its parameter (of the pointer's type), else the parameter.
 template <class L, class T>
-ONEBIT_HD typename L::value exact_of(const T*, const typename L::value& master,
-                                     const typename L::value& param) {
+ONEBIT_HD typename L::value master_or_parameter(const T*, const typename L::value& master,
+                                                const typename L::value& param) {
   return L::template unrounded<std::remove_const_t<T>>(master, param);
 }
 template <class L>
-ONEBIT_HD typename L::value exact_of(const any_pointer& of, const typename L::value& master,
-                                     const typename L::value& param) {
+ONEBIT_HD typename L::value master_or_parameter(const any_pointer& of,
+                                                const typename L::value& master,
+                                                const typename L::value& param) {
   if (of.type == element_type::of_bf16) return L::template unrounded<bf16>(master, param);
   return L::template unrounded<fp16>(master, param);
 }
@@ -123,7 +124,7 @@ struct parameters_of {
     if constexpr (!std::is_same_v<P, float>) {
       if (master != nullptr) {
         const auto exact = detail::load_elements<L>(static_cast<const float*>(master), k, n);
-        return detail::exact_of<L>(first, exact, detail::load_elements<L>(at, k, n));
+        return detail::master_or_parameter<L>(first, exact, detail::load_elements<L>(at, k, n));
       }
     }
     return detail::load_elements<L>(at, k, n);
@@ -204,15 +205,15 @@ struct active_mask {
   }
 };
 
-/// A buffer that a step replaces: `next` becomes `current` if the step is kept. Only `keeping` does
+/// A buffer that a step replaces: `next` becomes `current` if the step is kept. Only `commit` does
 /// this: it swaps the buffers if the host can read `skip`; on a deferred backend it copies, unless
 /// the step is skipped. No-op if either buffer is empty. Sizes are multiples of 4 bytes.
 template <class B, class T>
-struct two_sided {
+struct double_buffer {
   buffer_of<B, T> current, next;
 
   /// Ends the step for this buffer. Returns the kernel calls that the caller must launch, if any.
-  [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> keeping(const step_scalars* now) {
+  [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> commit(const step_scalars* now) {
     const bool both = current.size() > 0 && next.size() > 0;
     const copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
     const step_scalars* const seen = host_view<B>(now);

@@ -51,7 +51,8 @@ struct step_scalars {
   std::uint32_t n_skipped = 0;  ///< skipped steps since the optimizer was built
   std::uint32_t n_skipped_in_row = 0;  ///< skipped steps in a row, up to the last step
   std::uint32_t differs = 0;  ///< 1: this refresh found that gradients differ between ranks
-  std::uint32_t n_alike = 0;  ///< refreshes in a row that found equal gradients on all ranks
+  std::uint32_t n_equal_refreshes =
+      0;  ///< refreshes in a row that found equal gradients on all ranks
 };
 
 /// Modulus of the step number in a status: 31 bits.
@@ -414,7 +415,8 @@ struct end_step_kernel {
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
     L::store_scalar(&now->n_skipped_in_row, now->skip != 0 ? now->n_skipped_in_row + 1 : 0U);
     if (!is_done) return;
-    if (refreshes) L::store_scalar(&now->n_alike, now->differs == 0 ? now->n_alike + 1 : 0U);
+    if (refreshes)
+      L::store_scalar(&now->n_equal_refreshes, now->differs == 0 ? now->n_equal_refreshes + 1 : 0U);
     L::store_scalar(&now->bias, tensors.next(now->bias, tensors.of, false));
     if (now->mean_norm > 0 && now->own_norm >= 0)
       L::store_scalar(&now->own_over_mean, next_own_over_mean());

@@ -123,7 +123,7 @@ class per_tensor {
       ~forgets() { all.discard(); }
     } at_the_end{*this};
     if (next_ == 0) refuse("finish() without see()");
-    if (!look_again().has_value()) {
+    if (!rebind_if_asked().has_value()) {
       // construction needs equal parameters; saved ones may differ (0/1 Adam between exchanges)
       groups start = groups_;
       std::vector<std::vector<float>> zeros;
@@ -166,12 +166,12 @@ class per_tensor {
   [[nodiscard]] any_optimizer& optimizer() { return optimizer_; }
   /// Calls optimizer::save, with parameters read where see() last found them: with memory_moves
   /// call it right after finish(), before they move. Invalid before the first finish().
-  void save(std::ostream& out) { look_again().save(out); }
+  void save(std::ostream& out) { rebind_if_asked().save(out); }
   /// Calls optimizer::load; restore this rank's parameters first. Before the first finish(), and
   /// with memory_moves, reads the rest of the stream; the next finish() loads it, or throws.
   void load(std::istream& in, resume_with with = resume_with::same_options) {
     saved_.reset();
-    if (!options_.memory_moves && look_again().has_value()) return optimizer_.load(in, with);
+    if (!options_.memory_moves && rebind_if_asked().has_value()) return optimizer_.load(in, with);
     saved_.emplace(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
     with_ = with;
   }
@@ -209,7 +209,7 @@ class per_tensor {
            "; finish(lr) comes after all tensors, of which ", next_, " of ", size, " are seen");
   }
   /// Rounds doubles anew, and rebinds the optimizer to the trainer's current memory.
-  any_optimizer& look_again() {
+  any_optimizer& rebind_if_asked() {
     const detail::standard_arithmetic arithmetic;
     for (one& x : all_) {
       const double* const from = static_cast<const double*>(x.place);

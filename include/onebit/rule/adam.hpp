@@ -83,7 +83,7 @@ struct adam_update_kernel {
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    if (squares != nullptr) keep_squares<L>(squares, t, tables);
+    if (squares != nullptr) update_squares<L>(squares, t, tables);
   }
 };
 

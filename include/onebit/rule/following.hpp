@@ -265,8 +265,8 @@ struct followed_variance_kernel {
 
 /// Updates a rank's squares, s <- beta2 s + (1 - beta2) g^2, from s = 0 if `begins`.
 template <class L, class P, class G>
-ONEBIT_HD void keep_squares(float* squares, const tile& t, const step_tables<P, G>& of,
-                            bool begins = false) {
+ONEBIT_HD void update_squares(float* squares, const tile& t, const step_tables<P, G>& of,
+                              bool begins = false) {
   const gradients_of<L, G> gradient(of.tensors[t.tensor], t, of.now);
   const auto c = of.scalars[t.tensor].c;
   for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
@@ -283,7 +283,7 @@ struct restart_squares_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    keep_squares<L>(squares, tables.tiles[i], tables, true);
+    update_squares<L>(squares, tables.tiles[i], tables, true);
   }
 };
 
@@ -338,7 +338,7 @@ class following_rule : public moments_rule<B, Options> {
   /// Returns s, this rank's squares since the last refresh, on the flat axis; null if none is kept.
   [[nodiscard]] const float* squares() const { return kept_.squares.data(); }
   /// Returns the number of floats that travel beside the squares, for messages on `axis`.
-  [[nodiscard]] static std::size_t n_beside(const layout& axis) {
+  [[nodiscard]] static std::size_t n_sketch_floats(const layout& axis) {
     return detail::sketch_floats * axis.tiles().size() + 2 * by_tile(axis);
   }
   /// Takes the layout of messages, before any squares are kept.
@@ -364,7 +364,7 @@ class following_rule : public moments_rule<B, Options> {
   /// Computes rho and the estimated norm of the mean gradient from `mean`, the averaged floats
   /// beside the squares. `its` has the layout of `mean`, `at` the layout of messages.
   template <class View, class P, class G>
-  void take_mean_beside(const View& mean, const step_context<B, P, G>& its,
+  void take_mean_sketch(const View& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>& at, step_scalars* now, float* sums) {
     float* const sketch = beside(sums);
     const float* const each = sketch + detail::sketch_floats * at.n_tiles();

@@ -368,8 +368,8 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(detail::lamb_dense_update_kernel<P, G>{at, m_.data(), v_.data(), layers_.data()});
   }
   /// As in following_rule, plus the sketch of directions: 64 floats per tile.
-  [[nodiscard]] static std::size_t n_beside(const layout& axis) {
-    return base::n_beside(axis) + detail::sketch_floats * axis.tiles().size();
+  [[nodiscard]] static std::size_t n_sketch_floats(const layout& axis) {
+    return base::n_sketch_floats(axis) + detail::sketch_floats * axis.tiles().size();
   }
   /// As in freezing_rule; also starts the sketch.
   template <class At>
@@ -390,7 +390,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   template <class P, class G>
   [[nodiscard]] std::pair<flat_field, flat_field> squares(const step_context<B, P, G>& at,
                                                           float* sums) {
-    const copy_kernel copy{sketch_.data(), base::beside(sums) + base::n_beside(at.axis),
+    const copy_kernel copy{sketch_.data(), base::beside(sums) + base::n_sketch_floats(at.axis),
                            sketch_.size()};
     backend_.launch(copy.launches(), copy);
     return base::squares(at, sums);
@@ -401,7 +401,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
     base::refresh_variance(mean, its, at, active, sums);
-    const float* const mean_sketch = base::beside(sums) + base::n_beside(at.axis);
+    const float* const mean_sketch = base::beside(sums) + base::n_sketch_floats(at.axis);
     at.launch(
         detail::sketch_squares_kernel{mean_sketch, detail::sketch_floats / word_elements, at.sums});
     at.launch(layers_.size(),

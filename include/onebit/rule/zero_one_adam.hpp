@@ -35,7 +35,7 @@ struct sum_lr_kernel {
 
 /// Writes, by tensor, the sum of learning rates since the last exchange, this step's included.
 template <class P, class G>
-struct reach_kernel {
+struct bound_factor_kernel {
   static constexpr bool serial = true;
   const double* sums;
   const tensor_entry<P, G>* tensors;
@@ -177,7 +177,7 @@ struct zero_one_sync_kernel {
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     const tensor_scalars of = tables.scalars[t.tensor];
-    if (squares != nullptr) keep_squares<L>(squares, t, tables);
+    if (squares != nullptr) update_squares<L>(squares, t, tables);
     const double sum =
         lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->lr);
     if (!(sum > 0)) return;
@@ -236,14 +236,14 @@ class zero_one_rule : public following_rule<B, adam_options> {
     anchor_ = base::make_floats();
     const std::size_t n = axis.tensor_tiles().size();
     lr_sum_ = backend_.template make_buffer<double>(n);
-    reaches_ = backend_.template make_buffer<float>(n);
+    bound_factors_ = backend_.template make_buffer<float>(n);
   }
   /// m takes in every gradient; v all gradients if v follows, else only the averaged gradients.
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
   }
   /// As in following_rule, times the sum of learning rates, since messages are sums of steps.
-  [[nodiscard]] scale_bound bound() const { return {base::bound().most, reaches_.data()}; }
+  [[nodiscard]] scale_bound bound() const { return {base::bound().most, bound_factors_.data()}; }
   /// Turns an exchange into a local step while the learning rates sum to 0, since nothing has
   /// moved. If v follows, all steps before `freeze` are dense, without an exchange. Throws
   /// invalid_input if the first step does not average gradients.
@@ -258,8 +258,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
     dense_ = options_.keeps_squares && !frozen_ && plan.average_gradient;
     if (dense_) plan.exchange = false;
     if (plan.exchange) {
-      backend_.launch(lr_sum_.size(),
-                      reach_kernel<P, G>{lr_sum_.data(), at.tensors, lr, reaches_.data()});
+      backend_.launch(lr_sum_.size(), bound_factor_kernel<P, G>{lr_sum_.data(), at.tensors, lr,
+                                                                bound_factors_.data()});
     }
   }
   [[nodiscard]] bool dense() const { return dense_; }  ///< see rule_defaults
@@ -378,9 +378,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
                                                         base::units(), kept_.squares.data(), most});
   }
   buffer_of<B, float> anchor_;
-  buffer_of<B, double> lr_sum_;  ///< by tensor: learning rates since the last exchange
-  buffer_of<B, float> reaches_;  ///< lr_sum_ with this step's, in steps that exchange
-  bool moved_ = false;           ///< true if lr_sum_ is not 0
+  buffer_of<B, double> lr_sum_;        ///< by tensor: learning rates since the last exchange
+  buffer_of<B, float> bound_factors_;  ///< lr_sum_ with this step's, in steps that exchange
+  bool moved_ = false;                 ///< true if lr_sum_ is not 0
   bool started_ = false;
   bool dense_ = false;  ///< the step in progress is dense
 };

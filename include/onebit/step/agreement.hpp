@@ -159,7 +159,7 @@ template <class T>
 /// first: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks are alike)". Empty if all numbers are
 /// equal, if ranks have different counts of numbers, or if a rank has left. Collective: all ranks
 /// must have found that they differ.
-[[nodiscard, gnu::cold]] inline std::string odd_number(
+[[nodiscard, gnu::cold]] inline std::string differing_number_text(
     communicator& comm, const std::vector<double>& mine,
     function_ref<std::string(std::size_t)> name) {
   const auto size = static_cast<std::size_t>(comm.size());
@@ -220,9 +220,10 @@ template <class T>
     std::string text =
         difference(cards[r], static_cast<int>(r), cards[usual], static_cast<int>(usual));
     if (text.empty()) {
-      text = odd_number(comm, std::vector<double>(sizes.begin(), sizes.end()), [](std::size_t t) {
-        return join(6, {"elements of tensor ", t});
-      });
+      text = differing_number_text(comm, std::vector<double>(sizes.begin(), sizes.end()),
+                                   [](std::size_t t) {
+                                     return join(6, {"elements of tensor ", t});
+                                   });
     }
     if (text.empty()) {  // a rank has left, or has other tensors
       text = join(6, {"rank ", r, " has tensors of other sizes than rank ", usual});

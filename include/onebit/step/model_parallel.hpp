@@ -25,7 +25,7 @@ struct model_parallel_word {
   float mean_norm = -1, own_norm = -1;
 };
 
-struct tell_group_kernel {
+struct write_word_kernel {
   static constexpr bool serial = true;
   const step_scalars* now;
   model_parallel_word* word;
@@ -39,7 +39,7 @@ struct tell_group_kernel {
 
 /// Applies the words of all parts of the model: if one part skips, all skip. Norms become norms of
 /// the whole model.
-struct hear_group_kernel {
+struct apply_words_kernel {
   static constexpr bool serial = true;
   step_scalars* now;
   const model_parallel_word* words;
@@ -93,19 +93,21 @@ class model_parallel_group {
   /// fewer calls left. (On a deferred backend the host does not know that.)
   [[gnu::cold]] void reduce(B& backend, step_scalars* now, std::uint32_t plan, bool norms,
                             double largest_norm) {
-    if (empty() || parted_) return;
-    backend.launch(1, tell_group_kernel{now, own_.data(), plan});
+    if (empty() || plans_differ_) return;
+    backend.launch(1, write_word_kernel{now, own_.data(), plan});
     comm_->all_gather(own_.data(), all_.data(), sizeof(model_parallel_word));
-    backend.launch(1, hear_group_kernel{now, all_.data(), static_cast<std::uint32_t>(comm_->size()),
-                                        plan, norms, static_cast<float>(largest_norm)});
+    backend.launch(
+        1, apply_words_kernel{now, all_.data(), static_cast<std::uint32_t>(comm_->size()), plan,
+                              norms, static_cast<float>(largest_norm)});
     if (const model_parallel_word* const words = host_view<B>(all_.data())) {
       // all ranks read the same words and decide alike
       for (std::size_t r = 1; r < all_.size(); ++r) {
-        parted_ = parted_ || words[r].number != words[0].number || words[r].plan != words[0].plan;
+        plans_differ_ =
+            plans_differ_ || words[r].number != words[0].number || words[r].plan != words[0].plan;
       }
     }
   }
-  void begin_step() { parted_ = false; }
+  void begin_step() { plans_differ_ = false; }
 
   void wait() {
     if (!empty()) comm_->wait();
@@ -114,7 +116,7 @@ class model_parallel_group {
  private:
   std::optional<communicator> comm_;
   buffer_of<B, model_parallel_word> own_, all_;
-  bool parted_ = false;  ///< the parts have different plans in this step
+  bool plans_differ_ = false;  ///< the parts have different plans in this step
 };
 
 }  // namespace onebit::inline v0_2

@@ -62,7 +62,7 @@ class variance_refresh : public squares_average<B> {
 
   variance_refresh(const communicator& w, R& rule, const std::vector<std::size_t>& sizes,
                    const layout& messages, std::size_t bucket_elements)
-      : base(roots, w, rule.backend(), sizes, R::n_beside(messages), bucket_elements) {}
+      : base(roots, w, rule.backend(), sizes, R::n_sketch_floats(messages), bucket_elements) {}
 
   [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
   static void prepare_rule(R& rule, const layout& messages) { rule.prepare_squares(messages); }
@@ -82,7 +82,7 @@ class variance_refresh : public squares_average<B> {
     const auto at = e.at(e.mask());
     const auto [squares, beside] = e.rule.squares(at, base::sums());
     base::all_reduce(squares, beside, e.now());
-    e.rule.take_mean_beside(base::beside().latest(), on_axis_of(base::beside(), e), at, e.now(),
+    e.rule.take_mean_sketch(base::beside().latest(), on_axis_of(base::beside(), e), at, e.now(),
                             base::sums());
   }
   /// Updates v after the exchange, and converts residuals from units of the old v to the new.
@@ -226,21 +226,21 @@ struct engine {
   [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,
                                                    const step_plan& plan) const {
     digest d;
-    visit_told(lr, inverse_loss_scale, plan, [&](auto x) { d.add(x); });
+    visit_agreed_numbers(lr, inverse_loss_scale, plan, [&](auto x) { d.add(x); });
     return static_cast<std::uint32_t>(d.value() ^ d.value() >> 32U);
   }
-  /// Calls add(x) for each number in `digest_of`, in the order of `name_of_told`.
+  /// Calls add(x) for each number in `digest_of`, in the order of `agreed_number_name`.
   template <class F>
-  [[gnu::cold]] void visit_told(float lr, float inverse_loss_scale, const step_plan& plan,
-                                const F& add) const {
+  [[gnu::cold]] void visit_agreed_numbers(float lr, float inverse_loss_scale, const step_plan& plan,
+                                          const F& add) const {
     add(lr);
     add(inverse_loss_scale);
     for (const bool b : {plan.average_gradient, plan.average_squares, plan.exchange, plan.frozen})
       add(b ? 1 : 0);
-    tensors.visit_told(add);
+    tensors.visit_agreed_numbers(add);
     add(local_steps_digest);
   }
-  [[nodiscard, gnu::cold]] std::string name_of_told(std::size_t i) const {
+  [[nodiscard, gnu::cold]] std::string agreed_number_name(std::size_t i) const {
     constexpr const char* names[] = {"lr",
                                      "the inverse loss scale",
                                      "whether gradients are averaged",
@@ -248,7 +248,7 @@ struct engine {
                                      "whether there is an exchange",
                                      "whether v is frozen"};
     constexpr std::size_t n = std::size(names);
-    return i < n ? names[i] : tensors.name_of_told(i - n);
+    return i < n ? names[i] : tensors.agreed_number_name(i - n);
   }
   /// Returns report::sent_of_dense.
   [[nodiscard]] std::optional<float> sent_of_dense() const {
@@ -263,8 +263,9 @@ struct engine {
   /// each rank that called them off. `looks`: gradients are still in memory, so that the bad
   /// element can be named. Also warns once if all ranks have had equal gradients in 10 refreshes.
   [[gnu::cold]] void watch(const step_scalars& now, bool local, bool looks) {
-    if (now.n_alike >= 10 && !alike_told && comm.rank() == 0 && warn != nullptr) {
-      alike_told = true;
+    if (now.n_equal_refreshes >= 10 && !warned_equal_gradients && comm.rank() == 0 &&
+        warn != nullptr) {
+      warned_equal_gradients = true;
       warn(detail::message(
           "optimizer: in the last 10 refreshes of v all ranks had the same gradients: if the "
           "trainer averages them, leave that out, since the optimizer does; if all ranks read the "
@@ -454,7 +455,7 @@ struct engine {
   void (*warn)(const std::string& text) = &detail::warn_on_stderr;
   std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped or not
   std::uint32_t next_warning = 10;               ///< `watch` warns at this number of skips in a row
-  bool alike_told = false;                       ///< warned that all ranks have the same gradients
+  bool warned_equal_gradients = false;           ///< warned that all ranks have the same gradients
   std::function<bool(float norm)> veto;          ///< empty: none; see optimizer::veto_with
   bool vetoed = false;  ///< last answer of `veto` on this rank; true if `veto` threw
   std::uint64_t step = 0;

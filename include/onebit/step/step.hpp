@@ -48,7 +48,7 @@ class step_in_progress {
         scale_(inverse_loss_scale),
         refusal_(e.refuse(lr, inverse_loss_scale)),
         plan_(prepare()),
-        meter_(e.comm, phase_of_step(), e.step, e.compressed.sent_across()) {
+        meter_(e.comm, phase_of_step(), e.step, e.compressed.bytes_between_nodes()) {
     const bool nonfinite = !refusal_.empty();
     e.backend().launch(e.tensors.launches(),
                        detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
@@ -199,7 +199,7 @@ class step_in_progress {
       if (plan_.ends_warm_up) warn();
     }
     if (refused) throw invalid_input(refusal_);
-    report r = meter_.finish(o, e.compressed.sent_across(), norm);
+    report r = meter_.finish(o, e.compressed.bytes_between_nodes(), norm);
     if (is_known) {
       r.skipped_share = static_cast<float>(static_cast<double>(found->n_skipped) /
                                            static_cast<double>(e.n_attempts));
@@ -220,9 +220,11 @@ class step_in_progress {
     if (B::deferred || found.mismatched_rank == 0 || alone) return {};
     std::vector<double> told;
     if (found.mismatched_in == mismatch::arguments) {
-      e_->visit_told(lr_, scale_, plan_, [&](auto x) { told.push_back(static_cast<double>(x)); });
+      e_->visit_agreed_numbers(lr_, scale_, plan_,
+                               [&](auto x) { told.push_back(static_cast<double>(x)); });
     }
-    return detail::odd_number(e_->comm, told, [&](std::size_t i) { return e_->name_of_told(i); });
+    return detail::differing_number_text(e_->comm, told,
+                                         [&](std::size_t i) { return e_->agreed_number_name(i); });
   }
   [[noreturn, gnu::cold]] void throw_mismatch(const step_scalars& found) {
     const std::string where = e_->comm.where();

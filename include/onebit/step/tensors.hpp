@@ -281,7 +281,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   }
   /// Calls add(x) for each number that must be equal on all ranks in a step.
   template <class F>
-  [[gnu::cold]] void visit_told(const F& add) const {
+  [[gnu::cold]] void visit_agreed_numbers(const F& add) const {
     for (std::size_t g = 0; g < flat::options.size(); ++g) {
       const bool empty = first_of(g) == flat::group_ends[g];
       const moments of = empty ? moments{} : host_options[first_of(g)].of;
@@ -294,8 +294,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
     }
     for (const tensor_options& t : host_options) add(t.rests);
   }
-  /// Name of the i-th number of `visit_told`.
-  [[nodiscard, gnu::cold]] std::string name_of_told(std::size_t i) const {
+  /// Name of the i-th number of `visit_agreed_numbers`.
+  [[nodiscard, gnu::cold]] std::string agreed_number_name(std::size_t i) const {
     constexpr const char* names[] = {"lr_factor", "weight_decay", "stochastic_rounding",
                                      "beta1",     "beta2",        "eps"};
     constexpr std::size_t n = std::size(names);

@@ -71,11 +71,11 @@ struct request_of<T> {
 
 /// Implements `line` on a transport T. Optional operations that T lacks fall back; split throws.
 template <Transport T>
-class line_of final : public line {
+class transport_holder final : public line {
   static constexpr bool starts = StartingTransport<T>;
 
  public:
-  explicit line_of(T inner) : inner_(std::move(inner)) {}
+  explicit transport_holder(T inner) : inner_(std::move(inner)) {}
 
   [[nodiscard]] int rank() const override { return inner_.rank(); }
   [[nodiscard]] int size() const override { return inner_.size(); }
@@ -138,7 +138,7 @@ class line_of final : public line {
   [[nodiscard]] std::shared_ptr<line> split([[maybe_unused]] int color,
                                             [[maybe_unused]] int key) const override {
     if constexpr (SplittingTransport<T>) {
-      return std::make_shared<line_of>(inner_.split(color, key));
+      return std::make_shared<transport_holder>(inner_.split(color, key));
     } else {
       throw invalid_input(
           message("communicator: this transport cannot be split: it has no split(color, "
@@ -247,7 +247,8 @@ class communicator {
   template <Transport T>
     requires(!std::same_as<T, communicator>)
   explicit communicator(T transport)
-      : communicator(std::make_shared<detail::line_of<T>>(std::move(transport)), nullptr) {}
+      : communicator(std::make_shared<detail::transport_holder<T>>(std::move(transport)), nullptr) {
+  }
 
   [[nodiscard]] int rank() const { return line_->rank(); }
   [[nodiscard]] int size() const { return line_->size(); }

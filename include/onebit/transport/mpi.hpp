@@ -50,24 +50,24 @@ class mpi_request {
 
   /// Waits until the collective is done. Throws transport_error; the request is done then.
   void wait() {
-    if (request_ != MPI_REQUEST_NULL) guarded([&] { group_.wait(request_, call_); });
+    if (request_ != MPI_REQUEST_NULL) abandon_on_error([&] { group_.wait(request_, call_); });
   }
   /// Returns true if the collective is done; non-blocking. Throws transport_error as `wait` does.
   [[nodiscard]] bool test() {
     if (request_ == MPI_REQUEST_NULL) return true;
     bool done = false;
-    guarded([&] { done = group_.test(request_, call_); });
+    abandon_on_error([&] { done = group_.test(request_, call_); });
     return done;
   }
 
  private:
   /// Calls f. If f throws, abandons the request, and leaves request and datatype to MPI.
   template <class F>
-  void guarded(const F& f) {
+  void abandon_on_error(const F& f) {
     try {
       f();
     } catch (...) {
-      if (request_ != MPI_REQUEST_NULL) slot_.leave();
+      if (request_ != MPI_REQUEST_NULL) slot_.release_to_mpi();
       request_ = MPI_REQUEST_NULL;
       throw;
     }
@@ -76,7 +76,7 @@ class mpi_request {
     int over = 0;
     if (request_ == MPI_REQUEST_NULL || MPI_Finalized(&over) != MPI_SUCCESS || over != 0) return;
     if (group_.is_broken()) {
-      slot_.leave();
+      slot_.release_to_mpi();
       request_ = MPI_REQUEST_NULL;
     }
     try {
@@ -169,7 +169,7 @@ class mpi {
   /// Returns the transport of the ranks that passed the same color, ordered by key, then rank.
   /// Collective over all ranks, blocking. Throws invalid_input, on all ranks, for a negative color.
   [[nodiscard]] mpi split(int color, int key) const {
-    group_.meet("split");
+    group_.barrier("split");
     int least = 0;
     group_.check(MPI_Allreduce(&color, &least, 1, MPI_INT, MPI_MIN, group_.comm(kind::gathers)),
                  "MPI_Allreduce");
@@ -187,7 +187,7 @@ class mpi {
   /// Returns the number of ranks per node. Collective over all ranks, blocking. Throws
   /// transport_error, on all ranks, if nodes differ in it or their ranks are not contiguous.
   [[nodiscard]] int ranks_per_node() const {
-    group_.meet("ranks_per_node");
+    group_.barrier("ranks_per_node");
     MPI_Comm shared = MPI_COMM_NULL;
     group_.check(MPI_Comm_split_type(group_.comm(kind::gathers), MPI_COMM_TYPE_SHARED, rank(),
                                      MPI_INFO_NULL, &shared),
@@ -217,7 +217,7 @@ class mpi {
   void reduce(T* data, std::size_t n, MPI_Datatype type, MPI_Op sum) {
     constexpr std::size_t most = INT_MAX;
     const bool blocks = group_.timeout().count() == 0 || device_aware();
-    if (n > 0 && blocks) group_.meet("MPI_Allreduce");
+    if (n > 0 && blocks) group_.barrier("MPI_Allreduce");
     for (std::size_t done = 0; done < n; done += most) {
       const int count = static_cast<int>(n - done < most ? n - done : most);
       const MPI_Comm comm = group_.comm(kind::gathers);
@@ -235,7 +235,7 @@ class mpi {
 
   template <class Call>
   [[nodiscard]] mpi_request start(detail::mpi_slot slot, const char* name, const Call& call) {
-    group_.require_whole();
+    group_.require_usable();
     MPI_Request request = MPI_REQUEST_NULL;
     group_.check(call(&request), name);
     return {group_, std::move(slot), request, name};

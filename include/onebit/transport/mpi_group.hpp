@@ -83,7 +83,7 @@ class mpi_group {
     if (code != MPI_SUCCESS) fail_mpi(code, call, suffix());
   }
   /// Throws transport_error if an earlier collective was given up. Call before each new one.
-  void require_whole() const {
+  void require_usable() const {
     if (is_broken()) throw transport_error(shared_->broken);
   }
   /// Waits for a request of this group. Throws transport_error if the request fails or exceeds the
@@ -114,8 +114,8 @@ class mpi_group {
     return done != 0;
   }
   /// Waits until all ranks have called this. Collective. Throws transport_error on a time-out.
-  void meet(const char* call) const {
-    require_whole();
+  void barrier(const char* call) const {
+    require_usable();
     MPI_Request request = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(comm(gathers), &request), "MPI_Ibarrier");
     wait(request, call);
@@ -312,7 +312,7 @@ class mpi_slot {
     if (owned_) MPI_Type_free(&type_);
   }
   /// Gives the type up to MPI: it is never freed.
-  void leave() noexcept { owned_ = false; }
+  void release_to_mpi() noexcept { owned_ = false; }
   [[nodiscard]] int count() const { return count_; }
   [[nodiscard]] MPI_Datatype type() const { return type_; }
 

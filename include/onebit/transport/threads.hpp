@@ -49,13 +49,13 @@ class thread_hub {
   [[nodiscard]] const call& of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
 
   /// Waits until all ranks have made a call. Throws rank_mismatch if their calls differ.
-  [[gnu::cold]] void meet(int rank, const call& mine) {
+  [[gnu::cold]] void begin_call(int rank, const call& mine) {
     calls_[static_cast<std::size_t>(rank)] = mine;
     wait_for_all(rank, mine.what);
     const call& first = calls_[0];
     for (int r = 1; r < size(); ++r) {
       if (std::strcmp(of(r).what, first.what) == 0 && of(r).bytes == first.bytes) continue;
-      const parting last{*this};  // no rank may call again while others still compare
+      const call_scope last{*this};  // no rank may call again while others still compare
       throw rank_mismatch(
           message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
                   r, " calls ", of(r).what, " of ", of(r).bytes,
@@ -66,22 +66,22 @@ class thread_hub {
 
   /// Waits until all ranks have finished with each other's memory. Every rank that has met parts,
   /// so this wait has no time-out, and an abort does not end it: other ranks still use the buffers.
-  [[gnu::cold]] void part() {
+  [[gnu::cold]] void end_call() {
     std::unique_lock lock(mutex_);
     const std::size_t round = round_;
     if (!complete()) changed_.wait(lock, [&] { return round_ != round; });
   }
 
-  /// Makes all current and later meetings throw, in this hub and in hubs split from it. Errors show
+  /// Makes all current and later calls throw, in this hub and in hubs split from it. Errors show
   /// the reason of the first abort.
   [[gnu::cold]] void abort(const std::string& why) {
     std::unique_lock lock(mutex_);
     abort(lock, why);
   }
 
-  /// Marks that a rank makes no more calls: meetings throw, in this hub and in hubs split from it
+  /// Marks that a rank makes no more calls: calls throw, in this hub and in hubs split from it
   /// that contain the rank.
-  [[gnu::cold]] void leave(int rank) {
+  [[gnu::cold]] void retire(int rank) {
     std::unique_lock lock(mutex_);
     const auto children = children_;
     abort_here("rank " + std::to_string(rank) +
@@ -91,7 +91,7 @@ class thread_hub {
     for (const child& c : children) {
       const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank);
       const auto hub = c.hub.lock();
-      if (hub && place != c.ranks.end()) hub->leave(static_cast<int>(place - c.ranks.begin()));
+      if (hub && place != c.ranks.end()) hub->retire(static_cast<int>(place - c.ranks.begin()));
     }
   }
 
@@ -102,9 +102,9 @@ class thread_hub {
     };
     const card mine{color, key};
     std::vector<card> cards;
-    meet(rank, {"split", &mine, nullptr, 0});
+    begin_call(rank, {"split", &mine, nullptr, 0});
     {
-      const parting last{*this};
+      const call_scope last{*this};
       for (int r = 0; r < size(); ++r) cards.push_back(*static_cast<const card*>(of(r).send));
     }
     std::vector<int> ranks;  // ranks with the color of this rank
@@ -123,19 +123,19 @@ class thread_hub {
     seat place;
     place.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
     if (leader == rank) place.hub = adopt(std::move(ranks));
-    meet(rank, {"split", &place.hub, nullptr, 0});
+    begin_call(rank, {"split", &place.hub, nullptr, 0});
     if (leader != rank) {
       place.hub = *static_cast<const std::shared_ptr<thread_hub>*>(of(leader).send);
     }
-    part();
+    end_call();
     return place;
   }
 
  private:
-  /// Calls part() at the end of a scope, also after an exception: a rank that has met must part.
-  struct parting {
+  /// Calls end_call() at the end of a scope, also after an exception.
+  struct call_scope {
     thread_hub& hub;
-    ~parting() { hub.part(); }
+    ~call_scope() { hub.end_call(); }
   };
 
   /// A hub split from this one, and the ranks of this hub that belong to it.
@@ -202,7 +202,7 @@ class thread_hub {
   }
 
   std::vector<call> calls_;
-  std::vector<std::size_t> rounds_;  ///< last round in which each rank waited in `meet`
+  std::vector<std::size_t> rounds_;  ///< last round in which each rank waited in begin_call
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -278,19 +278,19 @@ class basic_threads {
   }
 
  private:
-  /// Runs one collective: meets the other ranks, copies from each, and parts.
+  /// Runs one collective: waits for the other ranks, copies from each, waits again.
   template <class Copy>
   [[gnu::cold]] void exchange(const detail::thread_hub::call& mine, const Copy& copy) {
     memory_.wait();  // other ranks read memory that earlier work of M writes
-    hub_->meet(rank_, mine);
+    hub_->begin_call(rank_, mine);
     try {
       for (int r = 0; r < size() && mine.bytes > 0; ++r) copy(r);
       memory_.wait();  // after `part` other ranks may overwrite the sources of these copies
     } catch (...) {
-      hub_->part();
+      hub_->end_call();
       throw;
     }
-    hub_->part();
+    hub_->end_call();
   }
 
   template <class T>
@@ -307,7 +307,7 @@ class basic_threads {
   }
   template <class T>
   void sum(T* data, std::size_t n) {
-    hub_->meet(rank_, {"all_reduce_sum", nullptr, data, n * sizeof(T)});
+    hub_->begin_call(rank_, {"all_reduce_sum", nullptr, data, n * sizeof(T)});
     const auto part = [&](int r) {
       return n * static_cast<std::size_t>(r) / static_cast<std::size_t>(size());
     };
@@ -326,7 +326,7 @@ class basic_threads {
                      [](float x) { return from_float<T>(x); });
       for (int r = 0; r < size(); ++r) std::copy_n(rounded.begin(), m, of(r));
     }
-    hub_->part();
+    hub_->end_call();
   }
 
   static std::byte* slot(void* p, int r, std::size_t bytes) {
@@ -372,7 +372,7 @@ template <Memory M, class F>
     };
     try {
       f(basic_threads<M>(hub, rank, memories[static_cast<std::size_t>(rank)]));
-      hub->leave(rank);
+      hub->retire(rank);
     } catch (const transport_error& e) {
       failed(e.what(), 2);
     } catch (const rank_mismatch& e) {
