@@ -16,12 +16,12 @@
 /// Compressed all-gather: every rank sends its message to all ranks and averages what it received.
 namespace onebit::inline v0_2 {
 
-/// Base of exchanges without servers: only workers encode, so all residuals lie with them, as one
-/// chunk a bucket. The mean message is the sum of `n_slots` slots a bucket, over W. A derived class
-/// adds all_reduce(); it says own_messages = false if its sender encodes sums (example ring).
+/// Base of exchanges without servers: only workers encode and keep residuals; a bucket is one
+/// chunk. The mean message is the sum of `n_slots` slots per bucket, divided by W. A derived class
+/// adds all_reduce(), and sets own_messages = false if its sender encodes sums (example ring).
 ///
-/// Memory: the sender, n_slots slots a bucket of the last exchange, as many of this one, and
-/// n_work_slots. The members are as in gather_scatter_exchange.
+/// Memory: the sender, n_slots slots per bucket for the last exchange and as many for this one, and
+/// n_work_slots slots of work space. The members are as in gather_scatter_exchange.
 template <Compressor C, class B>
 class worker_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;

@@ -41,7 +41,7 @@ enum class dense_sum : std::uint8_t {
   /// HalfSummingTransport.
   transport_in_bf16
 };
-/// True if the transport adds up.
+/// True if the transport computes the sums.
 [[nodiscard]] constexpr bool by_transport(dense_sum mode) {
   return mode == dense_sum::transport || mode == dense_sum::transport_in_bf16;
 }
@@ -307,7 +307,7 @@ class rounded_exchange {
   [[nodiscard]] detail::slots_of_buckets served() {
     return {served_.data(), served_.size(), 1, slot_bytes()};
   }
-  /// Serves, then consumes, buckets whose memory the next to send needs; serves one bucket early.
+  /// Frees memory for the next bucket to send: serves (one bucket early), then consumes, old ones.
   template <class Take>
   [[gnu::cold]] void make_way(step_scalars* now, const Take* take) {
     const bool again = encoder_.n_buckets() > few_buckets();

@@ -27,7 +27,7 @@ namespace onebit::inline v0_2 {
 ///
 /// Cost: 2 collectives per bucket; each rank sends 2 (W-1) slots per bucket. Memory: the sender,
 /// the previous message, 4/W bytes of server residual per element, and two messages of work space.
-/// Source: 1-bit Adam (arXiv 2102.02888), section 4.2 and figure 3. Padding enters no scale.
+/// Source: 1-bit Adam (arXiv 2102.02888), section 4.2, fig. 3. Padding enters no scale or residual.
 template <Compressor C, class B>
 class gather_scatter_exchange : public flat_exchange<C, B> {
   using base = flat_exchange<C, B>;

@@ -299,7 +299,7 @@ struct hierarchical : collective_defaults {
   [[nodiscard, gnu::cold]] std::string name() const {  ///< see Collective
     return "hierarchical of " + policy_name(codec);
   }
-  [[nodiscard]] std::string agreement() const {  ///< alike on all ranks; jobs may differ
+  [[nodiscard]] std::string agreement() const {  ///< compared by ranks, not by checkpoints
     return "hierarchical, " + std::to_string(ranks_per_node) + " ranks per node";
   }
   template <class B>  ///< result of `bind`

@@ -174,7 +174,7 @@ struct slot_format {
     return now->optimizer * message_tag::first_optimizer + (exact() ? message_tag::exact : 0) +
            part;
   }
-  /// True if an element has 2 bytes or more: no compressor made it.
+  /// True if an element has 2 bytes or more: fp32, bf16, `identity`. Sets message_tag::exact.
   [[nodiscard]] ONEBIT_HD bool exact() const { return word_bytes >= word_elements * 2; }
   [[nodiscard]] ONEBIT_HD std::size_t bucket_of(const tile& t) const {
     return t.chunk / chunks_per_bucket;

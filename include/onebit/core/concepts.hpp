@@ -172,7 +172,7 @@ concept Compressor = WordCompressor<C> || TileCompressor<C>;
 /// Defaults of a Schedule: a base for schedules that need not define all members.
 struct schedule_defaults {
   static constexpr bool compresses = true;  ///< false: never exchanges, so needs no memory for it
-  /// Called after each step, unless the step is known to be skipped. Changes the state.
+  /// Called after each step, unless all ranks are known to have skipped it. Changes the state.
   void done(std::uint64_t, float) {}
   /// Text for the user after a kept step with `ends_warm_up`; empty: none.
   [[nodiscard]] std::string warning() const { return {}; }
@@ -181,7 +181,7 @@ struct schedule_defaults {
   void archive(Archive&) {}
 };
 
-/// Decides which steps average gradients, and which exchange. Not asked with only one rank or node.
+/// Decides which steps average or exchange. Not asked with one rank (in a hierarchy: one node).
 template <class S>
 concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr,
                             detail::any_archive a) {
@@ -214,7 +214,7 @@ struct rule_defaults {
   [[nodiscard]] bool needs_outcome() const { return false; }
   /// For a LocalRule: true if the step that `begin_step` began is a `dense_step`.
   [[nodiscard]] bool dense() const { return false; }
-  /// Called after each step, with its plan and lr, unless the step is known to be skipped.
+  /// Called after each step, with its plan and lr, unless all ranks are known to have skipped it.
   void done(const step_plan&, float) {}
   /// True after `freeze`, until `thaw`. Each FreezingRule must define this.
   [[nodiscard]] bool frozen() const { return false; }

@@ -21,7 +21,7 @@
 /// axis     flat axis: all tensors one after the other, each from a multiple of 32 on
 /// word     32 elements of the axis; their signs are one uint32_t, bit i for element i
 /// tile     unit of work and of partial sums: up to 4096 elements of one tensor in one chunk, at
-///          least 1024 unless the tensor or the chunk ends; see words_of_tiles
+///          least 1024 unless the tensor, chunk or scale block ends; see words_of_tiles
 /// chunk    contiguous words that one rank serves (averages) in gather-scatter
 /// bucket   chunks that travel together; in a hierarchy, the share of one rank of each node
 /// segment  tiles of a chunk that share a scale; group: tiles with one scale in a rank's message

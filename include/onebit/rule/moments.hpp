@@ -155,7 +155,7 @@ class moments_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  /// See ResumingRule, here and below: of rules that keep m, and hand zeros over.
+  /// For a ResumingRule that keeps m: `resume` hands zeros over, `thaw` does nothing.
   template <class View, class At>
   [[nodiscard]] initial_momentum<float_buffer> resume(const View&, const At&) {
     return {make_floats()};

@@ -263,7 +263,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     }
   }
   [[nodiscard]] bool dense() const { return dense_; }  ///< see rule_defaults
-  /// True in the first step: the host repeats a first step that was skipped.
+  /// True until a step is kept: after a skipped first step, the next one is the first again.
   [[nodiscard]] bool needs_outcome() const { return !started_; }
 
   /// Freezes v, if v follows, in the first step that does not average gradients: v becomes

@@ -85,7 +85,7 @@ class freeze : public schedule_defaults {
   std::uint64_t after_, refreshes_;
   double beta2_;
   bool corrected_;
-  std::uint64_t next_refresh_ = 0;  ///< 0: no step was done yet
+  std::uint64_t next_refresh_ = 0;  ///< 0: no step was done yet, as after start_from
 };
 
 [[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2, std::uint64_t refreshes,

@@ -107,7 +107,7 @@ class intervals : public schedule_defaults {
   intervals_options options_;
   double lacking_;
   std::uint64_t next_refresh_ = 0, refreshes_ = 0;
-  float peak_ = 0;  ///< largest lr since the warm-up ended: halvings count from here
+  float peak_ = 0;  ///< largest lr from the last warm-up step on: halvings count from here
 };
 
 static_assert(Schedule<intervals>);

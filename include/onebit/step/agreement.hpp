@@ -28,7 +28,7 @@ struct rank_fingerprint {
   std::uint64_t n_elements = 0;
   std::uint64_t sizes_digest = 0;
   std::uint64_t parameter_digest = 0;
-  std::uint64_t slot_bytes = 0;  ///< of the compressed exchange: differs with the compressor
+  std::uint64_t slot_bytes = 0;  ///< of the compressed exchange: tells unnamed compressors apart
   std::uint32_t rejected = 0;    ///< 1: this rank's input was invalid; 0: it was valid
   std::uint32_t number = 0;      ///< of the optimizer within its process: not compared
   char name[472] = {};           ///< algorithm and options as text, zero-terminated

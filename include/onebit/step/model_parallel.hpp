@@ -45,7 +45,7 @@ struct apply_words_kernel {
   const model_parallel_word* words;
   std::uint32_t n, plan;
   bool norms;     ///< false: skips only, the norms are of the whole model already
-  float largest;  ///< norm of the mean gradient; 0: no clipping
+  float largest;  ///< largest norm of the mean gradient; 0: no clipping
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {

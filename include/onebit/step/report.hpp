@@ -43,13 +43,13 @@ struct report {
   bool pending = false;
   /// Norm of the mean gradient before clipping, in steps that average gradients. In steps that
   /// average squares: an estimate from a sketch, to 6% in a tile, less in many. In other steps:
-  /// norm of this rank's gradient over its usual ratio to the mean's norm, if there is clipping or
-  /// a veto. Empty if not known: without either, and in skipped or pending steps.
+  /// norm of this rank's gradient over its usual ratio to the mean's norm; empty without clipping
+  /// and without a veto. Empty also in skipped or pending steps.
   std::optional<float> gradient_norm{};
   /// Share of skipped steps among all since the optimizer was built, 0 to 1; empty while pending.
   std::optional<float> skipped_share{};
-  /// Bytes sent in all steps, divided by the bytes of ring allreduces of floats, 2 (W-1)/W 4n a
-  /// step. Empty with one rank, and on a deferred backend, where replayed graphs count no bytes.
+  /// Bytes sent since the optimizer was built, over those of ring allreduces of floats, 2 (W-1)/W
+  /// 4n a step. Empty with one rank, and on a deferred backend: replayed graphs count no bytes.
   std::optional<float> sent_of_dense{};
   std::uint64_t bytes_sent = 0;           ///< by this rank, in all collectives of the step
   std::uint64_t bytes_between_nodes = 0;  ///< part of bytes_sent, in a hierarchical exchange

@@ -261,7 +261,7 @@ struct engine {
   }
   /// Warns after 10 skipped steps in a row, and whenever their number has doubled: on rank 0 and on
   /// each rank that called them off. `looks`: gradients are still in memory, so that the bad
-  /// element can be named. Also warns once if all ranks have had equal gradients in 10 refreshes.
+  /// element can be named. Warns once if all ranks had equal gradients in 10 refreshes in a row.
   [[gnu::cold]] void watch(const step_scalars& now, bool local, bool looks) {
     if (now.n_equal_refreshes >= 10 && !warned_equal_gradients && comm.rank() == 0 &&
         warn != nullptr) {

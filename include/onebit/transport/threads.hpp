@@ -64,8 +64,8 @@ class thread_hub {
     }
   }
 
-  /// Waits until all ranks have finished with each other's memory. Every rank that has met parts,
-  /// so this wait has no time-out, and an abort does not end it: other ranks still use the buffers.
+  /// Waits until all ranks have finished with each other's memory. Has no time-out, and an abort
+  /// does not end the wait: other ranks still use the buffers, and each of them calls end_call.
   [[gnu::cold]] void end_call() {
     std::unique_lock lock(mutex_);
     const std::size_t round = round_;
@@ -79,8 +79,8 @@ class thread_hub {
     abort(lock, why);
   }
 
-  /// Marks that a rank makes no more calls: calls throw, in this hub and in hubs split from it
-  /// that contain the rank.
+  /// Marks that a rank makes no more calls: pending and later calls of other ranks throw, in this
+  /// hub and in hubs split from it that contain the rank.
   [[gnu::cold]] void retire(int rank) {
     std::unique_lock lock(mutex_);
     const auto children = children_;
@@ -285,7 +285,7 @@ class basic_threads {
     hub_->begin_call(rank_, mine);
     try {
       for (int r = 0; r < size() && mine.bytes > 0; ++r) copy(r);
-      memory_.wait();  // after `part` other ranks may overwrite the sources of these copies
+      memory_.wait();  // after end_call other ranks may overwrite the sources of these copies
     } catch (...) {
       hub_->end_call();
       throw;
