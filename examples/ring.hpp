@@ -26,7 +26,7 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
   ring_exchange(C codec, const onebit::communicator& w, B backend,
                 std::span<const std::size_t> sizes)
       : base(std::move(codec), w, std::move(backend), sizes, 1,
-             static_cast<std::size_t>(w.size()) + 2, w.size()) {
+             static_cast<std::size_t>(w.size()) + 1, w.size()) {
     if (w.size() == 1) return;
     // Pairs of neighbours that share no rank talk at once: even edges, odd edges, the last one if W
     // is odd. All ranks call split, also those without a pair in this turn.

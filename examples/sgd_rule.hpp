@@ -65,6 +65,15 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
                          const Update& run) {
     run(update_kernel<Field, P, G>{latest, at, m_.data(), false});
   }
+
+  // For other numbers of ranks: m stays in the rule, so zeros are handed over (never an empty
+  // buffer).
+  template <class Field, class At>
+  onebit::initial_momentum<float_buffer> resume(const Field&, const At&) {
+    return {make_floats()};
+  }
+  template <class Field, class At>
+  void thaw(const Field&, const At&) {}
 };
 
 static_assert(onebit::ResumingRule<sgd_rule>);

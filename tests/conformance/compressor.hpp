@@ -99,7 +99,6 @@ inline flat message(std::uint64_t seed, std::size_t n) {
 template <class C>
 void check_word_compressor(const C& codec) {
   static_assert(std::is_trivially_copyable_v<C>);
-  CHECK_MESSAGE(C::word_bytes % 4 == 0, "word_bytes is no multiple of 4: words are aligned to 4");
   constexpr bool one_sign = requires { requires C::one_sign; };
   constexpr std::size_t n_words = 40, n = 32 * n_words;
   std::vector<std::byte> expected;
@@ -163,7 +162,7 @@ void check_tile_compressor(const C& codec) {
     const auto [bytes_again, decoded_again] = tile_round_trip(codec, y, 0x5A);
     CHECK_MESSAGE(bytes == bytes_again,
                   "equal values gave other bytes: encode is not "
-                  "deterministic, or reads beyond n values");
+                  "deterministic, reads beyond n values, or does not write all tile_bytes(n)");
     CHECK_MESSAGE(first_difference(decoded, decoded_again) == none,
                   "equal bytes gave other values: decode reads beyond tile_bytes(n)");
     check_distance(y, decoded);

@@ -258,7 +258,8 @@ TEST_CASE_TEMPLATE_DEFINE("on another number of ranks: all agree, or it is refus
   using optimizer =
       decltype(Make{}(std::declval<training<>&>().groups(), std::declval<onebit::threads>()));
   const std::uint64_t stop = conformance_steps / 2;
-  for (const auto& [from, to] : {std::pair(3, 2), std::pair(1, 2), std::pair(3, 1)}) {
+  for (const auto& job : {std::pair(3, 2), std::pair(1, 2), std::pair(3, 1)}) {
+    const int from = job.first, to = job.second;
     CAPTURE(from);
     CAPTURE(to);
     const auto old = on_ranks(from, [&](onebit::threads transport) {

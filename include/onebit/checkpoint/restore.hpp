@@ -355,6 +355,8 @@ class old_job {
   /// Allocates what `adopt` needs, once all ranks are read.
   [[gnu::cold]] void prepare() {
     E& old = *source_;
+    // replaces the layout and the rho of the old job's ranks
+    E::refresh_type::prepare_rule(old.rule, e_->compressed.axis(), e_->comm.size());
     const bool travels = e_->compressed.travels();
     if constexpr (R::local_steps) {
       if (travels) space_ = e_->compressed.allocate(e_->from_nothing);
@@ -365,7 +367,7 @@ class old_job {
         return;
       }
       given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at(old.mask()));
-      if (given_.momentum.size() == 0) {
+      if (given_.momentum.size() == 0 && e_->average.axis().n_words() > 0) {
         throw checkpoint_error(detail::message("load_old_job: the rule's resume() returned no ",
                                                "momentum; return zeros if the rule keeps its own"));
       }
@@ -386,7 +388,6 @@ class old_job {
     std::destroy_at(&e.schedule);  // a user's function may not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    E::refresh_type::prepare_rule(e.rule, e.compressed.axis());  // replaces the old job's axis
     E::refresh_type::take_kept(e.rule, std::move(kept_));
     auto& active = old.compressed.active();
     if (active.size() > 0 || !starts) {

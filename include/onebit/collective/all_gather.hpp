@@ -79,6 +79,7 @@ class worker_exchange : public flat_exchange<C, B> {
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server&) {
     worker(sender_, axis().all_tiles(), true);
   }
+  [[nodiscard]] std::span<const float> server_residual() const { return {}; }
   [[nodiscard, gnu::cold]] std::size_t state_bytes() const {
     return sender_.state_bytes() + gathered_.current.bytes();
   }

@@ -248,8 +248,8 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
-  [[nodiscard]] bool flat() const { return local_.size() == 1; }            // no inner level
-  [[nodiscard]] bool sums_local_steps() const { return exact_.carries(); }  // sums local steps
+  [[nodiscard]] bool flat() const { return local_.size() == 1; }  // no inner level
+  [[nodiscard]] bool sums_local_steps() const { return exact_.carries(); }
   [[nodiscard]] static std::size_t bucket_bytes(const slot_format& f) {
     return f.slot_bytes * f.chunks_per_bucket;
   }

@@ -431,14 +431,14 @@ struct gathered_view {
   }
 };
 
-/// Mean over the W slots of a bucket, one from each rank. Buckets lie one after the other.
+/// Sum of the `n_slots` slots of a bucket over W. Buckets lie one after the other.
 template <Compressor C>
 struct mean_view {
   C codec;
   slot_format format;
   const std::byte* slots = nullptr;
   int n_slots = 1;
-  float inverse = 1;  ///< 1 / n_slots
+  float inverse = 1;  ///< 1 / W
   active_mask active;
   tile_room room = tile_room::previous;
 

@@ -159,7 +159,7 @@ template <class C>
 concept TileCompressor = requires(const C c, const float* values, std::size_t n, std::byte* out,
                                   const std::byte* in, float* decoded) {
   { c.tile_bytes(n) } -> std::convertible_to<std::size_t>;  // must not depend on the values
-  c.encode(values, n, out);  // writes at most tile_bytes(n) bytes; values may be NaN or infinite
+  c.encode(values, n, out);  // writes all tile_bytes(n) bytes; values may be NaN or infinite
   { c.decode(in, n, decoded) }
   noexcept;
 };
@@ -279,7 +279,8 @@ concept RefreshingRule = ExchangeRule<R> &&
              detail::any_archive a) {
   { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: v is never refreshed
   { R::n_sketch_floats(at.axis) } -> std::convertible_to<std::size_t>;  // number of floats beside
-  r.prepare_squares(at.axis);  // takes the layout of messages, before any squares are kept
+  // takes the layout of messages and the number of ranks, before any squares are kept
+  r.prepare_squares(at.axis, 1);
   r.take_kept(r.make_kept());  // memory for a mean over an old job's ranks; replaces the squares
   r.squares(at, sums);         // returns two fields to average: the squares, the floats beside
   // the first context has the layout of `mean`, the second the layout of messages
@@ -405,13 +406,16 @@ consteval void check_compressor() {
   using value = lanes::value;
   using byte = std::byte;
   using size = std::size_t;
-  constexpr bool word = requires { C::scaled; }
-  || requires(const C c) { c.word_bytes; }
-  || requires(const C c) { c.scale_granularity(); }
-  || requires(const C c) { c.scale(0.0, 1); };
+  constexpr bool word =
+      !TileCompressor<C> && (
+                                requires { C::scaled; } || requires(const C c) { c.word_bytes; } ||
+                                requires(const C c) { c.scale_granularity(); } ||
+                                requires(const C c) { c.scale(0.0, 1); });
   ONEBIT_NEEDS(
       "Compressor", "std::size_t tile_bytes(std::size_t n) const",
-      word || requires(const C c, size n) { size(c.tile_bytes(n)); });
+      word || requires(const C c, size n) {
+        { c.tile_bytes(n) } -> std::convertible_to<size>;
+      });
   ONEBIT_NEEDS(
       "Compressor", "void encode(const float* values, std::size_t n, std::byte* out) const",
       word || requires(const C c, const float* v, size n, byte* out) { c.encode(v, n, out); });
@@ -423,20 +427,26 @@ consteval void check_compressor() {
       });
   // by word, as in onebit/compressor/sign.hpp
   ONEBIT_NEEDS(
-      "Compressor", "static constexpr std::size_t word_bytes",
-      !word || requires(const C c) { size(c.word_bytes); });
+      "Compressor", "static constexpr std::size_t word_bytes", !word || requires(const C c) {
+        { c.word_bytes } -> std::convertible_to<size>;
+      });
   ONEBIT_NEEDS(
-      "Compressor", "static constexpr bool scaled", !word || requires { bool(C::scaled); });
+      "Compressor", "static constexpr bool scaled", !word || requires {
+        { C::scaled } -> std::convertible_to<bool>;
+      });
   ONEBIT_NEEDS(
       "Compressor", "granularity scale_granularity() const", !word || requires(const C c) {
         { c.scale_granularity() } -> std::convertible_to<granularity>;
       });
   ONEBIT_NEEDS(
       "Compressor", "float scale(double sum, std::uint64_t n) const",
-      !word || requires(const C c, std::uint64_t n) { float(c.scale(0.0, n)); });
+      !word || requires(const C c, std::uint64_t n) {
+        { c.scale(0.0, n) } -> std::convertible_to<float>;
+      });
   ONEBIT_NEEDS(
       "Compressor", "encode<L>(std::byte* out, const L::value& y) const",
-      !word || requires(const C c, byte* out, value v) { c.template encode<lanes>(out, v); });
+      !word ||
+          requires(const C c, byte* out, const value& v) { c.template encode<lanes>(out, v); });
   ONEBIT_NEEDS(
       "Compressor", "L::value decode<L>(const std::byte* in, float scale) const",
       !word || requires(const C c, const byte* in) {
@@ -444,12 +454,12 @@ consteval void check_compressor() {
       });
   ONEBIT_NEEDS(
       "Compressor", "L::value accumulate<L>(const L::value& sum, const L::value& y) const",
-      !word || requires(const C c, value v) {
+      !word || requires(const C c, const value& v) {
         { c.template accumulate<lanes>(v, v) } -> std::same_as<value>;
       });
   ONEBIT_NEEDS(
       "Compressor", "L::value residual<L>(const L::value& y, float scale) const",
-      !word || requires(const C c, value v) {
+      !word || requires(const C c, const value& v) {
         { c.template residual<lanes>(v, 1.0F) } -> std::same_as<value>;
       });
   static_assert(

@@ -318,7 +318,6 @@ class following_rule : public moments_rule<B, Options> {
   void prepare(const layout& axis) {
     base::prepare(axis);
     n_tensors_ = axis.tensor_tiles().size();
-    least_rho_ = 1.0F / static_cast<float>(axis.n_chunks());
     rho_ = make_rho(keeps_squares());
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
@@ -342,7 +341,11 @@ class following_rule : public moments_rule<B, Options> {
     return detail::sketch_floats * axis.tiles().size() + 2 * by_tile(axis);
   }
   /// Takes the layout of messages, before any squares are kept.
-  void prepare_squares(const layout& axis) { n_tiles_ = axis.tiles().size(); }
+  void prepare_squares(const layout& axis, int n_ranks) {
+    n_tiles_ = axis.tiles().size();
+    first_rho_ = 1.0F / static_cast<float>(n_ranks);
+    rho_ = make_rho(keeps_squares());
+  }
   /// Returns zeroed memory for squares.
   [[nodiscard]] kept_squares make_kept() { return {make_floats()}; }
   /// Replaces the squares, if this rank keeps any, by the mean over the ranks of an older job.
@@ -474,12 +477,12 @@ class following_rule : public moments_rule<B, Options> {
 
  private:
   [[nodiscard]] float_buffer make_rho(bool kept) {
-    return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, least_rho_));
+    return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, first_rho_));
   }
 
   std::size_t n_tensors_ = 0;
-  float least_rho_ = 1;  ///< 1 / W: of gradients that are noise, or that one rank alone has
-  float_buffer rho_;     ///< by tensor, of the last refresh; before the first: least_rho_
+  float first_rho_ = 1;  ///< 1 / W: of gradients that are noise, or that one rank alone has
+  float_buffer rho_;     ///< by tensor, of the last refresh; before the first: first_rho_
 };
 
 /// Base of rules that freeze v after their dense steps, and then exchange directions, or momenta if

@@ -155,13 +155,6 @@ class moments_rule : public rule_defaults {
   [[nodiscard]] gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  /// For a ResumingRule that keeps m: `resume` hands zeros over, `thaw` does nothing.
-  template <class View, class At>
-  [[nodiscard]] initial_momentum<float_buffer> resume(const View&, const At&) {
-    return {make_floats()};
-  }
-  template <class View, class At>
-  void thaw(const View&, const At&) {}
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes(); }
   template <class Archive>
   void archive(Archive& a) {

@@ -40,12 +40,12 @@ struct bound_factor_kernel {
   const double* sums;
   const tensor_entry<P, G>* tensors;
   float lr;
-  float* reaches;
+  float* factors;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const double sum = sums[i] + static_cast<double>(tensors[i].rests ? 0.0F : lr);
-    L::store_scalar(reaches + i, static_cast<float>(sum));
+    L::store_scalar(factors + i, static_cast<float>(sum));
   }
 };
 

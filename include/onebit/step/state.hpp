@@ -65,7 +65,9 @@ class variance_refresh : public squares_average<B> {
       : base(roots, w, rule.backend(), sizes, R::n_sketch_floats(messages), bucket_elements) {}
 
   [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
-  static void prepare_rule(R& rule, const layout& messages) { rule.prepare_squares(messages); }
+  static void prepare_rule(R& rule, const layout& messages, int n_ranks) {
+    rule.prepare_squares(messages, n_ranks);
+  }
   [[nodiscard]] static kept_squares make_kept(R& rule) { return rule.make_kept(); }
   static void take_kept(R& rule, kept_squares&& kept) { rule.take_kept(std::move(kept)); }
   /// Squares that this rank has kept, on the flat axis, or null.
@@ -118,7 +120,7 @@ class variance_refresh<B, R, false> {
   template <class... Unused>
   explicit variance_refresh(const Unused&...) {}
   [[nodiscard]] static bool wanted(const R&) { return false; }
-  static void prepare_rule(R&, const layout&) {}
+  static void prepare_rule(R&, const layout&, int) {}
   [[nodiscard]] static kept_squares make_kept(R&) { return {}; }
   static void take_kept(R&, kept_squares&&) {}
   [[nodiscard]] static const float* kept_by(R&) { return nullptr; }
@@ -168,6 +170,7 @@ struct engine {
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
   static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
+  using own_squares = squares_kernel<gradient_message<P, G>>;
   using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
   /// Memory needs of an exchange that starts from a momentum, and of one that starts from zeros.
   static constexpr exchange_memory from_momentum{
@@ -304,7 +307,7 @@ struct engine {
     s.rank = static_cast<std::uint32_t>(comm.rank());
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
-    refresh_type::prepare_rule(rule, compressed.axis());
+    refresh_type::prepare_rule(rule, compressed.axis(), comm.size());
     if constexpr (LocalRule<R>) {
       if (compressed.travels()) start_compressed();
     }

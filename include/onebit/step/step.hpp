@@ -282,8 +282,9 @@ class step_in_progress {
       E& e = *e_;
       if (!plan_.average_gradient) {
         const auto axis = at();
-        using squares = squares_kernel<decltype(e.rule.gradient(axis))>;
-        e.backend().launch(axis.n_tiles(), squares{e.rule.gradient(axis), axis.tiles, axis.sums});
+        using squares = typename E::own_squares;
+        e.backend().launch(axis.n_tiles(),
+                           squares{{axis.tensors, axis.now}, axis.tiles, axis.sums});
         e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
         if (!plan_.local()) reduce_over_model(true);
       }
