@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A trainer that keeps its own SGD: only the mean of the gradients is onebit's, one bit per element
-// and way. The lines marked with * are all that the trainer on one machine has not.
+// A trainer that keeps its own SGD: onebit only averages the gradients, with one bit per element in
+// each direction. The lines marked with * are the only ones that a trainer for one machine lacks.
 
 #include <cstddef>
 #include <cstdio>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A compressor of your own, int8_per_tile.hpp, in 1-bit Adam.
+// 1-bit Adam with a custom compressor, int8_per_tile.hpp.
 
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +12,7 @@
 
 namespace {
 
-/// Trains to x = 1 with gradients that differ from rank to rank; tells loss and bytes of a step.
+/// Trains towards x = 1, with a different gradient on each rank. Prints loss and bytes of a step.
 template <class Collective>
 double train(const char* name, const Collective& collective) {
   double loss = 0;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// 0/1 Adam as DeepSpeed's ZeroOneAdam computes it: a rule and a schedule from outside of the
-// library, with the same rights as its own. For trajectories recorded there (tests/golden), and for
-// those who come from there. New work should take onebit::zero_one_adam, the paper's algorithm.
+// 0/1 Adam as DeepSpeed's ZeroOneAdam computes it: a rule and a schedule defined outside the
+// library. For trajectories recorded from DeepSpeed (tests/golden), and for users who come from
+// DeepSpeed. New work should use onebit::zero_one_adam, the paper's algorithm.
 
 #ifndef ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP
 #define ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP
@@ -25,7 +25,7 @@ using onebit::step_scalars;
 using onebit::tensor_entry;
 using onebit::tile;
 
-/// Stage A: base + g. Stage B: base + a d, a with this step's own update in it.
+/// Message. Stage A: base + g. Stage B: base + (sum of local steps, with this one) * denominator.
 template <class P, class G>
 struct zero_one_message {
   static constexpr bool single_word = true;
@@ -69,8 +69,8 @@ struct zero_one_message {
   }
 };
 
-/// m and x from a gradient, the agreed one or the local one; the step also into the sum of local
-/// steps, where there is one.
+/// Updates m and x from a gradient: the mean gradient, or the local one in a local step. Adds the
+/// step to the sum of local steps, unless `sum` is null.
 template <class Field, class P, class G>
 struct zero_one_step_kernel {
   Field gradient;
@@ -78,7 +78,7 @@ struct zero_one_step_kernel {
   const tensor_entry<P, G>* tensors;
   float* m;
   const float* v;
-  float* sum;  ///< of local steps, or null
+  float* sum;  ///< sum of local steps, or null
   const step_scalars* now;
   moments_constants c;
 
@@ -93,7 +93,7 @@ struct zero_one_step_kernel {
       const std::size_t at = (t.word + k) * 32;
       const auto v_k = L::load(v + at);
       const auto m_next = c.template next_momentum<L>(L::load(m + at), g(k));
-      const auto m_new = L::keep(L::positive(v_k), m_next);  // without variance nothing moves
+      const auto m_new = L::keep(L::positive(v_k), m_next);  // 0 if there is no variance
       L::store(m + at, m_new);
       const auto x = params.load(k);
       const auto u = L::div(m_new, c.template denominator<L>(v_k));
@@ -104,7 +104,7 @@ struct zero_one_step_kernel {
   }
 };
 
-/// Stage B's exchange: x without the local steps, with the agreed ones; m from their sum.
+/// Exchange of stage B: replaces the local steps in x by their mean; computes m from that mean.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View agreed;
@@ -113,7 +113,7 @@ struct zero_one_sync_kernel {
   float* m;
   const float* v;
   float* sum;
-  const double* lr_before;  ///< by tensor
+  const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step
   const step_scalars* now;
   moments_constants c;
 
@@ -140,7 +140,7 @@ struct zero_one_sync_kernel {
 };
 
 struct zero_one_options {
-  /// Its moments are not corrected for their bias.
+  /// As in Adam, but without correction of biases.
   struct moments {
     double beta1 = 0.9;
     double beta2 = 0.999;
@@ -154,15 +154,15 @@ struct zero_one_options {
   onebit::dense_sum dense = onebit::dense_sum::rank_order;
 };
 
-/// When: options and step numbers as theirs, whose first step only initialises (our step i is their
-/// step i + 2).
+/// Schedule of ZeroOneAdam, with DeepSpeed's options and step numbers. DeepSpeed's first step only
+/// initialises: step i here is DeepSpeed's step i + 2.
 ///
-/// Stage A, to var_freeze_step: a dense step every var_interval steps, which doubles after
-/// var_update_scaler of them; compressed gradients else. Stage B: an exchange every local_interval
-/// steps, which doubles after local_step_scaler steps up to local_step_clipper.
+/// Stage A, until var_freeze_step: a dense step every var_interval steps, else compressed
+/// gradients. The interval doubles after var_update_scaler dense steps. Stage B: an exchange every
+/// local_interval steps, which doubles every local_step_scaler steps, up to local_step_clipper.
 class zero_one_schedule : public onebit::schedule_defaults {
  public:
-  /// Throws invalid_input when an option is 0.
+  /// Throws invalid_input if one of the scalers or the clipper is 0.
   explicit zero_one_schedule(const zero_one_options& o) : options_(o) {
     if (o.var_update_scaler > 0 && o.local_step_scaler > 0 && o.local_step_clipper > 0) return;
     throw onebit::invalid_input(
@@ -209,13 +209,13 @@ class zero_one_schedule : public onebit::schedule_defaults {
   std::uint64_t var_interval_ = 1, var_counter_ = 0, local_interval_ = 1, local_counter_ = 0;
 };
 
-/// What: in stage A dense Adam steps, and between them steps from compressed gradients; in stage B
-/// local steps, whose sum, times sqrt(v) + eps, is what an exchange agrees on. Weight decay is
-/// inside that sum, and local steps are undone by subtraction, so that ranks agree only up to
+/// Rule of ZeroOneAdam. Stage A: dense Adam steps, and between them steps from compressed
+/// gradients. Stage B: local steps; an exchange averages their sum times sqrt(v) + eps. That sum
+/// contains weight decay, and local steps are undone by subtraction: ranks agree only up to
 /// rounding.
 ///
 /// State: m, v and the sum of local steps, 12 bytes per element.
-/// Source: DeepSpeed 0.19.6, ZeroOneAdam; differs in the order of roundings.
+/// Source: DeepSpeed 0.19.6, ZeroOneAdam; the order of roundings differs.
 template <onebit::Backend B>
 class zero_one_rule : public onebit::rule_defaults {
  public:
@@ -237,7 +237,7 @@ class zero_one_rule : public onebit::rule_defaults {
     lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
   }
 
-  /// An exchange is a local step while the learning rates of stage B sum to 0.
+  /// Turns an exchange of stage B into a local step while the learning rates sum to 0.
   template <class At>
   void begin_step(onebit::step_plan& plan, float lr, std::uint64_t, const At&) {
     if (stage_b_ && !(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
@@ -246,7 +246,7 @@ class zero_one_rule : public onebit::rule_defaults {
   [[nodiscard]] onebit::gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
     return {at.tensors, at.now};
   }
-  /// A dense step.
+  /// Makes a dense step.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
     at.launch(onebit::variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
@@ -262,7 +262,7 @@ class zero_one_rule : public onebit::rule_defaults {
   }
   template <class P, class G>
   void local_step(const onebit::step_plan& plan, const step_context<B, P, G>& at) {
-    if (plan.average_gradient) return;  // refresh was the step
+    if (plan.average_gradient) return;  // dense_update has made this step
     step(onebit::gradient_message<P, G>{at.tensors, at.now}, at, sum_.data(),
          [&](const auto& kernel) { at.launch(kernel); });
     at.backend.launch(lr_sum_.size(),
@@ -281,7 +281,7 @@ class zero_one_rule : public onebit::rule_defaults {
     if (plan.exchange && stage_b_) sum_lr_ = 0;
     if (plan.local()) sum_lr_ += static_cast<double>(lr);
   }
-  /// Stage B begins: the exchange starts anew, from nothing.
+  /// True in stage B. The exchange starts without an initial momentum: `freeze` returns none.
   [[nodiscard]] bool frozen() const { return stage_b_; }
   template <class At>
   [[nodiscard]] onebit::initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
@@ -293,7 +293,7 @@ class zero_one_rule : public onebit::rule_defaults {
   [[nodiscard]] const float* momentum() const { return m_.data(); }
   [[nodiscard]] const float* variance() const { return v_.data(); }
   [[nodiscard]] const float* local_sum() const { return sum_.data(); }
-  /// Learning rates since the last exchange of stage B.
+  /// Sum of the learning rates since the last exchange of stage B.
   [[nodiscard]] double sum_lr() const { return sum_lr_; }
   [[nodiscard]] std::size_t state_bytes() const { return m_.bytes() + v_.bytes() + sum_.bytes(); }
   template <class Archive>
@@ -317,7 +317,7 @@ class zero_one_rule : public onebit::rule_defaults {
   moments_constants c_;
   B backend_;
   float_buffer m_, v_, sum_;
-  onebit::buffer_of<B, double> lr_sum_;  ///< what kernels read of sum_lr_
+  onebit::buffer_of<B, double> lr_sum_;  ///< by tensor: sum_lr_ for kernels
   double sum_lr_ = 0;
   bool stage_b_ = false;
 };
@@ -326,7 +326,7 @@ static_assert(onebit::LocalRule<zero_one_rule<onebit::host>> &&
               onebit::FreezingRule<zero_one_rule<onebit::host>> &&
               onebit::Schedule<zero_one_schedule>);
 
-/// Collective over the transport.
+/// Makes the optimizer. Collective over the transport.
 template <class P, class G, class T, class B = onebit::host,
           class C = onebit::gather_scatter<onebit::sign<>>>
 [[nodiscard]] auto zero_one_adam(const std::vector<onebit::param_group<P, G>>& groups, T transport,

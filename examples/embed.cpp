@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A small trainer around onebit: least squares on four ranks. What lies between the markers is in
-// the README.
+// A small trainer around onebit: least squares on four ranks. The README quotes the lines between
+// the markers.
 
 #include <cstddef>
 #include <cstdio>
@@ -12,7 +12,7 @@
 
 namespace {
 
-/// y = a . (1, 1, ...), to be fitted by a . params, from a batch of 20 random a at a time.
+/// Least squares: fits a . params to y = a . (1, 1, ...), with a batch of 20 random vectors a.
 struct regression {
   static constexpr std::size_t n = 1000, batch = 20;
   std::vector<float> params, grads;
@@ -22,7 +22,7 @@ struct regression {
   explicit regression(int seed)
       : params(n), grads(n), random(static_cast<std::mt19937::result_type>(seed)) {}
 
-  /// The loss; grads are its gradient.
+  /// Returns the loss of a new batch, and writes its gradient to grads.
   float forward_backward() {
     float loss = 0;
     grads.assign(n, 0);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A small trainer around onebit on CUDA devices, over NCCL: a rank for each device of this machine.
-// What lies between the markers is in the guide. Without a device it says so, and ends with 77.
+// A small trainer around onebit on CUDA devices, over NCCL: one rank per device of this machine.
+// The guide quotes the lines between the markers. Exits with status 77 if there is no device.
 
 #include <nccl.h>
 #include <thrust/device_vector.h>
@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <vector>
 
-/// Yours. Here every rank has a target of its own, and their mean is 1.
+/// Stand-in for your backward pass. Each rank has its own target; the mean of the targets is 1.
 __global__ void backward(const float* params, float* grads, unsigned n, float target) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) grads[i] = params[i] - target;
@@ -46,19 +46,19 @@ void train(int rank, int size, ncclUniqueId id) {
                                        2.0F * (rank + 1) / (size + 1));
       done = optimizer.step(step < 200 ? 0.1F : 0.01F);  // enqueued: does not wait
     }
-    // waits; unlike cudaStreamSynchronize it throws if a rank is lost
+    // settle() waits. Unlike cudaStreamSynchronize it throws if a rank is lost.
     const bool kept = optimizer.settle() == onebit::outcome::kept;
     const float x = params.back();
     std::printf("rank %d of %d: %.4f, should be 1; %llu bytes sent in the last step\n", rank, size,
                 x, static_cast<unsigned long long>(done.bytes_sent));
     if (!kept || x < 0.99F || x > 1.01F) throw std::runtime_error("it has not learnt");
   }
-  (void)ncclCommDestroy(communicator);  // after the transport and the optimizer
+  (void)ncclCommDestroy(communicator);  // after the destruction of transport and optimizer
   (void)cudaStreamDestroy(stream);
 }
 
 int main() {
-  // Ranks are threads: one that loads a kernel late could wait for a collective that waits for it.
+  // Lazy loading of a kernel in one thread can deadlock with a collective that waits for its rank.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   const int size = onebit::cuda_device_count();
   if (size == 0) {

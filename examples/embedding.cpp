@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A trainer that is not simple: parameters of two types, memory that moves, a tensor that now and
-// then has no gradient, gradients that travel before the backward pass is over; and a model of
-// which no rank holds the whole. What lies between the markers is in the guide.
+// A less simple trainer: parameters of two types, memory that moves, a tensor that sometimes has no
+// gradient, and an exchange that starts during the backward pass; then a model that is split over
+// ranks. The guide quotes the lines between the markers.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace {
 
-using bits16 = std::uint16_t;  // what this trainer calls its bfloat16
+using bits16 = std::uint16_t;  // this trainer's type for bfloat16
 
-/// A matrix in bf16, with its floats, and gains. The loss is |x - 1|^2 / 2.
+/// A bf16 matrix with float masters, and a vector of gains in float. The loss is |x - 1|^2 / 2.
 struct model {
   std::vector<bits16> matrix = std::vector<bits16>(3000), matrix_grad = matrix;
   std::vector<float> master = std::vector<float>(3000), gains = std::vector<float>(100),
                      gains_grad = gains;
 
-  /// As frameworks do: values and gradients come to lie elsewhere.
+  /// Moves the gains and their gradients to other memory, as frameworks do.
   void move() {
     auto other = gains;
     other.swap(gains);
@@ -63,8 +63,8 @@ class trainer {
   explicit trainer(onebit::threads comm) : comm_(std::move(comm)) {
     onebit::one_bit_adam_options options;
     options.freeze.after = 60;                         // exact steps, then one bit
-    options.warm_up_sum = onebit::dense_sum::in_int8;  // and those in a quarter of the bytes
-    options.adam.max_grad_norm = 50;                   // clipped by the global norm
+    options.warm_up_sum = onebit::dense_sum::in_int8;  // exact steps in int8: 1/4 of the bytes
+    options.adam.max_grad_norm = 50;                   // clip gradients by their global norm
     const onebit::gather_scatter in_buckets{onebit::sign<>{}, onebit::default_bucket_elements};
     optimizer_ = onebit::one_bit_adam(groups_of(model_), comm_, options, in_buckets);
   }
@@ -72,7 +72,7 @@ class trainer {
   void train(int n_steps) {
     for (int step = 0; step < n_steps; ++step) {
       if (step % 5 == 0) model_.move();
-      const bool rests = step % 7 == 6;  // on all ranks
+      const bool rests = step % 7 == 6;  // equal on all ranks
       const float lr = step < n_steps / 2 ? 0.03F : 0.003F;
       // [step]
       optimizer_.rebind(groups_of(model_));  // where nothing has moved it compares pointers
@@ -99,10 +99,10 @@ class trainer {
  private:
   onebit::threads comm_;
   model model_;
-  onebit::any_optimizer optimizer_;  // of whatever type
+  onebit::any_optimizer optimizer_;  // type-erased
 };
 
-/// Two replicas of a model whose two halves lie on different ranks.
+/// Trains two replicas of a model, each split over two ranks. Returns the distance to the minimum.
 float train_in_parts() {
   float worst = 0;
   onebit::run_threads(4, [&](onebit::threads comm) {

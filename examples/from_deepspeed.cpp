@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Optimizers from a DeepSpeed configuration. What lies between the markers is in
-// guide/deepspeed.md.
+// Optimizers from a DeepSpeed configuration. guide/deepspeed.md quotes the lines between the
+// markers.
 
 // [options]
 #include <nlohmann/json.hpp>

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A schedule of one's own: compressed from the peak of the learning rate on. (One that remembers
-// nothing is a function: onebit::custom_schedule.)
+// A custom schedule: compresses once the learning rate has passed its peak. (A schedule without
+// state can be a function: onebit::custom_schedule.)
 
 #include <algorithm>
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 class from_the_peak : public onebit::schedule_defaults {
  public:
-  // What the next step does. Every rank sees the same numbers and makes the same plan.
+  // Plans the next step. Every rank gets equal arguments and makes the same plan.
   onebit::step_plan plan(std::uint64_t, float lr) const {
     if (over_ || lr < peak_) return {.average_gradient = false, .exchange = true};
     return {.average_gradient = true, .ends_warm_up = true};
   }
-  // After each step that was done, so not after one that all skipped.
+  // Called after each step, except a step that all ranks skipped.
   void done(std::uint64_t, float lr) {
     over_ = over_ || lr < peak_;
     peak_ = std::max(peak_, lr);

@@ -12,11 +12,11 @@
 #include <string>
 
 struct int8_per_tile {
-  static std::string name() { return "int8 per tile"; }  // ranks and checkpoints compare it
+  static std::string name() { return "int8 per tile"; }  // ranks and checkpoints compare names
 
   std::size_t tile_bytes(std::size_t n) const { return sizeof(float) + n; }
 
-  // ONEBIT_HD: __host__ __device__, where there are devices.
+  // ONEBIT_HD adds __host__ __device__ under nvcc.
   ONEBIT_HD void encode(const float* values, std::size_t n, std::byte* out) const {
     float largest = 0;
     for (std::size_t i = 0; i < n; ++i) largest = std::fmax(largest, std::fabs(values[i]));
@@ -37,5 +37,5 @@ struct int8_per_tile {
     }
   }
 };
-// ... what it loses is kept and sent later: error feedback comes with the collective.
+// Error feedback comes with the collective, which sends the rounding error in a later step.
 //   onebit::one_bit_adam(groups, comm, options, onebit::gather_scatter{int8_per_tile{}});

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What llm.c's train_gpt2.cu becomes, on a model of three tensors that has its names: bf16 tensors
-// in one allocation with masters behind them, the loss averaged over the same communicator on
-// another stream, steps skipped by the z-score of the norm, a checkpoint. A rank for each device of
-// this machine. What lies between the markers is in the guide. Without a device it says so, and
-// ends with 77.
+// llm.c's train_gpt2.cu with onebit, on a model of three tensors that keeps llm.c's names: bf16
+// tensors in one allocation, with float masters; the loss averaged over the same communicator on
+// another stream; steps skipped by the z-score of the norm; a checkpoint. One rank per device of
+// this machine. The guide quotes the lines between the markers. Exits with status 77 if there is no
+// device.
 
 #include <cuda_bf16.h>
 #include <nccl.h>
@@ -39,7 +39,7 @@ void check(ncclResult_t code) {
   if (code != ncclSuccess) throw std::runtime_error(ncclGetErrorString(code));
 }
 
-/// The minimum is at 1 + shift and at 1 - shift, by turns. `loss` is the first element's.
+/// Minimum: 1 + shift for even elements, 1 - shift for odd ones. `loss`: of the first element.
 __global__ void backward(const floatX* params, floatX* grads, float* loss, float shift) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= n_parameters) return;
@@ -53,7 +53,7 @@ struct OutlierDetector {
   int n = 0;
 };
 
-/// How many deviations x lies above what came before; NaN for the first 20.
+/// Returns the z-score of x among the values before it; NaN for the first 20 values.
 double update_detector(OutlierDetector* detector, double x) {
   const double wrong = x - detector->mean, deviation = std::sqrt(detector->variance);
   const double share = std::fmax(0.05, 1.0 / ++detector->n);
@@ -70,11 +70,11 @@ struct MultiGpuConfig {
 
 struct GPT2 {
   floatX *params_memory = nullptr, *grads_memory = nullptr;
-  float* master_weights = nullptr;  ///< or none
+  float* master_weights = nullptr;  ///< null: none
   int use_master_weights = 1;
 };
 
-/// One rank. llm.c has its members as global variables.
+/// State of one rank. In llm.c these members are global variables.
 struct trainer {
   GPT2 gpt2;
   MultiGpuConfig config;
@@ -110,7 +110,7 @@ struct trainer {
   trainer(const trainer&) = delete;
   trainer& operator=(const trainer&) = delete;
   ~trainer() {
-    optimizer = {};  // before its communicator and its tensors
+    optimizer = {};  // destroyed before the communicator and the tensors
     (void)ncclCommDestroy(config.nccl_comm);
     for (void* p : {static_cast<void*>(gpt2.params_memory), static_cast<void*>(gpt2.grads_memory),
                     static_cast<void*>(gpt2.master_weights), static_cast<void*>(loss)}) {
@@ -154,7 +154,7 @@ struct trainer {
           return zgrad > skip_update_gradz;
         });
       }
-      if (!optimizer_file.empty()) {  // what save_state wrote by optimizer.save(out)
+      if (!optimizer_file.empty()) {  // written by optimizer.save(out) in save_state
         std::ifstream in(optimizer_file, std::ios::binary);
         optimizer.load(in);
       }
@@ -176,7 +176,7 @@ struct trainer {
   float run(int begin, int end) {
     float mean = 0;
     for (int step = begin; step < end; step++) {
-      // every rank has a shift of its own; their mean is 0
+      // each rank has its own shift; the mean of the shifts is 0
       const float shift = 2.0F * (config.process_rank + 1) / (config.num_processes + 1) - 1;
       const bool is_outlier = step == 25 && config.process_rank == 0;
       backward<<<26, 256, 0, main_stream>>>(gpt2.params_memory, gpt2.grads_memory, loss,
@@ -223,7 +223,7 @@ void train(int rank, int size, const ncclUniqueId (&ids)[2], int use_master_weig
   const auto x = trainer::on_host(whole.gpt2.params_memory);
   const auto again = trainer::on_host(resumed.gpt2.params_memory);
   const bool same = std::memcmp(x.data(), again.data(), n_parameters * sizeof(floatX)) == 0;
-  float wrong = 0;  // 1 at the start
+  float wrong = 0;  // mean distance to 1; 1 at the start
   for (const floatX& p : x) wrong += std::fabs(__bfloat162float(p) - 1) / n_parameters;
   std::printf("rank %d of %d, masters %d: loss %.4f, %.4f from 1; %d skipped; resumed %s\n", rank,
               size, use_master_weights, loss, wrong, whole.n_skipped,

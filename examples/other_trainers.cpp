@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Trainers that are not like embed.cpp: memory that moves, batches of other sizes on other ranks, a
-// veto on the norm, bf16 without masters, an algorithm that is chosen when the program runs. What
-// lies between the markers is in the guide.
+// Trainers that differ from embed.cpp: memory that moves, different batch sizes on the ranks, a
+// veto on the norm, bf16 without masters, an algorithm chosen at run time. The guide quotes the
+// lines between the markers.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ namespace {
 
 using groups_of_floats = std::vector<onebit::param_group<>>;
 
-/// The loss is |x - 1|^2 / 2 in the mean of the rows; each row adds noise of its own.
+/// Model with the loss |x - 1|^2 / 2, averaged over rows; each row adds its own noise.
 struct model {
   std::vector<float> x = std::vector<float>(1000), g = x;
 
@@ -37,11 +37,11 @@ struct model {
         fresh[i] += (x[i] - 1 + (row % 2 == 0 ? 0.2F : -0.2F)) / static_cast<float>(n_rows);
       }
     }
-    g.swap(fresh);  // it lies elsewhere now
+    g.swap(fresh);  // the gradients have a new address
   }
 };
 
-/// How many deviations a norm lies above the norms before it.
+/// Number of standard deviations by which a norm exceeds the mean of the norms before it.
 class z_scores {
  public:
   bool above(float limit, float norm) {
@@ -101,7 +101,7 @@ float train(const std::string& name, onebit::threads comm) {
   return vetoed > 0 && vetoed < 5 ? worst : 1;
 }
 
-/// Steps so small that rounding to nearest would lose them all.
+/// Takes steps so small that rounding to nearest would lose them all. Returns the mean weight.
 float train_in_bf16(onebit::threads comm) {
   std::vector<std::uint16_t> weights(4096, 0x3F80), grads(4096, 0x3F80);  // ones, as bf16
   // [rounding]

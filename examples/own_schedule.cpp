@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Adam with a schedule of one's own: it compresses from the peak of the learning rate on.
+// Adam with a custom schedule, which compresses once the learning rate has passed its peak.
 
 #include "from_the_peak.hpp"
 #include "toy_problem.hpp"

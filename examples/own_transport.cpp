@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A transport of one's own: five members. This one passes everything on to another one, and logs
-// when the size of what travels changes. What the inner one can do besides (start its collectives,
-// be split, carry device memory: the concepts of onebit/core/concepts.hpp) a wrapper must pass on
-// as well, or it is not used.
+// A custom transport: five members. This one forwards all calls to another transport, and logs when
+// the number of bytes changes. A wrapper must also forward the optional abilities of the inner
+// transport (to start collectives, to be split, to carry device memory: the concepts of
+// onebit/core/concepts.hpp); otherwise the library does not use them.
 
 #include <cstddef>
 #include <cstdio>
@@ -19,17 +19,17 @@ class logged {
   logged(T inner, std::FILE* log) : inner_(inner), log_(log) {}
   int rank() const { return inner_.rank(); }
   int size() const { return inner_.size(); }
-  // Slot i of send goes to rank i, slot i of receive came from it.
+  // Slot i of send goes to rank i; slot i of receive came from rank i.
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     say("all_to_all", slot_bytes);
     inner_.all_to_all(send, receive, slot_bytes);
   }
-  // All get what send points to.
+  // Every rank receives the slots of all ranks.
   void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     say("all_gather", slot_bytes);
     inner_.all_gather(send, receive, slot_bytes);
   }
-  // Only for dense_sum::transport; another of bf16 for transport_in_bf16.
+  // Only for dense_sum::transport; transport_in_bf16 needs an overload for bf16.
   void all_reduce_sum(float* data, std::size_t n) {
     say("all_reduce_sum", n * sizeof(float));
     inner_.all_reduce_sum(data, n);

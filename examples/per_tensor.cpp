@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A trainer that updates one tensor at a time, as MiniDNN, tiny-dnn and caffe do: in double, with a
-// buffer of gradients that the next tensor uses again. What lies between the markers is in the
-// guide.
+// gradient buffer that is reused for the next tensor. The guide quotes the lines between the
+// markers.
 
 #include <cmath>
 #include <cstddef>
@@ -17,7 +17,7 @@ namespace {
 
 using vec = std::vector<double>;
 
-/// What layers call with each of their tensors: SGD, Adam and so on are made of it.
+/// Interface that layers call with each of their tensors; SGD, Adam and so on implement it.
 struct update_rule {
   virtual ~update_rule() = default;
   virtual void update(const vec& dW, vec& W) = 0;
@@ -60,7 +60,7 @@ struct layer {
   }
 };
 
-/// The mean error of the last hundred steps.
+/// Trains. Returns the mean error of the last hundred steps.
 double train(onebit::threads ranks) {
   std::mt19937 same(1), own(static_cast<unsigned>(ranks.rank()) + 2U);
   std::uniform_real_distribution<double> uniform(-1, 1);

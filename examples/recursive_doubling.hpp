@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-/// A collective of one's own: the ranks gather messages in log2(W) rounds. In round k each rank and
-/// the one whose number differs in bit k give each other all that they have. For networks on which
-/// the transport's all_gather of many ranks is slow; on the host; a power of two of ranks.
+/// Custom collective: the ranks gather messages in log2(W) rounds. In round k each rank exchanges
+/// all slots that it has with the rank whose number differs in bit k. For networks on which the
+/// transport's all_gather is slow with many ranks. Host only; W is a power of two.
 class doubling_gather {
  public:
   explicit doubling_gather(const onebit::communicator& w) : rank_(w.rank()) {
     for (int d = 1; d < w.size(); d *= 2) {
-      pairs_.push_back(w.split(rank_ - (rank_ & d), rank_));  // the lower rank of both names them
+      pairs_.push_back(w.split(rank_ - (rank_ & d), rank_));  // colour: the pair's lower rank
     }
   }
   void all_gather(const std::byte* own, std::byte* all, std::size_t slot_bytes) {
@@ -41,8 +41,8 @@ class doubling_gather {
 
 template <class C>
 struct recursive_doubling : onebit::collective_defaults {
-  static_assert((onebit::check_compressor<C>(), true));  // says what C lacks
-  static constexpr bool splits = true;                   // the transport
+  static_assert((onebit::check_compressor<C>(), true));  // names members that C lacks
+  static constexpr bool splits = true;                   // calls split on the transport
   C codec{};
 
   recursive_doubling() = default;

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A job that is stopped in the middle and goes on from its checkpoint, with fewer ranks: least
-// squares on four ranks, then on three. What lies between the markers is in the
-// guide.
+// A job that is stopped, and resumes from its checkpoint with fewer ranks: least squares on four
+// ranks, then on three. The guide quotes the lines between the markers.
 
 #include <unistd.h>
 
@@ -21,7 +20,7 @@ namespace {
 constexpr std::size_t n = 1000, n_rows = 20;
 constexpr std::uint64_t n_steps = 400, steps_between_saves = 50;
 
-/// Trains up to a step, from the newest checkpoint on; gives the loss of rank 0.
+/// Trains from the newest checkpoint up to step `end`. Returns the loss of rank 0.
 float train(int n_ranks, std::uint64_t end, const std::filesystem::path& root) {
   float loss = 0;
   onebit::run_threads(n_ranks, [&](onebit::threads comm) {
@@ -72,8 +71,8 @@ float train(int n_ranks, std::uint64_t end, const std::filesystem::path& root) {
 int main() {
   std::string root = (std::filesystem::temp_directory_path() / "onebit-resume-XXXXXX").string();
   if (mkdtemp(root.data()) == nullptr) return EXIT_FAILURE;
-  const float before = train(4, 230, root);     // and something stops it
-  const float after = train(3, n_steps, root);  // what was left of it goes on
+  const float before = train(4, 230, root);     // the job stops here
+  const float after = train(3, n_steps, root);  // resumes the job
   std::printf("loss %.5f when it was stopped, %.5f at the end\n", before, after);
   std::filesystem::remove_all(root);
   return after < 0.01F ? EXIT_SUCCESS : EXIT_FAILURE;

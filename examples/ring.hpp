@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-/// A custom collective with roles of its own: the ring allreduce, compressed. There are W buckets.
-/// A bucket starts at one rank; each rank decodes the partial sum that it receives, adds its own
-/// message and residual, encodes the sum, and passes it to the right. After W - 1 rounds one rank
-/// holds the sum of all; an all_gather brings the W sums to all ranks. On the host.
+/// Custom collective with its own roles: a compressed ring allreduce. There are W buckets. A bucket
+/// starts at one rank; each rank decodes the partial sum that it receives, adds its own message and
+/// residual, encodes the sum, and sends it to the right. After W - 1 rounds one rank holds the sum
+/// of all ranks for this bucket; an all_gather sends the W sums to all ranks. Host only.
 template <onebit::Compressor C, class B>
 class ring_exchange : public onebit::worker_exchange<C, B> {
   using base = onebit::worker_exchange<C, B>;
@@ -28,8 +28,8 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
       : base(std::move(codec), w, std::move(backend), sizes, 1,
              static_cast<std::size_t>(w.size()) + 1, w.size()) {
     if (w.size() == 1) return;
-    // Pairs of neighbours that share no rank talk at once: even edges, odd edges, the last one if W
-    // is odd. All ranks call split, also those without a pair in this turn.
+    // Pairs of neighbours that share no rank exchange at once: even edges, odd edges, then the last
+    // edge if W is odd. All ranks call split, including ranks without a pair in this turn.
     const int me = w.rank(), left = of(me - 1);
     for (int turn = 0; turn < 2 + w.size() % 2; ++turn) {
       const bool to_right = turn_of(me) == turn, from_left = turn_of(left) == turn;
@@ -41,7 +41,7 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
   template <class Produce, class Undo>
   void all_reduce(const Produce& produce, onebit::exchange_args<Undo> t) {
     const int w = comm_.size(), me = comm_.rank();
-    const float most = t.bound.most;  // of means
+    const float most = t.bound.most;  // bound of means
     for (int k = 0; k < w; ++k) {
       const int bucket = of(me - k - 1);
       t.bound.most = most * static_cast<float>(k + 1);
@@ -54,7 +54,7 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
                      .slots = work(bucket),
                      .n = 1,
                      .part = static_cast<std::uint32_t>(bucket),
-                     .propagate = true,  // what it finds goes on with the sum
+                     .propagate = true,  // a skip goes on with the sum
                      .ranks = {.n = 1, .first = static_cast<std::uint32_t>(of(me - 1))}});
       const onebit::gathered_view<C> came{sender_.codec(), sender_.format(), work(0), t.active,
                                           onebit::tile_room::latest};
@@ -97,7 +97,7 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
   };
 
   [[nodiscard]] int of(int rank) const { return (rank + 2 * comm_.size()) % comm_.size(); }
-  /// Edge e joins ranks e and e + 1.
+  /// Turn of edge e, which joins ranks e and e + 1.
   [[nodiscard]] int turn_of(int e) const {
     return comm_.size() % 2 != 0 && e == comm_.size() - 1 ? 2 : e % 2;
   }
@@ -119,7 +119,7 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
 template <class C>
 struct ring : onebit::collective_defaults {
   static_assert((onebit::check_compressor<C>(), true));
-  static constexpr bool splits = true;  // the transport
+  static constexpr bool splits = true;  // calls split on the transport
   C codec{};
 
   ring() = default;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// 1-bit SGD with momentum, by a rule of one's own. Without a v it needs no dense steps.
+// 1-bit SGD with momentum, by a custom rule. Without v it needs no dense steps.
 
 #include "sgd_rule.hpp"
 #include "toy_problem.hpp"

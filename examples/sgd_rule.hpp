@@ -5,9 +5,9 @@
 #include <onebit/onebit.hpp>
 #include <utility>
 
-/// A user's rule: SGD with momentum, m = beta m + (1 - beta) g; x -= lr (m + decay x). Dense and
-/// compressed steps may follow each other in any order. The rule defines the message and the
-/// update; optimizer, schedule, collective, checkpoints and skipped steps are the library's.
+/// Options of a custom rule, SGD with momentum: m = beta m + (1 - beta) g; x -= lr (m + decay x).
+/// Dense and compressed steps may follow each other in any order. The rule defines the message and
+/// the update; the library provides optimizer, schedule, collective, checkpoints and skips.
 struct sgd_options {
   double beta1 = 0.9, beta2 = 0, eps = 1;  // moments_rule needs all of them; SGD has no v
   double max_grad_norm = 0;
@@ -17,14 +17,14 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
   template <class P, class G>  // types of parameters and gradients: float, bf16, fp16
   using at_step = onebit::step_context<onebit::host, P, G>;  // tensors and numbers of a step
 
-  // Kernel over tile i: up to 4096 elements of one tensor, word by word (32 elements). L does the
+  // Kernel over tile i: up to 4096 elements of one tensor, word by word (32 elements). L: the
   // arithmetic of one instruction set on a word. m is on the flat axis, x.load(k) in the tile.
   template <class Field, class P, class G>
   struct update_kernel {
     Field field;  // the mean gradient, or the new m
     onebit::step_tables<P, G> at;
     float* m;
-    bool gradients;  // field is the mean gradient
+    bool gradients;  // true: field is the mean gradient
 
     template <class L>
     ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -66,8 +66,8 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
     run(update_kernel<Field, P, G>{latest, at, m_.data(), false});
   }
 
-  // For other numbers of ranks: m stays in the rule, so zeros are handed over (never an empty
-  // buffer).
+  // Resumes with another number of ranks. m stays in the rule, so the initial momentum is zeros
+  // (never an empty buffer).
   template <class Field, class At>
   onebit::initial_momentum<float_buffer> resume(const Field&, const At&) {
     return {make_floats()};

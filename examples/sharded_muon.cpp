@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Muon, with the matrices shared out among the ranks: the owner of a matrix alone keeps its
-// momentum and makes it orthogonal. Gradients come to it in int8, by a reduce-scatter with sums in
-// fp32; the orthogonal updates go to all by a compressed all-gather, one bit per element. The lines
-// marked with * are onebit's.
+// Muon with the matrices distributed over the ranks: only the owner of a matrix keeps its momentum
+// and orthogonalizes it. A reduce-scatter in int8, with sums in fp32, brings the mean gradient to
+// the owner; a compressed all-gather, one bit per element, sends the updates to all ranks. The
+// lines marked with * use onebit.
 
 #include <array>
 #include <cmath>
@@ -18,7 +18,7 @@
 
 namespace {
 
-// As many matrices for each rank, each of whole words of 32: so parts are whole matrices.
+// Equal numbers of matrices per rank, each of whole words (32 elements): parts are whole matrices.
 constexpr std::size_t side = 16, elements = side * side, matrices = 8, n = matrices * elements;
 constexpr int steps = 600;
 using matrix = std::array<float, elements>;
@@ -34,7 +34,7 @@ matrix product(const matrix& a, const matrix& b, bool b_transposed) {
   return c;
 }
 
-/// The nearest orthogonal matrix, by five Newton-Schulz steps with Muon's coefficients.
+/// Returns the nearest orthogonal matrix, by five Newton-Schulz steps with Muon's coefficients.
 matrix orthogonal(matrix x) {
   float squares = 1e-12F;
   for (const float v : x) squares += v * v;
@@ -64,7 +64,7 @@ double train(onebit::threads comm) {
 
   onebit::compressed_reduce_scatter reduce_scatter(comm, n, onebit::rounded::to_int8());  // *
   onebit::compressed_all_gather all_gather(comm, n);                                      // *
-  const std::size_t size = reduce_scatter.own().size;  // * this rank's matrices
+  const std::size_t size = reduce_scatter.own().size;  // * elements of this rank's matrices
   std::vector<float> mean(size), momentum(size), update(size);
 
   for (int step = 0; step < steps; ++step) {

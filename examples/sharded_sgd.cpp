@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A trainer that shards the state of its own optimizer: each rank has the momentum of its part of
-// the weights only. The mean gradient of the part comes by a compressed reduce-scatter; the updates
-// of all parts by a compressed all-gather, one bit per element each. The lines marked with * are
-// onebit's.
+// A trainer that shards the state of its own optimizer: each rank keeps the momentum of its part of
+// the weights only. A compressed reduce-scatter brings the mean gradient of the part; a compressed
+// all-gather brings the updates of all parts. Each takes one bit per element. The lines marked with
+// * use onebit.
 
 #include <cstddef>
 #include <cstdio>

@@ -8,13 +8,13 @@
 #include <onebit/core/config.hpp>
 #include <string>
 
-/// The k largest elements of every tile of 4096, as (index, value): 6 bytes each. What is left out
-/// stays in the residual, so error feedback sends it later. Plain loops: also for devices.
+/// Sends the k largest elements of each tile of 4096, as (index, value): 6 bytes each. The residual
+/// keeps the others: error feedback sends them later. Plain loops, which also run on devices.
 struct top_k {
   std::size_t k = 128;
 
   std::string name() const { return "top " + std::to_string(k); }
-  /// Never more than two thirds of a tile: beyond that plain floats would take fewer bytes.
+  /// Elements sent of a tile: at most two thirds, since beyond that plain floats take fewer bytes.
   ONEBIT_HD std::size_t kept_of(std::size_t n) const {
     const std::size_t most = (2 * n + 2) / 3;
     return k < most ? k : most;
@@ -24,7 +24,7 @@ struct top_k {
   }
   ONEBIT_HD void encode(const float* values, std::size_t n, std::byte* out) const {
     const std::size_t kept = kept_of(n);
-    std::uint32_t least = 0;  // the largest such that `kept` magnitudes are not below it
+    std::uint32_t least = 0;  // largest threshold that at least `kept` magnitudes reach
     for (std::uint32_t bit = 1U << 30U; bit != 0; bit /= 2) {
       std::size_t count = 0;
       for (std::size_t i = 0; i < n; ++i) count += magnitude(values[i]) >= (least | bit) ? 1 : 0;
@@ -36,7 +36,7 @@ struct top_k {
     for (std::size_t i = 0; i < n; ++i) {
       const std::uint32_t own = magnitude(values[i]);
       if (own < least || (own == least && ties == 0)) continue;
-      if (own == least) --ties;  // the first of them: the same choice everywhere
+      if (own == least) --ties;  // the first of equal magnitudes: deterministic
       const auto index = static_cast<std::uint16_t>(i);
       std::memcpy(out + at * sizeof(float), &values[i], sizeof(float));
       std::memcpy(out + kept * sizeof(float) + at * sizeof index, &index, sizeof index);
@@ -54,7 +54,7 @@ struct top_k {
   }
 
  private:
-  /// As an integer: in the same order.
+  /// Bits of |x| as an integer, in the order of |x|.
   ONEBIT_HD static std::uint32_t magnitude(float x) {
     std::uint32_t word = 0;
     std::memcpy(&word, &x, sizeof word);

@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-/// A problem small enough to see what a composition does: pull the parameters to a target of mixed
-/// magnitudes through gradients that carry noise of each rank's own.
+/// A problem small enough to show the effect of a composition: moves the parameters to a target of
+/// mixed magnitudes, by gradients with different noise on each rank.
 namespace toy {
 
 struct result {
@@ -21,14 +21,14 @@ struct result {
   std::uint64_t dense_bytes = 0;
 };
 
-/// Up over the first quarter, while the variance is young and 0/1 Adam compresses already; then
-/// down to 0, or the noise of the last steps would stay in the parameters.
+/// Learning rate over its peak. Rises over the first quarter, while v is young and 0/1 Adam already
+/// compresses; then falls to 0, or the noise of the last steps would stay in the parameters.
 inline float share_of_peak(int step, int n_steps) {
   const float done = static_cast<float>(step) / static_cast<float>(n_steps);
   return done < 0.25F ? 4 * done : (1 - done) / 0.75F;
 }
 
-/// Trains on `n_ranks` threads. `make(groups, comm)` gives the optimizer of one rank.
+/// Trains on `n_ranks` threads. `make(groups, comm)` returns the optimizer of one rank.
 template <class Make>
 result train(int n_ranks, int n_steps, float lr, Make make) {
   result total;
@@ -79,8 +79,8 @@ result train(int n_ranks, int n_steps, float lr, Make make) {
   return total;
 }
 
-/// Prints one line; 0 when the loss fell below `share` of the first, else 1: an example's exit
-/// code.
+/// Prints one line. Returns the exit code of an example: 0 if the loss fell below `share` of the
+/// first loss, else 1.
 inline int verdict(const char* name, const result& r, double share) {
   const bool learned = r.last_loss < share * r.first_loss;
   std::printf("%-28s loss %.5f -> %.5f, %llu bytes sent per rank (%.1fx fewer)%s\n", name,

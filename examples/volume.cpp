@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What a run will send, counted without training: rounds, bits per parameter and step, bytes per
-// rank, and how many times less than a ring allreduce in 16 bits, with averages in int8, bf16 and
-// fp32. Without options: BERT, by the papers' schedules and by the library's defaults.
+// Counts what a run sends, without training: rounds, bits per parameter and step, bytes per rank,
+// and the factor over a ring allreduce in 16 bits, with averages in int8, bf16 and fp32. Without
+// options: BERT, with the papers' schedules and with the library's defaults.
 
 #include <CLI/CLI.hpp>
 #include <cmath>
@@ -20,13 +20,13 @@ namespace {
 using advisor::step_counts;
 
 constexpr std::uint64_t bert_base = 110106428, bert_large = 336226108;
-constexpr double ring_bits = 16;  // what everybody runs
+constexpr double ring_bits = 16;  // bits per element of the usual ring allreduce
 
-/// 0/1 Adam's intervals, and what they hang on.
+/// Intervals of 0/1 Adam, and the learning rate that the intervals depend on.
 struct intervals_flags {
   std::uint64_t kappa = 16, doubling = 0, max_interval = 16;
-  std::uint64_t lr_warmup = 12500;  ///< of the learning rate, in steps
-  std::uint64_t halving = 35862;    ///< then it halves in so many: by 0.99 each 520, as BERT's
+  std::uint64_t lr_warmup = 12500;  ///< warm-up of the learning rate, in steps
+  std::uint64_t halving = 35862;    ///< steps in which it then halves; BERT: 0.99 each 520 steps
   [[nodiscard]] onebit::intervals_options options() const {
     return {.kappa = kappa,
             .warmup_steps = lr_warmup,
@@ -43,11 +43,11 @@ struct run {
   std::string name, algorithm;
   std::uint64_t parameters = 0;
   step_counts counts;
-  step_counts over{};  ///< the 1-bit Adam run with which the paper compares it; no steps: none
+  step_counts over{};  ///< 1-bit Adam run that the paper compares this run with; 0 steps: none
 };
 
 step_counts papers_zero_one(intervals_flags flags, std::uint64_t steps) {
-  if (flags.doubling == 0) flags.doubling = 32678;  // as the authors' code has it
+  if (flags.doubling == 0) flags.doubling = 32678;  // as in the authors' code
   onebit::intervals_options o = flags.options();
   o.stop_refreshing = true;
   return advisor::dry_run(onebit::intervals(o), steps, advisor::constant_rate);
@@ -62,7 +62,7 @@ step_counts own(std::uint64_t steps, double parameters) {
 }
 step_counts always_dense(std::uint64_t steps) { return {steps, 0, 0, 0}; }
 
-/// The papers' runs, and the same by the library's defaults.
+/// Runs of the papers, and the same models and steps with the library's defaults.
 std::vector<run> papers_runs() {
   const auto papers = step_counts::freeze_after;
   const intervals_flags flags;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each part of the algorithms is for: a model trained with parts left out or exchanged,
-// several seeds each. Every row is a composition of a line or two. `farthest` is the largest change
-// of a parameter in one step, in units of the learning rate.
+// Shows the effect of each part of the algorithms: trains a model with parts left out or exchanged,
+// with several seeds each. Every row is a composition of a line or two. `farthest` is the largest
+// change of a parameter in one step, in units of the learning rate.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -29,7 +29,7 @@ using namespace ablations;
 struct options {
   int ranks = 4, n_seeds = 3;
   std::string only, text_file, data_directory = "/usr/share/datasets/fashion-mnist";
-  std::int64_t steps = 0;  // 0: the task's
+  std::int64_t steps = 0;  // 0: the task's default
   bool images = false;
 };
 
@@ -38,11 +38,11 @@ struct trained {
   common::run_costs costs;
 };
 
-/// What is learnt: its figure, its rates, and a training with a seed, as one rank of several.
+/// A task: the name of its figure, its rates, and a training with a seed, as one rank of several.
 struct task {
   const char* figure;
   std::int64_t steps;
-  double adams_rate, lambs_rate;  // LAMB's is relative to a tensor's size
+  double adams_rate, lambs_rate;  // LAMB's is relative to each tensor's magnitude
   std::function<trained(common::rank_link&, const std::string& name, double rate,
                         std::uint64_t seed)>
       train;
@@ -73,7 +73,7 @@ task images(const options& o) {
   return {"accuracy %", steps, 0.002, 0.003,
           [=](common::rank_link& link, const std::string&, double rate, std::uint64_t seed) {
             const auto done =
-                image_classifier::train(link, *data, "adam",  // it freezes after a tenth
+                image_classifier::train(link, *data, "adam",  // freezes after ten steps
                                         {.steps = steps, .seed = seed, .learning_rate = rate});
             return trained{100 * done.test_accuracy, done.costs};
           }};
@@ -82,10 +82,10 @@ task images(const options& o) {
 struct outcome_of_row {
   std::vector<double> figures;
   double farthest = 0;  ///< the largest change of an element in a step, in units of its lr
-  double share = 0;     ///< of the bytes that dense steps send
+  double share = 0;     ///< bytes sent, over the bytes of dense steps
 };
 
-/// How far each step moves the parameters, from where the last one left them.
+/// Returns a function to call after each step: measures how far the step moved the parameters.
 std::function<void(float)> watch(std::span<const common::parameter> parameters, double& farthest) {
   std::vector<std::span<float>> values;
   std::vector<float> before;
@@ -105,7 +105,7 @@ std::function<void(float)> watch(std::span<const common::parameter> parameters, 
   };
 }
 
-/// One training on all ranks; a figure of NaN where it diverged.
+/// Trains once, on all ranks. The figure is NaN if the training diverged.
 void train(const options& o, const task& learnt, const row& r, std::uint64_t seed,
            outcome_of_row& result) {
   run_threads(o.ranks, [&](threads comm) {
@@ -128,7 +128,7 @@ void train(const options& o, const task& learnt, const row& r, std::uint64_t see
       result.figures.push_back(done.figure);
       result.share = static_cast<double>(done.costs.total.bytes_sent) /
                      static_cast<double>(common::dense_bytes(done.costs));
-    } catch (const std::exception& e) {  // on all ranks alike: the loss is not finite
+    } catch (const std::exception& e) {  // on all ranks: the loss is not finite
       if (comm.rank() != 0) return;
       std::fprintf(stderr, "%s: %s\n", r.name, e.what());
       result.figures.push_back(std::nan(""));

@@ -10,7 +10,7 @@ using namespace ablations;
 
 namespace {
 
-/// Ten dense steps where v follows, else a warm-up.
+/// Returns ten dense steps if v is refreshed later, else `steps` of them.
 freeze_options warm_up(std::uint64_t refreshes, std::uint64_t steps) {
   return {.after = refreshes > 0 ? 10 : steps};
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a row of the tables is: a composition that trains, of a line or two.
+// Row of the tables: a composition that trains, in a line or two.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct row {
 
 template <class Optimizer>
 onebit::any_optimizer quiet(Optimizer made) {
-  made.warn_with(nullptr);  // the rows are what they are
+  made.warn_with(nullptr);  // no warnings about the options of a row
   return made;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the ablations need that the library does not have: Adam on compressed gradients, and a sign
-// that forgets what it loses.
+// Parts that the ablations need and the library lacks: Adam on compressed gradients, and a sign
+// compressor without error feedback.
 #pragma once
 
 #include <cstddef>
@@ -16,20 +16,20 @@ namespace ablations {
 using floats = onebit::host_buffer<float>;
 using step_context = onebit::step_context<onebit::host, float, float>;
 
-/// The sign without error feedback: what it loses is not sent later. Only where nobody serves: a
-/// server has a residual of its own.
+/// The sign without error feedback: the compression error is not sent later. Only for collectives
+/// without servers: a server has a residual of its own.
 template <class Scale = onebit::l2_scale>
 struct forgetful_sign : onebit::sign<Scale> {
   [[nodiscard]] std::string name() const { return "forgetful " + onebit::sign<Scale>::name(); }
-  /// Before the first message (scale 0) what is carried is the momentum that was handed over.
+  /// Before the first message (scale 0) the residual holds the initial momentum, which stays.
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {
     return s == 0.0F ? y : L::set(0.0F);
   }
 };
 
-/// Naive 1-bit Adam: the gradients are compressed, and m and v are made of what arrives. v is then
-/// the squares of scales, the same for all elements that share one: Adam's adaptivity is gone.
+/// Naive 1-bit Adam: compresses the gradients, and updates m and v from the received mean. v then
+/// holds squares of scales, equal for all elements that share a scale: Adam's adaptivity is gone.
 class compressed_gradients : public onebit::rule_defaults {
  public:
   using backend_type = onebit::host;

@@ -14,44 +14,43 @@
 #include "dry_run.hpp"
 #include "exchange_seconds.hpp"
 
-/// What a run will take, predicted from a few numbers: does compression pay, and which kind?
-/// Communication and computation overlap only where the workload says so; in the papers they do
-/// not.
+/// Predicts the time of a run from a few numbers: does compression pay, and which kind?
+/// Communication and computation overlap only if the workload says so; in the papers they do not.
 namespace advisor::cost {
 
-/// Passes over memory, in ns per parameter of the model. What they cost depends on the rank's
-/// memory bandwidth: divide the bytes by it, or measure.
+/// Passes over memory, in ns per parameter of the model. The cost depends on the memory bandwidth
+/// of the rank: divide the bytes by the bandwidth, or measure.
 struct passes {
-  double encode_ns = 0;  ///< of a compressed step: about 12.4 bytes
+  double encode_ns = 0;  ///< encoding in a compressed step: about 12.4 bytes
   double serve_ns = 0;   ///< reading one bit for each parameter out of slots: about 1/8 byte
-  double update_ns = 0;  ///< of a step that is not dense, local steps included: about 36 bytes
-  double sum_ns = 0;     ///< adding what one rank sent in full: about 8 bytes
+  double update_ns = 0;  ///< update in a step that is not dense (local steps too): about 36 bytes
+  double sum_ns = 0;     ///< adding the uncompressed values of one rank: about 8 bytes
 };
 
-/// One training run. Counts of no steps leave their algorithm out.
+/// One training run. Leaves out algorithms whose counts have no steps.
 struct workload {
   double parameters = 0;
   double dense_element_bytes = 4;       ///< of an uncompressed element on the wire
   double allreduce_factor = 1;          ///< seconds of the real allreduce / exchange::ring
   double forward_backward_seconds = 0;  ///< of one step, gradient accumulation included
   double dense_update_seconds = 0;      ///< of the optimizer's arithmetic in a dense step
-  passes compression;                   ///< the same for the steps that are not dense
+  passes compression;                   ///< passes of steps that are not dense
   std::uint64_t steps = 1;              ///< of the uncompressed run: Adam, LAMB
   step_counts one_bit_adam, one_bit_lamb, zero_one_adam;
-  step_counts papers_one_bit, papers_zero_one;  ///< the papers' schedules; LAMB's is 1-bit Adam's
-  /// Whether compressed runs leave averages to the transport's allreduce (dense_sum::transport), as
-  /// the papers' did: a ring. false: the library sums, by dense_gather_scatter.
+  step_counts papers_one_bit, papers_zero_one;  ///< the papers' schedules; one_bit: LAMB's too
+  /// True: compressed runs average by the transport's allreduce (dense_sum::transport), a ring, as
+  /// in the papers. False: the library sums, by dense_gather_scatter.
   bool averages_by_transport = false;
 
-  /// Of forward_backward_seconds, at their end: where gradients come one after the other, and what
-  /// has come travels. Then adam's ring is torch's DistributedDataParallel, and
-  /// exchange::in_buckets an optimizer that is told by `ready`. 0: nothing travels before its end.
+  /// Share of forward_backward_seconds, at its end, in which gradients come one after the other and
+  /// can travel. adam's ring then models torch's DistributedDataParallel, exchange::in_buckets an
+  /// optimizer with calls of `ready`. 0: nothing travels before the end of the backward pass.
   double backward_share = 0;
-  double dense_bucket_bytes = 25 << 20;  ///< of the ring's buckets; the first has 1 MiB
-  double bucket_elements = 1 << 20;      ///< of in_buckets: default_bucket_elements
+  double dense_bucket_bytes = 25 << 20;  ///< bucket of the ring; the first bucket has 1 MiB
+  double bucket_elements = 1 << 20;      ///< bucket of in_buckets: default_bucket_elements
 };
 
-/// By its defaults, or by the papers' schedule.
+/// Algorithms with the library's defaults; papers_*: with the papers' schedules.
 enum class algorithm : std::uint8_t {
   adam,
   one_bit_adam,
@@ -67,7 +66,7 @@ enum class algorithm : std::uint8_t {
   return names[static_cast<std::size_t>(a)];
 }
 
-/// Throws invalid_input, with the number, unless the workload can be computed with.
+/// Throws invalid_input, with the bad value, unless the workload is valid.
 inline void check(const workload& work) {
   const auto at_least = [](double least, double x, const char* name) {
     if (x >= least && std::isfinite(x)) return;
@@ -91,12 +90,12 @@ inline void check(const workload& work) {
   }
 }
 
-/// Seconds of arithmetic in a step after that exchange. hierarchical encodes and serves n / L.
+/// Seconds of arithmetic in a step that exchanges by `kind`. hierarchical encodes and serves n / L.
 [[nodiscard]] inline double pass_seconds(const network& net, const workload& work, exchange kind) {
   const passes& p = work.compression;
   const double n = work.parameters * 1e-9, w = net.ranks, l = net.ranks_per_node;
   switch (kind) {
-    case exchange::ring:  // adds up within the transport
+    case exchange::ring:  // the transport adds
       return work.dense_update_seconds;
     case exchange::dense_gather_scatter:
       return work.dense_update_seconds + n * p.sum_ns;
@@ -111,8 +110,8 @@ inline void check(const workload& work) {
   return n * (p.sum_ns + (p.encode_ns + p.serve_ns) / l + p.update_ns);
 }
 
-/// Seconds of forward, backward and a ring that takes `ring_seconds` in all: what the backward pass
-/// has made travels in the order in which it comes.
+/// Seconds of forward, backward and a ring that takes `ring_seconds` in all. Buckets travel in the
+/// order in which the backward pass completes them.
 [[nodiscard]] inline double seconds_to_ring(const workload& work, double ring_seconds) {
   const double compute = work.forward_backward_seconds, backward = compute * work.backward_share;
   const double bytes = work.parameters * work.dense_element_bytes;
@@ -126,8 +125,8 @@ inline void check(const workload& work) {
   return end;
 }
 
-/// Seconds of forward, backward, encoding and the exchange in buckets, each of which is encoded
-/// when the backward pass has made it, by the ranks that compute, and travels while they go on.
+/// Seconds of forward, backward, encoding and the exchange in buckets. The ranks encode a bucket
+/// when the backward pass has completed it; the bucket travels while they go on computing.
 [[nodiscard]] inline double seconds_to_buckets(const network& net, const workload& work) {
   const double n = std::max(1.0, std::floor(work.parameters / work.bucket_elements));
   const double passes =
@@ -142,23 +141,23 @@ inline void check(const workload& work) {
 struct prediction {
   algorithm by = algorithm::adam;
   exchange with = exchange::ring;
-  double exchange_seconds = 0;  ///< of the exchange named, on the network
-  double step_seconds = 0;      ///< of a step with it: dense for adam, else compressed
+  double exchange_seconds = 0;  ///< of one exchange by `with`
+  double step_seconds = 0;      ///< of a step with this exchange: dense for adam, else compressed
   double seconds = 0;           ///< of all steps, end to end
   double speed_up = 1;          ///< in steps per second, end to end, over adam with a ring
 };
 
-/// Of an algorithm that compresses.
+/// Returns the counts of an algorithm that compresses.
 [[nodiscard]] inline const step_counts& steps_of(const workload& work, algorithm by) {
   const step_counts* const counts[] = {&work.one_bit_adam, &work.one_bit_lamb, &work.zero_one_adam,
                                        &work.papers_one_bit, &work.papers_zero_one};
   return *counts[static_cast<std::size_t>(by) - 1];
 }
 
-/// From the seconds that the exchanges take, wherever they are from. Adam takes `work.steps` dense
-/// steps by `with`; the others the steps that are counted for them, the dense ones by
-/// dense_gather_scatter, which nothing hides, or by a ring (averages_by_transport). Throws
-/// invalid_input.
+/// Predicts from given seconds of the exchanges. Adam takes `work.steps` dense steps by `with`;
+/// other algorithms take their own counts of steps. Their dense steps average by
+/// dense_gather_scatter, which does not overlap with computation, or by a ring
+/// (averages_by_transport). Throws invalid_input.
 [[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
                                         exchange with, double ring_seconds, double with_seconds) {
   check(net);
@@ -169,7 +168,7 @@ struct prediction {
   }
   const double forward_backward = work.forward_backward_seconds;
   const double dense_step = seconds_to_ring(work, ring_seconds) + work.dense_update_seconds;
-  // One rank has nobody to exchange with: its steps are dense.
+  // A single rank does not exchange: its steps are dense.
   const bool alone = net.ranks == 1;
   const double step =
       (compresses && alone) || with == exchange::ring ? dense_step
@@ -202,7 +201,7 @@ struct prediction {
   p.speed_up = p.seconds > 0 ? static_cast<double>(n.steps()) * dense_step / p.seconds : 1;
   return p;
 }
-/// From the sizes alone.
+/// Predicts from sizes alone, with the seconds of the model.
 [[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
                                         exchange with) {
   const auto seconds = [&](exchange e) {
@@ -214,15 +213,14 @@ struct prediction {
 
 struct advice {
   std::vector<prediction> all;  ///< the fastest first
-  bool pays = false;            ///< is a compressed run `worthwhile` times as fast as the others?
-  std::string sentence;         ///< the same in words, with numbers
+  bool pays = false;            ///< a compressed run is `worthwhile` times as fast as the others
+  std::string sentence;         ///< the advice in words, with numbers
 };
 
-/// All predictions, sorted by speed-up, and what to do. A speed-up below `worthwhile` is none: the
-/// model is not better than that. Every compressed algorithm of the workload is predicted, and
-/// every one but the papers' forms considered, with
-/// hierarchical only where there are nodes of several ranks, in buckets only where communication
-/// overlaps. Throws invalid_input.
+/// Returns all predictions, sorted by speed-up, and advice. A speed-up below `worthwhile` counts as
+/// none: the model is not more accurate. Predicts every compressed algorithm of the workload, and
+/// considers all but the papers' forms. Takes hierarchical only if there are several nodes of
+/// several ranks, in_buckets only if communication overlaps. Throws invalid_input.
 [[nodiscard]] inline advice advise(const network& net, const workload& work,
                                    bool with_hierarchical = true, double worthwhile = 1.1) {
   advice a;

@@ -9,57 +9,57 @@
 #include <onebit/schedule/freeze.hpp>
 #include <onebit/schedule/intervals.hpp>
 
-/// What a schedule will send, counted without training.
+/// Counts what a schedule sends, without training.
 namespace advisor {
 
-/// A sign for every element, and one float for the scale of a tile of 4096: bits per parameter.
+/// Bits per parameter of a message: a sign per element, and one float (scale) per tile of 4096.
 inline constexpr double message_bits = 1 + 32.0 / 4096;
-/// What a refresh of v sends beside a message, bits per parameter: squares in 8 bits and one more
-/// byte for 32, and 66 numbers of the gradient for each tile, of 4096 elements in a model of 2^23
-/// and more.
+/// Bits per parameter that a refresh of v sends beside a message: squares in 8 bits, one more byte
+/// for 32 squares, and 66 numbers (16 bits each) of the gradient for each tile. A tile has 4096
+/// elements in a model of 2^23 or more.
 [[nodiscard]] inline double squares_bits(double parameters, double squares = 8.25,
                                          int numbers = 66) {
   const auto words = static_cast<std::size_t>(parameters) / onebit::word_elements;
   const std::size_t tile = onebit::word_elements * onebit::words_of_tiles(words);
   return squares + 16.0 * numbers / static_cast<double>(tile);
 }
-/// The same of 1-bit LAMB: also a sketch of its direction, 64 numbers for each tile.
+/// squares_bits of 1-bit LAMB, which also sends a sketch of its direction, 64 numbers per tile.
 [[nodiscard]] inline double lamb_squares_bits(double parameters) {
   return squares_bits(parameters, 8.25, 66 + 64);
 }
-/// The same of 0/1 Adam: squares in 16 bits.
+/// squares_bits of 0/1 Adam, with squares in 16 bits.
 [[nodiscard]] inline double zero_one_squares_bits(double parameters) {
   return squares_bits(parameters, 16);
 }
 
-/// Steps by what they send.
+/// Numbers of steps, by the data that a step sends.
 struct step_counts {
-  std::uint64_t dense = 0;       ///< average the gradient
-  std::uint64_t compressed = 0;  ///< exchange
+  std::uint64_t dense = 0;       ///< steps that average the gradient
+  std::uint64_t compressed = 0;  ///< steps that exchange
   std::uint64_t both = 0;
-  std::uint64_t local = 0;      ///< exchange nothing, and average at most squares
-  std::uint64_t refreshes = 0;  ///< of those that exchange, or are local: average squares, too
-  std::uint64_t alone = 0;      ///< of the local ones: average squares
-  double squares = 0;           ///< bits per parameter that a refresh sends beside
+  std::uint64_t local = 0;      ///< steps that exchange nothing, and average at most squares
+  std::uint64_t refreshes = 0;  ///< compressed or local steps that also average squares
+  std::uint64_t alone = 0;      ///< local steps that average squares
+  double squares = 0;           ///< bits per parameter that a refresh sends beside a message
   double message = 1;           ///< bits per parameter that an exchange sends
 
-  /// Of the papers' 1-bit Adam and 1-bit LAMB.
+  /// Counts of the papers' 1-bit Adam and 1-bit LAMB.
   [[nodiscard]] static step_counts freeze_after(std::uint64_t warmup_steps, std::uint64_t steps) {
     const std::uint64_t dense = std::min(warmup_steps, steps);
     return {dense, steps - dense, 0, 0};
   }
 
-  /// Steps that communicate.
+  /// Number of steps that communicate.
   [[nodiscard]] std::uint64_t rounds() const { return dense + compressed + both + alone; }
   [[nodiscard]] std::uint64_t steps() const { return dense + compressed + both + local; }
-  /// Bits per parameter and step, a dense round at `dense_bits`, a compressed one at 1, counted as
-  /// the papers do: one round is one of the two, a step that does both counts as dense.
+  /// Bits per parameter and step as the papers count them: a dense round at `dense_bits`, a
+  /// compressed one at 1. A step that does both counts as one dense round.
   [[nodiscard]] double papers_bits(double dense_bits) const {
     return (static_cast<double>(dense + both) * dense_bits + static_cast<double>(compressed)) /
            static_cast<double>(steps());
   }
-  /// Bits per parameter and step, of all that is sent. (A slot's status of 12 bytes is left out: of
-  /// models of less than a million parameters it is a part.)
+  /// Bits per parameter and step, of everything that is sent. (Leaves out the status of 12 bytes
+  /// per slot, which matters in models of less than a million parameters.)
   [[nodiscard]] double bits(double dense_bits) const {
     return (static_cast<double>(dense + both) * dense_bits +
             static_cast<double>(compressed + both) * message +
@@ -68,9 +68,9 @@ struct step_counts {
   }
 };
 
-/// Runs a schedule for `steps` steps with lr(step) as learning rate. With `follows` an
-/// average is one of squares once a step has exchanged, or, of rules with local steps, not
-/// averaged.
+/// Runs a schedule for `steps` steps with learning rates lr(step). With `follows`, a step that
+/// averages and exchanges averages squares, not gradients; with `local_steps`, so do all averages
+/// from the first step that does not average on.
 template <class Schedule, class LearningRate>
 [[nodiscard]] step_counts dry_run(Schedule schedule, std::uint64_t steps, LearningRate lr,
                                   bool follows = false, bool local_steps = false) {
@@ -94,11 +94,11 @@ template <class Schedule, class LearningRate>
   return n;
 }
 
-/// A constant learning rate, for schedules that do not ask.
+/// A constant learning rate, for schedules that ignore it.
 [[nodiscard]] inline float constant_rate(std::uint64_t) { return 1; }
 
-/// What one_bit_adam, with squares_bits, and one_bit_lamb, with lamb_squares_bits, send by their
-/// defaults.
+/// Counts of one_bit_adam (squares: squares_bits) and of one_bit_lamb (lamb_squares_bits), with
+/// default options.
 [[nodiscard]] inline step_counts one_bit_run(std::uint64_t steps, double squares) {
   const onebit::one_bit_adam_options o;
   step_counts n =
@@ -108,8 +108,8 @@ template <class Schedule, class LearningRate>
   return n;
 }
 
-/// What zero_one_adam sends by this schedule: its first steps, up to the first that does not
-/// average, are dense, and exchange nothing.
+/// Counts of zero_one_adam with this schedule. Steps before the first step without an average are
+/// dense, and exchange nothing.
 template <class LearningRate>
 [[nodiscard]] step_counts zero_one_run(const onebit::intervals_options& o, std::uint64_t steps,
                                        LearningRate lr, double squares) {

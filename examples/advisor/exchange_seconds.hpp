@@ -10,7 +10,7 @@
 #include <sstream>
 #include <utility>
 
-/// What one exchange takes on a network.
+/// Predicts the time of one exchange on a network.
 ///
 /// An alpha-beta model: a message of b bytes takes latency + b / bandwidth. Every exchange is a
 /// number of turns in which each rank sends one message and receives one, and a turn takes as long
@@ -19,27 +19,27 @@
 /// bench/network.sh.
 namespace advisor::cost {
 
-/// What a program gets of a link, in each direction; not what is printed on it.
+/// Link as programs see it, in each direction: achieved values, not nominal ones.
 struct link {
   double bytes_per_second = 0;
   double latency_seconds = 0;  ///< from rank to rank, for a message of no bytes
 };
 
-/// `ranks` on ranks / ranks_per_node nodes, the ranks of a node being neighbours.
+/// `ranks` ranks on ranks / ranks_per_node nodes. The ranks of a node are neighbours.
 struct network {
   int ranks = 1;
   int ranks_per_node = 1;
-  link between;  ///< of the network card that the ranks of a node share; unused with one node
-  link inside;   ///< of each rank, to the others of its node; unused with one rank per node
+  link between;  ///< network card that the ranks of a node share; unused with one node
+  link inside;   ///< link of each rank to the others of its node; unused with one rank per node
 };
 
 enum class exchange : std::uint8_t {
   ring,                  ///< dense: the transport's allreduce, as a ring
   dense_gather_scatter,  ///< dense: all_to_all, sum in rank order, all_gather
   gather_scatter,        ///< compressed: all_to_all, average, all_gather, among all ranks
-  all_gather,            ///< compressed: everything to everyone
-  hierarchical,          ///< in full inside a node, compressed between nodes
-  in_buckets             ///< gather_scatter, of which one bucket travels while the next is encoded
+  all_gather,            ///< compressed: every rank sends its message to all ranks
+  hierarchical,          ///< uncompressed inside a node, compressed between nodes
+  in_buckets             ///< gather_scatter; one bucket travels while the next is encoded
 };
 
 [[nodiscard]] inline const char* name_of(exchange e) {
@@ -56,7 +56,7 @@ template <class... Parts>
   throw onebit::invalid_input(std::move(out).str());
 }
 
-/// Throws invalid_input, with the number, unless the network can be computed with.
+/// Throws invalid_input, with the bad value, unless the network is valid.
 inline void check(const network& net) {
   if (net.ranks < 1 || net.ranks_per_node < 1 || net.ranks % net.ranks_per_node != 0) {
     refuse("cost::network: ranks is ", net.ranks, " and ranks_per_node ", net.ranks_per_node,
@@ -78,8 +78,8 @@ inline void check(const network& net) {
 
 namespace model {
 
-/// A turn in which `sharers` messages of `bytes` leave and enter every network card: they share
-/// it, and each passes the rank's own link too.
+/// Seconds of a turn in which `sharers` messages of `bytes` leave and enter every network card.
+/// They share the card; each also passes the link of its rank. 0 sharers: a turn inside the nodes.
 [[nodiscard]] inline double turn(const network& net, double bytes, int sharers) {
   if (sharers == 0) return net.inside.latency_seconds + bytes / net.inside.bytes_per_second;
   double seconds = bytes * sharers / net.between.bytes_per_second;
@@ -87,8 +87,8 @@ namespace model {
   return net.between.latency_seconds + seconds;
 }
 
-/// Pairwise: in turn i every rank sends to the i-th ahead. Of the L ranks of a node, min(i, L, W-i)
-/// send out of it: nothing is won by neighbours sharing a node, and all share its card.
+/// Pairwise: in turn i every rank sends to the i-th rank ahead. Of the L ranks of a node, min(i, L,
+/// W-i) send out of the node, and share its card. That neighbours share a node saves nothing.
 [[nodiscard]] inline double all_to_all(const network& net, double slot) {
   const int w = net.ranks, l = net.ranks_per_node;
   double seconds = 0;
@@ -98,32 +98,32 @@ namespace model {
   return seconds;
 }
 
-/// W - 1 turns on a ring of neighbours: one message leaves each node and one enters it.
+/// W - 1 turns on a ring of neighbours. In a turn one message leaves each node and one enters.
 [[nodiscard]] inline double ring(const network& net, double slot) {
   return (net.ranks - 1) * turn(net, slot, net.ranks > net.ranks_per_node ? 1 : 0);
 }
 
 inline constexpr double bit = 0.125;        ///< bytes of a compressed element
 inline constexpr double sealed = 16;        ///< bytes of the scale and the status in a slot
-inline constexpr double status_bytes = 12;  ///< in a slot that is not compressed
+inline constexpr double status_bytes = 12;  ///< bytes of the status in an uncompressed slot
 
 }  // namespace model
 
 /// Seconds that one exchange of all parameters takes on the network. W ranks, L of them per node,
-/// N = W / L nodes, n parameters of e bytes; B the card, b a link inside, a the latency.
+/// N = W / L nodes, n parameters of e bytes. Bytes per second: B of a card, b of a link inside a
+/// node. a: latency.
 ///
 ///   ring                  2 (W-1) (n e / W / B + a): each card sends and receives once per turn
 ///   dense_gather_scatter  L (W-L) n e / W / B for the all_to_all, in which L ranks share a card;
 ///                         (W-1) n e / W / B for the all_gather, a ring; 2 (W-1) a
-///   gather_scatter        the same with e = 1/8 and a scale per slot: it gains 32 times (of fp32)
-///                         over that, but less over a ring, which crosses each card only once
+///   gather_scatter        as dense_gather_scatter, with e = 1/8 and a scale per slot: 32 times as
+///                         fast as fp32; less over a ring, which crosses each card only once
 ///   all_gather            (W-1) (n/8 / B + a): a ring
 ///   hierarchical          all_to_all of n e / L inside the node; gather_scatter of n / L among the
 ///                         N ranks of equal place, L such groups sharing each card:
 ///                         2 (N-1) (n/8 / N / B + a); all_gather of n/8 / L inside. With one
 ///                         node it is dense_gather_scatter
-///
-/// B / L and B are replaced by b where that is slower. Throws invalid_input.
+/// Where b is smaller, b replaces B / L and B. Throws invalid_input.
 [[nodiscard]] inline double exchange_seconds(const network& net, exchange kind, double parameters,
                                              double dense_element_bytes) {
   using namespace model;
@@ -145,7 +145,7 @@ inline constexpr double status_bytes = 12;  ///< in a slot that is not compresse
     case exchange::hierarchical:
       break;
   }
-  if (nodes < 2) return gather_scatter(dense / w + status_bytes);  // exact then
+  if (nodes < 2) return gather_scatter(dense / w + status_bytes);  // one node: averages are exact
   const network node{net.ranks_per_node, net.ranks_per_node, {}, net.inside};
   const double inside =
       all_to_all(node, dense / l + status_bytes) + ring(node, packed / l + sealed);

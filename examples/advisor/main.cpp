@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Does compression pay, and which kind? Predicts whole runs from a few numbers, or, under mpirun
-// and with --measure, from what it finds. Without options: BERT-Large on the papers' Ethernet
-// cluster, gradients in 16 bits.
+// Does compression pay, and which kind? Predicts whole runs from a few numbers or, under mpirun
+// with --measure, from measurements. Without options: BERT-Large on the papers' Ethernet cluster,
+// with gradients in 16 bits.
 //
 //   advisor --parameters 336e6 --ranks 64 --ranks-per-node 4 --bandwidth 4.8Gbit --latency 30us
 //           --compute 96ms --steps 152000
@@ -40,14 +40,14 @@ struct settings {
   double dense_bytes = 2;
   double allreduce_factor = 1;
   double compute = 96.52e-3, backward_share = 0;
-  // BERT-Large's on a V100: bytes of the passes at 675 GB/s, and the papers' step of 75.59 ms.
+  // BERT-Large on a V100: bytes of the passes at 675 GB/s, and the papers' step of 75.59 ms.
   double dense_update_ns = 0.225;
   cost::passes compression{0.0243, 0.0002, 0.225, 0.012};
   std::uint64_t steps = 152000, lr_warmup = 12500, doubling = 32678;
-  std::uint64_t warmup = 0;  ///< of the papers' 1-bit Adam; 0: 15% of the steps
+  std::uint64_t warmup = 0;  ///< dense steps of the papers' 1-bit Adam; 0: 15% of the steps
   double worthwhile = 1.1;
   bool hierarchical = true;
-  std::string device;  ///< whose passes are estimated from counts; empty: see above
+  std::string device;  ///< GPU whose passes are estimated from counts; empty: the values above
 };
 
 cost::workload workload_of(const settings& s) {
@@ -66,7 +66,7 @@ cost::workload workload_of(const settings& s) {
   w.zero_one_adam = advisor::zero_one_run(intervals, s.steps, advisor::constant_rate,
                                           advisor::zero_one_squares_bits(s.parameters));
   w.papers_one_bit = advisor::step_counts::freeze_after(
-      s.warmup > 0 ? s.warmup : s.steps * 23 / 152, s.steps);  // as BERT-Large's
+      s.warmup > 0 ? s.warmup : s.steps * 23 / 152, s.steps);  // BERT-Large's share
   intervals.stop_refreshing = true;
   w.papers_zero_one =
       advisor::dry_run(onebit::intervals(intervals), s.steps, advisor::constant_rate);
@@ -112,8 +112,8 @@ void print_json(const settings& s, const cost::advice& a) {
 }
 
 #ifdef ADVISOR_COUNTS
-/// Puts what the counts say of the passes on a device in place of what was not said on the command
-/// line.
+/// Sets the passes that were not given on the command line to estimates for the device, from
+/// counts.
 void estimate_into(settings& s, const CLI::App& app) {
   const auto put = [&](const char* option, double& to, double value) {
     if (app.get_option(option)->count() == 0) to = value;
@@ -131,7 +131,7 @@ void estimate_into(settings& s, const CLI::App& app) {
 #endif
 
 #ifdef ADVISOR_WITH_MPI
-/// Puts what was measured in place of what was not said on the command line.
+/// Sets the values that were not given on the command line to measured ones.
 void measure_into(settings& s, bool json, const CLI::App& app, bool first) {
   const auto said = [&](const char* option) { return app.get_option(option)->count() > 0; };
   const advisor::measurement m = advisor::measure(s.parameters);

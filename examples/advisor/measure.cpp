@@ -17,7 +17,7 @@ namespace {
 
 using onebit::mpi;
 
-// Part of the world, freed at the end; the transport keeps a duplicate of its own.
+// Sub-communicator, freed at the end. The transport keeps its own duplicate.
 class part {
  public:
   part(MPI_Comm of, int colour, int key) { MPI_Comm_split(of, colour, key, &comm_); }
@@ -50,7 +50,7 @@ double largest(double x) {
   return x;
 }
 
-// Seconds of the slowest rank, the best of several rounds: what disturbs only ever adds.
+// Seconds of the slowest rank in the best of several rounds, since disturbances only add time.
 template <class F>
 double best_time(const F& f) {
   using clock = std::chrono::steady_clock;
@@ -66,9 +66,9 @@ double best_time(const F& f) {
   return best;
 }
 
-// Latency and bandwidth, from two sizes of slots, each in W-1 turns of an all-gather, in which each
-// rank receives from one at a time. Ranks that take no part wait. The smaller size is above what
-// MPI sends by other algorithms.
+// Fits latency and bandwidth to two sizes of slots, each timed in the W-1 turns of an all-gather,
+// in which a rank receives from one rank at a time. Ranks that take no part wait. The smaller size
+// is above the sizes for which MPI has other algorithms.
 cost::link fit(mpi* ranks, int n_ranks) {
   const std::size_t large = std::clamp<std::size_t>((std::size_t{64} << 20) / n_ranks,
                                                     std::size_t{256} << 10, std::size_t{4} << 20);
@@ -89,7 +89,7 @@ cost::link fit(mpi* ranks, int n_ranks) {
   return {1 / per_byte, std::max(0.0, short_turn - static_cast<double>(small) * per_byte)};
 }
 
-// Gradients are consumed by a compressed step, so they are filled before each.
+// Parameters and gradients. A step may overwrite gradients: call fill() before each step.
 struct model {
   std::vector<float> x, grad;
   std::vector<onebit::param_group<>> groups{1};
@@ -107,11 +107,11 @@ void time_passes(mpi world, std::size_t n, measurement& m) {
   model a(n);
   onebit::one_bit_adam_options options;
   options.freeze.after = 12;
-  options.refreshes = 1;  // at steps further and further apart, which the best is not
+  options.refreshes = 1;  // rarer and rarer refreshes: the fastest step has none
   auto compressed = onebit::one_bit_adam(a.groups, world, options);
   constexpr double never = std::numeric_limits<double>::infinity();
   double encode = never, update = never, dense_update = never, sum = 0;
-  // As in best_time: the best of many, since other work on the machine only ever adds.
+  // As in best_time: the best of many steps, since other work on the machine only adds time.
   for (int i = 0; i < 16 || (i < 200 && sum < 1); ++i) {
     a.fill();
     const onebit::report r = compressed.step(1e-4F);
@@ -120,12 +120,12 @@ void time_passes(mpi world, std::size_t n, measurement& m) {
     if (r.phase == onebit::phase::compressed) {
       encode = std::min(encode, own);
       update = std::min(update, moved);
-    } else if (i > 1) {  // the first ones touch new memory
+    } else if (i > 1) {  // the first steps touch new memory
       dense_update = std::min(dense_update, moved);
     }
   }
   m.dense_update_ns = dense_update * to_ns;
-  // The report's encode includes what a rank serves: 1/8 byte per parameter of about 16.6.
+  // encode_seconds includes serving: 1/8 byte per parameter, of about 16.6 bytes assumed here.
   const double ns_per_byte = encode * to_ns / 16.6;
   m.compression = {16.4 * ns_per_byte, 0.125 * ns_per_byte, update * to_ns, 8 * ns_per_byte};
 }
@@ -144,14 +144,14 @@ measurement measure(double parameters) {
     throw onebit::invalid_input("advisor: --measure needs equally many ranks on every node");
   }
   if (inside.size() > 1) m.network.inside = fit(&inside, inside.size());
-  // One rank of each node alone has the network card.
+  // One rank of each node takes part, so that the network card is not shared.
   if (between.size() > 1) {
     m.network.between = fit(node.rank() == 0 ? &between : nullptr, between.size());
   }
   const auto n = static_cast<std::size_t>(std::clamp(parameters, 1024.0, 4194304.0));
   std::vector<float> values(n);
   m.allreduce_parameters = static_cast<double>(n);
-  // Not by the transport, whose allreduce has a deadline and takes longer: what trainers call.
+  // MPI_Allreduce, as trainers call it: the transport's allreduce has a deadline and takes longer.
   m.allreduce_seconds = best_time([&] {
     MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(n), MPI_FLOAT, MPI_SUM,
                   MPI_COMM_WORLD);

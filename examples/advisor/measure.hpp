@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What --measure finds out: the network under MPI and the passes on this host.
+// Measurements of --measure: the network under MPI, and the passes on this host.
 #pragma once
 
 #include "cost_model.hpp"
@@ -12,15 +12,15 @@ struct measurement {
   cost::network network;            // a link that no ranks use stays empty
   cost::passes compression;         // of the host backend
   double dense_update_ns = 0;       // Adam's, per parameter
-  double allreduce_seconds = 0;     // of as many floats, by MPI_Allreduce ...
-  double allreduce_parameters = 0;  // ... and how many they were
+  double allreduce_seconds = 0;     // of MPI_Allreduce of ...
+  double allreduce_parameters = 0;  // ... this number of floats
 };
 
-// Collective over MPI_COMM_WORLD, a few seconds. Throws onebit::invalid_input with fewer than two
-// ranks, or where the nodes have different numbers of ranks.
+// Collective over MPI_COMM_WORLD, takes a few seconds. Throws onebit::invalid_input with fewer than
+// two ranks, or if the nodes have different numbers of ranks.
 measurement measure(double parameters);
 
-// MPI from the first of these to the last: whether this process is the one that prints.
+// Initialises MPI, and finalises it at the end. first(): true in the process that prints.
 class mpi_session {
  public:
   mpi_session();

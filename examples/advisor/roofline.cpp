@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// What the kernels of a step take at least on named GPUs, estimated from counts: by memory, by
-// issue, and the larger of the two, beside Adam written by hand as one kernel. The counts are from
-// a CUDA device on the CPU (bench/cuda/counts.sh), and no GPU was asked.
+// Lower bounds of the time of a step's kernels on named GPUs, estimated from counts: by memory, by
+// issue, and the larger of the two, compared with a hand-written Adam in one kernel. The counts are
+// from a CUDA device on the CPU (bench/cuda/counts.sh); no GPU was measured.
 //
 //   roofline [--counts FILE] [--parameters 336e6] [--device H100] [--kernels]
-//   roofline --against FILE [--counts FILE]     where do these counts differ? Fails if they do
+//   roofline --against FILE [--counts FILE]     prints where the counts differ; fails if they do
 
 #include "roofline.hpp"
 

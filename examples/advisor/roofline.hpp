@@ -16,20 +16,19 @@
 
 #include "cost_model.hpp"
 
-/// What kernels take at least on a GPU, estimated from counts of what they execute: by the bytes
-/// that they move, and by the instructions that the schedulers issue, the larger of the two. No
-/// launch, no wait for memory and no stall is in it, and no GPU was asked: a figure that a device
-/// will not beat, and may miss.
+/// Lower bounds of the time of kernels on a GPU, estimated from counts of executed work: the time
+/// to move the bytes or to issue the instructions, whichever is larger. Without launches, waits for
+/// memory and stalls; no GPU was measured. A device is not faster, and may be slower.
 namespace advisor::roofline {
 
-/// NVIDIA's figures of the SXM modules. The clock is the highest, which a busy device may not hold.
+/// NVIDIA's figures of SXM modules. The clock is the highest one; a busy device may not hold it.
 struct device {
   const char* name;
-  double multiprocessors;  ///< of four schedulers each
+  double multiprocessors;  ///< each with four schedulers
   double hertz;
   double bytes_per_second;
 
-  /// Instructions of warps that all schedulers issue, one in a cycle.
+  /// Warp instructions that all schedulers issue in a second, one per cycle each.
   [[nodiscard]] double issued_per_second() const { return multiprocessors * 4 * hertz; }
 };
 inline constexpr std::array<device, 4> devices = {{{"A100", 108, 1.410e9, 2.039e12},
@@ -37,7 +36,7 @@ inline constexpr std::array<device, 4> devices = {{{"A100", 108, 1.410e9, 2.039e
                                                    {"H200", 132, 1.980e9, 4.8e12},
                                                    {"B200", 148, 1.965e9, 8.0e12}}};
 
-/// Throws invalid_input, with the names that there are.
+/// Returns the device of this name. Throws invalid_input, with the known names.
 [[nodiscard]] inline const device& device_named(const std::string& name) {
   std::string known;
   for (const device& d : devices) {
@@ -47,7 +46,7 @@ inline constexpr std::array<device, 4> devices = {{{"A100", 108, 1.410e9, 2.039e
   cost::refuse("there is no device ", name, "; there are ", known);
 }
 
-/// A kernel's launches in one step, together.
+/// All launches of one kernel in one step.
 struct kernel {
   std::string name;
   double launches = 0, warp_instructions = 0, thread_instructions = 0;
@@ -59,7 +58,7 @@ struct kernel {
   [[nodiscard]] double issue_seconds(const device& d) const {
     return warp_instructions / d.issued_per_second();
   }
-  /// The larger of the two.
+  /// Larger of memory_seconds and issue_seconds.
   [[nodiscard]] double seconds(const device& d) const {
     return std::max(memory_seconds(d), issue_seconds(d));
   }
@@ -71,34 +70,34 @@ struct step {
   int ranks = 1;
   std::vector<kernel> kernels;
 
-  /// The sum of member(kernel) of all kernels.
+  /// Sum of member(kernel) over all kernels.
   template <class Member>
   [[nodiscard]] double sum(const Member& member) const {
     double all = 0;
     for (const kernel& k : kernels) all += member(k);
     return all;
   }
-  /// Kernels follow each other: each takes what limits it.
+  /// Sum over the kernels, which run one after the other.
   [[nodiscard]] double seconds(const device& d) const {
     return sum([&](const kernel& k) { return k.seconds(d); });
   }
   [[nodiscard]] double launches() const {
     return sum([](const kernel& k) { return k.launches; });
   }
-  /// Of the kernels whose name `wanted` accepts.
+  /// Seconds of the kernels whose name `wanted` accepts.
   template <class Wanted>
   [[nodiscard]] double seconds(const device& d, const Wanted& wanted) const {
     return sum([&](const kernel& k) { return wanted(k.name) ? k.seconds(d) : 0; });
   }
 };
 
-/// All that was counted, for so many parameters.
+/// Counts of all steps, for vectors of `elements` elements.
 struct counts {
   double elements = 0;
   std::string command, nvcc, architecture;
   std::vector<step> steps;
 
-  /// Throws invalid_input.
+  /// Returns the step of this name. Throws invalid_input.
   [[nodiscard]] const step& of(const std::string& name) const {
     for (const step& s : steps) {
       if (s.name == name) return s;
@@ -107,7 +106,7 @@ struct counts {
   }
 };
 
-/// A file of bench/cuda/counts.sh. Throws invalid_input.
+/// Reads a file that bench/cuda/counts.sh has written. Throws invalid_input.
 [[nodiscard]] inline counts read_counts(const std::string& file) try {
   std::ifstream in(file);
   if (!in) cost::refuse("cannot read ", file);
@@ -127,19 +126,19 @@ struct counts {
   cost::refuse(file, ": ", e.what());
 }
 
-/// The file in that folder whose counts are nearest for vectors of so many elements that travel at
-/// once: where the library cuts them into whole tiles, or into smaller ones, which cost up to a
+/// Returns the file in `folder` with the nearest counts for vectors of `elements` elements that
+/// travel at once. The library cuts them into whole tiles or into smaller ones, which cost up to a
 /// sixth more instructions. Most kernels wait for memory, so that times differ by less.
 [[nodiscard]] inline std::string counts_file(const std::string& folder, double elements) {
-  constexpr double many = 1e15;  // beyond all sizes that matter, and below those of std::size_t
+  constexpr double many = 1e15;  // above all relevant sizes, within std::size_t
   const auto words =
       static_cast<std::size_t>(std::ceil(std::min(elements, many) / onebit::word_elements));
   const bool whole = onebit::words_of_tiles(words) == onebit::tile_words;
   return folder + (whole ? "/cuda-counts-large.json" : "/cuda-counts.json");
 }
 
-/// Where two counts of the same steps differ: launches at all, other figures by more than
-/// `tolerance` of the step's; a line for each.
+/// Returns the differences of two counts of the same steps, a line each: launches that are not
+/// equal, other figures that differ by more than `tolerance` of the step's figure.
 [[nodiscard]] inline std::vector<std::string> differences(const counts& a, const counts& b,
                                                           double tolerance) {
   std::vector<std::string> lines;
@@ -171,8 +170,8 @@ struct counts {
   return lines;
 }
 
-/// The passes of the cost model on that device, in ns per parameter: 1-bit Adam's, and the average
-/// of one rank's gradients from Adam's.
+/// Passes of the cost model on a device, in ns per parameter: sum_ns (averaging one rank's
+/// gradients) and dense_update_ns are from Adam, the others from 1-bit Adam.
 struct estimate {
   double dense_update_ns = 0;
   cost::passes compression;
@@ -185,7 +184,7 @@ struct estimate {
   };
   const double encode = one_bit.seconds(d, is("encode_kernel"));
   const double update = one_bit.seconds(d, is("adam_update_kernel")) +
-                        one_bit.seconds(d, is("accumulate_kernel"));  // with it, tile by tile
+                        one_bit.seconds(d, is("accumulate_kernel"));  // part of the update, by tile
   estimate e;
   e.dense_update_ns = adam.seconds(d, is("adam_dense_kernel")) * ns;
   e.compression.encode_ns = encode * ns;

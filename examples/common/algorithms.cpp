@@ -34,7 +34,7 @@ onebit::any_optimizer make_optimizer(Transport& comm, const std::string& algorit
   return onebit::make_optimizer(algorithm, options, groups, comm);
 }
 
-// Both the link and the optimizers made through it refer to comm, which outlives them.
+// Both the link and the optimizers made through the link refer to comm, which must outlive them.
 template <class Transport>
 rank_link make_link(Transport& comm) {
   return {

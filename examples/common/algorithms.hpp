@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the trainers ask of onebit: optimizers by name, over a transport by name.
+// The trainers' interface to onebit: optimizers by name, over transports by name.
 #pragma once
 
 #include <cstddef>
@@ -21,21 +21,21 @@ std::vector<std::string> available_transports();
 
 struct parameter {
   std::span<float> value;
-  std::span<float> gradient;  // consumed by the optimizer's step
+  std::span<float> gradient;  // a step may overwrite it
   bool decay;
 };
 
 struct optimizer_settings {
   double beta2;
   double eps;
-  // Steps in which the variance still learns: those of one_bit_adam and one_bit_lamb send exact
-  // averages; in those of zero_one_adam, which compresses from the start, every step exchanges.
+  // Steps at the start: for one_bit_adam and one_bit_lamb, steps that send exact averages; for
+  // zero_one_adam, steps that all exchange (none of them is a local step).
   std::uint64_t freeze_after;
-  double max_grad_norm = 0;  // gradients are clipped to it; 0: not at all
-  // What averages travel in: automatic (fp32 here), in_bf16 or in_int8.
+  double max_grad_norm = 0;  // largest global norm of gradients; 0: no clipping
+  // Wire format of averages: automatic (fp32 here), in_bf16 or in_int8.
   std::string averages = "automatic";
-  std::size_t bucket_elements = 0;  // of the compressed exchange; 0: one bucket
-  // After every so-manieth step the ranks of zero_one_adam have the same parameters.
+  std::size_t bucket_elements = 0;  // size of a bucket of the compressed exchange; 0: one bucket
+  // Ranks of zero_one_adam have equal parameters after each multiple of this number of steps.
   std::uint64_t meet_every;
 };
 
@@ -47,13 +47,13 @@ struct rank_link {
   std::function<onebit::any_optimizer(const std::string& algorithm, std::span<const parameter>,
                                       const optimizer_settings&)>
       make_optimizer;
-  std::function<void(float learning_rate)> after_step{};  // if it is there
-  // How a step is taken, where it is not optimizer.step(learning_rate).
+  std::function<void(float learning_rate)> after_step{};  // called after each step, if set
+  // Makes a step, if set; else optimizer.step(learning_rate) does.
   std::function<onebit::report(onebit::any_optimizer&, float learning_rate)> step{};
-  // Steps only enqueue: their time is that between two waits.
+  // True if steps only enqueue work: their time is measured between two waits.
   bool is_deferred = false;
 
-  // Every rank's value, in the order of the ranks.
+  // Returns the values of all ranks, in rank order. Collective.
   template <class T>
   std::vector<T> gather(const T& mine) const {
     const auto all = std::make_unique<T[]>(static_cast<std::size_t>(size));  // T may be bool
@@ -62,14 +62,14 @@ struct rank_link {
   }
 };
 
-// Matrices decay; biases and gains do not.
+// Makes two groups: matrices, with weight decay; biases and gains, without.
 std::vector<onebit::param_group<>> make_groups(std::span<const parameter> parameters);
 
-// What an algorithm is told.
+// Returns the options of an algorithm, for onebit::make_optimizer.
 onebit::option_map options_of(const std::string& algorithm, const optimizer_settings& settings);
 
-// Runs f on every rank: on `ranks` threads, or on the calling process as one of mpirun's, whose
-// number is checked against `ranks` unless that is 0.
+// Runs f on every rank: on `ranks` threads (0: four), or in this process as one of mpirun's, whose
+// number must be `ranks` unless that is 0.
 void run_ranks(const std::string& transport, int ranks, const std::function<void(rank_link&)>& f);
 
 }  // namespace common

@@ -62,7 +62,7 @@ void print_table(const std::string& title, const std::vector<table_row>& rows) {
     const double encode = per_step(total.encode_seconds);
     const double communicate = per_step(total.communicate_seconds);
     const double update = per_step(total.update_seconds);
-    char ratio[16] = "-";  // one rank alone has nobody to send to
+    char ratio[16] = "-";  // a single rank sends nothing
     if (dense > 0) std::snprintf(ratio, sizeof ratio, "%.2f %%", 100 * sent / dense);
     std::printf("%-14s %10s %10.2f MB %9s %11llu %9.2f = %7.2f + %6.2f + %11.2f + %6.2f\n",
                 run.algorithm.c_str(), result.c_str(), sent / 1e6, ratio,

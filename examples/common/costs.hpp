@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a run has cost, as a table and as JSON.
+// Costs of a run, as a table and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct totals {
   std::uint64_t collectives = 0;
   std::uint64_t rounds = 0;  // steps that communicated
   std::uint64_t skipped = 0;
-  double seconds = 0;  // by the clock, validation and checkpoints included
+  double seconds = 0;  // wall clock, including validation and checkpoints
   double compute_seconds = 0;
   double encode_seconds = 0;
   double communicate_seconds = 0;
@@ -28,7 +28,7 @@ struct totals {
   void add(const onebit::report& costs);
 };
 
-// Of all ranks: the largest of the counts and of seconds, the mean of its parts. Collective.
+// Over all ranks: maximum of the counts and of `seconds`, mean of the other times. Collective.
 totals combine(const rank_link& link, const totals& mine);
 
 struct run_costs {
@@ -37,31 +37,31 @@ struct run_costs {
   std::int64_t steps = 0;
   std::uint64_t seed = 0;
   std::uint64_t parameters = 0;
-  std::uint64_t parameters_hash = 0;  // the same on all ranks
-  std::uint64_t state_bytes = 0;      // the optimizer's, of this rank, after the last step
+  std::uint64_t parameters_hash = 0;  // equal on all ranks
+  std::uint64_t state_bytes = 0;      // of this rank's optimizer, after the last step
   totals total;
 };
 
-// What the ring all-reduce of every step's gradients in fp32 makes a rank send.
+// Bytes that a rank sends in ring all-reduces of the gradients of all steps, in fp32.
 std::uint64_t dense_bytes(const run_costs& run);
 
 std::string hexadecimal(std::uint64_t value);
 
-// A table of all runs; results[i] belongs to the i-th, in a column of that title.
+// Row of a table of runs; `result` is in the column that print_table's `title` names.
 struct table_row {
   run_costs costs;
   std::string result;
 };
 void print_table(const std::string& title, const std::vector<table_row>& rows);
 
-// The costs of a run as JSON, to which the caller's own fields come.
+// Returns the costs of a run as JSON; callers add fields of their own.
 nlohmann::ordered_json to_json(const run_costs& run);
 
 void write_json(const nlohmann::ordered_json& runs, const std::string& path);
 
-// The hash of this rank's parameters, after a comparison with the others'. Where they may differ,
-// since zero_one_adam's ranks meet only now and then, it is a hash of all ranks' hashes if they do;
-// elsewhere that is an error. Collective.
+// Compares the hash of this rank's parameters with the other ranks', and returns it if all are
+// equal. If hashes differ, throws; or, with may_differ (zero_one_adam's ranks are equal only at
+// times), returns a hash of all hashes. Collective.
 std::uint64_t common_hash(const rank_link& link, std::uint64_t own_hash, bool may_differ,
                           const std::string& when);
 std::uint64_t common_hash(const rank_link& link, std::span<const parameter> parameters,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A few secret bytes that one process hands to others through a file that all see: who reads it
-// gets all of them, from a process of the same user, of this run.
+// Passes a few secret bytes from one process to others through a file that all see. A reader gets
+// all bytes, and only bytes that a process of the same user wrote in the same run.
 
 #ifndef ONEBIT_EXAMPLES_COMMON_ID_FILE_HPP
 #define ONEBIT_EXAMPLES_COMMON_ID_FILE_HPP
@@ -22,11 +22,11 @@
 
 namespace common {
 
-/// How old a file may be when it is found: ranks are started at about the same time.
+/// Largest age of a file that is accepted: ranks start at about the same time.
 inline constexpr std::time_t stale_after_seconds = 600;
 
-/// Writes the file: exclusive, for its owner alone, complete or absent. Throws when it is there
-/// already, or cannot be written.
+/// Writes the file: readable by its owner alone, complete or absent. Throws if the file exists
+/// already or cannot be written.
 inline void publish(const std::string& file, const void* bytes, std::size_t n) {
   const auto fail = [&](const std::string& path) {
     throw std::runtime_error(path + ": " + std::strerror(errno));
@@ -36,7 +36,7 @@ inline void publish(const std::string& file, const void* bytes, std::size_t n) {
   if (fd < 0) fail(part);
   const bool written = ::write(fd, bytes, n) == static_cast<ssize_t>(n) && ::fsync(fd) == 0;
   const bool closed = ::close(fd) == 0;
-  // a second name, which must be new: unlike a rename it replaces nothing
+  // link() replaces nothing, unlike rename(): the name must be new
   const bool named = written && closed && ::link(part.c_str(), file.c_str()) == 0;
   const int error = errno;
   ::unlink(part.c_str());
@@ -46,8 +46,8 @@ inline void publish(const std::string& file, const void* bytes, std::size_t n) {
   fail(written && closed ? file : part);
 }
 
-/// Waits for the file, and reads its n bytes. Throws when it does not come in time, and when it is
-/// not what `publish` writes: of another owner, open to others, of another length, or stale.
+/// Waits for the file, and reads its n bytes. Throws if the file does not appear in time, or if
+/// `publish` did not write it: other owner, open to others, other length, or stale.
 inline void await(const std::string& file, void* bytes, std::size_t n,
                   std::chrono::milliseconds patience) {
   const auto end = std::chrono::steady_clock::now() + patience;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A progress bar on stderr; a line every tenth of the way where stderr is no terminal.
+// A progress bar on stderr; one line per tenth of the run if stderr is not a terminal.
 #pragma once
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ class progress {
         last_(last),
         terminal_(isatty(STDERR_FILENO) == 1) {}
 
-  // Would show(step, ...) show anything?
+  // True if show(step, ...) would print.
   bool is_due(std::int64_t step) const {
     return step == last_ || (terminal_ ? clock::now() - shown_ > std::chrono::milliseconds(100)
                                        : step * 10 / last_ > tenth_);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What depends on the length of a run: the learning rate, and when the ranks are compared.
+// Values that follow from the length of a run: learning rate, validations, steps before freezing.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace common {
 
-// Warm-up over a tenth of the run, or another share of it, then a cosine down to a twentieth of the
-// peak.
+// Learning rate of a step: warm-up over the share `warm_up` of the run, then a cosine down to a
+// twentieth of the peak.
 inline float learning_rate(double peak, std::int64_t step, std::int64_t steps,
                            double warm_up = 0.1) {
   const auto s = static_cast<double>(step), n = static_cast<double>(steps);
@@ -23,16 +23,16 @@ inline float learning_rate(double peak, std::int64_t step, std::int64_t steps,
   return static_cast<float>(peak * (0.05 + 0.95 * cosine));
 }
 
-// Steps between validations: at most 16 in a run and one in ten steps, equally far apart, the last
-// after the last step.
+// Steps between validations: at most 16 validations in a run, at most one per ten steps, at equal
+// distances, the last one after the last step.
 inline std::int64_t validation_interval(std::int64_t steps) {
   auto validations = std::clamp<std::int64_t>(steps / 10, 1, 16);
   while (steps % validations != 0) --validations;
   return steps / validations;
 }
 
-// Ten for 1-bit Adam and 1-bit LAMB, whose variance follows; a tenth in which every step of 0/1
-// Adam exchanges.
+// Default of freeze_after: ten steps for 1-bit Adam and 1-bit LAMB, which refresh v later; for 0/1
+// Adam a tenth of the run, at least ten steps, in which every step exchanges.
 inline std::int64_t default_freeze(const std::string& algorithm, std::int64_t steps) {
   const auto few = std::min<std::int64_t>(steps, 10);
   return algorithm == "zero_one_adam" ? std::max(steps / 10, few) : few;

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Other programs' help: what they print, and file names as they want them.
+// Calls of other programs: their output, and file names quoted for the shell.
 #pragma once
 
 #include <string>
 
 namespace common {
 
-// For the shell: nothing is special between single quotes but the single quote.
+// Puts a path in single quotes for the shell: only a single quote is special inside.
 std::string quoted(const std::string& path);
 
 struct command_result {

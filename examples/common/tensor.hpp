@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What models are made of: tensors with their gradients, and the linear layer.
+// Parts of models: tensors with their gradients, and the linear layer.
 //
-// Results must not depend on where memory happens to lie, or a resumed run would drift from an
-// uninterrupted one. So whatever Eigen reduces or feeds to exp/tanh is an Eigen matrix, which it
+// Results must not depend on addresses of memory, or a resumed run would drift from an
+// uninterrupted one. So operands of reductions, exp and tanh are Eigen matrices, which Eigen
 // aligns; the unaligned std::vectors of the parameters only enter products and element-wise sums.
 #pragma once
 
@@ -38,7 +38,7 @@ struct tensor {
   std::string name;
   int rows;
   int cols;
-  bool decay;  // whether weight decay applies: to matrices, not to biases and gains
+  bool decay;  // weight decay applies: to matrices, not to biases and gains
   std::vector<Real> value;
   std::vector<Real> gradient;
 };

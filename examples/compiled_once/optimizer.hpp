@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// The optimizer of a trainer that has many files: optimizer.cpp compiles it, the others do not.
+// Optimizer of a trainer that has many files: only optimizer.cpp compiles the template.
 
 #ifndef ONEBIT_EXAMPLES_COMPILED_ONCE_OPTIMIZER_HPP
 #define ONEBIT_EXAMPLES_COMPILED_ONCE_OPTIMIZER_HPP

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// Trains with an optimizer that another file compiles: this one takes less than half the time.
+// Trains with an optimizer that another file compiles: this one compiles in under half the time.
 
 #include <cmath>
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace {
 
-/// |x - 1|^2 / 2 over ranks that each see it with an error of their own.
+/// Minimizes |x - 1|^2 / 2; the gradient of each rank has its own error.
 class trainer {
  public:
   explicit trainer(onebit::threads comm)
@@ -47,7 +47,7 @@ class trainer {
 
   int rank_;
   std::vector<float> x_ = std::vector<float>(1000), gradient_ = x_;
-  // its type, as a member needs it
+  // the declaration of a member needs the type of the optimizer
   decltype(onebit::one_bit_adam(std::vector<onebit::param_group<>>{},
                                 std::declval<onebit::threads>(),
                                 onebit::one_bit_adam_options{})) optimizer_;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fine-tuning: the language model learns all but the last fifth of a text, and then that fifth, at
-// a quarter of the learning rate. Each optimizer tunes what Adam has trained; and 1-bit Adam what
-// it has trained itself.
+// Fine-tuning: the language model learns all but the last fifth of a text, and then the last fifth,
+// at a quarter of the learning rate. Each optimizer tunes the model that Adam has trained; 1-bit
+// Adam also tunes the model that it has trained itself.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 using language_model::text;
 
-constexpr double beta2 = 0.99, eps = 1e-8;  // as the language model's trainer has them
+constexpr double beta2 = 0.99, eps = 1e-8;  // as in the language model's trainer
 constexpr int batch_per_rank = 2, validation_batches = 16, validation_sequences = 8;
 
 struct options {
@@ -37,10 +37,10 @@ double peak_rate(const std::string& algorithm) {
   return algorithm.ends_with("lamb") ? 0.007 : 0.002;
 }
 
-/// What the trainings of all seeds came to, by their row.
+/// Row of the table: the results of the trainings of all seeds.
 struct row {
   std::vector<double> losses;
-  double share = 0;  ///< of the bytes that dense steps send while tuning
+  double share = 0;  ///< bytes sent while tuning, over the bytes of dense steps
 };
 using table = std::map<std::string, row>;
 
@@ -78,7 +78,7 @@ class trainer {
     return static_cast<std::uint64_t>(common::default_freeze(algorithm, steps));
   }
   onebit::any_optimizer make(const std::string& algorithm, std::uint64_t freeze_after) {
-    // Between two exchanges of 0/1 Adam the ranks differ: they meet after the last step.
+    // Ranks of 0/1 Adam differ between exchanges: meet_every makes them equal after the last step.
     return link_.make_optimizer(algorithm, parameters_,
                                 {.beta2 = beta2,
                                  .eps = eps,
@@ -90,7 +90,7 @@ class trainer {
     steps(first_, options_.steps, peak_rate(algorithm));
   }
 
-  /// Bytes that this rank sent.
+  /// Makes n steps. Returns the bytes that this rank sent.
   std::uint64_t steps(const text& source, std::int64_t n, double peak) {
     std::uint64_t sent = 0;
     for (std::int64_t step = 0; step < n; ++step, ++drawn_) {
@@ -101,7 +101,7 @@ class trainer {
     return sent;
   }
 
-  /// The validation loss on the second text; each rank evaluates a share of the batches.
+  /// Notes the validation loss on the second text. Each rank evaluates a share of the batches.
   void note(row& to, std::uint64_t sent) {
     double mine = 0;
     for (int i = link_.rank; i < validation_batches; i += link_.size) {
@@ -126,7 +126,7 @@ class trainer {
     auto value = from.begin();
     for (auto& t : model_.tensors())
       std::copy(value->begin(), value->end(), t.value.begin()), ++value;
-    drawn_ = static_cast<std::uint64_t>(options_.steps);  // all tune on the same batches
+    drawn_ = static_cast<std::uint64_t>(options_.steps);  // all optimizers tune on equal batches
   }
   void restart() {
     language_model::transformer<float> fresh(model_.shape(), seed_);

@@ -1,21 +1,21 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A convolution as a product: each place of the output sees one row of patches.
+// A convolution as a product of matrices: a row of patches for each position of the output.
 #pragma once
 
 #include "common/tensor.hpp"
 
 namespace image_classifier {
 
-// Of square images without a border, a row each, the channels of a pixel side by side.
+// Takes square images, a row each, without padding; channels of a pixel are adjacent.
 template <class Real>
 struct convolution {
   common::linear<Real> weights;  // from kernel x kernel x channels numbers to the output's channels
   int size, channels, kernel, stride;
   common::matrix<Real> patches{}, gradient{};
 
-  int places() const { return (size - kernel) / stride + 1; }  // along a side of the output
+  int places() const { return (size - kernel) / stride + 1; }  // side of the output
 
   void forward(const common::matrix<Real>& x, common::matrix<Real>& y) {
     const Eigen::Index images = x.rows();
@@ -25,10 +25,10 @@ struct convolution {
       patches.row(place).segment(at, n) = x.row(image).segment(from, n);
     });
     weights.forward(patches, y);
-    y.resize(images, y.size() / images);  // as many numbers in the same order: a row for each image
+    y.resize(images, y.size() / images);  // same order, a row for each image
   }
 
-  // dy is a row for each image on entry, and of no use on return.
+  // dy has a row for each image on entry, and is reshaped to a row for each patch.
   void parameter_gradients(Eigen::Index images, common::matrix<Real>& dy) {
     dy.resize(images * places() * places(), dy.size() / (images * places() * places()));
     weights.parameter_gradients(patches, dy);
@@ -45,7 +45,7 @@ struct convolution {
   }
 
  private:
-  // The numbers side by side in a line of a patch lie side by side in the image.
+  // Calls f for each line of each patch: its numbers are adjacent in the image too.
   template <class F>
   void each_run(Eigen::Index images, const F& f) const {
     const int n = kernel * channels;

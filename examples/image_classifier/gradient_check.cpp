@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Compares the convolution's gradients with central differences, in double precision. The loss is a
-// sum of the outputs with weights of chance. Exits with 1 if any differs.
+// sum of the outputs with random weights. Exits with 1 if any differs.
 
 #include <algorithm>
 #include <cmath>

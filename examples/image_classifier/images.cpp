@@ -13,10 +13,10 @@
 namespace image_classifier {
 namespace {
 
-// Of Fashion-MNIST.
+// Mean and standard deviation of Fashion-MNIST.
 constexpr float mean_grey = 0.286F, deviation = 0.353F;
 
-// The content after the header: a magic number and the sizes, 32 bits each, big end first.
+// Returns the data after the header: a magic number and the sizes, 32 bits each, big-endian.
 std::string read_idx(const std::string& path, std::initializer_list<std::uint32_t> magic_and_sizes,
                      std::size_t bytes_per_item) {
   const std::string from = std::filesystem::exists(path) ? path : path + ".gz";
@@ -36,7 +36,7 @@ std::string read_idx(const std::string& path, std::initializer_list<std::uint32_
   const std::size_t header = 4 * (magic_and_sizes.size() + 1);
   bool good = status == 0 && bytes.size() >= header;
   if (good) {
-    // The second number is that of the items, which may be any.
+    // The second number is the number of items, which may have any value.
     std::size_t i = 0;
     for (const std::uint32_t expected : magic_and_sizes) {
       good = good && number(i) == expected;

@@ -22,7 +22,7 @@ struct batch {
 
 class image_set {
  public:
-  // Reads PREFIX-images-idx3-ubyte and PREFIX-labels-idx1-ubyte, or those with .gz at the end.
+  // Reads PREFIX-images-idx3-ubyte and PREFIX-labels-idx1-ubyte, or these names with .gz appended.
   image_set(const std::string& directory, const std::string& prefix);
 
   std::size_t size() const { return labels_.size(); }
@@ -30,10 +30,10 @@ class image_set {
   // Puts image number `index` into a row of the batch.
   void copy(batch& to, std::size_t row, std::size_t index) const;
 
-  // Images begin, begin + 1, ... up to `end`.
+  // Makes a batch of images begin, begin + 1, ..., end - 1.
   void range(batch& to, std::size_t begin, std::size_t end) const;
 
-  // Images below `end`, whose numbers depend on (seed, step, rank) and nothing else.
+  // Draws images below `end`, by numbers that depend on (seed, step, rank) and nothing else.
   void draw(batch& to, int count, std::size_t end, std::uint64_t seed, std::uint64_t step,
             int rank) const;
 

@@ -47,7 +47,7 @@ void declare(CLI::App& app, options& o) {
   app.add_option("--json", o.json_file, "File to write the table to as JSON");
 }
 
-// LAMB's is relative to the size of each tensor.
+// LAMB's rate is relative to the magnitude of each tensor.
 double peak_learning_rate(const std::string& algorithm) {
   return algorithm.ends_with("lamb") ? 0.003 : 0.002;
 }
@@ -68,7 +68,7 @@ void report(const options& o, const std::vector<training_result>& results) {
 }
 
 void run(options o) {
-  // Before the training rather than after.
+  // Checks the file before the training.
   if (!o.json_file.empty() && !std::ofstream(o.json_file, std::ios::app)) {
     throw std::runtime_error("--json: cannot write '" + o.json_file + "'");
   }

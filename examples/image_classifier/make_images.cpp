@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes a small made-up data set in MNIST's format to the directory named on the command line:
-// every class is a pattern of its own, seen through noise, within a black border. For the test.
+// Writes a small made-up data set in MNIST's format to the directory named on the command line.
+// Each class is a pattern with noise, within a black border. Used by the test.
 
 #include <array>
 #include <cstdio>

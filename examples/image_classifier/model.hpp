@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The models: a perceptron with two hidden layers, a convolutional network; ReLU between all
-// layers.
+// The models: a perceptron with two hidden layers, and a convolutional network, both with ReLU
+// between all layers.
 #pragma once
 
 #include <cmath>
@@ -29,14 +29,14 @@ class classifier {
 
   std::deque<common::tensor<float>>& tensors() { return tensors_; }
 
-  // The mean cross-entropy in nats. probabilities() has a row per image afterwards.
+  // Returns the mean cross-entropy in nats. Afterwards probabilities() has a row per image.
   double loss(const batch& from) {
     forward(from.input);
     return common::softmax_loss(probabilities_, from.target);
   }
   const common::matrix<float>& probabilities() const { return probabilities_; }
 
-  // The loss, and its gradient in every tensor.
+  // Returns the loss, and writes its gradient to every tensor.
   double loss_and_gradients(const batch& from) {
     const double value = loss(from);
     common::softmax_gradient(probabilities_, from.target);
@@ -64,16 +64,16 @@ class classifier {
     }
   }
   static void rectify(matrix& x) { x = x.cwiseMax(0.0F); }
-  // Of the gradient of what rectify gave.
+  // Backward pass of rectify, from its output.
   static void mask(const matrix& rectified, matrix& gradient) {
     gradient = (rectified.array() > 0.0F).select(gradient, 0.0F);
   }
 
-  // Logits into probabilities_, and back from their gradient.
+  // `forward` writes logits to probabilities_; `backward` finds the gradient of the logits there.
   virtual void forward(const matrix& images) = 0;
   virtual void backward(const matrix& images) = 0;
 
-  std::deque<common::tensor<float>> tensors_;  // a deque, for the layers keep pointers into it
+  std::deque<common::tensor<float>> tensors_;  // a deque: the layers keep pointers to elements
   matrix probabilities_;
 };
 
@@ -106,7 +106,7 @@ class perceptron : public classifier {
   matrix hidden_1_, hidden_2_, gradient_1_, gradient_2_;
 };
 
-// Two convolutions, each of which halves the image, and two layers on what they see.
+// Two convolutions, each of which halves the image, then two linear layers.
 class convolutional : public classifier {
  public:
   explicit convolutional(std::uint64_t seed)

@@ -16,11 +16,11 @@
 namespace image_classifier {
 namespace {
 
-constexpr int images_per_step = 32;  // of each rank
+constexpr int images_per_step = 32;  // per rank
 constexpr std::size_t images_at_once = 500;
 constexpr double beta2 = 0.99;
-// Large, because ReLU leaves some parameters almost without gradients: what one-bit compression
-// puts into their momentum, divided by a root near 1e-8, would blow them up.
+// Large, because ReLU leaves some parameters almost without gradients: the compression error in
+// their momentum, divided by a root near 1e-8, would blow the parameters up.
 constexpr double eps = 1e-4;
 
 double now() {
@@ -33,7 +33,7 @@ struct score {
   double accuracy = 0;
 };
 
-// Of images begin to end. The ranks share the work.
+// Returns the mean over images begin to end - 1. The ranks share the work. Collective.
 score evaluate(const common::rank_link& link, classifier& model, const image_set& images,
                std::size_t begin, std::size_t end) {
   score mine;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The transformer of model.hpp, with Eigen's products.
+// Learner on the host: the transformer of model.hpp, computed by Eigen.
 #include <algorithm>
 #include <utility>
 

@@ -138,8 +138,8 @@ struct attention {
   }
 
  private:
-  // Row i may look at columns 0..i. exp runs over the whole square, where it vectorizes best; what
-  // lies above the diagonal is thrown away afterwards, infinite or not.
+  // Row i may look at columns 0..i. exp runs over the whole square, where it vectorizes best; the
+  // values above the diagonal, perhaps infinite, are then set to 0.
   void causal_softmax() {
     const Eigen::Index t = context;
     for (Eigen::Index i = 0; i < t; ++i)

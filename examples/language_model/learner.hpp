@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the trainer asks of a model, wherever it computes: learner_on_host (host_learner.cpp), or a
-// CUDA device (cuda/).
+// Interface of the model to the trainer. Implemented on the host (learner_on_host, in
+// host_learner.cpp) and on a CUDA device (cuda/).
 #pragma once
 
 #include <cstddef>
@@ -26,20 +26,20 @@ class learner {
   virtual ~learner() = default;
 
   virtual const model_shape& shape() const = 0;
-  // The tensors where the optimizer works on them, for as long as this lives.
+  // Values and gradients in the memory that the optimizer works on, valid while this object lives.
   virtual std::vector<common::parameter> parameters() = 0;
-  // The gradients of a batch. What computes on a device only enqueues: losses() waits.
+  // Computes the gradients of a batch. On a device it only enqueues: losses() waits.
   virtual void learn(const batch&) = 0;
-  // The losses of the batches that were learnt since the last call, in their order.
+  // Returns the losses of the batches learnt since the last call, in order.
   virtual std::vector<double> losses() = 0;
-  // The loss without gradients.
+  // Returns the loss, and computes no gradients.
   virtual double loss(const batch&) = 0;
-  // All parameters, tensor after tensor.
+  // Values of all parameters, tensor after tensor.
   virtual std::vector<float> values() = 0;
   virtual void set_values(std::span<const float>) = 0;
 };
 
-// A tensor as a run starts with it: the same on every rank, and for every learner.
+// Tensor at the start of a run: equal on every rank and for every learner.
 struct initial_tensor {
   std::string name;
   int rows, cols;

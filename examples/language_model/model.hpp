@@ -65,8 +65,8 @@ class transformer {
       const std::string prefix = "block" + std::to_string(i) + ".";
       auto& b = *blocks_.emplace_back(std::make_unique<block<Real>>());
       b.norm_1 = make_norm(prefix + "norm_1");
-      // No bias here: the gradient of a key bias is zero but for rounding, for the softmax does not
-      // see it, and Adam would only amplify the noise.
+      // No bias: the softmax is invariant under a key bias. Its gradient is only rounding, and Adam
+      // would amplify that noise.
       b.project = {add(prefix + "project", w, 3 * w, true), nullptr};
       b.collective_try.heads = shape.heads;
       b.collective_try.context = shape.context;
@@ -107,7 +107,7 @@ class transformer {
     return common::softmax_loss(probabilities_, target);
   }
 
-  // The loss, and its gradient in every tensor.
+  // Returns the loss, and writes its gradient to every tensor.
   double loss_and_gradients(std::span<const int> input, std::span<const int> target) {
     const double value = loss(input, target);
     const auto rows = static_cast<Eigen::Index>(input.size());
@@ -116,7 +116,7 @@ class transformer {
     auto embedding = embedding_->gradients();
     embedding.noalias() = probabilities_.transpose() * normed_;
     narrow_.noalias() = probabilities_ * embedding_->values();
-    x_.setZero();  // becomes the gradient of what flows along the residual connection
+    x_.setZero();  // becomes the gradient with respect to the residual stream
     norm_.backward(narrow_, x_);
     for (auto b = blocks_.rbegin(); b != blocks_.rend(); ++b) (*b)->backward(x_, narrow_, wide_);
 
@@ -164,7 +164,7 @@ class transformer {
   }
 
   model_shape shape_;
-  std::deque<tensor<Real>> tensors_;  // a deque, for the layers keep pointers into it
+  std::deque<tensor<Real>> tensors_;  // a deque: the layers keep pointers to elements
   tensor<Real>* embedding_;
   tensor<Real>* positions_;
   std::vector<std::unique_ptr<block<Real>>> blocks_;

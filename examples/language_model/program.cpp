@@ -14,12 +14,12 @@ namespace language_model {
 
 namespace {
 
-// LAMB's is relative to the size of each tensor.
+// LAMB's rate is relative to the magnitude of each tensor.
 double peak_learning_rate(const std::string& algorithm) {
   return algorithm.ends_with("lamb") ? 0.007 : 0.002;
 }
 
-// Before hours of training rather than after.
+// Called before the training, which may take hours.
 void check_outputs(const program_options& o) {
   std::filesystem::create_directories(o.out_directory);
   if (!o.json_file.empty() && !std::ofstream(o.json_file, std::ios::app)) {
@@ -88,7 +88,7 @@ void declare(CLI::App& app, program_options& o) {
   app.add_option("--json", o.json_file, "File to write the table to as JSON");
   app.add_option("--out", o.out_directory, "Directory for curves.csv and curves.svg")
       ->capture_default_str()
-      ->take_last();  // run.sh gives one, which the user's overrides
+      ->take_last();  // run.sh gives one; a user's --out overrides it
   auto* checkpoint = app.add_option("--checkpoint", t.checkpoint_directory, "Directory to save to");
   app.add_option("--checkpoint-every", t.checkpoint_every, "Steps between checkpoints (a tenth)")
       ->check(at_least_1)

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the program on the host and the one on GPUs share: options, and trainings one after the
-// other.
+// Parts shared by the programs on the host and on GPUs: options, and trainings one after the other.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -30,11 +29,10 @@ struct program_options {
 
 void declare(CLI::App& app, program_options& o);
 
-// Replaces what was not said by what follows from the rest. Throws where that does not fit
-// together.
+// Fills in options that were not given from the others. Throws if options do not fit together.
 void complete(program_options& o);
 
-// Trains with one algorithm after the other; rank 0 writes what came of it. Collective.
+// Trains with one algorithm after the other; rank 0 writes the results. Collective.
 void train_all(common::rank_link& link, const text& source, const std::string& transport,
                const program_options& o, const make_learner& make = learner_on_host);
 

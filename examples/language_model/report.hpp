@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the program says at the end: the table, on paper and as JSON, the curves and their plot.
+// Results of the program: the table, printed and as JSON; the loss curves and their plot.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ void print_table(const summary& from);
 void write_json(const summary& from, const std::string& path);
 void write_csv(const summary& from, const std::string& path);
 
-// Writes plot.gp to the directory and has gnuplot make curves.svg of it. Returns whether it did.
+// Writes plot.gp to the directory, and runs gnuplot to make curves.svg. Returns true on success.
 bool write_plot(const summary& from, const std::string& directory);
 
 }  // namespace language_model

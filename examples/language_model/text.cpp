@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t fewest_bytes = 5000;
 
-// Every line begins with its verse, such as "Ge1:1 ", which would only teach the model to count.
+// Removes the verse, such as "Ge1:1 ", from each line: it would only teach the model to count.
 std::string strip_verses(const std::string& lines) {
   std::string stripped;
   stripped.reserve(lines.size());

@@ -14,7 +14,7 @@ namespace language_model {
 
 struct batch {
   std::vector<int> input;   // whole sequences of `context` tokens, one after the other
-  std::vector<int> target;  // the token that follows each
+  std::vector<int> target;  // for each input token, the token that follows
 };
 
 class text {
@@ -22,11 +22,11 @@ class text {
   // An empty path means the King James Bible as the program `bible` prints it.
   static text load(const std::string& path);
 
-  // All but the last fifth of it, and that: two texts with the same tokens.
+  // Returns all but the last fifth, and the last fifth: two texts with equal tokens.
   std::pair<text, text> split() const;
 
-  // A multiple of 16, so that the rows of every matrix of the model are aligned; tokens beyond the
-  // ones that occur are never seen.
+  // Number of tokens, rounded up to a multiple of 16 to align the rows of every matrix of the
+  // model. The added tokens never occur.
   int vocabulary() const { return vocabulary_; }
   std::size_t size() const { return tokens_.size(); }
   std::uint64_t hash() const { return hash_; }
@@ -34,11 +34,11 @@ class text {
   // The last twentieth is held out for validation.
   std::size_t training_size() const { return tokens_.size() - tokens_.size() / 20; }
 
-  // A batch of this rank's own: windows that depend on (seed, step, rank) and nothing else.
+  // Draws a batch for this rank: windows that depend on (seed, step, rank) and nothing else.
   void draw(batch& to, int sequences, int context, std::uint64_t seed, std::uint64_t step,
             int rank) const;
 
-  // Batch `index` of `count` whose windows are spread evenly over the held-out part.
+  // Gets batch `index` of `count` batches, whose windows are spread evenly over the held-out part.
   void held_out(batch& to, int sequences, int context, int index, int count) const;
 
  private:

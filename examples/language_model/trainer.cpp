@@ -111,7 +111,7 @@ class training {
     const float rate =
         common::learning_rate(options_.learning_rate, step_, options_.steps, options_.rate_warm_up);
     onebit::report costs = link_.step ? link_.step(optimizer_, rate) : optimizer_.step(rate);
-    if (link_.is_deferred) {  // the host's part of what take_losses measures
+    if (link_.is_deferred) {  // take_losses measures all of the time
       costs.encode_seconds = costs.communicate_seconds = costs.update_seconds = 0;
     }
     if (link_.after_step) link_.after_step(rate);
@@ -121,8 +121,8 @@ class training {
     return costs.phase;
   }
 
-  // Takes the losses of the steps so far. On a device that waits: what the steps have taken since
-  // the last wait is then known, in one figure.
+  // Collects the losses of the steps so far. On a device this waits, and adds the time since the
+  // last wait to the compute time, as one figure.
   void take_losses() {
     const std::vector<double> more = model_->losses();
     losses_.insert(losses_.end(), more.begin(), more.end());
@@ -135,7 +135,7 @@ class training {
     return losses_.back();
   }
 
-  // Ranks exchange their losses now and then only, so that the steps between are timed without it.
+  // Exchanges losses between ranks. Called rarely: timings of the steps between do not include it.
   void share_losses() {
     take_losses();
     const std::size_t count = losses_.size();
@@ -159,8 +159,8 @@ class training {
     bytes_sent_.clear();
   }
 
-  // The ranks evaluate a share of the batches each. The losses are added up in the order of the
-  // batches, so that the result does not depend on the number of ranks.
+  // Each rank evaluates a share of the batches. The losses are added in the order of the batches,
+  // so that the result does not depend on the number of ranks.
   void validate() {
     share_losses();
     const int share = (validation_batches + link_.size - 1) / link_.size;
@@ -187,7 +187,7 @@ class training {
   }
 
   training_result result() {
-    // A run that is left off between two exchanges of zero_one_adam leaves the ranks apart.
+    // If zero_one_adam stops between two exchanges, parameters differ between ranks.
     const bool may_differ = step_ % validation_interval_ != 0;
     const std::string when = "after step " + std::to_string(step_) + " of " + algorithm_;
     if (link_.is_deferred) total_.skipped = optimizer_.n_skipped();
@@ -206,8 +206,8 @@ class training {
             .history = history_};
   }
 
-  // Everything that must be the same for a resumed run to be the same run; the number of ranks need
-  // not.
+  // Options that must be equal for a resumed run to continue the same run. The number of ranks may
+  // differ.
   std::string identity() const {
     const model_shape& m = model_->shape();
     std::ostringstream text;
@@ -258,7 +258,7 @@ class training {
     model_->set_values(values);
   }
 
-  // Every rank sees what rank 0 sees, so that all fail alike.
+  // All ranks use the files that rank 0 sees, so that all fail alike.
   void start_from_checkpoint() {
     namespace fs = std::filesystem;
     const bool there = link_.gather(fs::exists(checkpoints_) && !fs::is_empty(checkpoints_))[0];
@@ -287,7 +287,7 @@ class training {
   batch batch_;
   double started_ = 0, enqueued_from_ = 0;
 
-  // What a checkpoint holds, beside the parameters and the optimizer's state.
+  // State in a checkpoint, beside the parameters and the optimizer's state.
   std::int64_t step_ = 0;
   common::totals total_;
   double validation_loss_ = 0;

@@ -19,26 +19,26 @@ struct training_options {
   std::int64_t steps = 0;
   std::uint64_t seed = 1;
   int batch = 0;        // sequences per rank and step
-  model_shape shape{};  // the vocabulary is the text's
+  model_shape shape{};  // train() takes the vocabulary from the text
   double learning_rate = 0;
   double max_grad_norm = 0;
-  // An average over about a hundred steps: in a run this short the variance must have settled when
-  // it is frozen, and 0.999 would still remember the first steps.
+  // Averages over about a hundred steps: in a run this short the variance must have settled when it
+  // is frozen, and with 0.999 it would still remember the first steps.
   double beta2 = 0.99;
-  double rate_warm_up = 0.1;        // share of the steps
+  double rate_warm_up = 0.1;        // share of the steps in which the rate rises
   std::size_t bucket_elements = 0;  // of the compressed exchange; 0: one bucket
   std::string averages = "automatic";
   std::int64_t freeze_after = 10;
   std::string checkpoint_directory;  // empty: no checkpoints
   std::int64_t checkpoint_every = 0;
-  std::int64_t stop_after = 0;  // leave off after this step, as if interrupted; 0: do not
+  std::int64_t stop_after = 0;  // stop after this step, as if interrupted; 0: do not
   bool resume = false;
 };
 
 struct history_entry {
   std::int64_t step;
   double train_loss;         // mean over the ranks
-  double validation_loss;    // NaN where it was not measured
+  double validation_loss;    // NaN: not measured after this step
   std::uint64_t bytes_sent;  // since the first step, by the rank that sent most
 };
 

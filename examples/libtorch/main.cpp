@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// A trainer in libtorch: torch's AdamW with an all-reduce, and the same trainer over onebit. What
-// lies between the markers is on the page beside this file.
+// A trainer in libtorch: torch's AdamW with an all-reduce, and the same trainer over onebit.
+// README.md beside this file quotes the lines between the markers.
 
 #include <torch/torch.h>
 
@@ -69,7 +69,7 @@ std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimize
   return all;
 }
 
-/// What AdamW needs and onebit does not: the mean of the ranks' gradients.
+/// Averages the gradients over the ranks. AdamW needs this; onebit does not.
 void average(const group_pointer& group, const std::vector<torch::Tensor>& params) {
   std::vector<torch::Tensor> flat;
   for (const torch::Tensor& p : params) flat.push_back(p.grad().flatten());
@@ -109,7 +109,7 @@ onebit::any_optimizer algorithm(const std::string& name, const onebit::torch_gro
 }
 
 struct result {
-  double validation = 0, backward = 0, step = 0;  // seconds
+  double validation = 0, backward = 0, step = 0;  // loss, seconds, seconds
   double sent = 0;
 };
 
@@ -129,7 +129,7 @@ transformer new_model(const settings& s, const language_model::text& text) {
   return transformer(text.vocabulary(), s.context, s.channels, s.layers);
 }
 
-/// The trainer: the same for all of torch's optimizers.
+/// Trains with any torch optimizer. Calls after_backward() before each step.
 template <class After>
 result train(transformer model, torch::optim::Optimizer& optimizer, const settings& s,
              const language_model::text& text, int rank, const After& after_backward) {
@@ -171,7 +171,7 @@ result train_adamw(const settings& s, const language_model::text& text,
       torch::nn::utils::clip_grad_norm_(parameters_of(optimizer), s.max_grad_norm);
     }
   });
-  r.sent = 2.0 * (s.ranks - 1) / s.ranks * sizeof(float) * n * s.steps;  // by a ring
+  r.sent = 2.0 * (s.ranks - 1) / s.ranks * sizeof(float) * n * s.steps;  // by a ring all-reduce
   return r;
 }
 
@@ -199,7 +199,7 @@ result train_onebit(const settings& s, const language_model::text& text, const s
   // [/lines]
   double sent = 0;
   result r = train(model, optimizer, s, text, comm.rank(), [&] {
-    sent += static_cast<double>(optimizer.last().bytes_sent);  // of the step before
+    sent += static_cast<double>(optimizer.last().bytes_sent);  // of the previous step
   });
   r.sent = sent + static_cast<double>(optimizer.last().bytes_sent);
   return r;
@@ -225,7 +225,7 @@ void run(const settings& s, const language_model::text& text, const group_pointe
                 r.sent / 1e6, ms * (r.backward + r.step), ms * r.backward, ms * r.step);
     std::fflush(stdout);
   }
-  // Only rounding lies between them, which trainings at this rate blow up after some 100 steps.
+  // These differ by rounding only, which trainings at this rate amplify after some 100 steps.
   if (adamw != 0 && adam != 0 && s.steps <= 100 && !(std::fabs(adam - adamw) < 1e-4 * adamw)) {
     throw std::runtime_error("adam and torch's AdamW have come apart");
   }

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A character-level transformer as libtorch writes it: tied embedding, a depthwise convolution in
-// each layer.
+// A character-level transformer in libtorch: tied embedding, a depthwise convolution in each layer.
 #pragma once
 
 #include <torch/torch.h>
@@ -61,7 +60,7 @@ struct transformer_impl : torch::nn::Module {
     }
     last = register_module("last", LayerNorm(LayerNormOptions({channels})));
   }
-  /// Of tokens (rows, context), given those that follow.
+  /// Mean cross-entropy. input: tokens (rows, context); target: the token that follows each.
   torch::Tensor loss(const torch::Tensor& input, const torch::Tensor& target) {
     auto x = token(input) + position;
     for (layer& l : layers) x = l(x);

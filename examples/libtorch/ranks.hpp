@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ranks as processes of this machine that talk by Gloo: what torchrun and a store on the network
-// are elsewhere.
+// Ranks as processes of this machine that communicate by Gloo. Elsewhere torchrun and a store on
+// the network take this part.
 #pragma once
 
 #include <sys/prctl.h>
@@ -27,8 +27,8 @@ namespace libtorch_example {
 using group_pointer = c10::intrusive_ptr<c10d::Backend>;
 using store_pointer = c10::intrusive_ptr<c10d::Store>;
 
-/// Runs f(group, store) in n processes, of which this one is rank 0, and gives the exit status.
-/// Call it before torch has threads.
+/// Runs f(group, store) in n processes; this process is rank 0. Returns the exit status. Call it
+/// before torch starts threads.
 inline int run_ranks(int n, const std::function<void(group_pointer, store_pointer)>& f) {
   std::string folder = std::filesystem::temp_directory_path() / "onebit-libtorch-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) throw std::runtime_error("cannot make " + folder);

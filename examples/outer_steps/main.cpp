@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// DiLoCo (arXiv 2311.08105), from outside the library: each rank takes steps of AdamW by itself;
-// then the ranks exchange how far each has gone, compressed, and an outer step of Nesterov's
-// momentum brings all of them to the same parameters. Beside it Adam and 1-bit Adam, whose ranks
-// meet in every step, and ranks that never meet. The language model is what learns.
+// DiLoCo (arXiv 2311.08105), built outside the library: each rank takes local steps of AdamW; then
+// an outer step averages the compressed changes of all ranks, and moves all to equal parameters by
+// Nesterov's momentum. For comparison: Adam and 1-bit Adam, which communicate in every step, and
+// ranks that never do. The model is the language model.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -38,7 +38,7 @@ namespace {
 
 constexpr onebit::adam_options adam{.beta2 = 0.99};  // as the language model's trainer has it
 constexpr double peak_rate = 0.002;
-constexpr float momentum = 0.9F;  // of outer steps, the paper's
+constexpr float momentum = 0.9F;  // of outer steps; the paper's value
 constexpr int batch_per_rank = 2, validation_batches = 32, validation_sequences = 8;
 
 struct options {
@@ -46,13 +46,13 @@ struct options {
   std::int64_t steps = 400;
   std::vector<std::int64_t> every{20, 50};
   std::vector<std::uint64_t> seeds{1, 2, 3};
-  float outer_rate = 0.7F;  // the paper's
+  float outer_rate = 0.7F;  // the paper's value
   std::string text_file;
 };
 
 using tensors = std::vector<std::span<float>>;
 
-/// Brings ranks together that have gone apart. Parameters start equal on all ranks.
+/// Outer step: makes parameters equal on all ranks again. They must be equal at construction.
 template <class Compressor>
 class outer_step {
  public:
@@ -64,8 +64,8 @@ class outer_step {
     velocity_.resize(agreed_.size());
   }
 
-  /// Collective. What compression loses of a difference is sent with the next one. If a rank's
-  /// parameters are not finite, all go back to where they met last.
+  /// Collective. The next call sends the compression error of a difference. If the parameters of a
+  /// rank are not finite, all ranks return to the parameters of the last outer step.
   void operator()() {
     std::size_t i = 0;
     for (const auto t : parameters_) {
@@ -84,11 +84,11 @@ class outer_step {
     }
   }
 
-  /// By this rank, in all outer steps.
+  /// Bytes that this rank sent in all outer steps.
   std::uint64_t bytes_sent() const { return (allreduce_.sent() - before_).bytes_sent; }
 
-  /// What that must be. A chunk of the words of 32 elements goes to each other rank, and comes back
-  /// averaged; with it a scale for each 4096 elements of a tensor, and a status of 12 bytes.
+  /// Expected bytes_sent(). Every other rank gets a chunk of the words (32 elements) and an
+  /// averaged chunk, each with a scale per 4096 elements of a tensor and a status of 12 bytes.
   std::uint64_t expected_bytes() const {
     const auto ranks = static_cast<std::size_t>(allreduce_.size());
     std::size_t words = 0, word = 0, scales = 0;
@@ -114,7 +114,7 @@ class outer_step {
 
   tensors parameters_;
   onebit::compressed_allreduce<onebit::gather_scatter<Compressor>> allreduce_;
-  onebit::traffic before_ = allreduce_.sent();  // ranks have compared sizes and compressors
+  onebit::traffic before_ = allreduce_.sent();  // bytes of the comparison of sizes and compressors
   float rate_;
   std::vector<float> agreed_, velocity_;
 };
@@ -155,7 +155,7 @@ class trainer {
     return outer.bytes_sent();
   }
 
-  /// The validation loss; each rank evaluates a share of the batches, by its own parameters.
+  /// Returns the validation loss; each rank evaluates a share of the batches on its own parameters.
   double validate() {
     double mine = 0, loss = 0;
     for (int i = comm_.rank(); i < validation_batches; i += comm_.size()) {
@@ -206,7 +206,7 @@ struct table {
   const options& o;
   const language_model::text& source;
   double before = 0, dense = 0;
-  bool fallen = true;  ///< the losses of all rows, by a twentieth
+  bool fallen = true;  ///< true while the loss of every row is a twentieth lower than before
 
   /// `train(trainer, comm)` returns the bytes that this rank sent.
   template <class Train>

@@ -6,8 +6,8 @@
 
 namespace tasks {
 
-/// A recurrent net repeats each symbol three steps later. Since in the end it makes no mistakes,
-/// its gradients become a thousand times smaller while it learns.
+/// A recurrent net repeats each symbol three steps later. The trained net makes no mistakes, so
+/// that gradients become a thousand times smaller during training.
 template <class Real>
 class echo : public task<Real> {
  public:
@@ -23,7 +23,7 @@ class echo : public task<Real> {
  private:
   static constexpr int n_symbols = 6, n_units = 40, length = 14, delay = 3;
 
-  /// Rows are the examples at time 0, then those at time 1, and so on; of h, at time -1 first.
+  /// Rows are the examples at time 0, then at time 1, and so on; the rows of h start at time -1.
   double batch(counter_random& random, int n, bool learns) override {
     auto& in = this->tensors[0];
     const common::linear<Real> recurrent{&this->tensors[1], &this->tensors[2]};

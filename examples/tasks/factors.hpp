@@ -6,8 +6,8 @@
 
 namespace tasks {
 
-/// A matrix of ratings, user by item, is fitted by a product of factors and a bias of each. While
-/// all factors are small, as at the start, so are their gradients; then they grow.
+/// Fits a matrix of ratings (user x item) by a product of factors plus a bias of each user and
+/// item. While all factors are small, as at the start, gradients are small; then they grow.
 template <class Real>
 class factors : public task<Real> {
  public:
@@ -23,10 +23,9 @@ class factors : public task<Real> {
 
  private:
   static constexpr int n_users = 200, n_items = 300, rank = 6, n_ratings = 10;
-  static constexpr double noise =
-      0.3;  // of ratings: the mean loss is never below its square's half
+  static constexpr double noise = 0.3;  // deviation of ratings; least mean loss: noise^2 / 2
 
-  /// An example is ten ratings by a user. Few items have most of them.
+  /// An example is ten ratings by one user. Few items have most of the ratings.
   double batch(counter_random& random, int n, bool learns) override {
     auto& t = this->tensors;
     enum { users, items, user_bias, item_bias };

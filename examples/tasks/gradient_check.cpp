@@ -14,15 +14,15 @@
 namespace {
 
 /// The tolerance is relative to the largest gradient of the tensor. With steps of 1e-5 the third
-/// derivative leaves 1e-10 of it, and rounding of the loss 1e-16 / 1e-5; 1e-7 has room for
-/// both, and a term that is missing is off by far more.
+/// derivative leaves an error of 1e-10, and rounding of the loss 1e-16 / 1e-5. 1e-7 has room for
+/// both; a missing term is off by far more.
 constexpr double step = 1e-5, tolerance = 1e-7;
 constexpr int batch = 3;
 
 bool is_right(const tasks::entry<double>& entry) {
   const auto model = entry.make(1);
   tasks::counter_random draw{2};
-  // away from biases of 0, at which units and gradients may be alike
+  // leaves the biases of 0, at which units and their gradients may be equal
   for (auto& t : model->tensors) {
     for (double& x : t.value) x += 0.1 * draw.normal();
   }
@@ -36,7 +36,7 @@ bool is_right(const tasks::entry<double>& entry) {
     double largest = 0;
     for (const double g : t.gradient) largest = std::max(largest, std::abs(g));
     for (std::size_t i = 0; i < t.value.size(); ++i) {
-      // of many elements those that have a gradient, and some of the others
+      // in large tensors: all elements that have a gradient, and some of the others
       if (t.value.size() > 5000 && t.gradient[i] == 0 && i % 97 != 0) continue;
       double& x = t.value[i];
       const double kept = x;
@@ -46,7 +46,7 @@ bool is_right(const tasks::entry<double>& entry) {
       const double below = model->loss(examples, batch);
       x = kept;
       const double off = std::abs((above - below) / (2 * step) - t.gradient[i]) / largest;
-      worst = off <= worst ? worst : off;  // a NaN stays
+      worst = off <= worst ? worst : off;  // keeps a NaN
       ++n_checked;
     }
   }

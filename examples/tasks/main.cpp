@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small models for which nobody tuned the library, trained with every optimizer, by its defaults:
-// a table of the losses on held-out examples.
+// Trains small models, for which the library was not tuned, by every optimizer with its defaults.
+// Prints a table of the losses on held-out examples.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -23,23 +23,23 @@ using groups = std::vector<onebit::param_group<>>;
 template <class T>
 using by_name = std::map<std::string, T>;
 
-/// How a task is trained.
+/// Settings of a training.
 struct setting {
   int ranks = 4, batch = 8;
   std::int64_t steps = 0;
-  double rate = 0;  // the highest
+  double rate = 0;  // at the peak
   std::optional<double> beta2{};
   friend bool operator==(const setting&, const setting&) = default;
 };
 
-/// A column of the table. It is compared with the baseline, unless that is empty.
+/// Column of the table: an optimizer. Compared with the column `baseline`, unless that is empty.
 struct form {
   std::string name, baseline;
   std::function<onebit::any_optimizer(const groups&, onebit::threads, const setting&)> make;
 };
 
-/// All columns, each with what it is told beside the defaults of its options: what hangs on the
-/// number of steps, as the guide recommends it (choosing.md), and beta2, where it is given.
+/// All columns. Options are the defaults, except options that depend on the number of steps, which
+/// are as the guide recommends (choosing.md), and beta2, if given.
 std::vector<form> all_forms() {
   const auto warm_up = [](const char* name, const setting& s) {
     return static_cast<std::uint64_t>(common::default_freeze(name, s.steps));
@@ -64,7 +64,7 @@ std::vector<form> all_forms() {
        [=](const groups& g, auto comm, const setting& s) {
          onebit::zero_one_adam_options options{.adam = told(onebit::adam_options{}, s)};
          options.schedule.warmup_steps = warm_up("zero_one_adam", s);
-         // after the last step all ranks have the same parameters
+         // equal parameters on all ranks after the last step
          options.schedule.also_every = static_cast<std::uint64_t>(s.steps);
          return onebit::zero_one_adam(g, comm, options);
        }},
@@ -100,17 +100,17 @@ std::vector<form> all_forms() {
 
 struct options {
   std::vector<std::string> task_names, optimizer_names;  // empty: all
-  setting run;                                           // 0 steps, a rate of 0: the task's
+  setting run;                                           // 0 steps, a rate of 0: the task's default
   double rate_factor = 1;
   int n_seeds = 3;
   bool grid = false;
 };
 
-/// What the trainings of all seeds came to.
+/// Results of the trainings of all seeds.
 struct outcome {
   by_name<std::vector<double>> losses;  // see task::evaluate
-  std::uint64_t n_skipped = 0;          // steps
-  double share = 0;                     // of the bytes that a ring of gradients in 16 bits sends
+  std::uint64_t n_skipped = 0;          // number of skipped steps
+  double share = 0;                     // bytes sent / bytes of a 16-bit ring of gradients
 };
 
 void train(const entry& of, const form& with, const setting& s, std::uint64_t seed, outcome& to) {
@@ -121,7 +121,7 @@ void train(const entry& of, const form& with, const setting& s, std::uint64_t se
     groups g(1);
     for (auto& t : model->tensors) g[0].tensors.push_back({t.value, t.gradient});
     onebit::any_optimizer optimizer = with.make(g, comm, s);
-    optimizer.warn_with(nullptr);  // the table says what came of it
+    optimizer.warn_with(nullptr);  // the table shows the result
 
     tasks::counter_random random{seed, 100 + rank};
     double bytes_sent = 0, bytes_of_ring = 0;
@@ -166,7 +166,7 @@ void print_cell(const outcome& o, const outcome* baseline, const std::string& wh
   std::printf(" |");
 }
 
-/// Trains with all forms, prints a row for each figure, and notes what was sent.
+/// Trains all forms, prints a row for each loss, and appends the shares of bytes to `shares`.
 void make_rows(const entry& of, const std::vector<form>& forms, const setting& s, int n_seeds,
                by_name<std::vector<double>>& shares) {
   by_name<outcome> all;
@@ -191,7 +191,7 @@ void make_rows(const entry& of, const std::vector<form>& forms, const setting& s
   std::fflush(stdout);
 }
 
-/// One setting; with --grid also those that differ from it in one thing.
+/// Returns one setting; with --grid also settings that differ from it in one member.
 std::vector<setting> settings_of(const options& o, const entry& of) {
   setting first = o.run;
   if (first.steps == 0) first.steps = of.steps;

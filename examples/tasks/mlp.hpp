@@ -6,8 +6,8 @@
 
 namespace tasks {
 
-/// Two layers of 64 units learn the classes that another net, of random weights, gives. Half of the
-/// inputs are ten times smaller than the others, and so are the gradients of their weights.
+/// Two layers of 64 units learn the classes that another net, with random weights, assigns. Half of
+/// the inputs are ten times smaller than the others, and so are the gradients of their weights.
 template <class Real>
 class mlp : public task<Real> {
  public:

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What all tasks are: a small model with its gradients, and examples without end.
+// Base of all tasks: a small model with its gradients, and examples without end.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace tasks {
 using common::counter_random;
 using common::matrix;
 
-/// A model and what it learns. Real is double where gradients are checked.
+/// A model and its examples. Real is double in the check of gradients.
 template <class Real>
 class task {
  public:
@@ -28,16 +28,16 @@ class task {
   explicit task(int n_held_out) : n_held_out_(n_held_out) {}
   virtual ~task() = default;
 
-  /// Draws a batch; the tensors' gradients become those of its mean loss.
+  /// Draws a batch, and sets the tensors' gradients to the gradient of its mean loss.
   void gradient(counter_random& random, int n) {
     for (auto& t : tensors) std::fill(t.gradient.begin(), t.gradient.end(), Real(0));
     batch(random, n, true);
   }
-  /// The mean loss of such a batch.
+  /// Draws a batch, and returns its mean loss.
   double loss(counter_random random, int n) { return batch(random, n, false); }
 
-  /// The loss on examples that are the same for all seeds, and on which nobody trains, as "";
-  /// others by name.
+  /// Returns losses by name. "": the loss on held-out examples, which are equal for all seeds and
+  /// never trained on. Other names: further losses of the task.
   virtual std::map<std::string, double> evaluate() { return {{"", held_out_loss()}}; }
 
  protected:
@@ -47,7 +47,7 @@ class task {
   }
   double held_out_loss() { return loss(counter_random{1000}, n_held_out_); }
 
-  /// Draws n examples: their mean loss; if `learns`, with its gradients, which were 0.
+  /// Draws n examples. Returns their mean loss; if `learns`, adds its gradient to the gradients.
   virtual double batch(counter_random& random, int n, bool learns) = 0;
 
  private:

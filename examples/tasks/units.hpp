@@ -6,8 +6,8 @@
 
 namespace tasks {
 
-/// A linear regression whose features come in units from a thousandth to a thousand, each with the
-/// same part in what is to be learnt, and which nobody has normalised. There is hardly any noise.
+/// A linear regression on features in units from a thousandth to a thousand, not normalised, which
+/// contribute equally to the target. There is hardly any noise.
 template <class Real>
 class units : public task<Real> {
  public:

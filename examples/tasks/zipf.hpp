@@ -6,8 +6,8 @@
 
 namespace tasks {
 
-/// A classifier of bags of ten tokens, of which the k-th is 1/k as frequent as the first: an
-/// embedding, of which most rows have a gradient in one of a hundred steps or fewer, and a softmax.
+/// A classifier of bags of ten tokens; token k is 1/k as frequent as the first. Most rows of its
+/// embedding have a gradient in at most one of a hundred steps. A softmax follows.
 template <class Real>
 class zipf : public task<Real> {
  public:
@@ -40,7 +40,7 @@ class zipf : public task<Real> {
     const auto begin = cumulative_.begin(), end = cumulative_.end();
     return static_cast<int>(std::lower_bound(begin, end, random.unit() * end[-1]) - begin);
   }
-  /// A class with the probability that the scores give it.
+  /// Draws a class with the probabilities softmax(scores).
   static int draw_class(const matrix<double>& scores, counter_random& random) {
     const matrix<double> p = scores.array().exp();
     double left = random.unit() * p.sum();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model on the device against the one on the host, whose gradients gradient_check.cpp checks:
-// the loss and the gradient of every tensor, but for rounding.
+// Compares the model on the device with the model on the host, whose gradients gradient_check.cpp
+// checks: the loss and the gradient of every tensor must be equal up to rounding.
 
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ batch random_batch(const model_shape& shape, int sequences) {
   return b;
 }
 
-// The largest difference, relative to the largest value, of each tensor of both.
+// Returns the largest difference of gradients, relative to the largest value of the tensor.
 double farthest(learner& host, learner& device) {
   double worst = 0;
   const auto of_host = host.parameters(), of_device = device.parameters();

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the transformer does beside products: see layers.hpp for the mathematics. A row is a warp's,
-// and its sums are folded in one order; sums over rows go along them: results do not depend on how
-// blocks are scheduled.
+// Kernels of the transformer, except products; layers.hpp has the mathematics. A warp computes a
+// row, and folds its sums in a fixed order. Sums over rows add in a fixed order too: results do not
+// depend on how blocks are scheduled.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -35,8 +35,8 @@ static __global__ void embed(float* x, const int* tokens, const float* embedding
   if (row < rows) x[i] = embedding[tokens[row] * width + c] + positions[row % context * width + c];
 }
 
-// The gradient of both: adds, for each token, the rows where it stands, in their order. A block for
-// each token of the vocabulary, then one for each position.
+// Gradient of both tables: adds, for each token, the rows in which the token occurs, in order. One
+// block for each token of the vocabulary, then one for each position.
 static __global__ void embed_backward(float* embedding, float* positions, const int* tokens,
                                       const float* dx, int rows, int width, int context,
                                       int vocabulary) {
@@ -53,7 +53,7 @@ static __global__ void embed_backward(float* embedding, float* positions, const 
   }
 }
 
-// Keeps what backward needs: the normalized rows and 1 / deviation.
+// Also stores values for the backward pass: the normalized rows and 1 / deviation.
 static __global__ void norm_forward(float* y, float* normalized, float* inverse, const float* x,
                                     const float* gain, const float* bias, int rows, int width) {
   const int row = row_of_warp();
@@ -91,7 +91,7 @@ static __global__ void norm_backward(float* dx, const float* dy, const float* no
   }
 }
 
-// sums[c] = sum over the rows of a, times b where it is not null. Blocks of 32 columns x 8.
+// sums[c] = sum over the rows of a, or of a * b unless b is null. Blocks of 32 columns x 8 rows.
 static __global__ void sum_rows(float* sums, const float* a, const float* b, int rows, int width) {
   __shared__ float parts[8][32];
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
@@ -109,7 +109,7 @@ static __global__ void sum_rows(float* sums, const float* a, const float* b, int
 
 constexpr float gelu_outer = 0.7978845608028654F, gelu_cubic = 0.044715F;
 
-// Of the tanh approximation of x Phi(x).
+// The tanh in GELU's approximation of x Phi(x).
 static __device__ float gelu_tangent(float x) {
   return 1 - 2 / (1 + __expf(2 * gelu_outer * x * (1 + gelu_cubic * x * x)));
 }
@@ -143,7 +143,7 @@ static __global__ void causal_softmax(float* scores, int rows, int context) {
   sum = sum_of_warp(sum);
   for (int c = lane(); c <= last; c += 32) scores[c] /= sum;
 }
-// d, the gradient of the probabilities p, becomes that of the scores.
+// Replaces d, the gradient of the probabilities p, by the gradient of the scores.
 static __global__ void causal_softmax_backward(float* d, const float* p, int rows, int context) {
   const int row = row_of_warp();
   if (row >= rows) return;
@@ -154,7 +154,7 @@ static __global__ void causal_softmax_backward(float* d, const float* p, int row
   for (int c = lane(); c < context; c += 32) d[c] = (d[c] - along) * p[c];
 }
 
-// Logits become the gradient of the mean cross-entropy in them; losses has that of each row.
+// Replaces logits by the gradient of the mean cross-entropy. losses: the loss of each row.
 static __global__ void softmax_loss(float* logits, float* losses, const int* target, int rows,
                                     int vocabulary) {
   const int row = row_of_warp();

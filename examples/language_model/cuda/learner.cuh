@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The transformer of model.hpp on a CUDA device: the same tensors, the same mathematics, own
-// kernels.
+// The transformer of model.hpp on a CUDA device: equal tensors and mathematics, other kernels.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +20,7 @@
 
 namespace language_model::device {
 
-// A parameter or a gradient of it, in memory of the device.
+// A tensor with its gradient, in device memory.
 struct weights {
   std::string name;
   int rows, columns;
@@ -178,7 +177,7 @@ class device_learner final : public learner {
     for (std::size_t i = 0; i < staged_.size(); ++i) staging_.emplace_back(2 * r);
   }
 
-  // The batch goes through pinned memory, of which there is enough that the host need seldom wait.
+  // Copies the batch through pinned memory. Four slots, so that the host rarely waits.
   void upload(const batch& b) {
     rows_ = static_cast<int>(b.input.size());
     make_room(rows_);
@@ -230,7 +229,7 @@ class device_learner final : public learner {
     launched();
   }
 
-  // y = x w + bias, on top of keep * y.
+  // y = x w + bias + keep * y.
   void linear(const array<float>& x, const weights* w, const weights* bias, array<float>& y,
               float keep = 0) {
     product p{rows_,
@@ -243,7 +242,7 @@ class device_learner final : public learner {
     p.bias = bias == nullptr ? nullptr : bias->value;
     matmul_(p);
   }
-  // The gradients of w and bias, and dx.
+  // Computes the gradients of w and bias, and dx.
   void linear_backward(const array<float>& x, const array<float>& dy, const weights* w,
                        const weights* bias, array<float>& dx) {
     matmul_({w->rows,
@@ -261,7 +260,7 @@ class device_learner final : public learner {
              {dx.data(), w->rows}});
   }
 
-  // For each sequence and head: those of a matrix of rows of width columns, and the squares.
+  // Parts by sequence and head: of a matrix with rows of `columns` elements, and of the squares.
   matrices heads_of(const float* p, int columns, bool transposed = false) const {
     return {const_cast<float*>(p), columns, transposed,
             static_cast<long long>(shape_.context) * columns, shape_.width / shape_.heads};
@@ -286,7 +285,7 @@ class device_learner final : public learner {
     per_head(of_head, t, squares_of(l.probabilities), heads_of(v, 3 * w),
              heads_of(l.mixed.data(), w));
   }
-  // dy, and the gradient of the joint projection, to `wide_`.
+  // Computes the gradient of the joint projection from dy, and writes it to `wide_`.
   void attend_backward(const layer& l, const array<float>& dy) {
     const int w = shape_.width, t = shape_.context, of_head = w / shape_.heads;
     const float *q = l.qkv.data(), *k = q + w, *v = k + w;
@@ -306,7 +305,7 @@ class device_learner final : public learner {
 
   // -- the whole -------------------------------------------------------------------------------
 
-  // The loss of each row, and the gradient of the mean in the logits.
+  // Computes the loss of each row, and writes the gradient of the mean loss to logits_.
   void forward(const batch& b) {
     upload(b);
     const int w = shape_.width;
@@ -333,13 +332,13 @@ class device_learner final : public learner {
     launched();
   }
 
-  // From what forward left, the gradient of every tensor.
+  // Computes the gradient of every tensor, from the results of forward.
   void backward() {
     const int w = shape_.width, v = shape_.vocabulary;
     matmul_(
         {v, w, rows_, {logits_.data(), v, true}, {normed_.data(), w}, {embedding_->gradient, w}});
     matmul_({rows_, w, v, {logits_.data(), v}, {embedding_->value, w}, {narrow_.data(), w}});
-    // x becomes the gradient of what flows along the residual connection
+    // x_ becomes the gradient with respect to the residual stream
     const std::size_t bytes = static_cast<std::size_t>(rows_ * w) * sizeof(float);
     check(cudaMemsetAsync(x_.data(), 0, bytes, stream_));
     normalize_backward(norm_, narrow_, x_);
@@ -377,7 +376,7 @@ class device_learner final : public learner {
   std::vector<pinned_array<int>> staging_;
   std::size_t n_uploads_ = 0;
 
-  array<float> losses_;  // of the batches learnt, until somebody asks
+  array<float> losses_;  // losses of the last batches, until take_losses
   std::size_t n_losses_ = 0;
   std::vector<double> taken_;
 };

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trains the language model on GPUs, one process for each, over NCCL: the options, checkpoints,
+// Trains the language model on GPUs over NCCL, one process per GPU, with the options, checkpoints,
 // table and plots of the program on the host.
 //
 //   language_model_cuda                                    one GPU, one rank
-//   mpirun -np 4 language_model_cuda                       where it was built with MPI
-//   RANK=0 WORLD_SIZE=2 language_model_cuda --id-file ID   and the same with RANK=1: ID is a new
+//   mpirun -np 4 language_model_cuda                       if built with MPI
+//   RANK=0 WORLD_SIZE=2 language_model_cuda --id-file ID   and again with RANK=1; ID is a new
 //                                                          file in a folder that all processes see
 //
-// Without a device it ends with status 77, which ctest shows as skipped.
+// Exits with status 77, which ctest shows as skipped, if there is no device.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products of matrices in fp32: by cuBLAS, where the program was built with it and the device has
-// it, or by a plain kernel, whose sums are in one order.
+// Products of matrices in fp32: by cuBLAS, if the program is built with it and it starts, or by a
+// plain kernel that adds in a fixed order.
 #pragma once
 
 #ifdef EXAMPLE_WITH_CUBLAS
@@ -17,8 +17,8 @@
 
 namespace language_model::device {
 
-// A batch of matrices of rows: matrix (i, j) of n_outer x n_inner begins at p + i * outer + j *
-// inner; a transposed one lies in memory as its transpose.
+// A batch of row-major matrices: matrix (i, j) of n_outer x n_inner begins at p + i * outer + j *
+// inner. A transposed matrix is stored as its transpose.
 struct matrices {
   float* p;
   int leading;
@@ -26,8 +26,8 @@ struct matrices {
   long long outer = 0, inner = 0;
 };
 
-// c = factor * a b + keep * c, and on top of it `bias`, one value for each column, if it is not
-// null: c is m x n, a m x k, b k x n.
+// c = factor * a b + keep * c + bias. c is m x n, a is m x k, b is k x n; bias has one value for
+// each column, or is null.
 struct product {
   int m, n, k;
   matrices a, b, c;
@@ -36,9 +36,9 @@ struct product {
   int n_outer = 1, n_inner = 1;
 };
 
-inline constexpr int side = 32;  // of the square of c that a block of 16 x 16 threads computes
+inline constexpr int side = 32;  // side of the square of c that 16 x 16 threads compute
 
-// Each thread has 2 x 2 elements; the sums go along k.
+// Each thread computes 2 x 2 elements; sums run along k in order.
 static __global__ void multiply(product x) {
   __shared__ float as[side][side + 1], bs[side][side + 1];
   const int tx = static_cast<int>(threadIdx.x), ty = static_cast<int>(threadIdx.y);
@@ -51,7 +51,7 @@ static __global__ void multiply(product x) {
   for (int k = 0; k < x.k; k += side) {
     for (int y = ty; y < side; y += 16) {
       for (int z = tx; z < side; z += 16) {
-        // neighbouring threads read neighbouring addresses, whichever way the matrix lies
+        // neighbouring threads read neighbouring addresses, in either storage order
         const int ar = x.a.transposed ? z : y, ac = x.a.transposed ? y : z;
         const int br = x.b.transposed ? z : y, bc = x.b.transposed ? y : z;
         as[ar][ac] = row + ar < x.m && k + ac < x.k
@@ -92,7 +92,7 @@ static __global__ void add_bias(float* c, const float* bias, int rows, int colum
   if (i < rows * columns) c[i] += bias[i % columns];
 }
 
-// Which products: "own", "cublas", or "any": cuBLAS where it is there.
+// `which`: "own", "cublas", or "any" (cuBLAS if available).
 class matmul {
  public:
   matmul(cudaStream_t stream, const std::string& which) : stream_(stream) {
@@ -129,7 +129,7 @@ class matmul {
   static void check_cublas(cublasStatus_t status) {
     if (status != CUBLAS_STATUS_SUCCESS) throw std::runtime_error(cublasGetStatusString(status));
   }
-  // Its matrices are of columns: c of rows is the transpose of c of columns, and so c' = b' a'.
+  // cuBLAS is column-major. There a row-major c is its transpose c', and c' = b' a'.
   void by_cublas(const product& x) const {
     const auto as_is = [](const matrices& m) { return m.transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     for (int i = 0; i < x.n_outer; ++i) {
@@ -138,7 +138,7 @@ class matmul {
           x.b.leading, x.b.inner, x.a.p + i * x.a.outer, x.a.leading, x.a.inner, &x.keep,
           x.c.p + i * x.c.outer, x.c.leading, x.c.inner, x.n_inner));
     }
-    if (x.bias == nullptr) return;  // those with a bias are whole and one
+    if (x.bias == nullptr) return;  // a product with a bias is never batched
     const int n = x.m * x.n;
     add_bias<<<static_cast<unsigned>((n + 255) / 256), 256, 0, stream_>>>(x.c.p, x.bias, x.m, x.n);
     check(cudaGetLastError());

@@ -26,7 +26,7 @@ class array {
     if (n == 0) return;
     check(cudaMalloc(&p_, n * sizeof(T)));
     check(cudaMemset(p_, 0, n * sizeof(T)));
-    check(cudaDeviceSynchronize());  // it is on another stream than the rest
+    check(cudaDeviceSynchronize());  // the memset is not on the model's stream
   }
   array(array&& other) noexcept
       : n_(std::exchange(other.n_, 0)), p_(std::exchange(other.p_, nullptr)) {}
@@ -38,7 +38,7 @@ class array {
   ~array() { (void)cudaFree(p_); }
   T* data() const { return p_; }
   std::size_t size() const { return n_; }
-  // At least n of them; what they held is lost where there were fewer.
+  // Ensures room for at least n objects. If the array grows, its contents are lost.
   void reserve(std::size_t n) {
     if (n > n_) *this = array(n);
   }
@@ -48,7 +48,7 @@ class array {
   T* p_ = nullptr;
 };
 
-// The same for what the host writes and the device reads: pinned.
+// n objects in pinned host memory, which the host writes and the device reads.
 template <class T>
 class pinned_array {
  public:

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One process for each GPU: who else is there, and the NCCL communicator of all.
+// One process per GPU: finds its rank among all processes, and makes the NCCL communicator.
 #pragma once
 
 #include <nccl.h>
@@ -33,14 +33,14 @@ inline int local_rank_of_environment() {
   return number_in_environment("LOCAL_RANK", number_in_environment("RANK", 0));
 }
 
-// This process among all, and the communicator's id, which rank 0 makes and all must have.
+// Rank of this process, and the id of the communicator, which rank 0 makes and all ranks need.
 struct place {
   int rank = 0, size = 1, local_rank = 0;
   ncclUniqueId id{};
 };
 
-// By the environment RANK, WORLD_SIZE, LOCAL_RANK (as torchrun sets them) and a file that rank 0
-// writes (whoever has the id can join: it is its owner's alone), or by MPI.
+// Finds the place from RANK, WORLD_SIZE and LOCAL_RANK (set by torchrun) and a file that rank 0
+// writes (for its owner alone, since the id lets a process join); or from MPI.
 inline place find_place(const std::string& id_file) {
   place p;
 #ifdef EXAMPLE_WITH_MPI
@@ -95,8 +95,8 @@ class gpu {
   }
   cudaStream_t stream() const { return stream_; }
   ncclComm_t communicator() const { return communicator_; }
-  // After an error the communicator may be aborted, or wait for ranks that are gone: the process
-  // ends.
+  // Leaves stream and communicator undestroyed. For use after an error, when the communicator may
+  // be aborted or wait for lost ranks, and the process ends.
   void abandon() { abandoned_ = true; }
 
  private:

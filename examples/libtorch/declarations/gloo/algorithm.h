@@ -2,4 +2,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What torch includes of Gloo, of which it needs nothing here: see context.h.
+// torch includes this header of Gloo, but needs nothing of it here: see context.h.

@@ -4,10 +4,10 @@
 
 #include <chrono>
 
-// torch's libraries have Gloo inside, but neither its wheels nor its archives bring Gloo's headers,
-// without which torch's own ProcessGroupGloo.hpp does not compile. These files declare what that
-// header names: never more than pointers to it, and functions that only torch's library calls. No
-// object of these types is made or looked into here. Gloo's own headers do as well.
+// torch's libraries contain Gloo, but neither torch's wheels nor its archives bring Gloo's headers,
+// without which torch's ProcessGroupGloo.hpp does not compile. These files declare the names that
+// it uses: only as pointers, and functions that only torch's library calls. No object of these
+// types is made or read here. Gloo's own headers work too.
 namespace gloo {
 
 class Context {
