@@ -641,10 +641,10 @@ TEST_CASE("a payload without a stream only counts; what it counts is what is wri
   other_values.data()[1] = 3;
   CHECK(thrown<onebit::checkpoint_error>([&] {
           read(other_step, other_norms, other_values, 3, 34);
-        }) == contains{"a section of 132 bytes at offset 52 that has 136 here"});
+        }) == contains{"a section of 132 bytes at offset 52 should have 136"});
   CHECK(thrown<onebit::checkpoint_error>([&] {
           read(other_step, other_norms, other_values, 2, 33);
-        }) == contains{"a section of 24 bytes at offset 16 that has 16 here"});
+        }) == contains{"a section of 24 bytes at offset 16 should have 16"});
   CHECK(other_step == 99);
   CHECK(other_norms == std::vector<double>{5});
   REQUIRE(other_values.size() == 2);

@@ -110,7 +110,7 @@ TEST_CASE("a user's schedule: where nothing would travel its plans are not asked
 
 TEST_CASE("a plan that the rule has no step for is refused in words") {
   const auto check = [](const auto& rule, bool refreshes) {
-    check_refused(rule, {exchange}, "comes before any variance");
+    check_refused(rule, {exchange}, "needs v, which no step has computed yet");
     check_refused(rule, {dense, local}, "neither averages nor exchanges, or does both");
     if (!refreshes) {
       check_refused(rule, {dense, both}, "neither averages nor exchanges, or does both");
@@ -128,8 +128,8 @@ TEST_CASE("a plan that the rule has no step for is refused in words") {
 }
 
 TEST_CASE("0/1 Adam has a step for every plan but a first without an average") {
-  check_refused(zero_one, {local}, "comes before any variance");
-  check_refused(zero_one, {exchange}, "comes before any variance");
+  check_refused(zero_one, {local}, "needs v, which no step has computed yet");
+  check_refused(zero_one, {exchange}, "needs v, which no step has computed yet");
   onebit::run_threads(2, [](onebit::threads t) {
     training<> data;
     onebit::optimizer o("custom", data.groups(), t, zero_one(),

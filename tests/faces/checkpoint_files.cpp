@@ -263,7 +263,8 @@ TEST_CASE("where no checkpoint is whole the job does not start anew, and remove 
     });
   };
   for (const std::string& told : loads()) {
-    CHECK(told == contains{" is whole, not step-4, step-2; repair one, or move them away"});
+    CHECK(told ==
+          contains{" are damaged or incomplete: step-4, step-2; repair one, or move them away"});
   }
   // those that were half removed are no checkpoints
   for (const char* step : {"step-2", "step-4"}) fs::remove(root.path / step / "manifest");
@@ -512,7 +513,7 @@ TEST_CASE("a checkpoint of another format is told to be one, not damaged") {
   on_ranks(2, [&](onebit::threads t) {
     trainer own(t);
     CHECK(thrown<onebit::checkpoint_error>([&] { (void)own.load(root.path); }) ==
-          contains{" is whole, not step-3 (of another format); repair one"});
+          contains{" are damaged or incomplete: step-3 (of another format); repair one"});
     return 0;
   });
 }

@@ -395,7 +395,7 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
   older[1] = job(2, 5, scattered)[1];
   for (const auto& text : refused(scattered, older, 2)) {
     const bool says =
-        text.find("resume: ranks 0 and 1 of the old job tell other states") != std::string::npos ||
+        text.find("resume: ranks 0 and 1 of the old job differ, at steps") != std::string::npos ||
         text.find("could not read") != std::string::npos ||
         text.find("the parameters in memory are not those") != std::string::npos;
     CHECK(says);

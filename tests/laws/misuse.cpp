@@ -216,7 +216,7 @@ TEST_CASE("local steps with another learning rate on one rank: told at the next 
     return std::string("nothing");
   });
   for (const auto& text : told)
-    CHECK(text == contains{"earlier local steps were told other numbers, on rank 1"});
+    CHECK(text == contains{"earlier local steps had another lr, plan or group option, on rank 1"});
 }
 
 TEST_CASE("a rank that refreshes v in another step than the others is found in the exchange") {

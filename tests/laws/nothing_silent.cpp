@@ -212,8 +212,8 @@ TEST_CASE("a run that skips on and on is told: how often, and whose gradient it 
       CHECK(sent.size() == 6);
       const auto rank = std::to_string(n - 1), last = rank + "/" + std::to_string(n);
       const auto who =
-          levels ? ", or of one whose message it sent on, or what it" : rank + ", or what it";
-      CHECK(count(sent, "by a gradient or a veto of rank ") == 3);
+          levels ? ", or of a rank whose message it sent on, or what it" : rank + ", or what it";
+      CHECK(count(sent, "by a non-finite gradient or a veto of rank ") == 3);
       CHECK(count(sent, who + " carries has overflowed") == 3);
       CHECK(
           count(sent, "the gradient of tensor 2, element 17, is inf (inverse loss scale 1) [rank " +

@@ -432,13 +432,15 @@ TEST_CASE("v follows: a checkpoint of the form without it is refused, and the ot
   });
   for (const auto& all : told) {
     REQUIRE(all.size() == 4);
-    CHECK(all[2].find("its messages are directions, and here") != std::string::npos);
-    CHECK(all[3].find("its messages are momenta, and here") != std::string::npos);
+    CHECK(all[2].find("its ranks exchanged m / (sqrt(v) + eps), and here") != std::string::npos);
+    CHECK(all[3].find("its ranks exchanged m, and here") != std::string::npos);
     for (std::size_t i = 0; i < 2; ++i) {
       CAPTURE(all[i]);
-      CHECK(all[i].find(i % 2 == 0
-                            ? "its v follows, and here it would not"
-                            : "its v does not follow, and here it would") != std::string::npos);
+      CHECK(
+          all[i].find(i % 2 == 0
+                          ? "its v is refreshed after the dense steps, and here it would not be"
+                          : "its v is not refreshed after the dense steps, and here it would be") !=
+          std::string::npos);
     }
   }
 }

@@ -54,7 +54,7 @@ TEST_CASE("freeze: after n dense steps") {
 TEST_CASE("freeze: says when a v without correction has averaged too little") {
   // it lacks 0.98 of what it averages after 20 steps, and 0.05 after 3000
   onebit::freeze young({.after = 20}, 0.999, 0, false), old({.after = 3000}, 0.999, 0, false);
-  CHECK(young.warning() == contains{"has averaged 20 squares without correction"});
+  CHECK(young.warning() == contains{"has averaged 20 squares without bias correction"});
   CHECK(young.warning() == contains{"7.1"});
   CHECK(young.warning() == contains{"average in 2302 steps or more"});
   CHECK(old.warning().empty());

@@ -97,7 +97,7 @@ TEST_CASE("intervals: the end of the warm-up says what a v without correction la
   CHECK(warned(0).empty());
   CHECK(warned(0.5).empty());              // a v that forgets: 0.5^8
   const std::string text = warned(0.999);  // at 0, 1, 2, 4, 6, 10, 14
-  CHECK(text.find("v has averaged 7 squares without correction of biases: it lacks 0.993") !=
-        std::string::npos);
+  CHECK(text.find("v has averaged 7 squares without bias correction, which is too few: v lacks a "
+                  "fraction 0.993") != std::string::npos);
   CHECK(text.find("11.97 times too large") != std::string::npos);
 }

@@ -503,11 +503,11 @@ TEST_CASE("sharded: what does not fit is said, with its numbers") {
     const std::size_t size = scatter.own().size, first = scatter.own().first;
     CHECK(size == (rank == 0 ? 64 : 36));
     floats data(100, 1.0F), part(size);
-    CHECK(invalid([&] { scatter.mean(floats(99), part); }) == contains{"99 elements to"});
+    CHECK(invalid([&] { scatter.mean(floats(99), part); }) == contains{"given 99 elements in"});
     CHECK(invalid([&] { scatter.mean(data, std::span(part).first(size - 1)); }) ==
-          contains{"this rank takes 100 to " + std::to_string(size)});
+          contains{"this rank needs 100 in and " + std::to_string(size) + " out"});
     CHECK(invalid([&] { gather.gather(floats(size + 1), data); }) ==
-          contains{"this rank takes " + std::to_string(size) + " to 100"});
+          contains{"this rank needs " + std::to_string(size) + " in and 100 out"});
     CHECK(invalid([&] { gather.gather(part, std::span(static_cast<float*>(nullptr), 100)); }) ==
           contains{"address 0"});
     CHECK(invalid([&] { scatter.mean(data, std::span(data).subspan(first == 0 ? 1 : 0, size)); }) ==

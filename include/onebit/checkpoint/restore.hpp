@@ -115,9 +115,9 @@ template <class E>
                                      ", this rank one of step ", mine.step, nothing, where));
     }
     if (all[r].scalars != mine.scalars) {
-      throw checkpoint_error(message("load: the checkpoint of rank ", r, " tells another state of ",
-                                     "the schedule or the rule than this rank's, at one step",
-                                     nothing, where));
+      throw checkpoint_error(message("load: the checkpoint of rank ", r, " is of the same step as ",
+                                     "this rank's, but its schedule or rule state differs: load ",
+                                     "files of one save", nothing, where));
     }
   }
 }
@@ -331,8 +331,8 @@ class old_job {
     if (card.step != step_) throw_diverged(r, card.step);
     if (!R::local_steps && card.ranks.parameter_digest != parameters_) {
       throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
-                                             " of the old job had other parameters at one step; ",
-                                             "states of two jobs?"));
+                                             " of the old job had different parameters at the ",
+                                             "same step; load files of one job"));
     }
     if (r != source_rank_) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
     if (const auto text = card.difference(wanted, with); !text.empty()) {
@@ -433,8 +433,8 @@ class old_job {
   }
   [[noreturn, gnu::cold]] void throw_diverged(std::size_t r, std::uint64_t step) const {
     throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
-                                           " of the old job tell other states, of steps ", step_,
-                                           " and ", step));
+                                           " of the old job differ, at steps ", step_, " and ",
+                                           step, "; load files of one save"));
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;

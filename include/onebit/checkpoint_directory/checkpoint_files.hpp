@@ -434,9 +434,9 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
         files::tell_all(optimizer, news{is_left ? 1U : 0U, is_left ? steps[i] : 0, 0});
     if (told[0][0] == 0) {
       if (passed_over.empty()) return std::nullopt;
-      throw checkpoint_error(
-          detail::message("load_latest: no checkpoint under ", root.string(), " is whole, not ",
-                          passed_over, "; repair one, or move them away to start from nothing"));
+      throw checkpoint_error(detail::message("load_latest: all checkpoints under ", root.string(),
+                                             " are damaged or incomplete: ", passed_over,
+                                             "; repair one, or move them away to start anew"));
     }
     const std::uint64_t step = told[0][1];
     const auto directory = files::place_of(root, step);

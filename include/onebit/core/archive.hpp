@@ -242,8 +242,8 @@ class payload_reader {
     take(&bytes, sizeof bytes);
     if (bytes == n * each) return;
     throw checkpoint_error(message("checkpoint: a section of ", bytes, " bytes at offset ", at_,
-                                   " that has ", n * each,
-                                   " here; it was written by another configuration"));
+                                   " should have ", n * each,
+                                   "; load it with the tensors and options it was saved with"));
   }
   [[gnu::cold]] void read(void* to, std::size_t n, const char* what) {
     if (n == 0) return;

@@ -464,8 +464,8 @@ consteval void check_compressor() {
       });
   static_assert(
       !requires { requires !C::has_residual; },
-      "onebit: every compressor has a residual: leave has_residual out, and let residual(y, scale) "
-      "give 0 (but y for a scale of 0) where nothing is owed");
+      "onebit: remove has_residual from this compressor: where it loses nothing, its residual(y, "
+      "scale) returns 0 (but y if scale is 0)");
 }
 
 template <class T>

@@ -4,10 +4,10 @@
 
 // The includes after these errors name no file: the compiler stops there.
 #if __cplusplus < 202002L
-#error "onebit needs -std=c++20, in one file if the others call it through onebit/c/onebit.h"
+#error "onebit needs -std=c++20: compile this file with it, or include only onebit/c/onebit.h here"
 #include <onebit needs -std=c++20>
 #elif !defined(__cpp_exceptions)
-#error "onebit needs exceptions, in one file if the others call it through onebit/c/onebit.h"
+#error "onebit needs exceptions: compile this file with them, or include only onebit/c/onebit.h"
 #include <onebit needs exceptions>
 #endif
 

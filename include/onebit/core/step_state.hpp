@@ -173,10 +173,11 @@ namespace detail {
                                     s.their_value, " while this rank is at step ", s.own_value,
                                     "; all must step equally often", where));
       }
-      throw rank_mismatch(message(
-          "model-parallel group: rank ", rank, " does something else than this one in step ",
-          s.number, "; all must average, exchange, clip and veto in the same steps (options that ",
-          "differ, or a part with one rank, which never compresses)", where));
+      throw rank_mismatch(
+          message("model-parallel group: rank ", rank,
+                  " averages, exchanges, clips or vetoes otherwise than ", "this rank in step ",
+                  s.number, "; give all the same options and schedules, and each part ",
+                  "of the model two ranks or more (one alone never compresses)", where));
     case mismatch::tag:
       throw rank_mismatch(message(
           "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_tag(s.their_value),
@@ -184,14 +185,14 @@ namespace detail {
           "; all ranks must call their optimizers in the same order, and announce the same ",
           "tensors by ready()", where));
     case mismatch::arguments:
-      throw rank_mismatch(
-          message("exchange: rank ", rank, " was told other numbers for step ", s.number,
-                  " than this rank (lr ", s.lr, "): another lr, loss scale or option of a group, ",
-                  "here or in a local step before, or one that was refused", where));
+      throw rank_mismatch(message(
+          "exchange: rank ", rank, " was told other numbers for step ", s.number,
+          " than this rank (lr ", s.lr, "): its lr, loss scale or group options differ, now or ",
+          "in an earlier local step, or are invalid; give all ranks the same", where));
     case mismatch::missing:
       throw rank_mismatch(message("exchange: in step ", s.number, " no message of rank ", rank,
-                                  " has come: its slot is empty; the transport, or a Gather of ",
-                                  "one's own, has not delivered it", where));
+                                  " has come: its slot is empty; the transport (or your ",
+                                  "Gather) must write each rank's bytes into its slot", where));
     case mismatch::step:
       break;
   }

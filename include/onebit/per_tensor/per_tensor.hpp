@@ -204,9 +204,9 @@ class per_tensor {
     refuse(t < size ? "tensor " + std::to_string(t) : "a tensor unknown to the first step", " (", n,
            " parameters at address ", reinterpret_cast<std::uintptr_t>(place), ") is seen ",
            twice ? "twice; tied weights are seen once, with the sum of their gradients"
-                 : "out of order: say memory_moves where memory moves, unseen_rest where tensors "
-                   "have no gradient (in the first step they have zeros)",
-           "; finish(lr) comes after all tensors, of which ", next_, " of ", size, " are seen");
+                 : "out of order: set memory_moves if parameters move between steps, unseen_rest "
+                   "if tensors may lack a gradient (give zeros in the first step)",
+           "; call finish(lr) after all tensors, of which ", next_, " of ", size, " are seen");
   }
   /// Rounds doubles anew, and rebinds the optimizer to the trainer's current memory.
   any_optimizer& rebind_if_asked() {

@@ -423,13 +423,14 @@ class following_rule : public moments_rule<B, Options> {
     if (Archive::reading) {
       if (differs && keeps != keeps_squares()) {
         throw checkpoint_error(detail::message(
-            "checkpoint: its v ", keeps ? "follows" : "does not follow", ", and here it ",
-            keeps ? "would not" : "would", ": load it with refreshes or keeps_squares as it was"));
+            "checkpoint: its v is ", keeps ? "" : "not ",
+            "refreshed after the dense steps, and here it ", keeps ? "would not" : "would",
+            " be: set refreshes or keeps_squares as it was saved"));
       }
       if (frozen_ && sends_directions != directions()) {
         throw checkpoint_error(detail::message(
-            "checkpoint: its messages are ", sends_directions ? "directions" : "momenta",
-            ", and here they would be ", directions() ? "directions" : "momenta",
+            "checkpoint: its ranks exchanged ", sends_directions ? "m / (sqrt(v) + eps)" : "m",
+            ", and here they would exchange ", directions() ? "m / (sqrt(v) + eps)" : "m",
             ": load it with max_step and refreshes as it was saved with"));
       }
       if (keeps != keeps_squares()) rho_ = make_rho(keeps_squares());

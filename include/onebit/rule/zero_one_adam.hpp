@@ -251,7 +251,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   void begin_step(step_plan& plan, float lr, std::uint64_t step, const step_context<B, P, G>& at) {
     if (!started_ && !plan.average_gradient) {
       throw invalid_input(detail::message("zero_one_adam: step ", step,
-                                          " comes before any variance; "
+                                          " needs v, which no step has computed yet; "
                                           "the schedule's first step must average gradients"));
     }
     if (!(moved_ || lr > 0)) plan.exchange = false;

@@ -25,8 +25,8 @@ namespace detail {
   const double lacks = std::pow(beta2, static_cast<double>(n));
   if (!(beta2 > 0 && lacks > 0.1)) return {};
   return join(4, {"onebit: the dense steps end, and v has averaged ", n,
-                  " squares without correction of biases: it lacks ", lacks,
-                  " of what it averages, and every step from here on is ", 1 / std::sqrt(1 - lacks),
+                  " squares without bias correction, which is too few: v lacks a fraction ", lacks,
+                  " of its value, and every step from here on is ", 1 / std::sqrt(1 - lacks),
                   " times too large; average in ", std::ceil(std::log(0.1) / std::log(beta2)),
                   " steps or more, or set bias_correction"});
 }

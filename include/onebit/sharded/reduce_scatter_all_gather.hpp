@@ -173,14 +173,16 @@ struct sharded_half {
     static_assert(Element<From> && Element<To>, "onebit: data must be float, bf16 or fp16");
     const auto [first, size] = own();
     const std::size_t takes = Gathers ? size : sizes[0], gives = Gathers ? sizes[0] : size;
-    refuse_if(from.size() != takes || to.size() != gives, from.size(), " elements to ", to.size(),
-              ", but this rank takes ", takes, " to ", gives);
+    refuse_if(from.size() != takes || to.size() != gives, "given ", from.size(),
+              " elements in and ", to.size(), " out, but this rank needs ", takes, " in and ",
+              gives, " out");
     const auto x = reinterpret_cast<std::uintptr_t>(from.data());
     const auto y = reinterpret_cast<std::uintptr_t>(to.data());
     refuse_if((x == 0 && takes > 0) || (y == 0 && gives > 0), "memory at address 0");
     const bool apart = x + from.size_bytes() <= y || y + to.size_bytes() <= x;
     const bool in_place = std::is_same_v<From, To> && (Gathers ? x - y : y - x) == first * 4;
-    refuse_if(!apart && !in_place, "the part overlaps the vector elsewhere than in its place");
+    refuse_if(!apart && !in_place,
+              "the part overlaps the vector, but not at own().first; put it there or outside");
     const standard_arithmetic arithmetic;
     B& backend = worker.backend();
     const auto number = static_cast<std::uint32_t>(step % status_steps);

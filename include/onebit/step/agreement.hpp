@@ -119,8 +119,8 @@ struct description_items {
   }
   return both(
       "other initial parameter values or masters",
-      "its own; start all ranks from the same (seed or broadcast them, with masters of 0; to "
-      "resume, build the optimizer first, then restore the parameters, then load)");
+      "its own; use one seed or broadcast the parameters, and set masters to 0 (to resume: build "
+      "the optimizer from equal parameters, then restore them, then call load())");
 }
 
 /// Returns the number of the next optimizer of this process, counted from 0.

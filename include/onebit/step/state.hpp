@@ -287,13 +287,13 @@ struct engine {
     }
     if (why.empty() && local) why = "what this rank carries is not finite";
     if (why.empty() && comm.rank() != 0) return;
-    if (why.empty() && !looks) why = "step() says which gradient, where it waits";
+    if (why.empty() && !looks) why = "step() says which gradient, when it next waits";
     if (why.empty()) {
       const bool known = now.bad_rank != 0;
       const std::string who = known ? detail::join(2, {"rank ", now.bad_rank - 1}) : "another rank";
       why = detail::join(
-          6, {"by a gradient or a veto of ", who,
-              known && C::splits ? ", or of one whose message it sent on" : "", ", or what ",
+          6, {"by a non-finite gradient or a veto of ", who,
+              known && C::splits ? ", or of a rank whose message it sent on" : "", ", or what ",
               known ? "it carries" : "ranks carry", " has overflowed (rates that jump do that)"});
     }
     warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
@@ -360,7 +360,8 @@ struct engine {
   [[gnu::cold]] void enter_phase([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       if (!R::local_steps && plan.average_gradient == plan.exchange) {
-        refuse("neither averages nor exchanges, or does both: not every rule can");
+        refuse(
+            "neither averages nor exchanges, or does both; for this rule plan() must set just one");
       }
       if (!R::local_steps && !plan.exchange && (plan.frozen || compressed.started())) {
         refuse("averages gradients without an exchange, after the warm-up has ended");
@@ -506,7 +507,8 @@ struct engine {
     ++graph_epoch;
   }
   [[gnu::cold]] void freeze() {
-    if (step == 0) refuse("comes before any variance; the first step must average gradients");
+    if (step == 0)
+      refuse("needs v, which no step has computed yet; the first step must average gradients");
     release_averages();
     compressed.allocate_undo(from_momentum);
     auto space = compressed.allocate(from_momentum);

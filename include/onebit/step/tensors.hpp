@@ -303,7 +303,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     if (i < n * groups) return detail::join(6, {names[i % n], " of group ", i / n});
     i -= n * groups;
     if (i < size()) return detail::join(6, {"whether tensor ", i, " rests"});
-    return "earlier local steps were told other numbers";
+    return "earlier local steps had another lr, plan or group option";
   }
   [[nodiscard]] std::size_t bytes() const {
     return table.bytes() + given.bytes() + scalars.bytes();
@@ -408,9 +408,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
                              where);
     }
     if (built && first < end && of.eps != host_options[first].of.eps) {
-      throw invalid_input(name +
-                          " gets another eps; a frozen v holds it, and checkpoints compare " +
-                          "it: give it where the optimizer is built" + where);
+      throw invalid_input(name + " gets another eps, which is fixed at construction (a frozen v " +
+                          "contains it); set it in the param_group that you build with" + where);
     }
     return of;
   }

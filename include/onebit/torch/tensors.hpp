@@ -269,8 +269,8 @@ class torch_tensors {
       : comm_(std::move(comm)), options_(options), consumes_(consumes) {
     if (options_.overlap && consumes_) {
       throw invalid_input(
-          message("torch: overlap with groups of floats, whose gradients are scratch: nobody would "
-                  "notice who looks at them before step(); let make take onebit::torch_groups",
+          message("torch: overlap with groups of floats may overwrite gradients between backward() "
+                  "and step(); let make take const onebit::torch_groups&, or leave overlap out",
                   comm_.where()));
     }
     if (options_.overlap && options_.undefined != undefined_gradient::zeros) {
@@ -332,9 +332,9 @@ class torch_tensors {
     }
     for (std::size_t r = 0; r < cards.size(); ++r) {
       if (cards[r] == cards[0]) continue;
-      throw rank_mismatch(
-          message("torch: rank ", r, " has ", cards[r][1], " parameters, rank 0 ", cards[0][1],
-                  "; they must be of the same sizes, in the same order", comm_.where()));
+      throw rank_mismatch(message(
+          "torch: rank ", r, " has ", cards[r][1], " parameters, rank 0 ", cards[0][1],
+          ", but not of the same sizes in the same order; build one model on all", comm_.where()));
     }
   }
   /// Sets the parameters of all ranks to rank 0's values. Collective.

@@ -260,7 +260,7 @@ class mpi_group {
   [[noreturn]] void break_off(const char* call, const note& found, const std::string& more) const {
     std::string who = found.what == note::question ? ""
                       : found.n_missing == 0       ? "all ranks wait"
-                                                   : "not in a collective of it:";
+                                                   : "no answer (dead, stuck or elsewhere) from:";
     const int n_named = std::min(found.n_missing, static_cast<int>(found.missing.size()));
     for (int i = 0; i < n_named; ++i) {
       who += " rank " + std::to_string(name(found.missing[static_cast<std::size_t>(i)]));
@@ -270,8 +270,8 @@ class mpi_group {
     }
     shared_->broken = message(
         "mpi: gave up ", call, " after ", shared_->timeout.count(), " ms; ", who, more,
-        ". This transport is of no use any more: end the job (MPI_Abort; MPI_Finalize may wait), ",
-        "restart it from a checkpoint", suffix());
+        ". This transport cannot be used any more: call MPI_Abort (MPI_Finalize may hang), and ",
+        "restart from a checkpoint", suffix());
     throw transport_error(shared_->broken);
   }
 
