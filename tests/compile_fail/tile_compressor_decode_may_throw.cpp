@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: this type is no Compressor: void decode(
+// expect: onebit: this type is no Compressor: void decode
 // expect: noexcept is missing
 // errors: 2
 

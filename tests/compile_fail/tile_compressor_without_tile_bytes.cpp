@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: this type is no Compressor: std::size_t tile_bytes(
+// expect: onebit: this type is no Compressor: std::size_t tile_bytes
 // expect: tile_bytes
 // errors: 2
 

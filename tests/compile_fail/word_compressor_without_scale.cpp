@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-// expect: onebit: this type is no Compressor: float scale(double sum
+// expect: onebit: this type is no Compressor: float scale
 // expect: double sum, std::uint64_t n
 // errors: 2
 
