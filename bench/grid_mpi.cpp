@@ -260,7 +260,7 @@ cost::workload workload_of(double n, double compute, const advisor::measurement&
   w.one_bit_adam = advisor::one_bit_run(w.steps, advisor::squares_bits(n));
   w.zero_one_adam =
       advisor::zero_one_run({.warmup_steps = 12500, .doubling_steps = 32678}, w.steps,
-                            advisor::constant_rate, advisor::zero_one_squares_bits(n));
+                            advisor::constant_rate, advisor::squares_bits(n));
   w.papers_one_bit = advisor::step_counts::freeze_after(23000, w.steps);
   return w;
 }

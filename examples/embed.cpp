@@ -47,7 +47,7 @@ int main() {
 
     std::vector<onebit::param_group<>> groups(1);
     groups[0].tensors.push_back({model.params, model.grads});  // spans: updated in place
-    // ten exact steps, then one bit per parameter; up to step 128 each refreshes v, later fewer
+    // five exact steps, then one bit per parameter; 16 of these 400 steps refresh v
     auto optimizer = onebit::one_bit_adam(groups, comm, {});
 
     for (int step = 0; step < 400; ++step) {

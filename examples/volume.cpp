@@ -55,7 +55,7 @@ step_counts papers_zero_one(intervals_flags flags, std::uint64_t steps) {
 step_counts own_zero_one(const intervals_flags& flags, std::uint64_t steps, double parameters) {
   return advisor::zero_one_run(
       flags.options(), steps, [&](std::uint64_t step) { return flags.rate(step); },
-      advisor::zero_one_squares_bits(parameters));
+      advisor::squares_bits(parameters));
 }
 step_counts own(std::uint64_t steps, double parameters) {
   return advisor::one_bit_run(steps, advisor::squares_bits(parameters));

@@ -14,22 +14,19 @@ namespace advisor {
 
 /// Bits per parameter of a message: a sign per element, and one float (scale) per tile of 4096.
 inline constexpr double message_bits = 1 + 32.0 / 4096;
-/// Bits per parameter that a refresh of v sends beside a message: squares in 8 bits, one more byte
-/// for 32 squares, and 66 numbers (16 bits each) of the gradient for each tile. A tile has 4096
-/// elements in a model of 2^23 or more.
-[[nodiscard]] inline double squares_bits(double parameters, double squares = 8.25,
-                                         int numbers = 66) {
+/// Bits per parameter of a message in 2 bits (`quantized<2>`): three words and one scale per tile.
+inline constexpr double two_bits_message = 3 + 32.0 / 4096;
+/// Bits per parameter that a refresh of v sends beside a message: squares in 5 bits and an exponent of
+/// 32 bits for 32 elements, and a sketch of the gradient, 16 bits for 128 elements and 16 per tile. A
+/// tile has 4096 elements in a model of 2^23 or more. `more`: numbers of 16 bits per tile.
+[[nodiscard]] inline double squares_bits(double parameters, int more = 0) {
   const auto words = static_cast<std::size_t>(parameters) / onebit::word_elements;
   const std::size_t tile = onebit::word_elements * onebit::words_of_tiles(words);
-  return squares + 16.0 * numbers / static_cast<double>(tile);
+  return 6 + 16.0 / 128 + 16.0 * (1 + more) / static_cast<double>(tile);
 }
 /// squares_bits of 1-bit LAMB, which also sends a sketch of its direction, 64 numbers per tile.
 [[nodiscard]] inline double lamb_squares_bits(double parameters) {
-  return squares_bits(parameters, 8.25, 66 + 64);
-}
-/// squares_bits of 0/1 Adam, with squares in 16 bits.
-[[nodiscard]] inline double zero_one_squares_bits(double parameters) {
-  return squares_bits(parameters, 16);
+  return squares_bits(parameters, 64);
 }
 
 /// Numbers of steps, by the data that a step sends.
@@ -115,7 +112,7 @@ template <class LearningRate>
                                        LearningRate lr, double squares) {
   step_counts n = dry_run(onebit::intervals(o), steps, lr, true, true);
   n.squares = squares;
-  n.message = message_bits;
+  n.message = two_bits_message;
   return n;
 }
 

@@ -64,7 +64,7 @@ cost::workload workload_of(const settings& s) {
   w.one_bit_lamb = advisor::one_bit_run(s.steps, advisor::lamb_squares_bits(s.parameters));
   onebit::intervals_options intervals{.warmup_steps = s.lr_warmup, .doubling_steps = s.doubling};
   w.zero_one_adam = advisor::zero_one_run(intervals, s.steps, advisor::constant_rate,
-                                          advisor::zero_one_squares_bits(s.parameters));
+                                          advisor::squares_bits(s.parameters));
   w.papers_one_bit = advisor::step_counts::freeze_after(
       s.warmup > 0 ? s.warmup : s.steps * 23 / 152, s.steps);  // BERT-Large's share
   intervals.stop_refreshing = true;

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <onebit/backend/host.hpp>
 #include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/gather_scatter.hpp>
 #include <onebit/compressor/identity.hpp>
+#include <onebit/compressor/quantized.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
@@ -35,6 +37,14 @@ template <class T, class B>
 consteval void check_policies() {
   check_transport<T>();
   check_backend<B>();
+}
+
+/// Returns the smallest beta2 of all groups; `otherwise` is that of groups without one.
+template <class P, class G>
+[[nodiscard]] double least_beta2(const std::vector<param_group<P, G>>& groups, double otherwise) {
+  double least = otherwise;
+  for (const auto& g : groups) least = std::min(least, g.own.beta2.value_or(otherwise));
+  return least;
 }
 
 }  // namespace detail
@@ -73,7 +83,8 @@ template <class P, class G>
   return describe(", freeze after ", o.after);
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
-  return describe(", kappa ", o.kappa, ", warmup_steps ", o.warmup_steps, ", stop_refreshing ",
+  return describe(", dense steps ", o.after, ", refreshes ", o.refreshes, ", kappa ", o.kappa,
+                  ", warmup_steps ", o.warmup_steps, ", stop_refreshing ",
                   o.stop_refreshing, ", doubling_steps ", o.doubling_steps, ", max_interval ",
                   o.max_interval, ", also_every ", o.also_every);
 }
@@ -83,11 +94,12 @@ template <class P, class G>
 struct one_bit_adam_options {
   adam_options adam{};      ///< of the rule
   freeze_options freeze{};  ///< when the dense steps end
-  /// After the dense steps every rank keeps squares of its own gradients, and refreshes update v
-  /// from the mean of these squares. The gap from step t of the training to the next refresh is t /
-  /// refreshes steps, at least 1: 0.7 times `refreshes` refreshes until t has doubled. 0: v is
-  /// constant from the freeze on, as in the paper, which needs a warm-up of 15 to 25% of all steps.
-  std::uint64_t refreshes = 64;
+  /// After the dense steps every rank updates v from its own gradients, and refreshes average it over
+  /// the ranks. The gap from step t of the training to the next refresh is t / refreshes steps, at
+  /// least 1, at most half of v's memory, 1 / (1 - beta2), or 200. So t grows by the factor e within
+  /// `refreshes` refreshes. 0: v is constant from the freeze on, as in the paper, which needs a
+  /// warm-up of 15 to 25% of all steps.
+  std::uint64_t refreshes = 3;
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
@@ -132,7 +144,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     options.adam.keeps_squares = options.refreshes > 0;
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
-                     freeze(options.freeze, options.adam.beta2, options.refreshes,
+                     freeze(options.freeze, detail::least_beta2(groups, options.adam.beta2), options.refreshes,
                             options.adam.bias_correction));
   });
   return optimizer("one_bit_adam" + describe(options.adam) + describe(options.freeze) +
@@ -160,7 +172,7 @@ template <class P, class G, class T, class B = host>
 struct one_bit_lamb_options {
   lamb_options lamb{};           ///< of the rule
   freeze_options freeze{};       ///< when the dense steps end
-  std::uint64_t refreshes = 64;  ///< of v and of the norms of directions; at least 1
+  std::uint64_t refreshes = 3;   ///< of v and of the norms of directions; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
@@ -185,7 +197,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                           "come from refreshes"));
     }
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
-                     freeze(options.freeze, options.lamb.beta2, options.refreshes,
+                     freeze(options.freeze, detail::least_beta2(groups, options.lamb.beta2), options.refreshes,
                             options.lamb.bias_correction));
   });
   return optimizer("one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
@@ -216,7 +228,7 @@ struct zero_one_adam_options {
 /// out, unknown to the others. Messages are sums of learning rates times directions: rates that
 /// change up and down by factors between exchanges feed the residuals until they overflow; slowly
 /// changing schedules do not. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
-template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+template <class P, class G, class T, class B = host, class C = gather_scatter<two_bits>>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
                                             T transport, zero_one_adam_options options,
                                             C collective = {}, B backend = B{}) {
@@ -226,9 +238,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     return std::pair(
         zero_one_rule<B>(options.adam, std::move(backend)),
-        intervals(options.schedule, options.adam.bias_correction || options.adam.keeps_squares
-                                        ? 0
-                                        : options.adam.beta2));
+        intervals(options.schedule, detail::least_beta2(groups, options.adam.beta2),
+                  options.adam.bias_correction || options.adam.keeps_squares));
   });
   return optimizer(
       "zero_one_adam" + describe(options.adam) +

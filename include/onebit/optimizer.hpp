@@ -98,6 +98,7 @@ template <class E>
   for (auto& f : flat) f.assign(e.average.axis().n_words() * word_elements, 0.0F);
   detail::flatten(moments, e.tensors.sizes, flat, e.comm.where());
   e.rule.take(flat[0].data(), flat[1].data());
+  e.given_moments = true;
   if (!e.rule.updated(step_plan{}).corrected) return;
   step_scalars s = e.fetch();
   s.bias = detail::bias_after(e.rule.own_moments(), steps);
@@ -312,8 +313,8 @@ class optimizer {
       throw invalid_input(
           detail::message("optimizer: copy of tensor ", tensor, " of ", e.tensors.size(), where()));
     }
-    if constexpr (requires { field.field.compensated.values; }) {  // see sender::residual
-      if (field.field.compensated.values == nullptr) {
+    if constexpr (requires { field.residual.compensated.values; }) {  // see sender::residual
+      if (field.residual.compensated.values == nullptr) {
         throw invalid_input(detail::message(
             "optimizer: copy of a residual: step ", e.step,
             " comes before the first compressed step, when there is none", where()));

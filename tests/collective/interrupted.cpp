@@ -291,7 +291,7 @@ TEST_CASE("two levels: a rank at another step is told by its number, on all rank
   }
 }
 
-TEST_CASE("two levels: elements without variance gather nothing in local steps") {
+TEST_CASE("two levels: elements without variance are carried in local steps") {
   onebit::run_threads(4, [](onebit::threads t) {
     training<> data({64});
     auto o = zero_one_maker{}(data.groups(), t, levels);
@@ -310,7 +310,7 @@ TEST_CASE("two levels: elements without variance gather nothing in local steps")
       ++n_local;
       const auto sums = gathered();
       REQUIRE(sums.size() == 64);
-      for (std::size_t i = 0; i < 32; ++i) CHECK(sums[i] == 0.0F);
+      for (std::size_t i = 0; i < 32; ++i) CHECK(sums[i] > 0.0F);
       CHECK(sums[32] != 0.0F);
     }
   });

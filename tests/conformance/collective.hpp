@@ -38,7 +38,7 @@ struct exchange_trace {
   std::vector<bool> real;  ///< by element of the flat axis; false: padding
   /// By tile: the number of ranks whose residuals this rank's visit_residuals tells.
   std::vector<int> told;
-  flat rescaled;  ///< the last worker_residual in units twice as large
+  flat settled;  ///< the last worker_residual, after a settle that doubles it
   bool scaled = false;
 };
 
@@ -69,8 +69,8 @@ class driven {
   [[nodiscard]] virtual flat server_residual() = 0;
   /// See exchange_trace::told.
   [[nodiscard]] virtual std::vector<int> told() = 0;
-  /// Doubles the residuals.
-  virtual void rescale() = 0;
+  /// Doubles the residuals, by a message.
+  virtual void settle() = 0;
   virtual void save(std::ostream& out) = 0;
   virtual void load(std::istream& in) = 0;
 
@@ -150,11 +150,8 @@ class driven_exchange final : public driven {
     }
     return n;
   }
-  void rescale() override {
-    if constexpr (!dense) {
-      const flat two(axis().n_words() * 32, 2.0F);
-      x_.rescale(doubled{two.data()}, turn());
-    }
+  void settle() override {
+    if constexpr (!dense) x_.settle(doubled{}, turn());
   }
   void save([[maybe_unused]] std::ostream& out) override {
     if constexpr (!dense) {
@@ -176,7 +173,6 @@ class driven_exchange final : public driven {
  private:
   static constexpr onebit::exchange_memory memory{.previous = true};
   struct doubled {
-    const float* ratios;
     template <class L>
     struct reader {
       typename L::value operator()(std::uint32_t, const typename L::value& residual) const {
@@ -254,8 +250,8 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
   trace.told = owned->told();
   trace.scaled = owned->scaled;
   owned->now.skip = 0;
-  owned->rescale();
-  trace.rescaled = owned->worker_residual();
+  owned->settle();
+  trace.settled = owned->worker_residual();
   return trace;
 }
 
@@ -416,10 +412,10 @@ inline void check_exchange(exchange_trace (*exchange)(onebit::threads,
         for (const exchange_trace& r : ranks) {
           for (std::size_t i = 0; i < n; ++i) {
             if (!first.real[i]) continue;
-            n_not_doubled += r.rescaled[i] != 2 * r.worker_residual.back()[i] ? 1U : 0U;
+            n_not_doubled += r.settled[i] != 2 * r.worker_residual.back()[i] ? 1U : 0U;
           }
         }
-        CHECK_MESSAGE(n_not_doubled == 0, "rescale left " << n_not_doubled << " residuals wrong");
+        CHECK_MESSAGE(n_not_doubled == 0, "settle left " << n_not_doubled << " residuals wrong");
         // equal messages of 2, whose scale is bounded by 1: the mean is 1, not less
         const messages two = [](int, std::size_t, std::size_t) { return 2.0F; };
         const auto cut =

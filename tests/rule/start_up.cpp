@@ -71,12 +71,15 @@ moves changes(int n_ranks, std::uint64_t steps, const Make& make) {
 /// 200 steps sum up to 0.2, of which a float knows 1.5e-8: 1.5e-5 of a step. Twice that for the
 /// arithmetic.
 constexpr double start_up_tolerance = 3e-5;
-/// The root of s goes through 3 bits of mantissa in a refresh; twice, but what ranks agree on
-/// already does not change.
-constexpr double followed_tolerance = 0x1p-4;
-/// 0/1 Adam's goes through bf16 twice, and the sketches that say which part is left, twice as
-/// squares; and an exchange takes the local steps before it once more, by the v of now.
-constexpr double local_tolerance = 0x1p-6 + 0x1p-8;
+/// A refresh rounds what v takes in to powers of two, at random, in two phases: by up to half, or to
+/// twice as much. That is a quarter of v, at gaps of a third of all steps: a tenth of its root, and
+/// of older refreshes three quarters of that, and so on.
+constexpr double followed_tolerance = 0.4;
+/// The last refreshes of 200 steps are 50 steps apart, so their noise is still in the mean.
+constexpr double followed_mean_tolerance = 0.13;
+/// Until the first refresh a rank's own squares weigh 1 / W^2, not 1: after one dense step the next
+/// two divide by a v that has a half, then a third of what it should have.
+double young_tolerance(std::uint64_t warm_up) { return warm_up > 2 ? 0 : 0.35; }
 
 }  // namespace
 
@@ -94,16 +97,16 @@ TEST_CASE("start-up: every step of every algorithm is Adam's where all gradients
         const moves found = changes(n_ranks, 200, [&](const auto& groups, auto transport) {
           return make(groups_without_decay(groups), transport);
         });
+        const bool follows = algorithm == "one_bit_adam" || algorithm == "zero_one_adam";
         const double tolerance =
-            start_up_tolerance + (algorithm == "one_bit_adam"    ? followed_tolerance
-                                  : algorithm == "zero_one_adam" ? local_tolerance
-                                                                 : 0);
+            start_up_tolerance + (follows ? followed_tolerance + young_tolerance(warm_up) : 0);
         CHECK(found.least > 1 - tolerance);
         CHECK(found.greatest < 1 + tolerance);
+        CHECK(found.least_mean > 1 - (follows ? followed_mean_tolerance : tolerance));
+        CHECK(found.greatest_mean < 1 + (follows ? followed_mean_tolerance : tolerance));
       };
       check("adam", [](const auto& g, auto t) { return onebit::adam(g, t); });
-      // values of one size, which L2 scales send as they are
-      const onebit::gather_scatter exact{onebit::sign<>{.factor = 1}};
+      const onebit::gather_scatter<onebit::identity> exact;
       check("one_bit_adam", [&](const auto& g, auto t) {
         return onebit::one_bit_adam(g, t, {.freeze = {.after = warm_up}}, exact);
       });
@@ -126,8 +129,8 @@ TEST_CASE("start-up: with the default's larger scales, elements go Adam's way in
   const double factor = onebit::l2_scale::normal_factor;  // in each of two phases
   CHECK(found.greatest < factor * factor * (1 + followed_tolerance));
   // what residuals of two phases hold in the end, at most max_step each, comes later
-  CHECK(found.least_mean > 1 - followed_tolerance - 4.0 / 200);
-  CHECK(found.greatest_mean < 1 + followed_tolerance + 4.0 / 200);
+  CHECK(found.least_mean > 1 - followed_mean_tolerance - 4.0 / 200);
+  CHECK(found.greatest_mean < 1 + followed_mean_tolerance + 4.0 / 200);
 }
 
 TEST_CASE("start-up: the papers' form is there, and far from Adam's step") {

@@ -98,7 +98,6 @@ TEST_CASE("freeze: options out of range are refused, with the number") {
     }
     return false;
   };
-  CHECK(refused({.after = 0}, 0.9, "after (DeepSpeed: freeze_step) is 0"));
   CHECK(refused({}, 1.0, "beta2 is 1"));
   CHECK(refused({}, -0.25, "-0.25"));
   CHECK(refused({}, std::nan(""), "nan"));
@@ -121,6 +120,25 @@ TEST_CASE("freeze: refreshes come at gaps that grow with the step number") {
   CHECK(refreshes({.after = 10}, 4, 60) ==
         std::vector<std::uint64_t>{12, 15, 18, 22, 27, 33, 41, 51});
   CHECK(refreshes({.after = 2}, 4, 12) == std::vector<std::uint64_t>{3, 4, 5, 6, 7, 8, 10});
+  // no gap is longer than half of v's memory, or than 200 steps
+  const auto longest = [](double beta2) {
+    onebit::freeze schedule({.after = 5}, beta2, 3);
+    std::uint64_t last = 5, most = 0;
+    for (std::uint64_t step = 0; step < 30000; ++step) {
+      const onebit::step_plan plan = schedule.plan(step, 0.1F);
+      if (plan.exchange && plan.average_gradient) {
+        most = std::max(most, step - last);
+        last = step;
+      }
+      schedule.done(step, 0.1F);
+    }
+    return most;
+  };
+  CHECK(longest(0.9999) == 200);
+  CHECK(longest(0.999) == 200);
+  CHECK(longest(0.99) == 50);
+  CHECK(longest(0.95) == 10);
+  CHECK(longest(0.0) == 1);
   // a step that was skipped is not done, and asked for again
   onebit::freeze schedule({.after = 2}, 0.999, 4);
   for (std::uint64_t step = 0; step < 3; ++step) schedule.done(step, 0.1F);

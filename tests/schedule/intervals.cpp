@@ -66,10 +66,30 @@ TEST_CASE("intervals: options out of range are refused, with the numbers") {
     }
     return false;
   };
-  CHECK(refused({}, "intervals_options: warmup_steps must be given, at least 1"));
-  CHECK(refused({.kappa = 0, .warmup_steps = 3}, "kappa is 0,"));
-  CHECK(refused({.warmup_steps = 3, .max_interval = 0}, "max_interval 0;"));
-  CHECK_FALSE(refused({.warmup_steps = 1}, ""));
+  CHECK(refused({.after = 0}, "intervals_options: after is 0, refreshes 3"));
+  CHECK(refused({.refreshes = 0}, "after is 5, refreshes 0"));
+  CHECK(refused({.warmup_steps = 3, .max_interval = 0}, "max_interval is 0"));
+  CHECK(refused({.stop_refreshing = true}, "stop_refreshing needs warmup_steps"));
+  CHECK_FALSE(refused({}, ""));
+  CHECK_FALSE(refused({.after = 0, .refreshes = 0, .kappa = 1}, ""));
+}
+
+TEST_CASE("intervals: dense steps, refreshes at growing gaps, exchanges ever more rarely") {
+  onebit::intervals s({.doubling_steps = 8});
+  onebit::freeze of_one_bit_adam({}, 0.999, 3);
+  std::vector<std::uint64_t> refreshes, wanted, exchanges;
+  for (std::uint64_t step = 0; step < 1000; ++step) {
+    const onebit::step_plan plan = s.plan(step, 0.1F), other = of_one_bit_adam.plan(step, 0.1F);
+    if (step < 5) CHECK((plan.average_gradient && other.average_gradient));
+    if (step >= 5 && plan.average_gradient) refreshes.push_back(step);
+    if (step >= 5 && other.average_gradient) wanted.push_back(step);
+    if (plan.exchange && step < 60) exchanges.push_back(step);
+    s.done(step, 0.1F);
+    of_one_bit_adam.done(step, 0.1F);
+  }
+  CHECK(refreshes == wanted);
+  CHECK(exchanges == std::vector<std::uint64_t>{0,  1,  2,  3,  4,  5,  6,  7,  8, 10, 12,
+                                                14, 16, 20, 24, 32, 40, 48, 56});
 }
 
 TEST_CASE("always_dense, and a schedule of a function") {
@@ -87,7 +107,7 @@ TEST_CASE("always_dense, and a schedule of a function") {
 TEST_CASE("intervals: the end of the warm-up says what a v without correction lacks") {
   const onebit::intervals_options options{.kappa = 2, .warmup_steps = 20, .stop_refreshing = true};
   const auto warned = [&](double lacking) {
-    onebit::intervals s(options, lacking);
+    onebit::intervals s(options, lacking, lacking == 0);
     for (std::uint64_t step = 0; step < 20; ++step) {
       CHECK(s.plan(step, 1).ends_warm_up == (lacking > 0 && step == 19));
       s.done(step, 1);

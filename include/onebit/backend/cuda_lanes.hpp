@@ -198,6 +198,10 @@ struct warp_lanes {
     return onebit::stochastic_bf16(a, key + Warp::lane());
   }
 
+  ONEBIT_HD static value stochastic_power_of_two(value a, std::uint32_t key) {
+    return onebit::stochastic_power_of_two(a, key + Warp::lane());
+  }
+
   ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }
   ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }
   ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }

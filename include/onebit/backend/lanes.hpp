@@ -177,6 +177,13 @@ struct portable_lanes : host_lanes {
     for (std::uint32_t l = 0; l < 32; ++l) r.lane[l] = onebit::stochastic_bf16(a.lane[l], key + l);
     return r;
   }
+  /// Applies onebit::stochastic_power_of_two, in lane l with key + l.
+  ONEBIT_PORTABLE static value stochastic_power_of_two(const value& a, std::uint32_t key) {
+    value r;
+    for (std::uint32_t l = 0; l < 32; ++l)
+      r.lane[l] = onebit::stochastic_power_of_two(a.lane[l], key + l);
+    return r;
+  }
   ONEBIT_PORTABLE static value add(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] + b.lane[l];

@@ -99,6 +99,9 @@ struct avx2_lanes : host_lanes {
     return {stochastic(a.p0, key), stochastic(a.p1, key + 8), stochastic(a.p2, key + 16),
             stochastic(a.p3, key + 24)};
   }
+  ONEBIT_TARGET static value stochastic_power_of_two(const value& a, std::uint32_t key) {
+    return {power(a.p0, key), power(a.p1, key + 8), power(a.p2, key + 16), power(a.p3, key + 24)};
+  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm256_add_ps(a.p0, b.p0), _mm256_add_ps(a.p1, b.p1), _mm256_add_ps(a.p2, b.p2),
             _mm256_add_ps(a.p3, b.p3)};
@@ -222,18 +225,30 @@ struct avx2_lanes : host_lanes {
     const __m256 near = _mm256_castsi256_ps(_mm256_slli_epi32(rounded(a), 16));
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(near, b, _CMP_EQ_OQ));
   }
-  /// Applies stochastic_bf16 to eight floats, in lane l with key + l.
-  ONEBIT_TARGET static __m256 stochastic(const __m256& v, std::uint32_t key) {
-    const __m256i u = _mm256_castps_si256(v), first = _mm256_set1_epi32(static_cast<int>(key));
+  /// Applies `mixed` to key + l, for lanes l from 0 to 7.
+  ONEBIT_TARGET static __m256i hashed(std::uint32_t key) {
+    const __m256i first = _mm256_set1_epi32(static_cast<int>(key));
     __m256i x = _mm256_add_epi32(first, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
     x = _mm256_mullo_epi32(x, _mm256_set1_epi32(0x7FEB352D));
     x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 15));
-    x = _mm256_mullo_epi32(x, _mm256_set1_epi32(static_cast<int>(0x846CA68BU)));
-    const __m256i sum = _mm256_add_epi32(u, _mm256_srli_epi32(x, 16));
+    return _mm256_mullo_epi32(x, _mm256_set1_epi32(static_cast<int>(0x846CA68BU)));
+  }
+  /// Applies stochastic_bf16 to eight floats, in lane l with key + l.
+  ONEBIT_TARGET static __m256 stochastic(const __m256& v, std::uint32_t key) {
+    const __m256i sum =
+        _mm256_add_epi32(_mm256_castps_si256(v), _mm256_srli_epi32(hashed(key), 16));
     const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
     const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7F7F0000), size(v));
     return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_and_si256(sum, upper)),
+                            _mm256_castsi256_ps(small));
+  }
+  /// Applies stochastic_power_of_two to eight floats, in lane l with key + l.
+  ONEBIT_TARGET static __m256 power(const __m256& v, std::uint32_t key) {
+    const __m256i sum = _mm256_add_epi32(_mm256_castps_si256(v), _mm256_srli_epi32(hashed(key), 9));
+    const __m256i exponent = _mm256_set1_epi32(0x7F800000);
+    const __m256i small = _mm256_cmpgt_epi32(exponent, size(v));
+    return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_and_si256(sum, exponent)),
                             _mm256_castsi256_ps(small));
   }
   template <class T>

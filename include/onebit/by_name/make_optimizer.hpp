@@ -226,6 +226,7 @@ struct named_optimizer {
   std::size_t scale_elements = sign<>{}.scales.block_elements;
   double scale_factor =
       static_cast<double>(sign<>{}.factor);  ///< sign::factor; default 1 for DeepSpeed's names
+  std::uint64_t bits = 2;  ///< of messages of zero_one_adam: 1, with these scales, or 2; DeepSpeed's: 1
   double lr = 1e-3;                          ///< for the trainer; make_optimizer ignores it
   std::optional<double> weight_decay{};      ///< decay of groups: see make_optimizer
 };
@@ -275,6 +276,8 @@ template <class Options>
   r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
   r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
   r.read({"also_every", "schedule.also_every"}, o.also_every);
+  r.read({"after", "schedule.after"}, o.after);
+  r.read({"refreshes", "schedule.refreshes"}, o.refreshes);
   r.read({"kappa", "schedule.kappa", "var_update_scaler"}, o.kappa);
   r.read({"stop_refreshing", "schedule.stop_refreshing"}, o.stop_refreshing);
 }
@@ -324,6 +327,7 @@ template <class Options>
     o.zero_one_adam.schedule.doubling_steps = 32678;
     o.scale_elements = 0;
     o.scale_factor = 1;
+    o.bits = 1;
   }
   detail::option_reader r(name, options);
   r.read({"lr"}, o.lr);
@@ -332,11 +336,12 @@ template <class Options>
   detail::read_deepspeed(r);
   const auto read_bucket = [&] { r.read({"bucket_elements"}, o.bucket_elements); };
   const auto read_scales = [&] {
-    r.read({"scale_elements"}, o.scale_elements);
-    r.read({"scale_factor"}, o.scale_factor);
+    const bool elements = r.read({"scale_elements"}, o.scale_elements);
+    const bool factor = r.read({"scale_factor"}, o.scale_factor);
     if (!(o.scale_factor > 0 && o.scale_factor < 1e30)) {
       r.fail({"scale_factor is ", o.scale_factor, ", must be above 0 and below 1e30"});
     }
+    return elements || factor;
   };
   const auto compressing = [&](auto& rule) {
     detail::read_moments(r, rule);
@@ -392,7 +397,11 @@ template <class Options>
     detail::read_sum(r, "warm_up_sum", o.papers_one_bit_lamb.warm_up_sum);
   } else {
     compressing(o.zero_one_adam.adam);
-    read_scales();
+    r.read({"bits"}, o.bits);
+    if (o.bits != 1 && o.bits != 2) r.fail({"bits is ", o.bits, ", must be 1 or 2"});
+    if (read_scales() && o.bits == 2) {
+      r.fail({"scale_elements and scale_factor are of messages in 1 bit; give bits 1 too"});
+    }
     detail::read_intervals(r, o.zero_one_adam.schedule);
     r.read({"keeps_squares"}, o.zero_one_adam.adam.keeps_squares);
     detail::read_sum(r, "refresh_sum", o.zero_one_adam.refresh_sum);
@@ -462,6 +471,10 @@ template <class P, class G, class T, class B = host>
       return one_bit_lamb(all, comm, o.papers_one_bit_lamb,
                           signs{{granularity::vector(), 1}, o.bucket_elements}, std::move(backend));
     case algorithm::zero_one_adam:
+      if (o.bits == 2) {
+        return zero_one_adam(all, comm, o.zero_one_adam,
+                             gather_scatter{two_bits{}, o.bucket_elements}, std::move(backend));
+      }
       return zero_one_adam(all, comm, o.zero_one_adam, signs{codec, o.bucket_elements},
                            std::move(backend));
   }

@@ -262,13 +262,14 @@ template <class E>
 }
 /// Adds to `flat` this rank's share of the mean of the squares that n_ranks ranks have kept.
 template <class E>
-[[gnu::cold]] void add_kept_squares(E& old, std::size_t n_ranks, float* flat) {
-  const float* const kept = E::refresh_type::kept_by(old.rule);
-  if (kept == nullptr) return;
-  auto& s = old.average.sender();
-  const add_field_kernel<flat_field> add{
-      {kept}, {s.tiles()}, {flat}, 1.0F / static_cast<float>(n_ranks)};
-  s.backend().launch(s.axis().tiles().size(), add);
+[[gnu::cold]] void add_own_squares(E& old, std::size_t n_ranks, float* flat) {
+  E::refresh_type::visit_squares(old, [&](const auto& squares) {
+    using field = std::remove_cvref_t<decltype(squares)>;
+    auto& s = old.average.sender();
+    const add_field_kernel<field> add{
+        squares, {s.tiles()}, {flat}, 1.0F / static_cast<float>(n_ranks)};
+    s.backend().launch(s.axis().tiles().size(), add);
+  });
 }
 /// Adds residuals to the compensated values of this rank.
 template <class E>
@@ -287,8 +288,8 @@ template <class E>
 /// Moments, anchors of parameters and masks are equal on all old ranks, or are taken from one of
 /// them, whose place this rank takes. Residuals are kept on average: every new rank (or node)
 /// starts with the mean of the old workers' residuals plus the old servers' residuals, so the sum
-/// of all that is sent from now on is unchanged. The squares that ranks kept of their own gradients
-/// are replaced by their mean.
+/// of all that is sent from now on is unchanged. v is refreshed from the squares that the old
+/// ranks kept.
 template <class E>
 class old_job {
   using B = typename E::backend_type;
@@ -302,7 +303,7 @@ class old_job {
         n_(n),
         source_rank_(source),
         residuals_(make_flat(e)),
-        kept_(E::refresh_type::make_kept(e.rule)) {}
+        squares_(E::refresh_type::make_variance(e.rule)) {}
 
   /// Reads the checkpoint of the next rank. Its header must have the text and the tensors of
   /// `wanted` and, from rank `source`, its parameters. Throws checkpoint_error.
@@ -347,7 +348,7 @@ class old_job {
     old->restore_options(with);
     old->tensors.take_options(old->backend());
     detail::add_residuals(*old, n_, node_, residuals_.data());
-    detail::add_kept_squares(*old, n_, E::refresh_type::data(kept_));
+    detail::add_own_squares(*old, n_, squares_.data());
     if (n_read_ == 1) scalars_ = payload.scalars();
     if (payload.scalars() != scalars_ || old->step != step_) throw_diverged(r, old->step);
     if (r == source_rank_) source_ = std::move(old);
@@ -355,6 +356,7 @@ class old_job {
   /// Allocates what `adopt` needs, once all ranks are read.
   [[gnu::cold]] void prepare() {
     E& old = *source_;
+    E::refresh_type::take_squares(old, squares_);
     // replaces the layout and the rho of the old job's ranks
     E::refresh_type::prepare_rule(old.rule, e_->compressed.axis(), e_->comm.size());
     const bool travels = e_->compressed.travels();
@@ -388,7 +390,6 @@ class old_job {
     std::destroy_at(&e.schedule);  // a user's function may not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
     e.rule = std::move(old.rule);
-    E::refresh_type::take_kept(e.rule, std::move(kept_));
     auto& active = old.compressed.active();
     if (active.size() > 0 || !starts) {
       e.compressed.active() = std::move(active);
@@ -439,7 +440,7 @@ class old_job {
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
   buffer_of<B, float> residuals_;                ///< on the flat axis
-  typename E::refresh_type::kept_squares kept_;  ///< mean of the squares that ranks kept
+  typename E::refresh_type::variance_buffer squares_;  ///< mean of the squares that ranks kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;
   resume_with with_ = resume_with::same_options;

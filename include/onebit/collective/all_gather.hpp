@@ -71,9 +71,9 @@ class worker_exchange : public flat_exchange<C, B> {
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
     sender_.finish(t, gathered_.commit(t.now));
   }
-  template <class Rescaled, class Undo>
-  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
-    sender_.rescale(rescaled, t, axis().all_tiles());
+  template <class Produce, class Undo>
+  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t) {
+    sender_.settle(produce, t, axis().all_tiles());
   }
   template <class Worker, class Server>
   [[gnu::cold]] void visit_residuals(const Worker& worker, const Server&) {

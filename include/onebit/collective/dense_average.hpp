@@ -499,30 +499,29 @@ class dense_average {
   buffer_of<B, slot_status> statuses_;  ///< of all ranks, then this one's; by_transport only
 };
 
-/// Averages the squares that the ranks keep of their own gradients, in 8 or 16 bits, and floats
-/// beside them, in 16 bits: 66 floats per tile for Adam, 130 for LAMB.
+/// Averages squares of the ranks' gradients, in 5 bits, and floats beside them, in 16 bits.
 ///
-/// Cost: 2 collectives per bucket, and 2 for the floats beside; 2 (W-1)/W s bytes per element, s =
-/// 33/32 in 8 bits, 2 in 16; 4 (W-1)/W bytes per float beside. Memory while in use: s bytes per
-/// element for the mean, s (1 + 1/W) for messages of up to 4 buckets, 4 + 2/W per float beside; and
-/// `sums`, of 4 bytes per float beside and per 32 elements.
+/// Cost: 2 collectives per bucket, and 2 for the floats beside; 2 (W-1)/W 0.75 bytes per element,
+/// 4 (W-1)/W bytes per float beside. Memory while in use: 0.75 bytes per element for the mean,
+/// 0.75 (1 + 1/W) for messages of up to 4 buckets, 4 + 2/W per float beside; and `work`, 4 bytes
+/// per float beside and at home.
 template <class B>
 class squares_average {
  public:
-  /// Takes the sizes of tensors, and the bucket size of dense averages; `roots`: wire format of
-  /// squares. Not collective.
-  squares_average(rounded roots, const communicator& w, const B& backend,
-                  std::span<const std::size_t> sizes, std::size_t n_sketch_floats,
-                  std::size_t bucket_elements)
-      : squares_(roots, w, backend, sizes, buckets_of_means(sizes, bucket_elements)),
-        beside_(rounded::to_roots(), w, backend, std::span(&n_sketch_floats, 1), 1),
-        n_sums_(n_sketch_floats + squares_.axis().n_words() + word_elements) {}
+  /// Takes the sizes of tensors, the number of floats that travel beside squares and of those
+  /// that do not, and the bucket size of dense averages. Not collective.
+  squares_average(const communicator& w, const B& backend, std::span<const std::size_t> sizes,
+                  std::size_t n_beside, std::size_t n_at_home, std::size_t bucket_elements)
+      : squares_(rounded::to_powers_of_two(), w, backend, sizes,
+                  buckets_of_means(sizes, bucket_elements)),
+        beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
+        n_work_(n_beside + n_at_home) {}
 
   [[nodiscard]] rounded_exchange<B>& squares() { return squares_; }  ///< holds the mean squares
-  [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }    ///< mean floats beside
+  [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }      ///< mean floats beside
   /// Collective; blocks, unless the backend is deferred.
-  template <class Produce>
-  [[gnu::cold]] void all_reduce(const Produce& squares, const Produce& beside, step_scalars* now) {
+  template <class Squares, class Beside>
+  [[gnu::cold]] void all_reduce(const Squares& squares, const Beside& beside, step_scalars* now) {
     squares_.all_reduce(squares, now, detail::no_consumer);
     // a rank that is out of step may not join a second collective
     if (const step_scalars* const seen = host_view<B>(now); seen && seen->mismatched_rank != 0)
@@ -534,31 +533,31 @@ class squares_average {
     squares_.finish();
     beside_.finish();
   }
-  [[nodiscard]] float* sums() { return sums_.data(); }  ///< the rule's: see following_rule
+  [[nodiscard]] float* work() { return work_.data(); }  ///< the rule's: see refresh_floats
   /// Allocates the memory, unless it is there. Returns true if it allocated.
   [[gnu::cold]] bool prepare() {
-    if (sums_.size() > 0) return false;
-    auto sums = squares_.sender().backend().template make_buffer<float>(n_sums_);
+    if (work_.size() > 0) return false;
+    auto work = squares_.sender().backend().template make_buffer<float>(n_work_);
     squares_.allocate(rounded_exchange<B>::use::whole);
     beside_.allocate(rounded_exchange<B>::use::whole);
-    sums_ = std::move(sums);
+    work_ = std::move(work);
     return true;
   }
   /// Frees the memory.
   void release() noexcept {
     squares_.release();
     beside_.release();
-    sums_ = {};
+    work_ = {};
   }
   /// Bytes of tables and of the memory that is allocated now.
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
-    return squares_.work_bytes() + beside_.work_bytes() + sums_.bytes();
+    return squares_.work_bytes() + beside_.work_bytes() + work_.bytes();
   }
 
  private:
   rounded_exchange<B> squares_, beside_;
-  std::size_t n_sums_;
-  buffer_of<B, float> sums_;
+  std::size_t n_work_;
+  buffer_of<B, float> work_;
 };
 
 }  // namespace onebit::inline v0_2

@@ -43,7 +43,7 @@ struct no_feedback {
   template <class L>
   struct access {
     ONEBIT_HD typename L::value load(std::uint32_t) const { return L::set(0.0F); }
-    ONEBIT_HD typename L::value residual(const typename L::value& old) const { return old; }
+    ONEBIT_HD typename L::value of(const typename L::value& old) const { return old; }
     ONEBIT_HD void begin() const {}
     ONEBIT_HD void replace(std::uint32_t, const typename L::value&,
                            const typename L::value&) const {}
@@ -94,24 +94,37 @@ struct residual_field {
   }
 };
 
-/// Field that is 0 at elements that are not active.
-template <class Field>
-struct active_part {
-  Field field;
+namespace detail {
+
+/// Returns what is carried of a word whose compensated value is y: the residual of its active
+/// elements, as they were encoded, and y itself in the others, of which nothing was sent.
+template <class L, class Residual>
+ONEBIT_HD typename L::value carried(const active_mask& active, std::size_t word,
+                                    const typename L::value& y, const Residual& residual) {
+  return active.template select<L>(word, residual.of(active.template keep<L>(word, y)), y);
+}
+
+}  // namespace detail
+
+/// What a worker carries, as a field: its residual, and in elements that are not active, of which
+/// nothing is sent, the whole compensated value.
+template <class C>
+struct carried_field {
+  residual_field<C> residual;
   active_mask active;
 
   template <class L>
   struct reader {
-    typename Field::template reader<L> value;
+    typename residual_field<C>::template reader<L> residual;
     active_mask active;
     std::size_t word;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
-      return active.template keep<L>(word + k, value(k));
+      return detail::carried<L>(active, word + k, residual.place.load(k), residual);
     }
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {field.template at<L>(t, index), active, t.word};
+    return {residual.template at<L>(t, index), active, t.word};
   }
 };
 
@@ -130,9 +143,7 @@ struct worker_feedback {
     std::uint32_t* saved;
     typename Undo::template writer<L> undo;
     ONEBIT_HD typename L::value load(std::uint32_t k) const { return field.place.load(k); }
-    ONEBIT_HD typename L::value residual(const typename L::value& old) const {
-      return field.of(old);
-    }
+    ONEBIT_HD typename L::value of(const typename L::value& old) const { return field.of(old); }
     /// Marks the tile: its values are overwritten from here on.
     ONEBIT_HD void begin() const { undo.begin(saved); }
     ONEBIT_HD void replace(std::uint32_t k, const typename L::value& old,
@@ -161,7 +172,8 @@ struct code_slots {
 
 /// Computes value = produce(residual), writes its code to the slots and its statistic to `sums`.
 /// One pass. A worker's pass also stores the value (for a tile compressor, the new residual) in the
-/// compensated buffer, except with undo_by_repeating.
+/// compensated buffer, except with undo_by_repeating. Elements that are not active are encoded as
+/// 0, and the worker carries their values until they are.
 template <class C, class Produce, class Feedback>
 struct encode_kernel {
   C codec;
@@ -170,7 +182,9 @@ struct encode_kernel {
   active_mask active;
   tiles_from tiles;
   code_slots to;
-  float* sums;  ///< by tile
+  float* sums;              ///< by tile
+  const step_scalars* now;  ///< its number and, of a worker, the rank are keys of random rounding
+  bool by_server;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
       requires(WordCompressor<C> && !SingleWordField<Produce>) {
@@ -188,22 +202,26 @@ struct encode_kernel {
     auto sum = one::set(0.0F), check = sum;
     if constexpr (WordCompressor<C>) {
       const C own = codec;  // a copy, which no store can alias
+      const std::uint32_t key = detail::rounding_key<C>(now, by_server);
       state.begin();
       constexpr bool several = L::words > 1;  // if so, loads run ahead of arithmetic
       auto ahead = state.load(0);
       for (std::uint32_t k = 0; k < n_words; k += L::words) {
         const auto old = several ? ahead : state.load(k);
         if (several && k + L::words < n_words) ahead = state.load(k + L::words);
-        const auto said = message(k, state.residual(old));
-        const auto y = active.template keep<L>(t.word + k, said, check);
+        const auto e = detail::carried<L>(active, t.word + k, old, state);
+        const auto y = message(k, e);
         state.replace(k, old, y);
-        detail::encode_words<L>(own, out + k * own.word_bytes, y, sum);
+        detail::encode_words<L>(own, out + k * own.word_bytes,
+                                active.template keep<L>(t.word + k, y, check), sum,
+                                key + static_cast<std::uint32_t>(t.word + k) * 32);
       }
     } else {
       detail::tile_values<L> values(tile_room::work);
       for (std::uint32_t k = 0; k < n_words; ++k) {
-        const auto said = message(k, state.residual(state.load(k)));
-        const auto y = active.template keep<L>(t.word + k, said, check);
+        const auto old = state.load(k);
+        const auto e = detail::carried<L>(active, t.word + k, old, state);
+        const auto y = active.template keep<L>(t.word + k, message(k, e), check);
         L::store(values.data() + 32 * k, y);
         sum = L::fma(y, L::set(0.0F), sum);  // NaN if a value is not finite
       }
@@ -212,9 +230,10 @@ struct encode_kernel {
       state.begin();
       for (std::uint32_t k = 0; k < n_words; ++k) {  // makes the same message again
         const auto old = state.load(k);
-        const auto y = active.template keep<L>(t.word + k, message(k, state.residual(old)));
+        const auto e = detail::carried<L>(active, t.word + k, old, state);
+        const auto y = message(k, e);
         const auto lost = L::sub(y, L::load(values.data() + 32 * k));
-        state.replace(k, old, active.template keep<L>(t.word + k, lost));
+        state.replace(k, old, active.template select<L>(t.word + k, lost, y));
       }
     }
     L::store_scalar(sums + index, one::fold(one::add(sum, check)));
@@ -282,7 +301,8 @@ struct accumulate_kernel {
     const auto old = residual.template at<L>(t, index);
     const auto place = residual.compensated.template at<L>(t);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      place.store(k, active.template keep<L>(t.word + k, message(k, old.of(place.load(k)))));
+      const auto y = place.load(k);
+      place.store(k, message(k, detail::carried<L>(active, t.word + k, y, old)));
     }
   }
 };
@@ -337,24 +357,6 @@ struct scale_in_place_kernel {
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       float* p = flat + (t.word + k) * 32;
       L::store(p, L::mul(L::load(p), all));
-    }
-  }
-};
-
-/// Multiplies each element of the server residual by a factor of its own.
-struct rescale_residual_kernel {
-  static constexpr bool one_isa = true;
-  const float* factors;  ///< on the flat axis
-  tiles_from tiles;
-  slot_format format;
-  compensated_words residual;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const auto e = residual.from<L>(format.server_word(t));
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      e.store(k, L::mul(e.load(k), L::load(factors + (t.word + k) * 32)));
     }
   }
 };

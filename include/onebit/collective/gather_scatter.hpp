@@ -119,13 +119,11 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     sender_.finish(t, residual, gathered_.commit(t.now));
   }
 
-  /// Brings the residuals of worker and server to other units: see sender::rescale.
-  template <class Rescaled, class Undo>
-  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
-    sender_.rescale(rescaled, t, axis().all_tiles());
-    for (int b = 0; b < axis().n_buckets() && travels(); ++b) {
-      server_.rescale(sender_, sender_.format(), own_chunk(b), rescaled.ratios, t);
-    }
+  /// Adds a message to the worker's residual, before other elements become active: see
+  /// sender::settle.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t) {
+    sender_.settle(produce, t, axis().all_tiles());
   }
 
   /// Visits the residuals, for a job that goes on with other ranks: calls worker(sender, tiles,

@@ -173,7 +173,9 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     if (flat()) return sender_.accumulate(produce, t);
-    exact_.accumulate(produce, t);
+    auto all = t;
+    all.active = {};  // as in average_in_node
+    exact_.accumulate(produce, all);
   }
   template <class Undo>
   [[gnu::cold]] void finish(const exchange_args<Undo>& t) {
@@ -183,11 +185,9 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     if (sums_local_steps()) exact_.finish(t);
   }
 
-  template <class Rescaled, class Undo>
-  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t) {
-    sender_.rescale(rescaled, t, compensated_tiles());
-    server_.rescale(sender_, mean().format, own_chunk(), rescaled.ratios, t);
-    if (sums_local_steps()) exact_.rescale(rescaled, t, exact_.axis().all_tiles());
+  template <class Produce, class Undo>
+  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t) {
+    sender_.settle(produce, t, compensated_tiles());
   }
   [[nodiscard]] tile_range compensated_tiles() const {
     return axis().bucket_at(local_.rank()).tiles;
@@ -233,9 +233,11 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     const auto l = static_cast<std::uint32_t>(shares()), n = f.chunks_per_bucket;
     const auto me = static_cast<std::uint32_t>(local_.rank());
     std::byte* const sent = held_.exact_sent.data();
+    auto all = t;
+    all.active = {};  // the sender between the nodes carries what is not active
     for (int b = local_.size() - 1; b >= 0; --b) {
-      sums_local_steps() ? exact_.encode(produce, t, sent, b)
-                         : exact_.encode_bucket(produce, no_feedback{}, t, sent, b);
+      sums_local_steps() ? exact_.encode(produce, all, sent, b)
+                         : exact_.encode_bucket(produce, no_feedback{}, all, sent, b);
     }
     local_.all_to_all(sent, held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(comm_.rank());

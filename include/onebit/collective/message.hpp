@@ -268,9 +268,29 @@ ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, fl
   }
   return v;
 }
-/// Encodes L::words words and adds the statistic of each to `sum`.
+/// A WordCompressor that rounds at random: encode(out, y, key) takes, in lane l, the hash of key +
+/// l. The key is of element, step and rank, of a server's message of no rank: what ranks lose
+/// averages out.
+template <class C>
+concept RandomCompressor = requires(const C c, std::byte* out, const any_lanes::value& y) {
+  c.template encode<any_lanes>(out, y, std::uint32_t{});
+};
+/// Returns the part of the key that is one for a whole message; 0 if the compressor takes no key.
+template <class C>
+ONEBIT_HD std::uint32_t rounding_key([[maybe_unused]] const step_scalars* now,
+                                     [[maybe_unused]] bool by_server) {
+  if constexpr (RandomCompressor<C>) {
+    // lowbias32's multipliers, and odd constants: no other hash of the library starts from these
+    const std::uint32_t of_step = mixed(now->number ^ 0x5851F42DU);
+    return mixed((of_step ^ of_step >> 16U) + (by_server ? 0U : (now->rank + 1U) * 0x9E3779B9U));
+  } else {
+    return 0;
+  }
+}
+/// Encodes L::words words and adds the statistic of each to `sum`. `key`: see RandomCompressor.
 template <class L, class C, class Sum>
-ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum) {
+ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::value& y, Sum& sum,
+                            [[maybe_unused]] std::uint32_t key) {
   using one = one_word<L>;
   if constexpr (L::words > 1 && requires { codec.sends_floats(); }) {
     if (codec.sends_floats()) {
@@ -282,7 +302,11 @@ ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::va
     }
   }
   for (unsigned j = 0; j < L::words; ++j) {
-    codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j));
+    if constexpr (RandomCompressor<C>) {
+      codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j), key + 32 * j);
+    } else {
+      codec.template encode<one>(out + j * codec.word_bytes, word_of<L>(y, j));
+    }
     sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
   }
 }

@@ -71,7 +71,9 @@ class encoder {
                                                               t.active,
                                                               {tiles_.data(), own.begin},
                                                               {format_, slots, 1},
-                                                              sums_.data()});
+                                                              sums_.data(),
+                                                              t.now,
+                                                              false});
     const group_scale_kernel<C> scale{
         {codec_, groups_.data() + part.groups.begin, sums_.data(),
          scales_.next.data() + part.groups.begin, nullptr, 0, t.now, t.bound},
@@ -99,7 +101,9 @@ class encoder {
                                                      t.active,
                                                      {tiles_.data(), own.begin},
                                                      {f, slots, f.chunks_per_bucket},
-                                                     sums_.data()});
+                                                     sums_.data(),
+                                                     t.now,
+                                                     true});
     std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
     const tile_range parts = axis_.chunk_segments(chunk);
     const scale_kernel<C> scale{codec_,
@@ -244,15 +248,15 @@ class sender : public encoder<C, B> {
   /// Adds a message in a step without an exchange: compensated = produce(residual).
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
-    rescale(produce, t, axis_.all_tiles());
+    settle(produce, t, axis_.all_tiles());
   }
-  /// Changes the units of the residual after a step that was kept: the residual becomes
-  /// rescaled(residual). The next message adds the previous mean, in old units, and is then in new
-  /// units. 12 bytes per element.
-  template <class Rescaled, class Undo>
-  [[gnu::cold]] void rescale(const Rescaled& rescaled, const exchange_args<Undo>& t,
-                             tile_range tiles) {
-    const auto all = accumulation(rescaled, t, tiles);
+  /// Computes what is left of the last exchange, and adds a message: compensated =
+  /// produce(residual). Nothing of it counts as sent. From then on other elements may be active. 8
+  /// bytes per element.
+  template <class Produce, class Undo>
+  [[gnu::cold]] void settle(const Produce& produce, const exchange_args<Undo>& t,
+                            tile_range tiles) {
+    const auto all = accumulation(produce, t, tiles);
     launch_unless_skipped(backend_, t.now, all.n, all.kernel);
     const copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
     launch_unless_skipped(backend_, t.now, zero.launches(), zero);
@@ -270,10 +274,9 @@ class sender : public encoder<C, B> {
     }
   }
 
-  /// This rank's residual, as a field: 0 where an element is not active.
-  [[nodiscard]] active_part<residual_field<C>> residual(active_mask active) {
-    return {residual(), active};
-  }
+  /// What this rank carries, as a field: its residual, and in elements that are not active all that
+  /// it would have sent.
+  [[nodiscard]] carried_field<C> residual(active_mask active) { return {residual(), active}; }
   /// True if the sender carries compensated values.
   [[nodiscard]] bool carries() const { return compensated_.size() > 0; }
   /// Compensated values that the sender carries.
@@ -367,15 +370,6 @@ class server {
     return calls{detail::unless_skipped<kernel>{
                      {mean, latest, t.active, {s.tiles(), own.begin}, mean.format, words()}, t.now},
                  std::size_t{own.end - own.begin}};
-  }
-  /// Brings a chunk's residual to other units, by `factors` on the flat axis. See sender::rescale.
-  template <class Undo>
-  [[gnu::cold]] void rescale(encoder<C, B>& s, const slot_format& format, int chunk,
-                             const float* factors, const exchange_args<Undo>& t) {
-    const tile_range own = s.axis().chunk_tiles(chunk);
-    launch_unless_skipped(
-        s.backend(), t.now, own.end - own.begin,
-        rescale_residual_kernel{factors, {s.tiles(), own.begin}, format, words()});
   }
   /// Residual by element, chunk after chunk.
   [[nodiscard]] const residual_buffer& residual() const { return residual_; }

@@ -269,28 +269,27 @@ concept FreezingRule = ExchangeRule<R> &&
   r.freeze(active, at);
 };
 
-/// A rule that refreshes v in compressed steps, from the mean of the squares that each rank keeps
-/// of its own gradients, and of some floats beside (sketches of gradients). A refresh may make
-/// elements active. `sums` is work space, kept from `squares` to `refresh_variance`.
+/// A rule in which each rank has a v of its own in compressed steps, from its own gradients. A
+/// refresh brings v up to date with the mean of what the ranks' own v have taken in, `own_squares`,
+/// and averages some floats beside (sketches of gradients). It may make elements active. `work` is
+/// memory for refresh_floats, kept through the step.
 template <class R>
 concept RefreshingRule = ExchangeRule<R> &&
     requires(R r, const R fixed, const detail::any_step_context<R>& at,
-             const detail::any_field& mean, std::uint32_t* active, float* sums,
+             const detail::any_field& mean, std::uint32_t* active, float* work,
              detail::any_archive a) {
   { fixed.keeps_squares() } -> std::convertible_to<bool>;  // false: v is never refreshed
-  { R::n_sketch_floats(at.axis) } -> std::convertible_to<std::size_t>;  // number of floats beside
-  // takes the layout of messages and the number of ranks, before any squares are kept
-  r.prepare_squares(at.axis, 1);
-  r.take_kept(r.make_kept());  // memory for a mean over an old job's ranks; replaces the squares
-  r.squares(at, sums);         // returns two fields to average: the squares, the floats beside
+  { R::n_floats_beside(at.axis) } -> std::convertible_to<std::size_t>;   // floats that travel
+  { R::n_floats_at_home(at.axis) } -> std::convertible_to<std::size_t>;  // floats that do not
+  r.prepare_refreshes(at.axis, 1);  // takes the layout of messages and the number of ranks
+  { fixed.own_variance() } -> std::convertible_to<const float*>;  // on the flat axis, or null
+  fixed.own_squares(at.scalars);           // returns the field to average
+  r.take_squares(r.make_variance(), at);   // refreshes v from a mean over an old job's ranks
+  r.floats_beside(at, work);               // returns the field of floats to average beside
   // the first context has the layout of `mean`, the second the layout of messages
-  r.take_mean_sketch(mean, at, at, std::declval<step_scalars*>(), sums);  // before updates
-  r.refresh_variance(mean, at, at, active, sums);  // after updates: v and `active`
-  // Returns the message that converts a worker's residual to units of the new v, given the previous
-  // mean message. Its member `ratios` has the factors of a server's residual, by element.
-  fixed.rescaled(mean, at);
-  r.restart_squares(at);  // keeps squares anew, from this step's gradient on
-  r.archive_squares(a);   // archives the state that differs between ranks
+  r.take_floats_beside(mean, at, at, std::declval<step_scalars*>(), work);  // before updates
+  r.refresh_variance(mean, at, at, active, work);  // after updates: v and the next `active`
+  r.archive_own(a);  // archives the state that differs between ranks
 };
 
 /// A rule with steps without communication, which each rank makes from its own gradient.
@@ -348,7 +347,7 @@ concept Exchange = requires(X x, const X fixed, const detail::any_field& message
   x.send_next(message, t);   // collective: sends the next bucket early; called if n_unsent() > 0
   x.all_reduce(message, t);  // collective: sends the other buckets, and computes `latest`
   x.accumulate(message, t);  // adds the message of a local step to the residual
-  x.rescale(message, t);     // converts residuals to other units: see `sender`
+  x.settle(message, t);      // adds a message after `finish`, before other elements become active
   x.finish(t);               // ends a step: keeps it, or takes it back
   x.archive(a, exchange_memory{});  // reads or writes the state
   // For jobs with another number of ranks: tiles whose compensated values this rank holds; calls

@@ -107,38 +107,15 @@ ONEBIT_HD constexpr int8 to_int8(float x) {
   return {static_cast<std::int8_t>(__builtin_bit_cast(std::uint32_t, shifted) & 0xFFU)};
 }
 
-/// Number in a message, not negative, with 5 bits of exponent and 3 of mantissa: 0, or from
-/// 1.125 2^-25 to 120. Rounding to it changes a number by up to 6%.
-struct [[gnu::may_alias]] float8 {
-  std::uint8_t bits = 0;                        ///< 0, or exponent and mantissa
-  static constexpr std::uint32_t before = 816;  ///< upper 12 bits of the float, minus `bits`
-};
-/// Converts exactly.
-ONEBIT_HD constexpr float to_float(float8 x) {
-  const std::uint32_t u = x.bits == 0 ? 0 : (x.bits + float8::before) << 20U;
-  return __builtin_bit_cast(float, u);
-}
-/// Rounds to nearest, ties up. A positive x does not become 0, one too large the largest float8.
-ONEBIT_HD constexpr float8 to_float8(float x) {
-  if (!(x > 0)) return {0};
-  const std::uint32_t u = (__builtin_bit_cast(std::uint32_t, x) + 0x80000U) >> 20U;
-  const std::uint32_t bits = u <= float8::before        ? 1
-                             : u > float8::before + 255 ? 255
-                                                        : u - float8::before;
-  return {static_cast<std::uint8_t>(bits)};
-}
-
 /// Type that lanes load and store: an element, or a number in a message.
 template <class T>
-concept Storable = Element<T> || std::same_as<T, int8> || std::same_as<T, float8>;
+concept Storable = Element<T> || std::same_as<T, int8>;
 
 /// Rounds a float to T.
 template <Storable T>
 ONEBIT_HD constexpr T from_float(float x) {
   if constexpr (std::same_as<T, int8>) {
     return to_int8(x);
-  } else if constexpr (std::same_as<T, float8>) {
-    return to_float8(x);
   } else if constexpr (std::same_as<T, bf16>) {
     return to_bf16(x);
   } else if constexpr (std::same_as<T, fp16>) {
@@ -161,6 +138,14 @@ ONEBIT_HD constexpr float stochastic_bf16(float x, std::uint32_t key) {
   const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
   if ((u & 0x7FFFFFFFU) >= 0x7F7F0000U) return x;
   return __builtin_bit_cast(float, (u + (mixed(key) >> 16U)) & 0xFFFF0000U);
+}
+
+/// Rounds x >= 0 stochastically to one of the two neighbouring powers of two (below 2^-126: to that
+/// or 0); the mean over all `mixed(key)` is x. Returns x itself if x is infinite or NaN.
+ONEBIT_HD constexpr float stochastic_power_of_two(float x, std::uint32_t key) {
+  const std::uint32_t u = __builtin_bit_cast(std::uint32_t, x);
+  if ((u & 0x7FFFFFFFU) >= 0x7F800000U) return x;
+  return __builtin_bit_cast(float, (u + (mixed(key) >> 9U)) & 0x7F800000U);
 }
 
 /// Returns x if x rounds to y, a value of T; else y. Returns y if y is NaN.

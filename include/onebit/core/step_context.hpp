@@ -195,6 +195,14 @@ struct active_mask {
     if (all_of<L>(words + word)) return v;
     return L::keep(L::load_bits(words + word), v);
   }
+  /// Returns `v` in active elements, `other` in the others.
+  template <class L>
+  ONEBIT_HD typename L::value select(std::size_t word, const typename L::value& v,
+                                     const typename L::value& other) const {
+    if (words == nullptr) return v;
+    if (all_of<L>(words + word)) return v;
+    return L::select(L::load_bits(words + word), v, other);
+  }
 
  private:
   template <class L>

@@ -360,7 +360,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, copy.data(),
-                                                        v_.data(), active, false});
+                                                        v_.data(), active, false, true});
     fresh_ = std::move(fresh);
     frozen_ = true;
     return {std::move(copy), factors_.data(), at.scalars};
@@ -401,8 +401,8 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
               detail::paper_factor_kernel<P, G>{
                   at, at.second_sums(), at.third_sums(), paper_layers_.data(), layers_.data(),
                   options_.factor_min, options_.factor_max, options_.factor_threshold});
-    update(detail::adam_update_kernel<unscaled, P, G, lamb_layer>{m, at, v_.data(), nullptr,
-                                                                  layers_.data()});
+    update(detail::adam_update_kernel<unscaled, P, G, lamb_layer>{
+        m, at, v_.data(), nullptr, {}, layers_.data()});
   }
   /// True if the host must wait for the outcome of the next step: before the first compressed step,
   /// after which `done` frees m.
@@ -474,7 +474,11 @@ struct form {
 /// moves by its tensor's scale over eps. Short runs can diverge at 1e-8; `.adam.eps` 1e-4 helps.
 [[nodiscard]] inline form<zero_one_adam_options> zero_one_adam(std::uint64_t warm_up) {
   return {{.adam = {.bias_correction = false, .max_step = 0, .keeps_squares = false},
-           .schedule = {.warmup_steps = warm_up, .stop_refreshing = true}},
+           .schedule = {.kappa = 16,
+                        .warmup_steps = warm_up,
+                        .doubling_steps = 0,
+                        .max_interval = 16,
+                        .stop_refreshing = true}},
           {{granularity::layer(), 1}}};
 }
 

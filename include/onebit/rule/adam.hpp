@@ -55,15 +55,16 @@ struct adam_dense_kernel {
 };
 
 /// Update of the compressed phase: x -= lr (u c + weight_decay x), u the latest mean direction, c
-/// the bias correction of m. Also updates this rank's squares, if it keeps any. Reads and writes 8
-/// bytes and a bit per element; 20 with squares; 4 more if momenta are sent. With a `Layer` type,
-/// lr is multiplied by the layer's coefficient.
+/// the bias correction of m. Also updates this rank's v, if it has its own. Reads and writes 8 bytes
+/// and a bit per element; 20 with a v of its own; 4 more if momenta are sent. With a `Layer` type, lr
+/// is multiplied by the layer's coefficient.
 template <class View, class P, class G, class Layer = void>
 struct adam_update_kernel {
   View latest;
   step_tables<P, G> tables;
   const float* inverses;          ///< if momenta are sent: 1 / (sqrt(v) + eps); else null
-  float* squares;                 ///< s of following_rule, or null
+  float* variance = nullptr;      ///< this rank's own v, or null
+  direction_units units{};        ///< of `variance`
   const Layer* layers = nullptr;  ///< by tensor; unused without a `Layer` type
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
@@ -83,7 +84,7 @@ struct adam_update_kernel {
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.store(k, L::fma(step, L::fma(decay, x, u), x));
     }
-    if (squares != nullptr) update_squares<L>(squares, t, tables);
+    if (variance != nullptr) update_variance<L>(variance, units, t, tables);
   }
 };
 
@@ -97,7 +98,7 @@ struct adam_update_kernel {
 template <Backend B>
 class adam_rule : public freezing_rule<B, adam_options> {
   using base = freezing_rule<B, adam_options>;
-  using base::kept_, base::m_, base::v_;
+  using base::m_, base::v_;
 
  public:
   adam_rule(adam_options options, B backend) : base(options, std::move(backend)) {
@@ -109,12 +110,12 @@ class adam_rule : public freezing_rule<B, adam_options> {
     at.launch(detail::adam_dense_kernel<View, P, G>{gradient, at, m_.data(), v_.data()});
   }
 
-  /// Updates x from the latest mean message, and this rank's squares.
+  /// Updates x from the latest mean message, and this rank's v.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::adam_update_kernel<View, P, G>{
-        latest, at, base::directions() ? nullptr : v_.data(), kept_.squares.data()});
+        latest, at, base::directions() ? nullptr : v_.data(), base::own(), base::units()});
   }
 };
 

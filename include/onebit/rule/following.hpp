@@ -51,33 +51,6 @@ struct momentum_message {
 
 namespace detail {
 
-/// Residual in the units of the new v: ratio base + (ratio - 1) beta1 m, m the previous mean
-/// direction. The next message adds beta1 m, still in old units: the sum, ratio (base + beta1 m),
-/// is in new units. An element that has become active has ratio 0: m has no value there.
-template <class View>
-struct rescaled_direction {
-  View previous;
-  const float* ratios;  ///< by element: old denominator over new
-  const tensor_scalars* scalars;
-
-  template <class L>
-  struct reader {
-    typename View::template reader<L> previous;
-    const float* ratios;
-    float beta1;
-    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
-      const auto held = L::mul(previous(k), L::set(beta1));
-      return L::sub(L::mul(L::add(base, held), L::load(ratios + 32 * k)), held);
-    }
-  };
-  template <class L>
-  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
-    return {previous.template at<L>(t, index), ratios + t.word * 32, scalars[t.tensor].own_beta1};
-  }
-};
-
-inline constexpr std::size_t sketch_floats = 64;  ///< sums of a sketch, per tile
-
 /// Returns random signs, a bit per element of a word, equal on all ranks. Source: splitmix64.
 ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
   std::uint64_t h = (word + 1) * 0x9E3779B97F4A7C15U + step * 0xD1B54A32D192ED03U;
@@ -86,11 +59,22 @@ ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
   return static_cast<std::uint32_t>(h >> 32U);
 }
 
-/// Sketches this rank's gradient: 64 sums per tile, with random signs that are equal on all ranks
-/// and change in each step. Also sums, by tile, the squares of the sketch and of the gradient.
-/// Sketches are linear: the squares of the ranks' mean sketch sum up to the squared norm of the
-/// mean gradient, with a relative error of sqrt(2 / 64) per tile. The ratio of this sum to the mean
-/// of the ranks' own sums is more precise: exactly 1 if all gradients are equal.
+/// Words of a tile that one sum of the sketch of gradients covers; the last sum covers the rest too.
+inline constexpr std::uint32_t words_of_sums = 4;
+ONEBIT_HD std::uint32_t n_sketch_sums(const tile& t) {
+  const std::uint32_t n = t.n_words() / words_of_sums;
+  return n > 0 ? n : 1;
+}
+/// Index of the first sum of tile i: sums of different tiles do not overlap.
+ONEBIT_HD std::size_t first_sketch_sum(const tile& t, std::size_t i) {
+  return t.word / words_of_sums + i;
+}
+
+/// Sketches this rank's gradient: one sum of 128 elements each, with random signs that are equal on
+/// all ranks and change in each step. Also sums, by tile, the squares of the sketch and of the
+/// gradient. Sketches are linear: the squares of the ranks' mean sketch sum up to the squared norm
+/// of the mean gradient, with a relative error of sqrt(2 / number of sums). The ratio of this sum to
+/// the mean of the ranks' own sums is more precise: exactly 1 if all gradients are equal.
 template <class P, class G>
 struct gradient_sketch_kernel {
   const tile* tiles;
@@ -102,20 +86,59 @@ struct gradient_sketch_kernel {
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
-    auto of_sketch = L::set(0.0F), of_gradient = of_sketch;
-    for (std::uint32_t row = 0; row < sketch_floats / 32; ++row) {
+    const std::uint32_t n = n_sketch_sums(t);
+    float* const sums = sketch + first_sketch_sum(t, i);
+    auto of_gradient = L::set(0.0F);
+    float of_sketch = 0;
+    for (std::uint32_t r = 0, k = 0; r < n; ++r) {
+      const std::uint32_t end = r + 1 < n ? k + words_of_sums : t.n_words();
       auto sum = L::set(0.0F);
-      for (std::uint32_t k = row; k < t.n_words(); k += sketch_floats / 32) {
+      for (; k < end; ++k) {
         const auto g = gradient.load(k);
         const std::uint32_t signs = sketch_signs(t.word + k, now->number);
         sum = L::add(sum, L::with_sign(L::load_bits(&signs), g));
         of_gradient = L::fma(g, g, of_gradient);
       }
-      of_sketch = L::fma(sum, sum, of_sketch);
-      L::store(sketch + i * sketch_floats + row * 32, sum);
+      const float all = L::fold(sum);
+      of_sketch = fmaf(all, all, of_sketch);
+      L::store_scalar(sums + r, all);
     }
-    L::store_scalar(sketch_squares + i, L::fold(of_sketch));
+    L::store_scalar(sketch_squares + i, of_sketch);
     L::store_scalar(squares + i, L::fold(of_gradient));
+  }
+};
+
+/// Sums the squares of a mean sketch of gradients, by tile.
+struct mean_sketch_kernel {
+  static constexpr bool serial = true;
+  const tile* tiles;
+  const float* sketch;
+  float* squares;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile& t = tiles[i];
+    const float* const sums = sketch + first_sketch_sum(t, i);
+    float sum = 0;
+    for (std::uint32_t r = 0; r < n_sketch_sums(t); ++r) sum = fmaf(sums[r], sums[r], sum);
+    L::store_scalar(squares + i, sum);
+  }
+};
+
+/// Sums this rank's squares: those of the sketch by tensor, those of the gradient over all tensors.
+struct own_sums_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const float *sketch_squares, *squares;  ///< by tile
+  std::size_t n_tiles;
+  float *own, *total;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    L::store_scalar(own + i,
+                    static_cast<float>(L::sum(sketch_squares + r.begin, r.end - r.begin)));
+    if (i == 0) L::store_scalar(total, static_cast<float>(L::sum(squares, n_tiles)));
   }
 };
 
@@ -145,162 +168,201 @@ struct take_sums_kernel {
   }
 };
 
-/// Sums the squares of a sketch, by tile.
-struct sketch_squares_kernel {
-  static constexpr bool one_isa = true;
-  const float* sketch;
-  std::uint32_t n_rows;  ///< rows of 32 floats per tile
-  float* sums;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    auto sum = L::set(0.0F);
-    for (std::uint32_t row = 0; row < n_rows; ++row) {
-      const auto value = L::load(sketch + (i * n_rows + row) * 32);
-      sum = L::fma(value, value, sum);
-    }
-    L::store_scalar(sums + i, L::fold(sum));
-  }
-};
-
 /// Computes rho of the whole model (see following_rule), and with it the norm of the mean gradient.
 struct mean_ratio_kernel {
   static constexpr bool serial = true;
-  const float *each, *left, *squares;  ///< squares of ranks' sketches, mean sketch, gradients
-  std::size_t n_tiles;
-  float* ratio;
+  const float *own, *left, *total;  ///< by tensor, by tile, of all
+  std::size_t n_tensors, n_tiles;
+  float* rho;
   step_scalars* now;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const double all = L::sum(each, n_tiles), mean = L::sum(left, n_tiles);
+    const double all = L::sum(own, n_tensors), mean = L::sum(left, n_tiles);
     double found = all > 0 ? mean / all : 1;
     found = found < 1 ? found : 1;
-    L::store_scalar(ratio, static_cast<float>(found));
-    const double norm = sqrt(product(L::sum(squares, n_tiles), found));
+    L::store_scalar(rho, static_cast<float>(found));
+    const double norm = sqrt(product(static_cast<double>(*total), found));
     L::store_scalar(&now->mean_norm, static_cast<float>(norm));
     if (!(all > 0)) L::store_scalar(&now->differs, 1U);  // zero gradients do not count as equal
   }
 };
 
-/// Writes rho by word, from the word's tile. Since a tile of few elements gives an imprecise rho,
-/// rho of the whole model is mixed in, with the weight of `prior` elements.
-struct part_by_word_kernel {
-  static constexpr bool one_isa = true;
-  static constexpr float prior = 64;
-  const tile* tiles;
-  const float *each, *left, *ratio;
-  float* parts;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const tile& t = tiles[i];
-    const float all = *ratio, n = static_cast<float>(t.n);
-    float part = each[i] > 0 ? left[i] / each[i] : all;
-    part = part < 1 ? part : 1.0F;
-    part = fmaf(part, n, all * prior) / (n + prior);
-    for (std::uint32_t k = 0; k < t.n_words(); ++k) L::store_scalar(parts + t.word + k, part);
-  }
-};
-
-/// Writes rho by tensor. In a tensor without gradients rho does not change.
-struct part_by_tensor_kernel {
+/// Computes the next rho of each tensor: the mean of the old one and of what this step's sketch
+/// says; the latter alone if the old one is negative, a first guess. A sketch of few sums is
+/// imprecise: rho of the whole model is mixed in, with the weight of `prior` sums. A tensor without
+/// gradients keeps its rho.
+struct next_rho_kernel {
   static constexpr bool serial = true;
+  static constexpr float prior = 16;
+  static constexpr float least = 1e-4F;  ///< where gradients of the ranks cancel
+  const tile* tiles;
   const tile_range* tensor_tiles;
-  const float *each, *left;
-  float* parts;
+  const float *own, *left;  ///< by tensor, by tile
+  const float *all, *rho;   ///< of the whole model; before this step
+  float* next;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile_range r = tensor_tiles[i];
-    const double all = L::sum(each + r.begin, r.end - r.begin),
-                 mean = L::sum(left + r.begin, r.end - r.begin);
-    if (!(all > 0)) return;
-    const double part = mean / all;
-    L::store_scalar(parts + i, static_cast<float>(part < 1 ? part : 1));
+    float result = rho[i];
+    if (own[i] > 0) {
+      const tile &first = tiles[r.begin], &last = tiles[r.end - 1];
+      const auto words = static_cast<float>(last.word + last.n_words() - first.word);
+      const float n = words / static_cast<float>(words_of_sums);
+      const double mean = L::sum(left + r.begin, r.end - r.begin);
+      const auto part = static_cast<float>(mean / static_cast<double>(own[i]));
+      const float mixed_in = fmaf(part < 1 ? part : 1.0F, n, *all * prior) / (n + prior);
+      const float found = mixed_in > least ? mixed_in : least;
+      result = result < 0 ? found : 0.5F * (result + found);
+    }
+    L::store_scalar(next + i, result);
   }
 };
 
-/// Refreshes v, which is stored as 1 / (sqrt(v) + eps): v <- beta2^k v + rho s, the k steps since
-/// the last refresh at once. s is the mean of the squares that the ranks have kept, rho (`parts`)
-/// is of this step's gradients. Active elements stay active; those with s > 0 become active.
-/// `ratios` receives the new inverse over the old one, 0 in an element that becomes active.
-template <class View>
-struct followed_variance_kernel {
-  View squares;
-  const tile* tiles;
-  std::uint32_t* active;
-  float *inverses, *ratios;
-  const float* parts;  ///< rho by word
+/// Exchanges the next rho for the one in use, by tensor.
+struct swap_rho_kernel {
+  static constexpr bool serial = true;
+  float *next, *rho;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const float was = rho[i], will = next[i];
+    L::store_scalar(rho + i, will);
+    L::store_scalar(next + i, was);
+  }
+};
+
+/// What this rank's own v has taken in since the last refresh: own - beta2^k v, not below 0. Its
+/// mean over the ranks is rho^2 times the mean of their squares.
+struct own_squares_field {
+  const float *own, *variance;
   const tensor_scalars* scalars;
+
+  template <class L>
+  struct reader {
+    const float *own, *variance;
+    float decay;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      const auto old = L::mul(L::load(variance + 32 * k), L::set(decay));
+      return L::max(L::sub(L::load(own + 32 * k), old), L::set(0.0F));
+    }
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      return L::add(base, (*this)(k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
+    return {own + t.word * 32, variance + t.word * 32, static_cast<float>(scalars[t.tensor].since)};
+  }
+};
+
+/// Brings v up to date: v <- beta2^k v + rho q, q the mean of the ranks' squares in the k steps since
+/// the last refresh; `mean` is q times the square of the rho that they were kept with.
+/// Each rank's own v starts from it, with this step's gradient, unless `units` has none. Active
+/// elements stay active; those with v > 0 become active.
+template <class View, class P, class G>
+struct refresh_variance_kernel {
+  View mean;
+  const tile* tiles;
+  const tensor_entry<P, G>* tensors;
+  const tensor_scalars* scalars;
+  const step_scalars* now;
+  active_mask before;
+  std::uint32_t* active;  ///< null: no element becomes active
+  const float* old_rho;   ///< by tensor: of the last refresh
+  direction_units units;  ///< with the new rho; without: no gradient is taken in
+  float *v, *own;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
-    const auto s_at = squares.template at<L>(t, i);
+    const auto mean_at = mean.template at<L>(t, i);
     const tensor_scalars& of = scalars[t.tensor];
-    // correction of v that `inverses` contain: as of the last refresh or freeze
-    const auto then = static_cast<double>(correction(of.bias.v / of.since));
-    const auto old_weight = L::set(static_cast<float>(of.since / then));
-    const auto one = L::set(1.0F), zero = L::set(0.0F);
-    const float corrected = correction(of.bias.v);
+    const float old = old_rho[t.tensor],
+                rho = L::abs_scalar(units.rho == nullptr ? old : units.rho[t.tensor]);
+    const auto decay = L::set(static_cast<float>(of.since)), inverse = L::set(rho / (old * old));
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
-      const std::size_t at = (t.word + k) * 32;
-      const auto lived = L::load_bits(active + t.word + k);
-      const auto was = L::load(inverses + at);
-      const auto root = L::keep(lived, root_of<L>(was, of.c.eps));
-      const auto old = L::fma(L::mul(root, old_weight), root, zero);
-      const auto s = s_at(k), v = L::fma(s, L::set(parts[t.word + k]), old);
-      const auto d = of.c.template denominator<L>(v, corrected);
-      const auto lives = L::positive(L::add(L::keep(lived, one), s));
-      const auto inverse = L::div(one, L::select(lives, d, one));
-      L::store(inverses + at, inverse);
-      L::store(ratios + at, L::keep(lived, L::div(inverse, was)));
-      std::uint32_t word = 0;
-      L::store_bits(&word, lives);
-      L::store_scalar(active + t.word + k, word);
+      const std::size_t word = t.word + k, place = word * 32;
+      const auto v_new = L::fma(mean_at(k), inverse, L::mul(L::load(v + place), decay));
+      L::store(v + place, v_new);
+      if (active == nullptr) {
+        L::store(own + place, v_new);
+        continue;
+      }
+      std::uint32_t lives = 0;
+      L::store_bits(&lives, L::positive(v_new));
+      L::store_scalar(active + word, lives | before.words[word]);
+      const gradients_of<L, G> gradient(tensors[t.tensor], t, now);
+      const auto in_units = units.template at<L>(t, of);
+      L::store(own + place, in_units.next_variance(v_new, gradient.load(k)));
     }
   }
 };
 
-/// Updates a rank's squares, s <- beta2 s + (1 - beta2) g^2, from s = 0 if `begins`.
+/// Updates this rank's v with the gradients of a tile.
 template <class L, class P, class G>
-ONEBIT_HD void update_squares(float* squares, const tile& t, const step_tables<P, G>& of,
-                              bool begins = false) {
+ONEBIT_HD void update_variance(float* variance, const direction_units& units, const tile& t,
+                               const step_tables<P, G>& of) {
   const gradients_of<L, G> gradient(of.tensors[t.tensor], t, of.now);
-  const auto c = of.scalars[t.tensor].c;
+  const auto in_units = units.at<L>(t, of.scalars[t.tensor]);
   for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-    float* const s = squares + (t.word + k) * 32;
-    const auto before = begins ? L::set(0.0F) : L::load(s);
-    L::store(s, c.template next_variance<L>(before, gradient.load(k)));
+    L::store(variance + (t.word + k) * 32, in_units.next_variance(k, gradient.load(k)));
   }
 }
-template <class P, class G>
-struct restart_squares_kernel {
-  static constexpr bool one_isa = true;
-  step_tables<P, G> tables;
-  float* squares;
 
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    update_squares<L>(squares, tables.tiles[i], tables, true);
+/// Floats of a refresh, in the work space that squares_average lends: those that travel beside v,
+/// then those that do not.
+struct refresh_floats {
+  float* sketch;  ///< sums of the gradient, this rank's, then the mean of all ranks'
+  float* own;     ///< by tensor: squares of a rank's own sketch, likewise
+  float* total;   ///< squares of a rank's own gradient, likewise
+  float* more;    ///< what a rule adds, from a multiple of 32 floats on
+  float* all;     ///< rho of the whole model
+  float* rho;     ///< by tensor: the next rho; after the step's end: the old one
+
+  /// `n_more`: number of floats that a rule adds.
+  refresh_floats(float* work, const layout& axis, std::size_t n_more) {
+    const std::size_t n_tensors = axis.tensor_tiles().size();
+    sketch = work;
+    own = sketch + n_sums(axis);
+    total = own + n_tensors;
+    more = work + beside(axis);
+    all = more + n_more;
+    rho = all + 1;
+  }
+  /// Number of floats that travel for every rule.
+  [[nodiscard]] static std::size_t beside(const layout& axis) {
+    const std::size_t n = n_sums(axis) + axis.tensor_tiles().size() + 1;
+    return (n + word_elements - 1) / word_elements * word_elements;
+  }
+  /// Number of floats that do not travel.
+  [[nodiscard]] static std::size_t at_home(const layout& axis) {
+    return axis.tensor_tiles().size() + 1;
+  }
+
+ private:
+  [[nodiscard]] static std::size_t n_sums(const layout& axis) {
+    return axis.n_words() / words_of_sums + axis.tiles().size() + 1;
   }
 };
 
 }  // namespace detail
 
 /// Base of rules whose v follows (guide/variance.md). In compressed steps no rank knows the mean
-/// gradient. From one refresh to the next, each rank keeps s, the average of the squares of its own
-/// gradients, weighted as in v. A refresh averages s over the ranks: v <- beta2^k v + rho s, k the
-/// steps since the last refresh. rho is the squared norm of the mean gradient over the mean of the
-/// ranks' squared norms: 1 if all gradients are equal, 1/W if they are independent noise.
+/// gradient. Each rank updates a v of its own from its own gradients, v_r <- beta2 v_r + rho^2 (1 -
+/// beta2) g_r^2, and divides by it. A refresh, k steps after the last one, averages what the ranks'
+/// v have taken in: v <- beta2^k v + rho mean q_r, q_r the rank's squares since then, weighted as in
+/// v. The ranks' own v start from v.
+///
+/// rho, by tensor, is the squared norm of the mean gradient over the mean of the ranks' squared
+/// norms: 1 if all gradients are equal, 1/W if they are independent noise. Refreshes estimate it
+/// from sketches. In v its weight is rho. In a rank's own v it is rho^2, since of an element that v
+/// does not know yet, one rank may have all the gradients: Adam's first step then needs 1/W^2.
 ///
 /// `Options` has the members that moments_rule requires, bias_correction, max_step and
-/// keeps_squares. State after the freeze: 1 / (sqrt(v) + eps), which replaces v, and s, 8 bytes per
-/// element.
-///
-/// `sums`, the work space of a refresh, belongs to squares_average. Contents: rho by word, rho of
-/// the whole model, and the floats that travel beside the squares.
+/// keeps_squares. State after the freeze: v, and the rank's own, 8 bytes per element; without
+/// keeps_squares 1 / (sqrt(v) + eps), which is constant, 4 bytes.
 template <Backend B, class Options>
 class following_rule : public moments_rule<B, Options> {
   using base = moments_rule<B, Options>;
@@ -309,20 +371,18 @@ class following_rule : public moments_rule<B, Options> {
   using typename base::float_buffer;
   static constexpr bool refreshes = true;
 
-  /// State that each rank keeps on its own from one refresh to the next.
-  struct kept_squares {
-    float_buffer squares;  ///< s; between `refresh_variance` and `restart_squares` the ratios of
-                           ///< `rescaled`
-  };
-
   void prepare(const layout& axis) {
     base::prepare(axis);
     n_tensors_ = axis.tensor_tiles().size();
     rho_ = make_rho(keeps_squares());
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
+  template <class At>
+  void begin_step(step_plan& plan, float, std::uint64_t, const At&) {
+    refreshing_ = plan.average_squares;
+  }
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
-    return {options_.bias_correction, true, plan.average_gradient || (frozen_ && keeps_squares())};
+    return {options_.bias_correction, true, plan.average_gradient || follows()};
   }
   /// True if messages are directions, m / (sqrt(v) + eps); false if they are momenta, m.
   [[nodiscard]] bool directions() const {
@@ -334,76 +394,79 @@ class following_rule : public moments_rule<B, Options> {
   }
   /// True if v follows in compressed steps.
   [[nodiscard]] bool keeps_squares() const { return options_.keeps_squares; }
-  /// Returns s, this rank's squares since the last refresh, on the flat axis; null if none is kept.
-  [[nodiscard]] const float* squares() const { return kept_.squares.data(); }
-  /// Returns the number of floats that travel beside the squares, for messages on `axis`.
-  [[nodiscard]] static std::size_t n_sketch_floats(const layout& axis) {
-    return detail::sketch_floats * axis.tiles().size() + 2 * by_tile(axis);
+  /// Returns the rank's own v, on the flat axis; null if all ranks have the same.
+  [[nodiscard]] const float* own_variance() const { return own_.data(); }
+  /// Returns the field that a refresh averages.
+  [[nodiscard]] detail::own_squares_field own_squares(const tensor_scalars* scalars) const {
+    return {own_.data(), v_.data(), scalars};
   }
-  /// Takes the layout of messages, before any squares are kept.
-  void prepare_squares(const layout& axis, int n_ranks) {
-    n_tiles_ = axis.tiles().size();
+  /// Takes the layout of messages and the number of ranks. rho starts anew.
+  void prepare_refreshes(const layout&, int n_ranks) {
     first_rho_ = 1.0F / static_cast<float>(n_ranks);
     rho_ = make_rho(keeps_squares());
   }
-  /// Returns zeroed memory for squares.
-  [[nodiscard]] kept_squares make_kept() { return {make_floats()}; }
-  /// Replaces the squares, if this rank keeps any, by the mean over the ranks of an older job.
-  void take_kept(kept_squares&& mean) noexcept {
-    if (kept_.squares.size() > 0) kept_ = std::move(mean);
+  /// Returns zeroed memory for v.
+  [[nodiscard]] float_buffer make_variance() { return make_floats(); }
+  /// Refreshes v, if it follows, by the mean over the ranks of an older job of `own_squares`. Only
+  /// launches. `since` of all tensors starts anew.
+  template <class P, class G>
+  void take_squares(const float_buffer& mean, const step_context<B, P, G>& at) {
+    if (!follows()) return;
+    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{
+                                      {mean.data()}, at.tiles, at.tensors, at.scalars, at.now, {},
+                                      nullptr, rho_.data(), {}, v_.data(), own_.data()});
   }
 
-  /// Returns the two fields that the ranks average in a refresh: s, and a sketch of this step's
-  /// gradient, which is computed into `sums`. Reads 4 bytes per element.
+  /// Returns the number of floats that travel beside v, for messages on `axis`.
+  [[nodiscard]] static std::size_t n_floats_beside(const layout& axis) {
+    return detail::refresh_floats::beside(axis);
+  }
+  /// Returns the number of floats of the work space that do not travel.
+  [[nodiscard]] static std::size_t n_floats_at_home(const layout& axis) {
+    return detail::refresh_floats::at_home(axis);
+  }
+  /// Returns the field of floats that travel beside v, which is computed into `work`. Reads the
+  /// gradients.
   template <class P, class G>
-  [[nodiscard]] std::pair<flat_field, flat_field> squares(const step_context<B, P, G>& at,
-                                                          float* sums) {
-    float *const sketch = beside(sums), *const each = sketch + detail::sketch_floats * at.n_tiles();
+  [[nodiscard]] flat_field floats_beside(const step_context<B, P, G>& at, float* work,
+                                         std::size_t n_more = 0) {
+    const detail::refresh_floats f(work, at.axis, n_more);
     backend_.launch(at.n_tiles(),
-                    detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, sketch, each,
-                                                         each + by_tile(at.axis)});
-    return {{kept_.squares.data()}, {sketch}};
+                    detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, f.sketch,
+                                                         at.sums, at.second_sums()});
+    backend_.launch(n_tensors_,
+                    detail::own_sums_kernel{at.tensor_tiles, at.sums, at.second_sums(),
+                                            at.n_tiles(), f.own, f.total});
+    return {work};
   }
-  /// Computes rho and the estimated norm of the mean gradient from `mean`, the averaged floats
-  /// beside the squares. `its` has the layout of `mean`, `at` the layout of messages.
+  /// Computes the next rho and the estimated norm of the mean gradient from `mean`, the averaged
+  /// floats beside v. `its` has the layout of `mean`, `at` the layout of messages.
   template <class View, class P, class G>
-  void take_mean_sketch(const View& mean, const step_context<B, P, G>& its,
-                        const step_context<B, P, G>& at, step_scalars* now, float* sums) {
-    float* const sketch = beside(sums);
-    const float* const each = sketch + detail::sketch_floats * at.n_tiles();
-    its.launch(detail::take_sums_kernel<View>{mean, its.tiles, sketch, now});
-    at.launch(
-        detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
-    at.launch(1, detail::mean_ratio_kernel{each, at.sums, each + by_tile(at.axis), at.n_tiles(),
-                                           ratio(sums), now});
-    at.launch(detail::part_by_word_kernel{at.tiles, each, at.sums, ratio(sums), sums});
-  }
-  /// Updates the inverse of v, and `active`, from `mean`, averaged s. `its` has the layout of
-  /// `mean`, `at` the layout of messages. Overwrites this rank's squares by the ratios of
-  /// `rescaled`, until `restart_squares`. One pass, 13 bytes per element.
-  template <class SquaresView, class P, class G>
-  void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
-                        const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
-    const float *const sketch = beside(sums), *const each =
-                                                  sketch + detail::sketch_floats * at.n_tiles();
-    // again, since at.sums was overwritten; rho_ may change in a kept step only
-    at.launch(
-        detail::sketch_squares_kernel{sketch, detail::sketch_floats / word_elements, at.sums});
+  void take_floats_beside(const View& mean, const step_context<B, P, G>& its,
+                          const step_context<B, P, G>& at, step_scalars* now, float* work,
+                          std::size_t n_more = 0) {
+    const detail::refresh_floats f(work, at.axis, n_more);
+    its.launch(detail::take_sums_kernel<View>{mean, its.tiles, work, now});
+    at.launch(detail::mean_sketch_kernel{at.tiles, f.sketch, at.sums});
+    at.launch(1, detail::mean_ratio_kernel{f.own, at.sums, f.total, n_tensors_, at.n_tiles(),
+                                           f.all, now});
     at.launch(n_tensors_,
-              detail::part_by_tensor_kernel{at.tensor_tiles, each, at.sums, rho_.data()});
-    its.launch(detail::followed_variance_kernel<SquaresView>{
-        mean, its.tiles, active, v_.data(), kept_.squares.data(), sums, its.scalars});
+              detail::next_rho_kernel{at.tiles, at.tensor_tiles, f.own, at.sums, f.all, rho_.data(),
+                                      f.rho});
   }
-  /// Returns, after `refresh_variance`, the message that converts residuals to the new units.
-  template <class View, class At>
-  [[nodiscard]] detail::rescaled_direction<View> rescaled(const View& previous,
-                                                          const At& at) const {
-    return {previous, kept_.squares.data(), at.scalars};
-  }
-  /// Restarts s from this step's gradient. 8 bytes per element.
-  template <class P, class G>
-  void restart_squares(const step_context<B, P, G>& at) {
-    at.launch(detail::restart_squares_kernel<P, G>{at, kept_.squares.data()});
+  /// Updates v from `mean`, the mean of `own_squares` before this step, and this rank's own v from
+  /// it and this step's gradient. Writes to `active` which elements are active from now on. `its`
+  /// has the layout of `mean`, `at` the layout of messages. One pass, 12 bytes per element and the
+  /// gradients.
+  template <class View, class P, class G>
+  void refresh_variance(const View& mean, const step_context<B, P, G>& its,
+                        const step_context<B, P, G>& at, std::uint32_t* active, float* work,
+                        std::size_t n_more = 0) {
+    const detail::refresh_floats f(work, at.axis, n_more);
+    at.launch(n_tensors_, detail::swap_rho_kernel{f.rho, rho_.data()});
+    its.launch(detail::refresh_variance_kernel<View, P, G>{mean, its.tiles, its.tensors,
+                                                           its.scalars, its.now, its.active, active,
+                                                           f.rho, units(), v_.data(), own_.data()});
   }
   /// Returns the message of the compressed phase.
   template <class View, class P, class G>
@@ -421,7 +484,7 @@ class following_rule : public moments_rule<B, Options> {
     a.local(sends_directions);
     a.buffer(rho_, backend_, keeps ? n_tensors_ : 0);
     if (Archive::reading) {
-      if (differs && keeps != keeps_squares()) {
+      if ((differs || frozen_) && keeps != keeps_squares()) {
         throw checkpoint_error(detail::message(
             "checkpoint: its v is ", keeps ? "" : "not ",
             "refreshed after the dense steps, and here it ", keeps ? "would not" : "would",
@@ -436,54 +499,44 @@ class following_rule : public moments_rule<B, Options> {
       if (keeps != keeps_squares()) rho_ = make_rho(keeps_squares());
     }
   }
-  /// Archives the state that differs between ranks: s.
+
+  /// Archives the state that differs between ranks: the rank's own v.
   template <class Archive>
-  void archive_squares(Archive& a) {
-    bool kept = frozen_ && keeps_squares();
-    a.local(kept);
-    a.buffer(kept_.squares, backend_, kept ? n_floats() : 0);
-    if (Archive::reading) {
-      if (frozen_ && keeps_squares() && !kept) {
-        throw checkpoint_error(detail::message(
-            "checkpoint: it has no squares of gradients, since it was saved with refreshes 0; ",
-            "load it with refreshes 0"));
-      }
-      if (!keeps_squares()) kept_.squares = {};
-    }
+  void archive_own(Archive& a) {
+    a.buffer(own_, backend_, follows() ? n_floats() : 0);
   }
 
  protected:
   following_rule(Options options, B backend) : base(options, std::move(backend)) {}
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
-  [[nodiscard]] std::size_t n_words() const { return n_floats() / word_elements; }
-  /// Number of floats for one float per tile, rounded up to whole words.
-  [[nodiscard]] static std::size_t by_tile(const layout& axis) {
-    return (axis.tiles().size() + word_elements - 1) / word_elements * word_elements;
-  }
-  /// Return parts of `sums`: rho of the whole model, and the floats that travel beside the squares.
-  [[nodiscard]] float* ratio(float* sums) const { return sums + n_words(); }
-  [[nodiscard]] float* beside(float* sums) const {
-    return sums + (n_words() / word_elements + 1) * word_elements;
-  }
+  /// True if each rank has a v of its own.
+  [[nodiscard]] bool follows() const { return frozen_ && keeps_squares(); }
+  /// The rank's own v, for the update of a step: null in a refresh, which computes it.
+  [[nodiscard]] float* own() { return refreshing_ ? nullptr : own_.data(); }
   [[nodiscard]] direction_units units() const {
-    if (!directions()) return {};
-    return {v_.data(), rho_.data()};
+    if (follows()) return {own_.data(), rho_.data(), nullptr};
+    return {nullptr, nullptr, directions() ? v_.data() : nullptr};
   }
-  void forget_kept() { kept_ = {}; }
-  [[nodiscard]] std::size_t kept_bytes() const { return kept_.squares.bytes() + rho_.bytes(); }
+  /// Starts the rank's own v from v; `own` is memory of make_variance.
+  void start_own(float_buffer&& own) {
+    const copy_kernel copy{v_.data(), own.data(), v_.size()};
+    own_ = std::move(own);
+    backend_.launch(copy.launches(), copy);
+  }
+  void forget_own() noexcept { own_ = {}; }
 
-  kept_squares kept_;
   bool frozen_ = false;
-  std::size_t n_tiles_ = 0;  ///< tiles in the layout of messages
+  bool refreshing_ = false;  ///< the step in progress is a refresh
+  std::size_t n_tensors_ = 0;
+  float_buffer rho_;  ///< by tensor, of the last refresh; before the first: -first_rho_
+  float_buffer own_;  ///< the rank's own v, while v follows
 
  private:
   [[nodiscard]] float_buffer make_rho(bool kept) {
-    return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, first_rho_));
+    return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, -first_rho_));
   }
 
-  std::size_t n_tensors_ = 0;
   float first_rho_ = 1;  ///< 1 / W: of gradients that are noise, or that one rank alone has
-  float_buffer rho_;     ///< by tensor, of the last refresh; before the first: first_rho_
 };
 
 /// Base of rules that freeze v after their dense steps, and then exchange directions, or momenta if
@@ -495,13 +548,15 @@ class freezing_rule : public following_rule<B, Options> {
  public:
   using typename base::float_buffer;
 
-  /// Freezes v, fills `active`, and hands m over. Allocates before it changes anything.
+  /// Ends the dense steps: fills `active`, and hands m over. Allocates before it changes anything.
   template <class At>
   [[nodiscard]] initial_momentum<float_buffer> freeze(std::uint32_t* active, const At& at) {
-    if (base::keeps_squares()) kept_ = base::make_kept();
+    auto own = base::keeps_squares() ? base::make_variance() : float_buffer{};
     frozen_ = true;
-    backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
-                                                        active, base::directions()});
+    if (own.size() > 0) base::start_own(std::move(own));
+    backend_.launch(at.n_tiles(),
+                    detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(), active,
+                                          base::directions(), !base::keeps_squares()});
     return {std::move(m_), nullptr, at.scalars};
   }
   /// Returns to dense steps, with m from the previous mean message. Drops what residuals hold.
@@ -510,9 +565,10 @@ class freezing_rule : public following_rule<B, Options> {
     auto m = base::make_floats();
     backend_.launch(at.n_tiles(),
                     detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(), v_.data(),
-                                              at.scalars, base::directions()});
+                                              at.scalars, base::directions(),
+                                              !base::keeps_squares()});
     m_ = std::move(m);
-    base::forget_kept();
+    base::forget_own();
     frozen_ = false;
   }
   /// Hands over the previous mean message, to an exchange that starts with v frozen.
@@ -523,7 +579,7 @@ class freezing_rule : public following_rule<B, Options> {
     return {std::move(m), nullptr, at.scalars};
   }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + base::kept_bytes();
+    return m_.bytes() + v_.bytes() + base::own_.bytes() + base::rho_.bytes();
   }
   template <class Archive>
   void archive(Archive& a) {
@@ -535,7 +591,7 @@ class freezing_rule : public following_rule<B, Options> {
 
  protected:
   freezing_rule(Options options, B backend) : base(options, std::move(backend)) {}
-  using base::backend_, base::m_, base::v_, base::frozen_, base::kept_;
+  using base::backend_, base::m_, base::v_, base::frozen_;
 };
 
 }  // namespace onebit::inline v0_2

@@ -26,10 +26,8 @@ struct lamb_layer {
   double sketch_bias = 1;  ///< 1 minus the sum of the weights in the sketch of directions
   float coefficient = 1;   ///< factor of the learning rate, in the step in progress
   float direction = 0;     ///< ||m / (sqrt(v) + eps)||, of the last refresh; 0: no refresh yet
-  float ratio = 0;         ///< weight of s in the sketch's denominator, set by refreshes
   float size = 0;          ///< norm of the mean direction in the first step after a refresh, or 0
   float growth = 1;        ///< factor of `direction`: growth of the mean direction since then
-  float unused = 0;        ///< instead of padding, since all bytes are part of checkpoints
 };
 
 namespace detail {
@@ -134,10 +132,30 @@ struct lamb_dense_update_kernel {
 // The norm of the direction in compressed steps, from a sketch.
 //
 // The norm of a mean message is not the norm of the direction: elements have the size of scales. A
-// sketch is linear, so no rank needs the mean gradient: each rank adds up its own g / d, gradient
-// over denominator, with random signs, equal on all ranks, into 64 sums per tile, averaged over
-// steps as m is. The mean of the ranks' sketches is the sketch of the exact direction. Its squares
-// sum up to the squared norm of the direction, with a relative error of sqrt(2 / 64) per tile.
+// sketch is linear, so no rank needs the mean direction: each rank adds up the directions of its
+// gradients, which it sends, with random signs, equal on all ranks, into 64 sums per tile, averaged
+// over steps as m is. The mean of the ranks' sketches is the sketch of the exact direction. Its
+// squares sum up to the squared norm of the direction, with a relative error of sqrt(2 / 64) per
+// tile.
+
+inline constexpr std::size_t direction_sums = 64;  ///< sums of a sketch of directions, per tile
+
+/// Sums the squares of a sketch of directions, by tile.
+struct sketch_squares_kernel {
+  static constexpr bool one_isa = true;
+  const float* sketch;
+  float* sums;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    auto sum = L::set(0.0F);
+    for (std::uint32_t row = 0; row < direction_sums / 32; ++row) {
+      const auto value = L::load(sketch + i * direction_sums + row * 32);
+      sum = L::fma(value, value, sum);
+    }
+    L::store_scalar(sums + i, L::fold(sum));
+  }
+};
 
 /// Computes a layer's coefficient, ||x|| over the norm of direction and decay, and the bias of the
 /// sketch after this step. A layer that rests keeps both. Until a refresh the coefficient stays.
@@ -166,17 +184,15 @@ struct followed_coefficient_kernel {
   }
 };
 
-/// Updates x from the mean direction and the layer's coefficient, then this rank's squares and its
-/// sketch of g / d. The denominator d includes this rank's squares since the last refresh, times
-/// lamb_layer::ratio: else an element whose gradients have just grown would dominate the norm. 24
-/// bytes and a bit per element.
+/// Updates x from the mean direction and the layer's coefficient, then this rank's v and its sketch
+/// of directions. 24 bytes and a bit per element.
 template <class View, class P, class G>
 struct lamb_update_kernel {
   View latest;
   step_tables<P, G> tables;
   const lamb_layer* layers;
-  const float* inverses;  ///< 1 / (sqrt(v) + eps)
-  float *squares, *sketch;
+  direction_units units;
+  float *variance, *sketch;  ///< null variance: a refresh computes it
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -198,30 +214,20 @@ struct lamb_update_kernel {
     }
     L::store_scalar(tables.sums + i, one::fold(size));  // squared norm of the mean direction
     const gradients_of<L, G> gradient(tensor, t, tables.now);
-    // correction of v that `inverses` contain: as of the last refresh or freeze
-    const auto then = static_cast<double>(detail::correction(of.bias.v / of.since));
-    const double since = of.since * static_cast<double>(of.c.beta2);
-    const double old = product(since / then, static_cast<double>(of.v_correction));
-    const auto old_part = L::set(old > 1e-37 ? static_cast<float>(old) : 1e-37F);  // never 0
-    const auto new_part = L::set(layers[t.tensor].ratio * of.v_correction);
+    const auto in_units = units.at<L>(t, of);
     auto even = one::set(0.0F), odd = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto g = gradient.load(k);
-      const auto s = of.c.template next_variance<L>(L::load(squares + word * 32), g);
-      L::store(squares + word * 32, s);
-      const auto inverse = L::load(inverses + word * 32);
-      // v as of now over v as of the last refresh; elements without v have no direction
-      const auto grown = L::fma(L::mul(L::mul(s, new_part), inverse), inverse, old_part);
-      const auto own =
-          tables.active.template keep<L>(word, L::div(L::mul(g, inverse), L::sqrt(grown)));
+      const auto own = tables.active.template keep<L>(word, in_units(k, g));
+      if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
       for (unsigned j = 0; j < L::words; ++j) {
         const std::uint32_t signs = sketch_signs(word + j);
         auto& sum = (k + j) % 2 == 0 ? even : odd;
         sum = one::add(sum, one::with_sign(one::load_bits(&signs), word_of<L>(own, j)));
       }
     }
-    float* const place = sketch + i * sketch_floats;
+    float* const place = sketch + i * direction_sums;
     one::store(place, of.c.template next_momentum<one>(one::load(place), even));
     one::store(place + 32, of.c.template next_momentum<one>(one::load(place + 32), odd));
   }
@@ -259,22 +265,17 @@ struct direction_growth_kernel {
 };
 
 /// Computes a layer's direction from the squares of the mean sketch, corrected for the bias before
-/// this step. Also sets lamb_layer::ratio, the weight of s in the next sketch, to rho over the root
-/// of W. s equals its mean over the ranks in an element of which all ranks have gradients, and is W
-/// times the mean if one rank alone has gradients, as in rare rows; the root of W is in the middle.
-/// With weight rho the norm would miss rare rows: steps up to the root of W too long.
+/// this step.
 struct sketched_direction_kernel {
   static constexpr bool serial = true;
   const tile_range* tensor_tiles;
   const tensor_scalars* scalars;
-  const float *sums, *ratio;
-  float root_of_ranks;
+  const float* sums;
   lamb_layer* layers;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile_range r = tensor_tiles[i];
-    L::store_scalar(&layers[i].ratio, *ratio / root_of_ranks);
     L::store_scalar(&layers[i].size, 0.0F);
     L::store_scalar(&layers[i].growth, 1.0F);
     const auto beta1 = static_cast<double>(scalars[i].c.beta1);
@@ -343,7 +344,7 @@ inline void validate(const lamb_options& o) { detail::validate_lamb("lamb_option
 /// valid input: c = 1 if a norm is 0.
 ///
 /// State: m and v, 8 bytes per element in dense steps; then the state of following_rule and 64
-/// floats per tile; always 36 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps
+/// floats per tile; always 32 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps
 /// outside the root as in the code of 1-bit LAMB's authors. The sketch is this library's own.
 template <Backend B, class Options = lamb_options>
 class lamb_rule : public freezing_rule<B, Options> {
@@ -368,8 +369,16 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(detail::lamb_dense_update_kernel<P, G>{at, m_.data(), v_.data(), layers_.data()});
   }
   /// As in following_rule, plus the sketch of directions: 64 floats per tile.
-  [[nodiscard]] static std::size_t n_sketch_floats(const layout& axis) {
-    return base::n_sketch_floats(axis) + detail::sketch_floats * axis.tiles().size();
+  [[nodiscard]] static std::size_t n_floats_beside(const layout& axis) {
+    return base::n_floats_beside(axis) + n_sketch(axis);
+  }
+  /// As in following_rule; the sketch starts anew, since tiles depend on the number of ranks.
+  void prepare_refreshes(const layout& axis, int n_ranks) {
+    base::prepare_refreshes(axis, n_ranks);
+    n_sketch_ = n_sketch(axis);
+    if (!base::follows()) return;
+    sketch_ = make_sketch();
+    restart_sketch(false);
   }
   /// As in freezing_rule; also starts the sketch.
   template <class At>
@@ -388,40 +397,27 @@ class lamb_rule : public freezing_rule<B, Options> {
   }
   /// As in following_rule; the sketch travels too.
   template <class P, class G>
-  [[nodiscard]] std::pair<flat_field, flat_field> squares(const step_context<B, P, G>& at,
-                                                          float* sums) {
-    const copy_kernel copy{sketch_.data(), base::beside(sums) + base::n_sketch_floats(at.axis),
-                           sketch_.size()};
+  [[nodiscard]] flat_field floats_beside(const step_context<B, P, G>& at, float* work) {
+    const detail::refresh_floats f(work, at.axis, n_sketch_);
+    const copy_kernel copy{sketch_.data(), f.more, sketch_.size()};
     backend_.launch(copy.launches(), copy);
-    return base::squares(at, sums);
+    return base::floats_beside(at, work, n_sketch_);
   }
-  using base::squares;
+  /// As in following_rule.
+  template <class View, class P, class G>
+  void take_floats_beside(const View& mean, const step_context<B, P, G>& its,
+                          const step_context<B, P, G>& at, step_scalars* now, float* work) {
+    base::take_floats_beside(mean, its, at, now, work, n_sketch_);
+  }
   /// As in following_rule; also computes the norms of directions.
-  template <class SquaresView, class P, class G>
-  void refresh_variance(const SquaresView& mean, const step_context<B, P, G>& its,
-                        const step_context<B, P, G>& at, std::uint32_t* active, float* sums) {
-    base::refresh_variance(mean, its, at, active, sums);
-    const float* const mean_sketch = base::beside(sums) + base::n_sketch_floats(at.axis);
-    at.launch(
-        detail::sketch_squares_kernel{mean_sketch, detail::sketch_floats / word_elements, at.sums});
-    at.launch(layers_.size(),
-              detail::sketched_direction_kernel{
-                  at.tensor_tiles, at.scalars, at.sums, base::ratio(sums),
-                  std::sqrt(static_cast<float>(its.axis.n_chunks())), layers_.data()});
-  }
-  /// As in following_rule, plus the sketch.
-  struct kept_squares : base::kept_squares {
-    float_buffer sketch;
-  };
-  [[nodiscard]] kept_squares make_kept() {
-    auto sketch = make_sketch();
-    return {base::make_kept(), std::move(sketch)};
-  }
-  /// As in following_rule. The sketch restarts, since tiles depend on the number of ranks.
-  void take_kept(kept_squares&& mean) noexcept {
-    if (kept_.squares.size() > 0) sketch_ = std::move(mean.sketch);
-    base::take_kept(std::move(mean));
-    restart_sketch(false);
+  template <class View, class P, class G>
+  void refresh_variance(const View& mean, const step_context<B, P, G>& its,
+                        const step_context<B, P, G>& at, std::uint32_t* active, float* work) {
+    base::refresh_variance(mean, its, at, active, work, n_sketch_);
+    const detail::refresh_floats f(work, at.axis, n_sketch_);
+    at.launch(detail::sketch_squares_kernel{f.more, at.sums});
+    at.launch(layers_.size(), detail::sketched_direction_kernel{at.tensor_tiles, at.scalars,
+                                                                at.sums, layers_.data()});
   }
   /// Updates x, and what this rank keeps, from the latest mean. Two passes, 28 bytes per element.
   template <class View, class P, class G, class Update>
@@ -430,8 +426,8 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(squares_kernel<parameter_field<P, G>>{{at.tensors}, at.tiles, at.sums});
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
-    update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), v_.data(),
-                                                  kept_.squares.data(), sketch_.data()});
+    update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), base::units(),
+                                                  base::own(), sketch_.data()});
     at.launch(layers_.size(),
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
   }
@@ -446,28 +442,31 @@ class lamb_rule : public freezing_rule<B, Options> {
     base::archive(a);
     a.buffer(layers_, backend_);
   }
-  /// Archives the state that differs between ranks: s, and the sketch.
+  /// Archives the state that differs between ranks: this rank's own v, and the sketch.
   template <class Archive>
-  void archive_squares(Archive& a) {
-    base::archive_squares(a);
-    a.buffer(sketch_, backend_, frozen_ && options_.keeps_squares ? n_sketch() : 0);
+  void archive_own(Archive& a) {
+    base::archive_own(a);
+    a.buffer(sketch_, backend_, base::follows() ? n_sketch_ : 0);
   }
 
  protected:
-  using base::backend_, base::m_, base::options_, base::v_, base::frozen_, base::kept_;
+  using base::backend_, base::m_, base::options_, base::v_, base::frozen_;
 
   buffer_of<B, lamb_layer> layers_;
 
  private:
-  [[nodiscard]] std::size_t n_sketch() const { return detail::sketch_floats * base::n_tiles_; }
+  [[nodiscard]] static std::size_t n_sketch(const layout& axis) {
+    return detail::direction_sums * axis.tiles().size();
+  }
   [[nodiscard]] float_buffer make_sketch() {
-    return backend_.template make_buffer<float>(n_sketch());
+    return backend_.template make_buffer<float>(n_sketch_);
   }
   void restart_sketch(bool freezes) noexcept {
     backend_.launch(layers_.size(), detail::restart_sketch_kernel{layers_.data(), freezes});
   }
 
-  float_buffer sketch_;  ///< sketch of this rank's directions, 64 floats per tile
+  std::size_t n_sketch_ = 0;  ///< floats of the sketch, by the layout of messages
+  float_buffer sketch_;       ///< sketch of this rank's directions, 64 floats per tile
 };
 
 static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&

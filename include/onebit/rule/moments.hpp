@@ -55,9 +55,10 @@ struct adam_options {
   /// of different sizes badly: an element with small gradients receives the common scale, which its
   /// small v turns into thousands of learning rates. Compressors without scales have no bound.
   double max_step = 2;
-  /// True: each rank keeps squares of its own gradients, from which refreshes update v. False: v of
-  /// 1-bit Adam is constant after the freeze (one_bit_adam sets this if `refreshes` is 0), and each
-  /// average advances v of 0/1 Adam by one step, however long ago the last average was.
+  /// True: after the dense steps each rank updates v from the squares of its own gradients, and
+  /// refreshes average v over the ranks. False: v of 1-bit Adam is constant after the freeze
+  /// (one_bit_adam sets this if `refreshes` is 0), and each average advances v of 0/1 Adam by one
+  /// step, however long ago the last average was.
   bool keeps_squares = true;
 };
 
@@ -80,41 +81,48 @@ inline void validate_range(const char* options, const char* of, double low, cons
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
 }
 
-/// Converts gradients to directions: divides by sqrt(v) + eps, and bounds the result.
+/// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the square
+/// of the gradient that it divides in it, as in Adam, or constant.
 struct direction_units {
-  /// 1 / (sqrt(v) + eps), on the flat axis; null: momenta are sent.
-  const float* inverse = nullptr;
-  /// rho by tensor, of the last refresh: see following_rule; null or 0: no bound.
-  const float* rho = nullptr;
+  const float* variance = nullptr;  ///< this rank's v, before this step, on the flat axis; or null
+  const float* rho = nullptr;       ///< by tensor: own squares have the weight rho^2
+  const float* inverse = nullptr;   ///< constant 1 / (sqrt(v) + eps); both null: momenta are sent
 
   /// Reader of one tile.
   template <class L>
   struct reader {
-    const float* inverse;  ///< of the tile, or null
-    float longest;         ///< largest magnitude of a direction
-    /// Returns g / (sqrt(v) + eps), cut to `longest`; g if momenta are sent. NaN stays NaN.
+    const float *variance, *inverse;  ///< of the tile
+    float beta2, weight, correction, eps;
+
+    /// Returns v after a gradient: beta2 v + rho^2 (1 - beta2) g^2.
+    ONEBIT_HD typename L::value next_variance(const typename L::value& v,
+                                              const typename L::value& g) const {
+      return L::fma(L::mul(g, L::set(weight)), g, L::mul(v, L::set(beta2)));
+    }
+    /// Returns v of word k after a gradient.
+    ONEBIT_HD typename L::value next_variance(std::uint32_t k, const typename L::value& g) const {
+      return next_variance(L::load(variance + 32 * k), g);
+    }
+    /// Returns the direction of a gradient of word k; g if momenta are sent. NaN stays NaN.
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& g) const {
-      if (inverse == nullptr) return g;
-      const auto x = L::mul(g, L::load(inverse + 32 * k));
-      return L::fma(g, L::set(0.0F), L::bound(x, longest));
+      if (variance != nullptr) {
+        const auto root = L::sqrt(L::mul(next_variance(k, g), L::set(correction)));
+        return L::div(g, L::add(root, L::set(eps)));
+      }
+      return inverse != nullptr ? L::mul(g, L::load(inverse + 32 * k)) : g;
     }
   };
-  /// Returns the reader of a tile. In Adam v includes the gradient that it divides, so a mean
-  /// gradient over sqrt(v c), c the correction, is at most 1 / sqrt((1 - beta2) c). Here v is of
-  /// the last refresh: without this bound the first large gradient of an element moves it by
-  /// hundreds of learning rates. One rank's gradient may be 1 / rho times larger: if one of W ranks
-  /// alone has a gradient g, the mean is g / W.
+  /// Returns the reader of a tile.
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
-    if (inverse == nullptr) return {nullptr, 0};
-    float longest = 3.402823466e38F;
-    if (rho != nullptr && rho[t.tensor] > 0) {
-      const double root = sqrt(detail::product(static_cast<double>(of.c.one_minus_beta2),
-                                               static_cast<double>(of.v_correction)));
-      const double most = 1 / detail::product(root, static_cast<double>(rho[t.tensor]));
-      if (most < static_cast<double>(longest)) longest = static_cast<float>(most);
-    }
-    return {inverse + t.word * 32, longest};
+    const float weight =
+        variance != nullptr ? rho[t.tensor] * rho[t.tensor] * of.c.one_minus_beta2 : 0.0F;
+    return {variance == nullptr ? nullptr : variance + t.word * 32,
+            inverse == nullptr ? nullptr : inverse + t.word * 32,
+            of.c.beta2,
+            weight,
+            of.v_correction,
+            of.c.eps};
   }
 };
 
@@ -163,7 +171,8 @@ class moments_rule : public rule_defaults {
   }
   /// Returns m, on the flat axis; null once a freezing_rule has handed m over.
   [[nodiscard]] const float* momentum() const { return m_.data(); }
-  /// Returns v, on the flat axis; after a freeze 1 / (sqrt(v) + eps).
+  /// Returns v, on the flat axis, of the last refresh; after a freeze 1 / (sqrt(v) + eps) if v is
+  /// constant from then on.
   [[nodiscard]] const float* variance() const { return v_.data(); }
 
  protected:
@@ -206,15 +215,17 @@ struct variance_kernel {
 
 namespace detail {
 
-/// Freezes v: v becomes 1 / (sqrt(v c) + eps), c its correction; elements with v > 0 become active,
-/// the others get 1 and momentum 0. m becomes what is sent: a direction, or the momentum.
+/// Ends the dense steps: elements with v > 0 become active. m becomes what is sent: a direction, or
+/// the momentum; 0 in the other elements. If v is constant from then on, v becomes its inverse, 1 /
+/// (sqrt(v c) + eps), c its correction, and 1 in the other elements.
 struct freeze_kernel {
   static constexpr bool one_isa = true;
   const tile* tiles;
   const tensor_scalars* scalars;
   float *m, *v;
   std::uint32_t* active;
-  bool directions;  ///< true: m is multiplied by the inverse
+  bool directions;  ///< true: m is divided by sqrt(v c) + eps
+  bool inverts;     ///< true: v is constant from then on
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -228,7 +239,7 @@ struct freeze_kernel {
       const auto one = L::set(1.0F);
       const auto d = of.c.template denominator<L>(variance, corrected);
       const auto inverse = L::div(one, L::select(alive, d, one));
-      L::store(p, inverse);
+      if (inverts) L::store(p, inverse);
       L::store_bits(active + t.word + k, alive);
       float* const m_word = m + (t.word + k) * 32;
       const auto sent = L::mul(L::load(m_word), directions ? inverse : one);
@@ -254,27 +265,30 @@ struct thaw_kernel {
   View previous;
   const tile* tiles;
   active_mask active;
-  float *m, *v;  ///< null m: only v is restored
+  float *m, *v;
   const tensor_scalars* scalars;
   bool directions;  ///< `previous` has directions; false: momenta
+  bool inverted;    ///< v is an inverse, see freeze_kernel
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile& t = tiles[i];
     const tensor_scalars& of = scalars[t.tensor];
     const auto m_at = previous.template at<L>(t, i);
-    const auto inverse = L::set(1 / correction(of.bias.v));
+    const float corrected = correction(of.bias.v);
     for (std::uint32_t k = 0; k < t.n_words(); ++k) {
       const std::size_t word = t.word + k;
-      const auto zero = L::set(0.0F), was = L::load(v + word * 32);
-      const auto root = root_of<L>(was, of.c.eps), least = L::sub(zero, root);
-      if (m != nullptr) {
-        const auto agreed_m = directions ? L::div(m_at(k), was) : m_at(k);
-        const auto at_most = L::sub(zero, L::max(agreed_m, least));
-        const auto bounded = L::sub(zero, L::max(at_most, least));
-        L::store(m + word * 32, active.template keep<L>(word, bounded));
-      }
-      const auto variance = L::mul(L::mul(root, root), inverse);
+      const auto zero = L::set(0.0F), one = L::set(1.0F), was = L::load(v + word * 32);
+      const auto root =
+          inverted ? root_of<L>(was, of.c.eps) : L::sqrt(L::mul(was, L::set(corrected)));
+      const auto inverse = inverted ? was : L::div(one, L::add(root, L::set(of.c.eps)));
+      const auto least = L::sub(zero, root);
+      const auto agreed_m = directions ? L::div(m_at(k), inverse) : m_at(k);
+      const auto at_most = L::sub(zero, L::max(agreed_m, least));
+      const auto bounded = L::sub(zero, L::max(at_most, least));
+      L::store(m + word * 32, active.template keep<L>(word, bounded));
+      if (!inverted) continue;
+      const auto variance = L::mul(L::mul(root, root), L::set(1 / corrected));
       L::store(v + word * 32, active.template keep<L>(word, variance));
     }
   }

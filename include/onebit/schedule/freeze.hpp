@@ -15,10 +15,27 @@ namespace onebit::inline v0_2 {
 
 /// Options of `freeze`.
 struct freeze_options {
-  std::uint64_t after = 10;  ///< number of dense steps at the start, at least 1
+  /// Number of dense steps at the start. 0: none, which needs moments from optimizer::start_from.
+  std::uint64_t after = 5;
 };
 
 namespace detail {
+
+/// Gaps between refreshes of v: the gap after t steps is t / refreshes steps, at least 1, and at most
+/// half of v's memory, 1 / (1 - beta2), or 200 steps.
+struct refresh_gaps {
+  std::uint64_t refreshes = 0;  ///< 0: never
+  double beta2 = 0;
+
+  /// Returns the gap that follows a refresh in `step`, counted from 0.
+  [[nodiscard]] std::uint64_t after(std::uint64_t step) const {
+    if (refreshes == 0) return 0;
+    const double half = 0.5 / (1 - beta2);
+    const auto most = static_cast<std::uint64_t>(half < 1 ? 1 : half > 200 ? 200 : half + 1e-6);
+    const std::uint64_t gap = step / refreshes;
+    return gap < 1 ? 1 : gap > most ? most : gap;
+  }
+};
 
 /// Returns a warning if v, after n squares and uncorrected, is over a tenth too small; or nothing.
 [[nodiscard, gnu::cold]] inline std::string lacking_variance(double beta2, std::uint64_t n) {
@@ -33,13 +50,13 @@ namespace detail {
 
 }  // namespace detail
 
-/// Dense steps first, then only compressed steps. Ten dense steps are enough if v is refreshed
+/// Dense steps first, then only compressed steps. Five dense steps are enough if v is refreshed
 /// afterwards; if v is constant afterwards, 15-25% of all steps are usual.
 /// Source: 1-bit Adam, algorithm 1, with T_w = `after`. Refreshes are this library's own.
 class freeze : public schedule_defaults {
  public:
-  /// `refreshes`: as in one_bit_adam_options. `corrected`: true if the rule corrects the bias of v.
-  /// Throws invalid_input if `after` is 0, or if beta2 is not in [0, 1).
+  /// `beta2`: the smallest of all groups. `refreshes`: as in one_bit_adam_options. `corrected`: true
+  /// if the rule corrects the bias of v. Throws invalid_input if beta2 is not in [0, 1).
   freeze(freeze_options options, double beta2, std::uint64_t refreshes = 0, bool corrected = true);
 
   /// True if `step` comes after the dense steps.
@@ -50,23 +67,23 @@ class freeze : public schedule_defaults {
       const bool last = step + 1 == after_;
       return {.ends_warm_up = last, .last_average = last};
     }
-    const bool refresh = refreshes_ > 0 && step >= next_refresh_ && next_refresh_ > 0;
+    const bool refresh = gaps_.refreshes > 0 && step >= next_refresh_ && next_refresh_ > 0;
     return {.average_gradient = refresh,
             .exchange = true,
             .frozen = true,
-            .last_average = refresh && gap_after(step) >= long_gap};
+            .last_average = refresh && gaps_.after(step) >= long_gap};
   }
   /// Computes the step of the next refresh.
   void done(std::uint64_t step, float) {
     if (!frozen(step)) {
-      next_refresh_ = step + 1 + gap_after(step);  // not in the first compressed step
+      next_refresh_ = step + 1 + gaps_.after(step);  // not in the first compressed step
     } else if (step >= next_refresh_) {
-      next_refresh_ = step + gap_after(step);
+      next_refresh_ = step + gaps_.after(step);
     }
   }
   /// Warns after the last dense step if v, which is constant from then on, is much too small.
   [[nodiscard]] std::string warning() const {
-    return corrected_ || refreshes_ > 0 ? "" : detail::lacking_variance(beta2_, after_);
+    return corrected_ || gaps_.refreshes > 0 ? "" : detail::lacking_variance(gaps_.beta2, after_);
   }
   /// Passes the state to `a`, for checkpoints.
   template <class Archive>
@@ -76,26 +93,15 @@ class freeze : public schedule_defaults {
   }
 
  private:
-  [[nodiscard]] std::uint64_t gap_after(std::uint64_t step) const {
-    if (refreshes_ == 0) return 0;
-    const std::uint64_t gap = step / refreshes_;
-    return gap < 1 ? 1 : gap;
-  }
-
-  std::uint64_t after_, refreshes_;
-  double beta2_;
+  std::uint64_t after_;
+  detail::refresh_gaps gaps_;
   bool corrected_;
   std::uint64_t next_refresh_ = 0;  ///< 0: no step was done yet, as after start_from
 };
 
 [[gnu::cold]] inline freeze::freeze(freeze_options options, double beta2, std::uint64_t refreshes,
                                     bool corrected)
-    : after_(options.after), refreshes_(refreshes), beta2_(beta2), corrected_(corrected) {
-  if (after_ == 0) {
-    throw invalid_input(
-        detail::message("freeze_options: after (DeepSpeed: freeze_step) is 0, must be at least 1: "
-                        "the first steps are dense, so that v has a start; 10 is the default"));
-  }
+    : after_(options.after), gaps_{refreshes, beta2}, corrected_(corrected) {
   if (!(beta2 >= 0 && beta2 < 1)) {
     throw invalid_input(detail::message("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
   }

@@ -14,15 +14,19 @@ namespace onebit::inline v0_2 {
 
 /// Options of `intervals`.
 struct intervals_options {
-  /// T_v: averages, from which v is updated, are in step 0 and then after gaps of 2^floor(j /
-  /// kappa) steps, j = 0, 1, ...
-  std::uint64_t kappa = 16;
-  /// Number of steps at the start that all exchange, at least 1: the warm-up of the learning rate.
+  /// Number of dense steps at the start. All of them average gradients; then v is refreshed at the
+  /// gaps of one_bit_adam_options::refreshes. Not used if kappa is given.
+  std::uint64_t after = 5;
+  std::uint64_t refreshes = 3;  ///< of v: see one_bit_adam_options; not used if kappa is given
+  /// T_v of the paper, in place of `after` and `refreshes`: averages, from which v is updated, are in
+  /// step 0 and then after gaps of 2^floor(j / kappa) steps, j = 0, 1, ... 0: as above.
+  std::uint64_t kappa = 0;
+  /// Number of steps at the start that all exchange (or average).
   std::uint64_t warmup_steps = 0;
   /// T_u, the interval between exchanges after the warm-up, doubles each time this number of steps
-  /// has passed. 0: it doubles each time the learning rate has halved.
-  std::uint64_t doubling_steps = 0;
-  std::uint64_t max_interval = 16;  ///< H: largest interval between exchanges, at least 1
+  /// has passed. 0: it doubles each time the learning rate has halved, as in the paper.
+  std::uint64_t doubling_steps = 16;
+  std::uint64_t max_interval = 8;  ///< H: largest interval between exchanges, at least 1
   /// With n for this number, steps n - 1, 2n - 1, ... exchange too: a trainer that evaluates or
   /// saves after these steps finds equal parameters on all ranks. 0: no such steps.
   std::uint64_t also_every = 0;
@@ -36,18 +40,24 @@ struct intervals_options {
 /// local_step_scaler.
 class intervals : public schedule_defaults {
  public:
-  /// `lacking`: beta2 if the bias of v is not corrected, for a warning at the end of the warm-up;
-  /// else 0. Throws invalid_input if warmup_steps, kappa or max_interval is 0.
-  explicit intervals(intervals_options o, double lacking = 0) : options_(o), lacking_(lacking) {
-    if (o.warmup_steps == 0) {
-      throw invalid_input(detail::message(
-          "intervals_options: warmup_steps must be given, at least 1: for so many steps every step "
-          "exchanges; the papers take the steps of the learning rate's warm-up"));
+  /// `beta2`: the smallest of all groups. `corrected`: false if v is corrected neither for its bias
+  /// nor by refreshes, for a warning at the end of the warm-up. Throws invalid_input if max_interval
+  /// is 0, or if v would never be updated.
+  explicit intervals(intervals_options o, double beta2 = 0.999, bool corrected = true)
+      : options_(o), gaps_{o.refreshes, beta2}, lacking_(corrected ? 0 : beta2) {
+    if (o.max_interval == 0) {
+      throw invalid_input(
+          detail::message("intervals_options: max_interval is 0, must be at least 1"));
     }
-    if (o.kappa == 0 || o.max_interval == 0) {
-      throw invalid_input(detail::message("intervals_options: kappa is ", o.kappa,
-                                          ", max_interval ", o.max_interval,
-                                          "; both must be at least 1"));
+    if (o.kappa == 0 && (o.after == 0 || o.refreshes == 0)) {
+      throw invalid_input(detail::message(
+          "intervals_options: after is ", o.after, ", refreshes ", o.refreshes,
+          "; both must be at least 1, or kappa, which replaces them: v needs a start, and changes"));
+    }
+    if (o.stop_refreshing && o.warmup_steps == 0) {
+      throw invalid_input(
+          detail::message("intervals_options: stop_refreshing needs warmup_steps, at least 1: v is "
+                          "updated in the warm-up only"));
     }
   }
 
@@ -60,12 +70,12 @@ class intervals : public schedule_defaults {
     return {.average_gradient = refresh,
             .exchange = extra || step % interval(step, lr) == 0,
             .ends_warm_up = lacking_ > 0 && stops,
-            .last_average = stops || (refresh && gap(refreshes_) >= long_gap)};
+            .last_average = stops || (refresh && gap(step) >= long_gap)};
   }
   /// Computes the step of the next average, and the peak of the learning rate.
   void done(std::uint64_t step, float lr) {
     if (step == next_refresh_) {
-      next_refresh_ += gap(refreshes_);
+      next_refresh_ += gap(step);
       ++refreshes_;
     }
     peak_ = step < options_.warmup_steps || lr > peak_ ? lr : peak_;
@@ -86,8 +96,12 @@ class intervals : public schedule_defaults {
   [[nodiscard]] static std::uint64_t least(std::uint64_t a, std::uint64_t b) {
     return a < b ? a : b;
   }
-  [[nodiscard]] std::uint64_t gap(std::uint64_t refresh) const {
-    return std::uint64_t{1} << least(refresh / options_.kappa, 62);
+  /// Returns the gap after the average in `step`.
+  [[nodiscard]] std::uint64_t gap(std::uint64_t step) const {
+    if (options_.kappa > 0) return std::uint64_t{1} << least(refreshes_ / options_.kappa, 62);
+    if (step + 1 < options_.after) return 1;
+    // after the last dense step one without an average, in which each rank gets a v of its own
+    return gaps_.after(step) + (step + 1 == options_.after ? 1 : 0);
   }
   [[nodiscard]] std::uint64_t interval(std::uint64_t step, float lr) const {
     if (step < options_.warmup_steps) return 1;
@@ -105,6 +119,7 @@ class intervals : public schedule_defaults {
   }
 
   intervals_options options_;
+  detail::refresh_gaps gaps_;
   double lacking_;
   std::uint64_t next_refresh_ = 0, refreshes_ = 0;
   float peak_ = 0;  ///< largest lr from the last warm-up step on: halvings count from here

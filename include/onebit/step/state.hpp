@@ -18,6 +18,7 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
+#include <onebit/step/refresh.hpp>
 #include <onebit/step/tensors.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>
@@ -50,92 +51,6 @@ namespace detail {
 }
 
 }  // namespace detail
-
-/// Refresh of v from the squares that ranks keep of their own gradients: averages the squares and
-/// passes the mean to a RefreshingRule. `E` is an engine.
-template <class B, class R, bool Follows>
-class variance_refresh : public squares_average<B> {
-  using base = squares_average<B>;
-
- public:
-  using kept_squares = decltype(std::declval<R&>().make_kept());
-
-  variance_refresh(const communicator& w, R& rule, const std::vector<std::size_t>& sizes,
-                   const layout& messages, std::size_t bucket_elements)
-      : base(roots, w, rule.backend(), sizes, R::n_sketch_floats(messages), bucket_elements) {}
-
-  [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
-  static void prepare_rule(R& rule, const layout& messages, int n_ranks) {
-    rule.prepare_squares(messages, n_ranks);
-  }
-  [[nodiscard]] static kept_squares make_kept(R& rule) { return rule.make_kept(); }
-  static void take_kept(R& rule, kept_squares&& kept) { rule.take_kept(std::move(kept)); }
-  /// Squares that this rank has kept, on the flat axis, or null.
-  [[nodiscard]] static const float* kept_by(R& rule) { return rule.squares(); }
-  [[nodiscard]] static float* data(kept_squares& kept) { return kept.squares.data(); }
-  template <class Archive>
-  static void archive(R& rule, Archive& a) {
-    rule.archive_squares(a);
-  }
-
-  /// Averages the kept squares, and the floats that the rule sends beside them. Collective.
-  template <class E>
-  void average(E& e) {
-    const auto at = e.at(e.mask());
-    const auto [squares, beside] = e.rule.squares(at, base::sums());
-    base::all_reduce(squares, beside, e.now());
-    e.rule.take_mean_sketch(base::beside().latest(), on_axis_of(base::beside(), e), at, e.now(),
-                            base::sums());
-  }
-  /// Updates v after the exchange, and converts residuals from units of the old v to the new.
-  template <class E>
-  void refresh(E& e) {
-    const auto at = e.at(e.mask());
-    e.rule.refresh_variance(base::squares().latest(), on_axis_of(base::squares(), e), at,
-                            e.compressed.active().data(), base::sums());
-    e.compressed.rescale(e.rule.rescaled(e.compressed.previous(e.mask()), at), e.exchange_args());
-    e.rule.restart_squares(at);
-    launch_unless_skipped(e.backend(), e.now(), e.tensors.size(),
-                          detail::begin_since_kernel{e.tensors.scalars.data()});
-    e.compressed.count_active(e.mask());
-  }
-
- private:
-  /// Wire format of roots of squares: 16 bits if the rule accumulates, else 8. An accumulated sum
-  /// is rescaled to the new v: rounding to 6% would be an error of 6% in each step of the sum.
-  static constexpr rounded roots =
-      R::accumulates ? rounded::to_roots() : rounded::to_roots_in_8_bits();
-
-  template <class E>
-  [[nodiscard]] static auto on_axis_of(rounded_exchange<B>& x, E& e) {
-    return x.sender().at(e.tensors.table.data(), e.tensors.scalars.data(), e.now(), active_mask{});
-  }
-};
-
-/// Stand-in where v is never refreshed: does nothing.
-template <class B, class R>
-class variance_refresh<B, R, false> {
- public:
-  struct kept_squares {};
-  template <class... Unused>
-  explicit variance_refresh(const Unused&...) {}
-  [[nodiscard]] static bool wanted(const R&) { return false; }
-  static void prepare_rule(R&, const layout&, int) {}
-  [[nodiscard]] static kept_squares make_kept(R&) { return {}; }
-  static void take_kept(R&, kept_squares&&) {}
-  [[nodiscard]] static const float* kept_by(R&) { return nullptr; }
-  [[nodiscard]] static float* data(kept_squares&) { return nullptr; }
-  template <class Archive>
-  static void archive(R&, Archive&) {}
-  template <class E>
-  void average(E&) {}
-  template <class E>
-  void refresh(E&) {}
-  [[nodiscard]] bool prepare() { return false; }
-  void finish() noexcept {}
-  void release() noexcept {}
-  [[nodiscard]] std::size_t work_bytes() const { return 0; }
-};
 
 /// Parts and state of an optimizer: communicator, the trainer's tensors, a rule R, a schedule S,
 /// the exact average of gradients, and the compressed exchange that the policy C makes. step.hpp
@@ -372,7 +287,7 @@ struct engine {
         if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
       }
       if (plan.exchange && !compressed.started()) start_compressed();
-      if (plan.average_squares && refresh.prepare()) ++graph_epoch;
+      if (plan.average_squares && refresh.prepare(*this)) ++graph_epoch;
     }
     if (plan.average_gradient && average.prepare(mean_destination_in(plan))) ++graph_epoch;
   }
@@ -463,6 +378,7 @@ struct engine {
   std::function<bool(float norm)> veto;          ///< empty: none; see optimizer::veto_with
   bool vetoed = false;  ///< last answer of `veto` on this rank; true if `veto` threw
   std::uint64_t step = 0;
+  bool given_moments = false;  ///< v is known before the first step
   bool alike = true;  ///< equal parameters on all ranks; false between exchanges with local steps
   std::uint32_t local_steps_digest = 0;  ///< of local steps since ranks last communicated
   float last_lr = 1;                     ///< last learning rate that was not 0
@@ -507,7 +423,7 @@ struct engine {
     ++graph_epoch;
   }
   [[gnu::cold]] void freeze() {
-    if (step == 0)
+    if (step == 0 && !given_moments)
       refuse("needs v, which no step has computed yet; the first step must average gradients");
     release_averages();
     compressed.allocate_undo(from_momentum);

@@ -404,7 +404,7 @@ class step_in_progress {
   [[nodiscard]] bool refreshes() const { return plan_.average_squares; }
   [[nodiscard]] auto at() const { return e_->at(e_->mask()); }
   [[nodiscard]] auto own_message() const {
-    return e_->rule.message(e_->compressed.previous({}), at());
+    return e_->rule.message(e_->compressed.previous(e_->mask()), at());
   }
   [[nodiscard]] auto args() const { return e_->exchange_args(); }
 

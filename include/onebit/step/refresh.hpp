@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <onebit/collective/dense_average.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/transport/communicator.hpp>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+/// What a refresh of v does to a step.
+///
+///     average   before parameters change: what the ranks' own v have taken in, in 5 bits, and
+///               sketches of their gradients beside; from these rho and the mean gradient's norm
+///     refresh   after they have: v, and the ranks' own v anew, with this step's gradient; which
+///               elements are active; what is carried of elements that become active
+namespace onebit::inline v0_2 {
+
+namespace detail {
+
+/// Message that leaves a residual as it is, except in elements that become active. The next message
+/// adds beta1 m, m the previous mean message, which has no value in these elements: it is taken off
+/// before.
+template <class View>
+struct woken_message {
+  View previous;              ///< of all elements, active or not
+  active_mask active, after;  ///< before and after the refresh
+  const tensor_scalars* scalars;
+
+  template <class L>
+  struct reader {
+    typename View::template reader<L> previous;
+    active_mask active, after;
+    std::size_t word;
+    float beta1;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
+      const auto without = L::sub(base, L::mul(previous(k), L::set(beta1)));
+      return active.template select<L>(word + k, base,
+                                       after.template select<L>(word + k, without, base));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {previous.template at<L>(t, index), active, after, t.word, scalars[t.tensor].own_beta1};
+  }
+};
+
+/// Message that leaves a sum of local steps as it is: it has no part of the previous mean.
+struct unchanged_message {
+  template <class L>
+  struct reader {
+    ONEBIT_HD typename L::value operator()(std::uint32_t, const typename L::value& base) const {
+      return base;
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile&, std::size_t) const {
+    return {};
+  }
+};
+
+}  // namespace detail
+
+/// Refresh of v by a RefreshingRule R. `E` is an engine.
+///
+/// Cost: 2 collectives per bucket and 2 for the floats beside; 2 (W-1)/W bytes times 0.75 per
+/// element and 0.02 (LAMB: 0.05 to 0.14) beside. Passes: 8 bytes per element to encode, 12 for v, 8 for what is
+/// carried, and the gradients twice. Memory while in use: see squares_average, and a
+/// bit per element.
+template <class B, class R, bool Follows>
+class variance_refresh {
+ public:
+  using variance_buffer = decltype(std::declval<R&>().make_variance());
+
+  variance_refresh(const communicator& w, R& rule, const std::vector<std::size_t>& sizes,
+                   const layout& messages, std::size_t bucket_elements)
+      : average_(w, rule.backend(), sizes, R::n_floats_beside(messages),
+                 R::n_floats_at_home(messages), bucket_elements) {}
+
+  [[nodiscard]] static bool wanted(const R& rule) { return rule.keeps_squares(); }
+  static void prepare_rule(R& rule, const layout& messages, int n_ranks) {
+    rule.prepare_refreshes(messages, n_ranks);
+  }
+  [[nodiscard]] static variance_buffer make_variance(R& rule) { return rule.make_variance(); }
+  /// Refreshes v of an old job's rule by the mean of its ranks' squares.
+  template <class E>
+  static void take_squares(E& e, const variance_buffer& mean) {
+    e.rule.take_squares(mean, e.at_average());
+    e.backend().launch(e.tensors.size(), detail::begin_since_kernel{e.tensors.scalars.data()});
+  }
+  /// Calls f with the field that a refresh averages, if this rank has a v of its own.
+  template <class E, class F>
+  static void visit_squares(E& e, const F& f) {
+    if (e.rule.own_variance() != nullptr) f(e.rule.own_squares(e.tensors.scalars.data()));
+  }
+
+  template <class Archive>
+  static void archive(R& rule, Archive& a) {
+    rule.archive_own(a);
+  }
+
+  /// Allocates the memory, unless it is there. Returns true if it allocated.
+  template <class E>
+  [[gnu::cold]] bool prepare(E& e) {
+    if (active_.size() > 0 || e.compressed.axis().n_words() == 0) return average_.prepare();
+    auto active = e.compressed.make_mask();
+    const bool allocated = average_.prepare();
+    active_ = std::move(active);
+    return allocated;
+  }
+  /// Frees the memory.
+  void release() noexcept {
+    average_.release();
+    active_ = {};
+  }
+  [[nodiscard]] std::size_t work_bytes() const { return average_.work_bytes() + active_.bytes(); }
+
+  /// Averages the ranks' squares, and the floats beside. Collective.
+  template <class E>
+  void average(E& e) {
+    const auto at = e.at(e.mask());
+    float* const work = average_.work();
+    average_.all_reduce(e.rule.own_squares(at.scalars), e.rule.floats_beside(at, work), e.now());
+    e.rule.take_floats_beside(average_.beside().latest(), on_axis_of(average_.beside(), e), at,
+                              e.now(), work);
+  }
+  /// Ends the step for the collectives. Keeps nothing but the memory.
+  void finish() { average_.finish(); }
+  /// Updates v and the active elements, once the step is kept.
+  template <class E>
+  void refresh(E& e) {
+    const auto at = e.at(e.mask());
+    const active_mask after{active_.data()};
+    e.rule.refresh_variance(average_.squares().latest(), on_axis_of(average_.squares(), e), at,
+                            active_.data(), average_.work());
+    if constexpr (R::accumulates) {
+      e.compressed.settle(detail::unchanged_message{}, e.exchange_args());
+    } else {
+      const auto previous = e.compressed.previous({});
+      using message = detail::woken_message<std::remove_const_t<decltype(previous)>>;
+      e.compressed.settle(message{previous, e.mask(), after, at.scalars}, e.exchange_args());
+    }
+    const copy_kernel take{active_.data(), e.compressed.active().data(), active_.size()};
+    at.launch(take.launches(), take);
+    at.launch(e.tensors.size(), detail::begin_since_kernel{e.tensors.scalars.data()});
+    e.compressed.count_active(e.mask());
+  }
+
+ private:
+  template <class E>
+  [[nodiscard]] static auto on_axis_of(rounded_exchange<B>& x, E& e) {
+    return x.sender().at(e.tensors.table.data(), e.tensors.scalars.data(), e.now(), e.mask());
+  }
+
+  squares_average<B> average_;
+  buffer_of<B, std::uint32_t> active_;  ///< mask of the elements that are active after the refresh
+};
+
+/// Stand-in where v is never refreshed: does nothing.
+template <class B, class R>
+class variance_refresh<B, R, false> {
+ public:
+  struct variance_buffer {
+    [[nodiscard]] static float* data() { return nullptr; }
+  };
+  template <class... Unused>
+  explicit variance_refresh(const Unused&...) {}
+  [[nodiscard]] static bool wanted(const R&) { return false; }
+  static void prepare_rule(R&, const layout&, int) {}
+  [[nodiscard]] static variance_buffer make_variance(R&) { return {}; }
+  template <class E>
+  static void take_squares(E&, const variance_buffer&) {}
+  template <class E, class F>
+  static void visit_squares(E&, const F&) {}
+  template <class Archive>
+  static void archive(R&, Archive&) {}
+  template <class E>
+  [[nodiscard]] bool prepare(E&) {
+    return false;
+  }
+  template <class E>
+  void average(E&) {}
+  template <class E>
+  void refresh(E&) {}
+  void finish() noexcept {}
+  void release() noexcept {}
+  [[nodiscard]] std::size_t work_bytes() const { return 0; }
+};
+
+}  // namespace onebit::inline v0_2
