@@ -290,8 +290,7 @@ class zero_one_rule : public onebit::rule_defaults {
     if (!stage_b_) return step(latest, at, nullptr, update);
     update(zero_one_sync_kernel<View, P, G>{latest, at.tiles, at.tensors, m_.data(), v_.data(),
                                             sum_.data(), lr_sum_.data(), at.now, c_});
-    at.launch(lr_sum_.size(),
-              sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
+    at.launch(lr_sum_.size(), sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const onebit::step_plan& plan, float lr) {
     if (plan.exchange && stage_b_) sum_lr_ = 0;

@@ -16,9 +16,9 @@ namespace advisor {
 inline constexpr double message_bits = 1 + 32.0 / 4096;
 /// Bits per parameter of a message in 2 bits (`quantized<2>`): three words and one scale per tile.
 inline constexpr double two_bits_message = 3 + 32.0 / 4096;
-/// Bits per parameter that a refresh of v sends beside a message: squares in 5 bits and an exponent of
-/// 32 bits for 32 elements, and a sketch of the gradient, 16 bits for 128 elements and 16 per tile. A
-/// tile has 4096 elements in a model of 2^23 or more. `more`: numbers of 16 bits per tile.
+/// Bits per parameter that a refresh of v sends beside a message: squares in 5 bits and an exponent
+/// of 32 bits for 32 elements, and a sketch of the gradient, 16 bits for 128 elements and 16 per
+/// tile. A tile has 4096 elements in a model of 2^23 or more. `more`: numbers of 16 bits per tile.
 [[nodiscard]] inline double squares_bits(double parameters, int more = 0) {
   const auto words = static_cast<std::size_t>(parameters) / onebit::word_elements;
   const std::size_t tile = onebit::word_elements * onebit::words_of_tiles(words);

@@ -84,9 +84,9 @@ template <class P, class G>
 }
 [[nodiscard, gnu::cold]] inline std::string describe(const intervals_options& o) {
   return describe(", dense steps ", o.after, ", refreshes ", o.refreshes, ", kappa ", o.kappa,
-                  ", warmup_steps ", o.warmup_steps, ", stop_refreshing ",
-                  o.stop_refreshing, ", doubling_steps ", o.doubling_steps, ", max_interval ",
-                  o.max_interval, ", also_every ", o.also_every);
+                  ", warmup_steps ", o.warmup_steps, ", stop_refreshing ", o.stop_refreshing,
+                  ", doubling_steps ", o.doubling_steps, ", max_interval ", o.max_interval,
+                  ", also_every ", o.also_every);
 }
 /// @}
 
@@ -94,11 +94,11 @@ template <class P, class G>
 struct one_bit_adam_options {
   adam_options adam{};      ///< of the rule
   freeze_options freeze{};  ///< when the dense steps end
-  /// After the dense steps every rank updates v from its own gradients, and refreshes average it over
-  /// the ranks. The gap from step t of the training to the next refresh is t / refreshes steps, at
-  /// least 1, at most half of v's memory, 1 / (1 - beta2), or 200. So t grows by the factor e within
-  /// `refreshes` refreshes. 0: v is constant from the freeze on, as in the paper, which needs a
-  /// warm-up of 15 to 25% of all steps.
+  /// After the dense steps every rank updates v from its own gradients, and refreshes average it
+  /// over the ranks. The gap from step t of the training to the next refresh is t / refreshes
+  /// steps, at least 1, at most half of v's memory, 1 / (1 - beta2), or 200. So t grows by the
+  /// factor e within `refreshes` refreshes. 0: v is constant from the freeze on, as in the paper,
+  /// which needs a warm-up of 15 to 25% of all steps.
   std::uint64_t refreshes = 3;
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
@@ -144,8 +144,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     options.adam.keeps_squares = options.refreshes > 0;
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
-                     freeze(options.freeze, detail::least_beta2(groups, options.adam.beta2), options.refreshes,
-                            options.adam.bias_correction));
+                     freeze(options.freeze, detail::least_beta2(groups, options.adam.beta2),
+                            options.refreshes, options.adam.bias_correction));
   });
   return optimizer("one_bit_adam" + describe(options.adam) + describe(options.freeze) +
                        describe(", refreshes ", options.refreshes, ", ") + policy_name(collective) +
@@ -170,9 +170,9 @@ template <class P, class G, class T, class B = host>
 
 /// Options of 1-bit LAMB: as one_bit_adam_options.
 struct one_bit_lamb_options {
-  lamb_options lamb{};           ///< of the rule
-  freeze_options freeze{};       ///< when the dense steps end
-  std::uint64_t refreshes = 3;   ///< of v and of the norms of directions; at least 1
+  lamb_options lamb{};          ///< of the rule
+  freeze_options freeze{};      ///< when the dense steps end
+  std::uint64_t refreshes = 3;  ///< of v and of the norms of directions; at least 1
   dense_sum warm_up_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
@@ -197,8 +197,8 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                           "come from refreshes"));
     }
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
-                     freeze(options.freeze, detail::least_beta2(groups, options.lamb.beta2), options.refreshes,
-                            options.lamb.bias_correction));
+                     freeze(options.freeze, detail::least_beta2(groups, options.lamb.beta2),
+                            options.refreshes, options.lamb.bias_correction));
   });
   return optimizer("one_bit_lamb" + describe(options.lamb) + describe(options.freeze) +
                        describe(", refreshes ", options.refreshes, ", ") + policy_name(collective) +
@@ -236,10 +236,9 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<tw
   check_split<C, T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
-    return std::pair(
-        zero_one_rule<B>(options.adam, std::move(backend)),
-        intervals(options.schedule, detail::least_beta2(groups, options.adam.beta2),
-                  options.adam.bias_correction || options.adam.keeps_squares));
+    return std::pair(zero_one_rule<B>(options.adam, std::move(backend)),
+                     intervals(options.schedule, detail::least_beta2(groups, options.adam.beta2),
+                               options.adam.bias_correction || options.adam.keeps_squares));
   });
   return optimizer(
       "zero_one_adam" + describe(options.adam) +

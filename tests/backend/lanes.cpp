@@ -71,7 +71,8 @@ TEST_CASE("lanes: the portable ones are plain C++") {
         expected[i] = onebit::stochastic_bf16(in.a[i], static_cast<std::uint32_t>(i));
       }
       if (op == op_power) {
-        expected[i] = onebit::stochastic_power_of_two(std::fabs(in.a[i]), static_cast<std::uint32_t>(i));
+        expected[i] =
+            onebit::stochastic_power_of_two(std::fabs(in.a[i]), static_cast<std::uint32_t>(i));
       }
     }
     CHECK(first_difference_but_nan({r.out.data() + op * n * 32, n * 32}, expected) == none);

@@ -71,9 +71,9 @@ moves changes(int n_ranks, std::uint64_t steps, const Make& make) {
 /// 200 steps sum up to 0.2, of which a float knows 1.5e-8: 1.5e-5 of a step. Twice that for the
 /// arithmetic.
 constexpr double start_up_tolerance = 3e-5;
-/// A refresh rounds what v takes in to powers of two, at random, in two phases: by up to half, or to
-/// twice as much. That is a quarter of v, at gaps of a third of all steps: a tenth of its root, and
-/// of older refreshes three quarters of that, and so on.
+/// A refresh rounds what v takes in to powers of two, at random, in two phases: by up to half, or
+/// to twice as much. That is a quarter of v, at gaps of a third of all steps: a tenth of its root,
+/// and of older refreshes three quarters of that, and so on.
 constexpr double followed_tolerance = 0.4;
 /// The last refreshes of 200 steps are 50 steps apart, so their noise is still in the mean.
 constexpr double followed_mean_tolerance = 0.13;

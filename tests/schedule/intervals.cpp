@@ -88,8 +88,8 @@ TEST_CASE("intervals: dense steps, refreshes at growing gaps, exchanges ever mor
     of_one_bit_adam.done(step, 0.1F);
   }
   CHECK(refreshes == wanted);
-  CHECK(exchanges == std::vector<std::uint64_t>{0,  1,  2,  3,  4,  5,  6,  7,  8, 10, 12,
-                                                14, 16, 20, 24, 32, 40, 48, 56});
+  CHECK(exchanges == std::vector<std::uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24,
+                                                32, 40, 48, 56});
 }
 
 TEST_CASE("always_dense, and a schedule of a function") {

@@ -226,9 +226,10 @@ struct named_optimizer {
   std::size_t scale_elements = sign<>{}.scales.block_elements;
   double scale_factor =
       static_cast<double>(sign<>{}.factor);  ///< sign::factor; default 1 for DeepSpeed's names
-  std::uint64_t bits = 2;  ///< of messages of zero_one_adam: 1, with these scales, or 2; DeepSpeed's: 1
-  double lr = 1e-3;                          ///< for the trainer; make_optimizer ignores it
-  std::optional<double> weight_decay{};      ///< decay of groups: see make_optimizer
+  std::uint64_t bits =
+      2;             ///< of messages of zero_one_adam: 1, with these scales, or 2; DeepSpeed's: 1
+  double lr = 1e-3;  ///< for the trainer; make_optimizer ignores it
+  std::optional<double> weight_decay{};  ///< decay of groups: see make_optimizer
 };
 
 namespace detail {

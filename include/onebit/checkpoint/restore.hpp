@@ -439,7 +439,7 @@ class old_job {
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
-  buffer_of<B, float> residuals_;                ///< on the flat axis
+  buffer_of<B, float> residuals_;                      ///< on the flat axis
   typename E::refresh_type::variance_buffer squares_;  ///< mean of the squares that ranks kept
   std::unique_ptr<E> source_;
   std::uint64_t step_ = 0, scalars_ = 0, parameters_ = 0;

@@ -513,12 +513,12 @@ class squares_average {
   squares_average(const communicator& w, const B& backend, std::span<const std::size_t> sizes,
                   std::size_t n_beside, std::size_t n_at_home, std::size_t bucket_elements)
       : squares_(rounded::to_powers_of_two(), w, backend, sizes,
-                  buckets_of_means(sizes, bucket_elements)),
+                 buckets_of_means(sizes, bucket_elements)),
         beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
         n_work_(n_beside + n_at_home) {}
 
   [[nodiscard]] rounded_exchange<B>& squares() { return squares_; }  ///< holds the mean squares
-  [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }      ///< mean floats beside
+  [[nodiscard]] rounded_exchange<B>& beside() { return beside_; }    ///< mean floats beside
   /// Collective; blocks, unless the backend is deferred.
   template <class Squares, class Beside>
   [[gnu::cold]] void all_reduce(const Squares& squares, const Beside& beside, step_scalars* now) {

@@ -24,8 +24,8 @@ struct rounded {
   /// of the largest are lost. `roots`: square roots in bf16, to 0.4% at any size.
   ///
   /// Powers of two, of nonnegative values in 5 bits: at random one of the two neighbours, so that
-  /// the mean is the value, down to 2^-30 of the largest of 32. Smaller positive values become that.
-  /// A value's standard deviation is at most 0.36 of it. (With 4 bits, 2^-14, elements whose
+  /// the mean is the value, down to 2^-30 of the largest of 32. Smaller positive values become
+  /// that. A value's standard deviation is at most 0.36 of it. (With 4 bits, 2^-14, elements whose
   /// gradients are below a hundredth of their neighbours' would make too short steps.)
   static constexpr std::size_t floats = 128, halves = 64, int8s = 33, powers = 24;
   [[nodiscard]] static constexpr rounded to_bf16() { return {halves}; }
@@ -43,7 +43,7 @@ struct rounded {
 
   [[nodiscard]] std::string name() const {
     return roots                  ? "roots"
-           : word_bytes == powers  ? "powers of two"
+           : word_bytes == powers ? "powers of two"
            : word_bytes == floats ? "fp32"
            : word_bytes == halves ? "bf16"
                                   : "int8";

@@ -283,13 +283,13 @@ concept RefreshingRule = ExchangeRule<R> &&
   { R::n_floats_at_home(at.axis) } -> std::convertible_to<std::size_t>;  // floats that do not
   r.prepare_refreshes(at.axis, 1);  // takes the layout of messages and the number of ranks
   { fixed.own_variance() } -> std::convertible_to<const float*>;  // on the flat axis, or null
-  fixed.own_squares(at.scalars);           // returns the field to average
-  r.take_squares(r.make_variance(), at);   // refreshes v from a mean over an old job's ranks
-  r.floats_beside(at, work);               // returns the field of floats to average beside
+  fixed.own_squares(at.scalars);                                  // returns the field to average
+  r.take_squares(r.make_variance(), at);  // refreshes v from a mean over an old job's ranks
+  r.floats_beside(at, work);              // returns the field of floats to average beside
   // the first context has the layout of `mean`, the second the layout of messages
   r.take_floats_beside(mean, at, at, std::declval<step_scalars*>(), work);  // before updates
   r.refresh_variance(mean, at, at, active, work);  // after updates: v and the next `active`
-  r.archive_own(a);  // archives the state that differs between ranks
+  r.archive_own(a);                                // archives the state that differs between ranks
 };
 
 /// A rule with steps without communication, which each rank makes from its own gradient.

@@ -55,9 +55,9 @@ struct adam_dense_kernel {
 };
 
 /// Update of the compressed phase: x -= lr (u c + weight_decay x), u the latest mean direction, c
-/// the bias correction of m. Also updates this rank's v, if it has its own. Reads and writes 8 bytes
-/// and a bit per element; 20 with a v of its own; 4 more if momenta are sent. With a `Layer` type, lr
-/// is multiplied by the layer's coefficient.
+/// the bias correction of m. Also updates this rank's v, if it has its own. Reads and writes 8
+/// bytes and a bit per element; 20 with a v of its own; 4 more if momenta are sent. With a `Layer`
+/// type, lr is multiplied by the layer's coefficient.
 template <class View, class P, class G, class Layer = void>
 struct adam_update_kernel {
   View latest;

@@ -59,7 +59,8 @@ ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
   return static_cast<std::uint32_t>(h >> 32U);
 }
 
-/// Words of a tile that one sum of the sketch of gradients covers; the last sum covers the rest too.
+/// Words of a tile that one sum of the sketch of gradients covers; the last sum covers the rest
+/// too.
 inline constexpr std::uint32_t words_of_sums = 4;
 ONEBIT_HD std::uint32_t n_sketch_sums(const tile& t) {
   const std::uint32_t n = t.n_words() / words_of_sums;
@@ -73,8 +74,8 @@ ONEBIT_HD std::size_t first_sketch_sum(const tile& t, std::size_t i) {
 /// Sketches this rank's gradient: one sum of 128 elements each, with random signs that are equal on
 /// all ranks and change in each step. Also sums, by tile, the squares of the sketch and of the
 /// gradient. Sketches are linear: the squares of the ranks' mean sketch sum up to the squared norm
-/// of the mean gradient, with a relative error of sqrt(2 / number of sums). The ratio of this sum to
-/// the mean of the ranks' own sums is more precise: exactly 1 if all gradients are equal.
+/// of the mean gradient, with a relative error of sqrt(2 / number of sums). The ratio of this sum
+/// to the mean of the ranks' own sums is more precise: exactly 1 if all gradients are equal.
 template <class P, class G>
 struct gradient_sketch_kernel {
   const tile* tiles;
@@ -136,8 +137,7 @@ struct own_sums_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile_range r = tensor_tiles[i];
-    L::store_scalar(own + i,
-                    static_cast<float>(L::sum(sketch_squares + r.begin, r.end - r.begin)));
+    L::store_scalar(own + i, static_cast<float>(L::sum(sketch_squares + r.begin, r.end - r.begin)));
     if (i == 0) L::store_scalar(total, static_cast<float>(L::sum(squares, n_tiles)));
   }
 };
@@ -257,10 +257,10 @@ struct own_squares_field {
   }
 };
 
-/// Brings v up to date: v <- beta2^k v + rho q, q the mean of the ranks' squares in the k steps since
-/// the last refresh; `mean` is q times the square of the rho that they were kept with.
-/// Each rank's own v starts from it, with this step's gradient, unless `units` has none. Active
-/// elements stay active; those with v > 0 become active.
+/// Brings v up to date: v <- beta2^k v + rho q, q the mean of the ranks' squares in the k steps
+/// since the last refresh; `mean` is q times the square of the rho that they were kept with. Each
+/// rank's own v starts from it, with this step's gradient, unless `units` has none. Active elements
+/// stay active; those with v > 0 become active.
 template <class View, class P, class G>
 struct refresh_variance_kernel {
   View mean;
@@ -352,8 +352,8 @@ struct refresh_floats {
 /// Base of rules whose v follows (guide/variance.md). In compressed steps no rank knows the mean
 /// gradient. Each rank updates a v of its own from its own gradients, v_r <- beta2 v_r + rho^2 (1 -
 /// beta2) g_r^2, and divides by it. A refresh, k steps after the last one, averages what the ranks'
-/// v have taken in: v <- beta2^k v + rho mean q_r, q_r the rank's squares since then, weighted as in
-/// v. The ranks' own v start from v.
+/// v have taken in: v <- beta2^k v + rho mean q_r, q_r the rank's squares since then, weighted as
+/// in v. The ranks' own v start from v.
 ///
 /// rho, by tensor, is the squared norm of the mean gradient over the mean of the ranks' squared
 /// norms: 1 if all gradients are equal, 1/W if they are independent noise. Refreshes estimate it
@@ -412,9 +412,17 @@ class following_rule : public moments_rule<B, Options> {
   template <class P, class G>
   void take_squares(const float_buffer& mean, const step_context<B, P, G>& at) {
     if (!follows()) return;
-    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{
-                                      {mean.data()}, at.tiles, at.tensors, at.scalars, at.now, {},
-                                      nullptr, rho_.data(), {}, v_.data(), own_.data()});
+    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{{mean.data()},
+                                                                                    at.tiles,
+                                                                                    at.tensors,
+                                                                                    at.scalars,
+                                                                                    at.now,
+                                                                                    {},
+                                                                                    nullptr,
+                                                                                    rho_.data(),
+                                                                                    {},
+                                                                                    v_.data(),
+                                                                                    own_.data()});
   }
 
   /// Returns the number of floats that travel beside v, for messages on `axis`.
@@ -434,9 +442,8 @@ class following_rule : public moments_rule<B, Options> {
     backend_.launch(at.n_tiles(),
                     detail::gradient_sketch_kernel<P, G>{at.tiles, at.tensors, at.now, f.sketch,
                                                          at.sums, at.second_sums()});
-    backend_.launch(n_tensors_,
-                    detail::own_sums_kernel{at.tensor_tiles, at.sums, at.second_sums(),
-                                            at.n_tiles(), f.own, f.total});
+    backend_.launch(n_tensors_, detail::own_sums_kernel{at.tensor_tiles, at.sums, at.second_sums(),
+                                                        at.n_tiles(), f.own, f.total});
     return {work};
   }
   /// Computes the next rho and the estimated norm of the mean gradient from `mean`, the averaged
@@ -448,11 +455,10 @@ class following_rule : public moments_rule<B, Options> {
     const detail::refresh_floats f(work, at.axis, n_more);
     its.launch(detail::take_sums_kernel<View>{mean, its.tiles, work, now});
     at.launch(detail::mean_sketch_kernel{at.tiles, f.sketch, at.sums});
-    at.launch(1, detail::mean_ratio_kernel{f.own, at.sums, f.total, n_tensors_, at.n_tiles(),
-                                           f.all, now});
-    at.launch(n_tensors_,
-              detail::next_rho_kernel{at.tiles, at.tensor_tiles, f.own, at.sums, f.all, rho_.data(),
-                                      f.rho});
+    at.launch(1, detail::mean_ratio_kernel{f.own, at.sums, f.total, n_tensors_, at.n_tiles(), f.all,
+                                           now});
+    at.launch(n_tensors_, detail::next_rho_kernel{at.tiles, at.tensor_tiles, f.own, at.sums, f.all,
+                                                  rho_.data(), f.rho});
   }
   /// Updates v from `mean`, the mean of `own_squares` before this step, and this rank's own v from
   /// it and this step's gradient. Writes to `active` which elements are active from now on. `its`
@@ -563,10 +569,9 @@ class freezing_rule : public following_rule<B, Options> {
   template <class View, class At>
   void thaw(const View& previous, const At& at) {
     auto m = base::make_floats();
-    backend_.launch(at.n_tiles(),
-                    detail::thaw_kernel<View>{previous, at.tiles, at.active, m.data(), v_.data(),
-                                              at.scalars, base::directions(),
-                                              !base::keeps_squares()});
+    backend_.launch(at.n_tiles(), detail::thaw_kernel<View>{
+                                      previous, at.tiles, at.active, m.data(), v_.data(),
+                                      at.scalars, base::directions(), !base::keeps_squares()});
     m_ = std::move(m);
     base::forget_own();
     frozen_ = false;

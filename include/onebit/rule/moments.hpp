@@ -81,8 +81,8 @@ inline void validate_range(const char* options, const char* of, double low, cons
   return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
 }
 
-/// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the square
-/// of the gradient that it divides in it, as in Adam, or constant.
+/// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the
+/// square of the gradient that it divides in it, as in Adam, or constant.
 struct direction_units {
   const float* variance = nullptr;  ///< this rank's v, before this step, on the flat axis; or null
   const float* rho = nullptr;       ///< by tensor: own squares have the weight rho^2

@@ -156,8 +156,8 @@ struct zero_one_step_kernel {
   }
 };
 
-/// Updates x, anchor and m from the mean sum since the last exchange. A tensor that has rested since
-/// then stays; values received for the tensor are dropped.
+/// Updates x, anchor and m from the mean sum since the last exchange. A tensor that has rested
+/// since then stays; values received for the tensor are dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View latest;
@@ -183,8 +183,8 @@ struct zero_one_sync_kernel {
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
     // without v that follows: m = mean of the corrected momenta, over this step's correction
-    const double all = v != nullptr ? product(since.lr, static_cast<double>(of.m_correction))
-                                    : since.corrected;
+    const double all =
+        v != nullptr ? product(since.lr, static_cast<double>(of.m_correction)) : since.corrected;
     const auto inverse_sum = L::set(static_cast<float>(1 / all));
     const auto of_m = L::set(static_cast<float>(since.decayed)),
                of_mean = L::set(static_cast<float>(since.corrected - since.decayed)),
@@ -218,8 +218,9 @@ struct zero_one_sync_kernel {
 /// u = residual + sum of lr c m, c the bias correction of m. An exchange averages u; then
 /// x = anchor - u / (sqrt(v c_v) + eps) and m = u / (c sum of lr). All ranks get equal bits, since
 /// the anchor holds the parameters of the last exchange, without the local steps. Elements without
-/// variance do not move; if v does not follow, messages contain them nevertheless. Decoupled weight decay acts on the anchor, with the
-/// summed learning rate. A group's lr_factor is not part of u: it scales only the steps of x.
+/// variance do not move; if v does not follow, messages contain them nevertheless. Decoupled weight
+/// decay acts on the anchor, with the summed learning rate. A group's lr_factor is not part of u:
+/// it scales only the steps of x.
 ///
 /// If v follows, m is an average of directions, g / (sqrt(v c_v) + eps), and what is summed is lr c
 /// times the direction, not times m. With m_0 of the last exchange, k the number of a step since
@@ -229,8 +230,9 @@ struct zero_one_sync_kernel {
 /// ones of an interval count several times the last ones.
 ///
 /// State: m, v and anchor, 12 bytes per element (the exchange holds u); 8 more for m_0 and the
-/// rank's own v if v follows. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle lines
-/// (the printed old m would exclude the gradient if every step exchanges); eps outside the root.
+/// rank's own v if v follows. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m
+/// in its middle lines (the printed old m would exclude the gradient if every step exchanges); eps
+/// outside the root.
 template <Backend B>
 class zero_one_rule : public following_rule<B, adam_options> {
   using base = following_rule<B, adam_options>;
@@ -254,8 +256,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
   }
-  /// As in following_rule, for sums: see bound_factor_kernel. An exchange moves an element by at most
-  /// max_step times the sum of the learning rates since the last one, beside the momentum.
+  /// As in following_rule, for sums: see bound_factor_kernel. An exchange moves an element by at
+  /// most max_step times the sum of the learning rates since the last one, beside the momentum.
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, bound_factors_.data()}; }
   /// Turns an exchange into a local step while the learning rates sum to 0, since nothing has
   /// moved. If v follows, all steps before `freeze` are dense, without an exchange. Throws
@@ -303,15 +305,10 @@ class zero_one_rule : public following_rule<B, adam_options> {
     at.backend.launch(since_.size(), count_of(at, true));
     moved_ = false;
     if (!frozen_) return;
-    at.backend.launch(at.n_tiles(),
-                      detail::thaw_kernel<flat_field>{{m_.data()},
-                                                      at.tiles,
-                                                      at.active,
-                                                      m_.data(),
-                                                      v_.data(),
-                                                      at.scalars,
-                                                      true,
-                                                      false});
+    at.backend.launch(
+        at.n_tiles(),
+        detail::thaw_kernel<flat_field>{
+            {m_.data()}, at.tiles, at.active, m_.data(), v_.data(), at.scalars, true, false});
     base::forget_own();
     frozen_ = false;
   }

@@ -21,8 +21,8 @@ struct freeze_options {
 
 namespace detail {
 
-/// Gaps between refreshes of v: the gap after t steps is t / refreshes steps, at least 1, and at most
-/// half of v's memory, 1 / (1 - beta2), or 200 steps.
+/// Gaps between refreshes of v: the gap after t steps is t / refreshes steps, at least 1, and at
+/// most half of v's memory, 1 / (1 - beta2), or 200 steps.
 struct refresh_gaps {
   std::uint64_t refreshes = 0;  ///< 0: never
   double beta2 = 0;
@@ -55,8 +55,8 @@ struct refresh_gaps {
 /// Source: 1-bit Adam, algorithm 1, with T_w = `after`. Refreshes are this library's own.
 class freeze : public schedule_defaults {
  public:
-  /// `beta2`: the smallest of all groups. `refreshes`: as in one_bit_adam_options. `corrected`: true
-  /// if the rule corrects the bias of v. Throws invalid_input if beta2 is not in [0, 1).
+  /// `beta2`: the smallest of all groups. `refreshes`: as in one_bit_adam_options. `corrected`:
+  /// true if the rule corrects the bias of v. Throws invalid_input if beta2 is not in [0, 1).
   freeze(freeze_options options, double beta2, std::uint64_t refreshes = 0, bool corrected = true);
 
   /// True if `step` comes after the dense steps.

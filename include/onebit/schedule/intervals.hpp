@@ -18,8 +18,8 @@ struct intervals_options {
   /// gaps of one_bit_adam_options::refreshes. Not used if kappa is given.
   std::uint64_t after = 5;
   std::uint64_t refreshes = 3;  ///< of v: see one_bit_adam_options; not used if kappa is given
-  /// T_v of the paper, in place of `after` and `refreshes`: averages, from which v is updated, are in
-  /// step 0 and then after gaps of 2^floor(j / kappa) steps, j = 0, 1, ... 0: as above.
+  /// T_v of the paper, in place of `after` and `refreshes`: averages, from which v is updated, are
+  /// in step 0 and then after gaps of 2^floor(j / kappa) steps, j = 0, 1, ... 0: as above.
   std::uint64_t kappa = 0;
   /// Number of steps at the start that all exchange (or average).
   std::uint64_t warmup_steps = 0;
@@ -41,8 +41,8 @@ struct intervals_options {
 class intervals : public schedule_defaults {
  public:
   /// `beta2`: the smallest of all groups. `corrected`: false if v is corrected neither for its bias
-  /// nor by refreshes, for a warning at the end of the warm-up. Throws invalid_input if max_interval
-  /// is 0, or if v would never be updated.
+  /// nor by refreshes, for a warning at the end of the warm-up. Throws invalid_input if
+  /// max_interval is 0, or if v would never be updated.
   explicit intervals(intervals_options o, double beta2 = 0.999, bool corrected = true)
       : options_(o), gaps_{o.refreshes, beta2}, lacking_(corrected ? 0 : beta2) {
     if (o.max_interval == 0) {
@@ -50,9 +50,10 @@ class intervals : public schedule_defaults {
           detail::message("intervals_options: max_interval is 0, must be at least 1"));
     }
     if (o.kappa == 0 && (o.after == 0 || o.refreshes == 0)) {
-      throw invalid_input(detail::message(
-          "intervals_options: after is ", o.after, ", refreshes ", o.refreshes,
-          "; both must be at least 1, or kappa, which replaces them: v needs a start, and changes"));
+      throw invalid_input(detail::message("intervals_options: after is ", o.after, ", refreshes ",
+                                          o.refreshes,
+                                          "; both must be at least 1, or kappa, which replaces "
+                                          "them: v needs a start, and changes"));
     }
     if (o.stop_refreshing && o.warmup_steps == 0) {
       throw invalid_input(
