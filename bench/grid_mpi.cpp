@@ -258,8 +258,8 @@ cost::workload workload_of(double n, double compute, const advisor::measurement&
   w.compression = m.compression;
   w.steps = 152000;
   w.one_bit_adam = advisor::one_bit_run(w.steps, advisor::squares_bits(n));
-  w.zero_one_adam = advisor::zero_one_run({.warmup_steps = 12500, .doubling_steps = 32678}, w.steps,
-                                          advisor::constant_rate, advisor::squares_bits(n));
+  w.zero_one_adam =
+      advisor::zero_one_run({}, w.steps, advisor::constant_rate, advisor::squares_bits(n));
   w.papers_one_bit = advisor::step_counts::freeze_after(23000, w.steps);
   return w;
 }

@@ -22,7 +22,7 @@ using advisor::step_counts;
 constexpr std::uint64_t bert_base = 110106428, bert_large = 336226108;
 constexpr double ring_bits = 16;  // bits per element of the usual ring allreduce
 
-/// Intervals of 0/1 Adam, and the learning rate that the intervals depend on.
+/// Intervals of the paper's 0/1 Adam, and the learning rate that they depend on.
 struct intervals_flags {
   std::uint64_t kappa = 16, doubling = 0, max_interval = 16;
   std::uint64_t lr_warmup = 12500;  ///< warm-up of the learning rate, in steps
@@ -54,7 +54,7 @@ step_counts papers_zero_one(intervals_flags flags, std::uint64_t steps) {
 }
 step_counts own_zero_one(const intervals_flags& flags, std::uint64_t steps, double parameters) {
   return advisor::zero_one_run(
-      flags.options(), steps, [&](std::uint64_t step) { return flags.rate(step); },
+      {}, steps, [&](std::uint64_t step) { return flags.rate(step); },
       advisor::squares_bits(parameters));
 }
 step_counts own(std::uint64_t steps, double parameters) {

@@ -10,9 +10,9 @@ using namespace ablations;
 
 namespace {
 
-/// Returns ten dense steps if v is refreshed later, else `steps` of them.
+/// Returns the usual number of dense steps if v is refreshed later, else `steps`.
 freeze_options warm_up(std::uint64_t refreshes, std::uint64_t steps) {
-  return {.after = refreshes > 0 ? 10 : steps};
+  return {.after = refreshes > 0 ? freeze_options{}.after : steps};
 }
 /// 1-bit Adam with any options and collective.
 template <class C = gather_scatter<sign<>>>

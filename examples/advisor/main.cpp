@@ -62,14 +62,16 @@ cost::workload workload_of(const settings& s) {
   w.steps = s.steps;
   w.one_bit_adam = advisor::one_bit_run(s.steps, advisor::squares_bits(s.parameters));
   w.one_bit_lamb = advisor::one_bit_run(s.steps, advisor::lamb_squares_bits(s.parameters));
-  onebit::intervals_options intervals{.warmup_steps = s.lr_warmup, .doubling_steps = s.doubling};
-  w.zero_one_adam = advisor::zero_one_run(intervals, s.steps, advisor::constant_rate,
+  w.zero_one_adam = advisor::zero_one_run({}, s.steps, advisor::constant_rate,
                                           advisor::squares_bits(s.parameters));
   w.papers_one_bit = advisor::step_counts::freeze_after(
       s.warmup > 0 ? s.warmup : s.steps * 23 / 152, s.steps);  // BERT-Large's share
-  intervals.stop_refreshing = true;
-  w.papers_zero_one =
-      advisor::dry_run(onebit::intervals(intervals), s.steps, advisor::constant_rate);
+  w.papers_zero_one = advisor::dry_run(onebit::intervals({.kappa = 16,
+                                                          .warmup_steps = s.lr_warmup,
+                                                          .doubling_steps = s.doubling,
+                                                          .max_interval = 16,
+                                                          .stop_refreshing = true}),
+                                       s.steps, advisor::constant_rate);
   return w;
 }
 

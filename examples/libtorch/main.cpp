@@ -249,7 +249,7 @@ int main(int argc, char** argv) {
   app.add_option("--lr", s.lr, "Learning rate");
   app.add_option("--gamma", s.gamma, "What it is multiplied by after each quarter of the steps");
   app.add_option("--freeze", s.freeze, "Dense steps of one_bit_adam (10)");
-  app.add_option("--refreshes", s.refreshes, "How often v follows in one_bit_adam (64)");
+  app.add_option("--refreshes", s.refreshes, "How often v follows in one_bit_adam (3)");
   app.add_option("--warm-up", s.warm_up, "Warm-up of zero_one_adam");
   app.add_option("--max-grad-norm", s.max_grad_norm, "Clip to this; 0: no clipping");
   app.add_option("--max-step", s.max_step,

@@ -121,19 +121,19 @@ template <class P, class G, class T, class B = host>
 }
 
 /// 1-bit Adam: a few steps of Adam, then exchanges of the direction, one bit per parameter, with
-/// error feedback (of the momentum if refreshes and max_step are 0, as in the paper). v is
-/// refreshed from squares that each rank keeps of its own gradients (`refreshes`; 0: v is constant,
+/// error feedback (of the momentum if refreshes and max_step are 0, as in the paper). Each rank
+/// updates a v of its own, and refreshes bring the ranks together (`refreshes`; 0: v is constant,
 /// as in the paper). Collective over the transport.
 ///
 /// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
 /// bytes per parameter (8.25 + 4/W without refreshes). A step with a refresh adds 4 collectives,
-/// about 2 (W-1)/W 1.1 n bytes sent, and 1 + 2/W bytes per parameter of work space and equally many
-/// for messages, freed if the gap is at least 16 steps. Gradients are not written. Elements that
-/// had no gradient up to the freeze or a refresh do not move (with one rank nothing freezes), but
-/// weight decay acts on them. Source: 1-bit Adam (arXiv 2102.02888), algorithm 1; refreshes are
-/// this library's (guide/variance.md), at growing gaps like T_v of 0/1 Adam. `collective` is
-/// gather_scatter or all_gather with any compressor, or hierarchical with a WordCompressor; by
-/// default gather_scatter with sign<l2_scale>.
+/// about 2 (W-1)/W 0.77 n bytes sent, and 1.6 + 1.5/W bytes per parameter of work space, freed if
+/// the gap is at least 16 steps. Gradients are not written. An element without a gradient up to the
+/// freeze or a refresh does not move until then; its directions are carried. Weight decay acts on
+/// it (with one rank nothing freezes). Source: 1-bit Adam (arXiv 2102.02888), algorithm 1;
+/// refreshes are this library's (guide/variance.md), at growing gaps like T_v of 0/1 Adam.
+/// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with a
+/// WordCompressor; by default gather_scatter with sign<l2_scale>.
 template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
                                            T transport, one_bit_adam_options options,
@@ -214,16 +214,18 @@ struct zero_one_adam_options {
   dense_sum refresh_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
-/// 0/1 Adam: refreshes of v and one-bit exchanges at growing intervals, local steps between them.
-/// Collective over the transport in steps that communicate.
+/// 0/1 Adam: refreshes of v and exchanges at growing intervals, in 2 bits, local steps between
+/// them. Collective over the transport in steps that communicate.
 ///
-/// The steps up to the first one without an average are Adam's; after these v is refreshed as in
-/// one_bit_adam (adam_options::keeps_squares).
+/// The steps up to the first one without an average are Adam's; after these v follows as in
+/// one_bit_adam (adam_options::keeps_squares), and what is summed between exchanges are directions
+/// (zero_one_rule). Where ranks see data of different kinds, local steps cost loss: set
+/// schedule.max_interval to 1, or use one_bit_adam.
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two exchanges
-/// parameters differ. Cost per exchange: as one_bit_adam; per refresh: twice the bytes and work
-/// space of one_bit_adam, since squares travel in 16 bits; per local step: no communication. State
-/// 20.25 + 4/W bytes per parameter, 16.25 + 4/W without keeps_squares. If a gradient is not finite
+/// parameters differ. Cost per exchange: as one_bit_adam, at 3 bits per parameter in place of 1;
+/// per refresh: as one_bit_adam; per local step: no communication. State 24.25 + 4/W bytes per
+/// parameter, 16.25 + 4/W without keeps_squares. If a gradient is not finite
 /// in a step that communicates, all ranks skip; in a local step only its rank leaves the gradient
 /// out, unknown to the others. Messages are sums of learning rates times directions: rates that
 /// change up and down by factors between exchanges feed the residuals until they overflow; slowly

@@ -47,8 +47,9 @@ cost::workload papers_run() {
   w.averages_by_transport = true;
   w.one_bit_adam = advisor::step_counts::freeze_after(23000, 152000);
   w.zero_one_adam = advisor::dry_run(
-      onebit::intervals({.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678}), 162000,
-      [](std::uint64_t) { return 1.0F; });
+      onebit::intervals(
+          {.kappa = 16, .warmup_steps = 12500, .doubling_steps = 32678, .max_interval = 16}),
+      162000, [](std::uint64_t) { return 1.0F; });
   return w;
 }
 
@@ -460,7 +461,7 @@ TEST_CASE("counts of what the defaults send are what optimizers send") {
         [&](const auto& g, onebit::threads t) {
           return onebit::one_bit_lamb(g, t, {.warm_up_sum = sum});
         });
-  check(advisor::zero_one_run(intervals, n_steps, rate, advisor::zero_one_squares_bits(n)),
+  check(advisor::zero_one_run(intervals, n_steps, rate, advisor::squares_bits(n)),
         [&](const auto& g, onebit::threads t) {
           return onebit::zero_one_adam(g, t, {.schedule = intervals, .refresh_sum = sum});
         });

@@ -53,8 +53,8 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   const auto ours = read_options("one_bit_adam", {}).one_bit_adam;
   CHECK(ours.adam.bias_correction);
   CHECK(ours.adam.max_step == 2);
-  CHECK(ours.freeze.after == 10);
-  CHECK(ours.refreshes == 64);
+  CHECK(ours.freeze.after == 5);
+  CHECK(ours.refreshes == 3);
   CHECK(read_options("one_bit_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("zero_one_adam", {}).scale_elements == onebit::tile_elements);
   CHECK(read_options("OneBitAdam", {}).scale_elements == 0);
@@ -80,8 +80,8 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(lamb.lamb.factor_min == 0.5);
   CHECK(lamb.lamb.factor_threshold == 0.1);
   CHECK(lamb.freeze.after == 100000);
-  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.freeze.after == 10);
-  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.refreshes == 64);
+  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.freeze.after == 5);
+  CHECK(read_options("one_bit_lamb", {}).one_bit_lamb.refreshes == 3);
   CHECK(read_options("zero_one_adam", {{"warmup_steps", "9"}}).zero_one_adam.adam.keeps_squares);
   CHECK_FALSE(read_options("ZeroOneAdam", {}).zero_one_adam.adam.keeps_squares);
 
@@ -93,7 +93,15 @@ TEST_CASE("our names have our defaults, DeepSpeed's names theirs") {
   CHECK(zero_one.schedule.doubling_steps == 32678);
   CHECK(zero_one.schedule.max_interval == 16);
   CHECK(zero_one.schedule.stop_refreshing);
-  CHECK_FALSE(read_options("zero_one_adam", {}).zero_one_adam.schedule.stop_refreshing);
+  const auto own_zero_one = read_options("zero_one_adam", {}).zero_one_adam.schedule;
+  CHECK_FALSE(own_zero_one.stop_refreshing);
+  CHECK(own_zero_one.after == 5);
+  CHECK(own_zero_one.refreshes == 3);
+  CHECK(own_zero_one.kappa == 0);
+  CHECK(own_zero_one.doubling_steps == 16);
+  CHECK(own_zero_one.max_interval == 8);
+  CHECK(read_options("zero_one_adam", {}).bits == 2);
+  CHECK(read_options("ZeroOneAdam", {}).bits == 1);
 
   CHECK(read_options("Adam", {}).adam.bias_correction);
   CHECK(read_options("Lamb", {}).lamb.bias_correction);
@@ -155,6 +163,7 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
   const std::set<algorithm> freezing{one_bit_adam, one_bit_lamb, papers_one_bit_lamb},
       lambs{lamb, one_bit_lamb, papers_one_bit_lamb},
       following{one_bit_adam, one_bit_lamb, zero_one_adam},
+      freezing_or_zero_one{one_bit_adam, one_bit_lamb, papers_one_bit_lamb, zero_one_adam},
       compressing{one_bit_adam, one_bit_lamb, papers_one_bit_lamb, zero_one_adam};
   const key keys[] = {{"torch_adam", "false", {adam}},
                       {"adam_w_mode", "true", {adam}},
@@ -163,10 +172,13 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
                       {"max_coeff", "0.3", lambs},
                       {"min_coeff", "0.02", lambs},
                       {"freeze_step", "400", freezing},
-                      {"after", "400", freezing},
+                      {"after", "400", freezing_or_zero_one},
+                      {"schedule.after", "400", {zero_one_adam}},
                       {"freeze.after", "400", freezing},
                       {"warm_up_sum", "transport", freezing},
-                      {"refreshes", "3", {one_bit_adam, one_bit_lamb}},
+                      {"refreshes", "3", following},
+                      {"schedule.refreshes", "3", {zero_one_adam}},
+                      {"bits", "2", {zero_one_adam}},
                       {"keeps_squares", "false", {zero_one_adam}},
                       {"max_step", "5", following},
                       {"bucket_elements", "1000", compressing},
@@ -195,7 +207,18 @@ TEST_CASE("the keys of one algorithm, and which others have them") {
       CAPTURE(k.name);
       CAPTURE(name);
       const bool has = k.of.contains(read_options(name, {}).which);
-      const std::string why = refusal(name, {{k.name, k.value}});
+      const std::string key = k.name;
+      option_map given{{key, k.value}};
+      if (has && std::string(name) == "zero_one_adam" && key.starts_with("scale_")) {
+        CHECK(says(refusal(name, given), "give bits 1 too"));
+        given.emplace("bits", "1");
+      }
+      if (std::string(name) == "ZeroOneAdam" &&
+          (key.ends_with("after") || key.ends_with("refreshes")) && has) {
+        CHECK(says(refusal(name, given), "is not used if kappa is above 0"));
+        given.emplace("kappa", "0");
+      }
+      const std::string why = refusal(name, given);
       CHECK(why.empty() == has);
       if (!has) CHECK(says(why, std::string("there is no option ") + k.name));
     }
@@ -232,7 +255,9 @@ TEST_CASE("each key sets what it means") {
   CHECK(one_bit({{"scale_factor", "1.5"}}).scale_factor == 1.5);
   CHECK_THROWS_WITH_AS((void)one_bit({{"scale_factor", "0"}}), doctest::Contains("above 0"),
                        onebit::invalid_input);
-  CHECK(read_options("zero_one_adam", {{"scale_elements", "0"}}).scale_elements == 0);
+  CHECK(read_options("zero_one_adam", {{"scale_elements", "0"}, {"bits", "1"}}).scale_elements ==
+        0);
+  CHECK(says(refusal("zero_one_adam", {{"bits", "3"}}), "bits is 3, must be 1 or 2"));
   CHECK(one_bit({{"warm_up_sum", "transport"}}).one_bit_adam.warm_up_sum == dense_sum::transport);
   CHECK(one_bit({{"warm_up_sum", "rank_order"}}).one_bit_adam.warm_up_sum == dense_sum::rank_order);
   CHECK(read_options("adam", {}).sum == dense_sum::automatic);

@@ -277,9 +277,14 @@ template <class Options>
   r.read({"doubling_steps", "schedule.doubling_steps", "local_step_scaler"}, o.doubling_steps);
   r.read({"max_interval", "schedule.max_interval", "local_step_clipper"}, o.max_interval);
   r.read({"also_every", "schedule.also_every"}, o.also_every);
-  r.read({"after", "schedule.after"}, o.after);
-  r.read({"refreshes", "schedule.refreshes"}, o.refreshes);
+  const bool after = r.read({"after", "schedule.after"}, o.after);
+  const bool refreshes = r.read({"refreshes", "schedule.refreshes"}, o.refreshes);
   r.read({"kappa", "schedule.kappa", "var_update_scaler"}, o.kappa);
+  if (o.kappa > 0 && (after || refreshes)) {
+    r.fail({after ? "after" : "refreshes",
+            " is not used if kappa is above 0, as it is by "
+            "DeepSpeed's names; leave it out, or give kappa 0"});
+  }
   r.read({"stop_refreshing", "schedule.stop_refreshing"}, o.stop_refreshing);
 }
 
