@@ -49,7 +49,8 @@ struct tile_kernel {
         float* const word = y + k * word_elements;
         std::byte* const at = out + k * codec.word_bytes;
         if (encodes) {
-          onebit::detail::encode_words<L>(codec, at, L::load(word), sum);
+          onebit::detail::encode_words<L>(codec, at, L::load(word), sum,
+                                          static_cast<std::uint32_t>(k * word_elements));
         } else {
           L::store(word, onebit::detail::decode_words<L>(codec, at, scales[i]));
         }

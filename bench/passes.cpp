@@ -22,6 +22,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -63,7 +64,8 @@ struct scene {
   std::size_t n;
   host_buffer<float> params, grads;
   onebit::tensor_entry<float, float> tensor;
-  host_buffer<float> inverses;
+  host_buffer<float> variances;  ///< the rank's own
+  float rho = 1;
   onebit::step_scalars now{.lr = 1e-7F};
   onebit::tensor_scalars numbers{.c = onebit::make_moments({0.9, 0.999, 1e-8})};
   sender own;
@@ -76,7 +78,7 @@ struct scene {
         params(random_buffer(n, 1)),
         grads(random_buffer(n, 2)),
         tensor{params.data(), grads.data(), 1.0F, 0.01F},
-        inverses(random_buffer(n, 4)),
+        variances(random_buffer(n, 4)),
         own(codec{}, backend, std::span(&n, 1), pass_chunks),
         active(own.axis().n_words()),
         agreed(own.format().slot_bytes * pass_chunks),
@@ -98,13 +100,14 @@ struct scene {
     host_buffer<float> carried = random_buffer(n, 3);
     for (std::size_t i = 0; i < n; ++i) {
       carried.data()[i] *= 1.7F;
-      inverses.data()[i] = 1 / (inverses.data()[i] + 2);
+      variances.data()[i] = std::fabs(variances.data()[i]) + 1;
     }
     own.start_from(std::move(carried));
   }
   [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
-    return {latest(), &tensor, &numbers, &now, inverses.data()};
+    return {latest(), &tensor, &numbers, &now, units()};
   }
+  [[nodiscard]] onebit::direction_units units() const { return {variances.data(), &rho, nullptr}; }
   [[nodiscard]] view latest() const {
     return {codec{}, own.format(), agreed.data(), {active.data()}};
   }
@@ -134,10 +137,9 @@ class encode_pass {
 /// The update from a newly agreed direction, tile by tile after the message.
 class update_pass {
  public:
-  static constexpr double bytes = 32.375;
+  static constexpr double bytes = 28.375;
 
-  update_pass(int threads, onebit::isa set, std::size_t n)
-      : s_(threads, set, n), squares_(random_buffer(n, 5)) {
+  update_pass(int threads, onebit::isa set, std::size_t n) : s_(threads, set, n) {
     s_.own.encode(s_.message(), s_.args(), s_.slots.data(), 0);
     s_.own.finish(s_.args());
   }
@@ -145,13 +147,14 @@ class update_pass {
     s_.own.repeat(s_.message(), s_.args(),
                   onebit::detail::adam_update_kernel<view, float, float>{
                       s_.latest(), s_.own.at(&s_.tensor, &s_.numbers, &s_.now, {}), nullptr,
-                      squares_.data()});
+                      s_.variances.data(), s_.units()});
   }
-  void run_axpy(const host& backend) { axpy(backend, squares_.data(), s_.params.data(), s_.n); }
+  void run_axpy(const host& backend) {
+    axpy(backend, s_.own.compensated().values, s_.params.data(), s_.n);
+  }
 
  private:
   scene s_;
-  host_buffer<float> squares_;
 };
 
 template <class Pass>

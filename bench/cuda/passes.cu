@@ -105,7 +105,8 @@ class encode_pass {
       : s_(stream, n),
         params_(random_buffer(s_.backend, n, 1)),
         grads_(random_buffer(s_.backend, n, 2)),
-        inverses_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 4, 0.3F, 0.1F)),
+        variances_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 4, 0.3F, 0.1F)),
+        rho_(onebit::to_buffer(s_.backend, std::vector<float>{1})),
         tensor_(s_.entry(params_.data(), grads_.data())),
         agreed_(s_.make_slots()),
         slots_(s_.make_slots()) {
@@ -118,14 +119,18 @@ class encode_pass {
 
  protected:
   [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
-    return {s_.latest(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), inverses_.data()};
+    return {s_.latest(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), units()};
+  }
+  /// The rank's own v.
+  [[nodiscard]] onebit::direction_units units() const {
+    return {variances_.data(), rho_.data(), nullptr};
   }
   [[nodiscard]] onebit::exchange_args<onebit::undo_by_repeating> args() {
     return {s_.now.data(), s_.mask(), {}, {2}};
   }
 
   scene s_;
-  onebit::cuda_buffer<float> params_, grads_, inverses_;
+  onebit::cuda_buffer<float> params_, grads_, variances_, rho_;
   onebit::cuda_buffer<onebit::tensor_entry<float, float>> tensor_;
   onebit::cuda_buffer<std::byte> agreed_, slots_;
 };
@@ -192,21 +197,16 @@ class serve_commit_pass : public serve_pass {
 /// The update, tile by tile after the message, which the encode pass has not stored.
 class update_pass : public encode_pass {
  public:
-  static constexpr double bytes = 32.375;
+  static constexpr double bytes = 28.375;
 
-  update_pass(cudaStream_t stream, std::size_t n)
-      : encode_pass(stream, n),
-        squares_(random_buffer(s_.backend, s_.own.axis().n_words() * 32, 5)) {}
+  update_pass(cudaStream_t stream, std::size_t n) : encode_pass(stream, n) {}
   void run() {
     s_.own.repeat(
         message(), args(),
         onebit::detail::adam_update_kernel<view, float, float>{
             s_.latest(slots_), s_.own.at(tensor_.data(), s_.numbers.data(), s_.now.data(), {}),
-            nullptr, squares_.data()});
+            nullptr, variances_.data(), units()});
   }
-
- private:
-  onebit::cuda_buffer<float> squares_;
 };
 
 class adam_pass : public plain_adam {

@@ -39,6 +39,14 @@ consteval void check_policies() {
   check_backend<B>();
 }
 
+/// Throws invalid_input if there are no dense steps: LAMB's first coefficients come from them.
+[[gnu::cold]] inline void require_dense_steps(const char* name, const freeze_options& o) {
+  if (o.after > 0) return;
+  throw invalid_input(message(name,
+                              ": freeze.after is 0, must be at least 1: coefficients of layers ",
+                              "come from dense steps"));
+}
+
 /// Returns the smallest beta2 of all groups; `otherwise` is that of groups without one.
 template <class P, class G>
 [[nodiscard]] double least_beta2(const std::vector<param_group<P, G>>& groups, double otherwise) {
@@ -196,6 +204,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
           detail::message("one_bit_lamb: refreshes is 0, must be at least 1: norms of directions "
                           "come from refreshes"));
     }
+    detail::require_dense_steps("one_bit_lamb", options.freeze);
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, detail::least_beta2(groups, options.lamb.beta2),
                             options.refreshes, options.lamb.bias_correction));

@@ -22,6 +22,7 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
+#include <onebit/step/refresh.hpp>
 #include <onebit/step/report.hpp>
 #include <onebit/step/state.hpp>
 #include <onebit/step/step.hpp>

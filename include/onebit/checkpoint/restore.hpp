@@ -222,6 +222,26 @@ struct add_field_kernel {
   }
 };
 
+/// A buffer on the flat axis as a field: 0 in elements that are not active.
+struct active_field {
+  flat_field values;
+  active_mask active;
+
+  template <class L>
+  struct reader {
+    flat_field::reader<L> values;
+    active_mask active;
+    std::size_t word;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      return active.template keep<L>(word + k, values(k));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {values.at<L>(t, index), active, t.word};
+  }
+};
+
 /// Residual of a server as a field: read by the tiles of its chunk on the flat axis.
 struct served_field {
   compensated_words residual;
@@ -386,6 +406,7 @@ class old_job {
     const bool starts = (R::local_steps || old.compressed.started()) && e.compressed.travels();
     e.step = old.step;
     e.last_lr = old.last_lr;
+    e.given_moments = old.given_moments;
     e.refreshed = false;           // compensated values hold the previous mean
     std::destroy_at(&e.schedule);  // a user's function may not be assignable
     std::construct_at(&e.schedule, std::move(old.schedule));
@@ -418,8 +439,8 @@ class old_job {
       const bool travelled = old.compressed.travels(), travels = e.compressed.travels();
       if (travelled && !travels && e.rule.moved()) {
         // no exchange will follow: apply the one that was due, equally on all ranks
-        e.rule.compressed_update(flat_field{residuals_.data()}, flat_field{residuals_.data()},
-                                 e.at(e.mask()),
+        const detail::active_field due{{residuals_.data()}, e.mask()};
+        e.rule.compressed_update(due, due, e.at(e.mask()),
                                  [&](const auto& kernel) { e.at(e.mask()).launch(kernel); });
       }
       if (!travelled || !travels) e.rule.resume(e.compressed.previous(e.mask()), e.at(e.mask()));

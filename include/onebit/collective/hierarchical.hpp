@@ -72,7 +72,9 @@ class hierarchical_exchange : public flat_exchange<C, B> {
       : base(std::move(codec), w.split(w.rank() % n_local, w.rank()), backend, sizes,
              w.size() / n_local, n_local),
         local_(w.split(w.rank() / n_local, w.rank())),
-        exact_(identity{}, std::move(backend), sizes, comm_.size(), n_local) {}
+        exact_(identity{}, std::move(backend), sizes, comm_.size(), n_local) {
+    exact_.send_all();  // the sender between the nodes carries what is not active
+  }
 
   /// This and the following members are as in gather_scatter_exchange.
   [[nodiscard]] bool needs_undo(const exchange_memory& m) const { return flat() || m.accumulates; }
@@ -174,7 +176,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
     if (flat()) return sender_.accumulate(produce, t);
     auto all = t;
-    all.active = {};  // as in average_in_node
+    all.active = {};
     exact_.accumulate(produce, all);
   }
   template <class Undo>
@@ -234,7 +236,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     const auto me = static_cast<std::uint32_t>(local_.rank());
     std::byte* const sent = held_.exact_sent.data();
     auto all = t;
-    all.active = {};  // the sender between the nodes carries what is not active
+    all.active = {};
     for (int b = local_.size() - 1; b >= 0; --b) {
       sums_local_steps() ? exact_.encode(produce, all, sent, b)
                          : exact_.encode_bucket(produce, no_feedback{}, all, sent, b);

@@ -276,7 +276,11 @@ class sender : public encoder<C, B> {
 
   /// What this rank carries, as a field: its residual, and in elements that are not active all that
   /// it would have sent.
-  [[nodiscard]] carried_field<C> residual(active_mask active) { return {residual(), active}; }
+  [[nodiscard]] carried_field<C> residual(active_mask active) {
+    return {residual(), sends_all_ ? active_mask{} : active};
+  }
+  /// From now on the caller encodes all elements, active or not.
+  void send_all() { sends_all_ = true; }
   /// True if the sender carries compensated values.
   [[nodiscard]] bool carries() const { return compensated_.size() > 0; }
   /// Compensated values that the sender carries.
@@ -334,6 +338,7 @@ class sender : public encoder<C, B> {
             std::size_t{tiles.end - tiles.begin}};
   }
 
+  bool sends_all_ = false;
   buffer<std::uint32_t> saved_;  ///< by tile: see worker_feedback
   buffer<float> compensated_;
   std::size_t first_compensated_ = 0;  ///< first word of `compensated_`

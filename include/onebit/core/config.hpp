@@ -31,7 +31,8 @@
 /// refresh  a step that updates v from averaged squares, in the compressed phase
 /// now      step_scalars of the step in progress; `now->skip` calls it off: nothing lasting changes
 /// compensated  values that a worker encoded, residual included; give the next residual
-/// active       elements that have variance; the others send and receive 0, without a residual
+/// active       elements that have variance; the others send and receive 0, and a worker carries
+///              their values until they are active
 /// previous     mean message of the last exchange that was kept
 /// latest       mean message of the exchange in this step
 /// Worker, server, residual, scale, momentum, variance and freeze: as in the papers.
@@ -78,7 +79,7 @@ struct exchange_args;  // step_context.hpp
 struct step_plan {
   bool average_gradient = true;  ///< average the gradients exactly
   bool exchange = false;         ///< exchange the rule's message, compressed
-  /// Refresh v from the mean of the squares that ranks keep of their own gradients. Set by the
+  /// Refresh v from the mean of what the ranks' own v have taken in. Set by the
   /// optimizer, in place of average_gradient, in the compressed phase of rules that refresh v.
   bool average_squares = false;
   bool frozen = false;        ///< the warm-up is over: the rule freezes before this step

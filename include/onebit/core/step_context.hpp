@@ -146,7 +146,7 @@ struct parameters_of {
 /// squares of gradients, momenta and residuals are finite (residuals up to a thousand times as
 /// large, summed over a tile), so a kept step leaves no state that makes later steps overflow. A
 /// gradient above 1e18 times its denominator gives a direction whose sum of squares may overflow:
-/// the step is skipped too, unless directions are bounded (direction_units).
+/// the step is skipped too. (With a v of its own a rank's directions are never that large.)
 inline constexpr float gradient_limit = 0x1p48F;
 
 /// Reads the gradients of a tile, times inverse_loss_scale. Magnitudes from gradient_limit on read
@@ -172,8 +172,9 @@ struct gradients_of {
 };
 
 /// One bit per element, set if the element is active. Padding and elements that have had no
-/// variance, at the freeze or since, are inactive: they send and receive 0, have no residual, and
-/// do not count in scales. Null pointer: all elements are active.
+/// variance, at the freeze or since, are inactive: they send and receive 0, and do not count in
+/// scales. A worker carries their values until they are active; padding has none. Null pointer: all
+/// elements are active.
 struct active_mask {
   const std::uint32_t* words = nullptr;
 

@@ -350,8 +350,9 @@ struct moments_in_step {
             product(bias.v, updated.v && !rests ? m.beta2 : 1)};
   }
   [[nodiscard]] ONEBIT_HD double next_since(std::size_t i) const {
-    const bool takes = updated.v && options[i].rests == 0;
-    return product(scalars[i].since, takes ? options[i].of.beta2 : 1);
+    // as v is multiplied: by the float, 1 in a tensor that rests
+    const float beta2 = updated.v ? scalars[i].c.beta2 : 1.0F;
+    return product(scalars[i].since, static_cast<double>(beta2));
   }
   /// Returns the bias of tensor i after this step.
   [[nodiscard]] ONEBIT_HD bias_decay next(std::size_t i) const {

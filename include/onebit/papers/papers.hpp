@@ -498,6 +498,7 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
+    detail::require_dense_steps("papers::one_bit_lamb", options.freeze);
     return std::pair(papers::lamb_rule<B>(options.lamb, std::move(backend)),
                      freeze(options.freeze, options.lamb.beta2, 0, options.lamb.bias_correction));
   });

@@ -29,10 +29,11 @@ struct steps_since {
   /// Returns the sums with the step in progress.
   template <class P, class G>
   [[nodiscard]] ONEBIT_HD steps_since next(const tensor_entry<P, G>& tensor,
-                                           const tensor_scalars& of, float rate) const {
+                                           const tensor_scalars& of, float m_correction,
+                                           float rate) const {
     if (tensor.rests) return *this;
     const auto lr_now = static_cast<double>(rate);
-    const double step = detail::product(lr_now, static_cast<double>(of.m_correction)),
+    const double step = detail::product(lr_now, static_cast<double>(m_correction)),
                  left = detail::product(decay, static_cast<double>(of.c.beta1));
     return {lr + lr_now, corrected + step, fma(step, left, decayed), left};
   }
@@ -50,8 +51,9 @@ struct count_step_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    L::store_scalar(sums + i,
-                    restart ? steps_since{} : sums[i].next(tensors[i], scalars[i], now->lr));
+    L::store_scalar(
+        sums + i, restart ? steps_since{}
+                          : sums[i].next(tensors[i], scalars[i], scalars[i].m_correction, now->lr));
   }
 };
 
@@ -70,7 +72,9 @@ struct bound_factor_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    const steps_since since = sums[i].next(tensors[i], scalars[i], lr);
+    // the correction of the last step that was kept: this step's is not written yet
+    const float correction = detail::correction(scalars[i].bias.m);
+    const steps_since since = sums[i].next(tensors[i], scalars[i], correction, lr);
     const double moves = since.corrected - since.decayed;
     double factor = since.lr;
     if (directions && moves > 0) factor = factor * since.corrected / moves;
@@ -176,7 +180,7 @@ struct zero_one_sync_kernel {
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const tensor_scalars of = tables.scalars[t.tensor];
     if (variance != nullptr) update_variance<L>(variance, units, t, tables);
-    const steps_since since = sums[t.tensor].next(tensor, of, tables.now->lr);
+    const steps_since since = sums[t.tensor].next(tensor, of, of.m_correction, tables.now->lr);
     if (!(since.lr > 0)) return;
     const auto decay = L::set(static_cast<float>(since.lr) * tensor.weight_decay);
     const auto step = L::set(-tensor.lr_factor);
@@ -218,9 +222,9 @@ struct zero_one_sync_kernel {
 /// u = residual + sum of lr c m, c the bias correction of m. An exchange averages u; then
 /// x = anchor - u / (sqrt(v c_v) + eps) and m = u / (c sum of lr). All ranks get equal bits, since
 /// the anchor holds the parameters of the last exchange, without the local steps. Elements without
-/// variance do not move; if v does not follow, messages contain them nevertheless. Decoupled weight
-/// decay acts on the anchor, with the summed learning rate. A group's lr_factor is not part of u:
-/// it scales only the steps of x.
+/// variance do not move; messages contain them nevertheless. This is the paper's form, in which v
+/// does not follow. Decoupled weight decay acts on the anchor, with the summed learning rate. A
+/// group's lr_factor is not part of u: it scales only the steps of x.
 ///
 /// If v follows, m is an average of directions, g / (sqrt(v c_v) + eps), and what is summed is lr c
 /// times the direction, not times m. With m_0 of the last exchange, k the number of a step since

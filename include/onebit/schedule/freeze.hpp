@@ -15,7 +15,8 @@ namespace onebit::inline v0_2 {
 
 /// Options of `freeze`.
 struct freeze_options {
-  /// Number of dense steps at the start. 0: none, which needs moments from optimizer::start_from.
+  /// Number of dense steps at the start. 0: none, which needs moments from optimizer::start_from;
+  /// not for LAMB.
   std::uint64_t after = 5;
 };
 

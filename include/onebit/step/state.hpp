@@ -18,7 +18,6 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
-#include <onebit/step/refresh.hpp>
 #include <onebit/step/tensors.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>
@@ -51,6 +50,9 @@ namespace detail {
 }
 
 }  // namespace detail
+
+template <class B, class R, bool Follows>
+class variance_refresh;  // step/refresh.hpp
 
 /// Parts and state of an optimizer: communicator, the trainer's tensors, a rule R, a schedule S,
 /// the exact average of gradients, and the compressed exchange that the policy C makes. step.hpp
@@ -293,7 +295,7 @@ struct engine {
   }
   /// Returns from the compressed phase to dense steps, on a single rank.
   [[gnu::cold]] void thaw() {
-    // after a refresh the previous mean is in units of the old v: an empty mask leaves it out
+    // right after a refresh elements may have become active: an empty mask leaves the mean out
     const auto none = refreshed ? compressed.make_mask() : mask_buffer{};
     rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at(mask()));
     compressed.start({}, {});  // frees its memory
@@ -327,6 +329,7 @@ struct engine {
     a.scalar(step);
     a.scalar(last_lr);
     a.scalar(refreshed);
+    a.scalar(given_moments);
     archive_averages(a);
     schedule.archive(a);
     rule.archive(a);
