@@ -17,22 +17,6 @@
 
 namespace deepspeed {
 
-/// Adds this step's learning rate to the sums of the tensors that do not rest, or zeroes all sums.
-template <class P, class G>
-struct sum_lr_kernel {
-  static constexpr bool serial = true;
-  double* sums;
-  const onebit::tensor_entry<P, G>* tensors;
-  const onebit::step_scalars* now;
-  bool restart;
-
-  template <class L>
-  ONEBIT_HD void operator()(L, std::size_t i) const {
-    const float lr = tensors[i].rests ? 0.0F : now->lr;
-    L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
-  }
-};
-
 using onebit::gradients_of;
 using onebit::moments_constants;
 using onebit::parameters_of;
@@ -282,7 +266,7 @@ class zero_one_rule : public onebit::rule_defaults {
     step(onebit::gradient_message<P, G>{at.tensors, at.now}, at, sum_.data(),
          [&](const auto& kernel) { at.launch(kernel); });
     at.backend.launch(lr_sum_.size(),
-                      sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});
+                      onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, false});
   }
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
@@ -290,7 +274,8 @@ class zero_one_rule : public onebit::rule_defaults {
     if (!stage_b_) return step(latest, at, nullptr, update);
     update(zero_one_sync_kernel<View, P, G>{latest, at.tiles, at.tensors, m_.data(), v_.data(),
                                             sum_.data(), lr_sum_.data(), at.now, c_});
-    at.launch(lr_sum_.size(), sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
+    at.launch(lr_sum_.size(),
+              onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const onebit::step_plan& plan, float lr) {
     if (plan.exchange && stage_b_) sum_lr_ = 0;

@@ -227,13 +227,12 @@ struct zero_one_adam_options {
 /// them. Collective over the transport in steps that communicate.
 ///
 /// The steps up to the first one without an average are Adam's; after these v follows as in
-/// one_bit_adam (adam_options::keeps_squares), and what is summed between exchanges are directions
-/// (zero_one_rule). Where ranks see data of different kinds, local steps cost loss: set
-/// schedule.max_interval to 1, or use one_bit_adam.
+/// one_bit_adam (adam_options::keeps_squares). Where ranks see data of different kinds, local steps
+/// cost loss: set schedule.max_interval to 1, or use one_bit_adam.
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two exchanges
 /// parameters differ. Cost per exchange: as one_bit_adam, at 3 bits per parameter in place of 1;
-/// per refresh: as one_bit_adam; per local step: no communication. State 24.25 + 4/W bytes per
+/// per refresh: as one_bit_adam; per local step: no communication. State 20.25 + 4/W bytes per
 /// parameter, 16.25 + 4/W without keeps_squares. If a gradient is not finite
 /// in a step that communicates, all ranks skip; in a local step only its rank leaves the gradient
 /// out, unknown to the others. Messages are sums of learning rates times directions: rates that

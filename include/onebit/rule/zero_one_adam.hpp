@@ -13,82 +13,49 @@
 #include <onebit/rule/following.hpp>
 #include <onebit/rule/moments.hpp>
 #include <utility>
-#include <vector>
 
 /// The rule of 0/1 Adam: local Adam steps from an anchor, and exchanges of their sum.
 namespace onebit::inline v0_2 {
 
-/// What 0/1 Adam knows of the steps since the last exchange, by tensor. Steps in which the tensor
-/// rests do not count.
-struct steps_since {
-  double lr = 0;         ///< sum of the learning rates
-  double corrected = 0;  ///< sum of lr c, c the bias correction of m
-  double decayed = 0;    ///< sum of lr c beta1^k, k the number of the step since the exchange
-  double decay = 1;      ///< beta1^k of the last step
-
-  /// Returns the sums with the step in progress.
-  template <class P, class G>
-  [[nodiscard]] ONEBIT_HD steps_since next(const tensor_entry<P, G>& tensor,
-                                           const tensor_scalars& of, float m_correction,
-                                           float rate) const {
-    if (tensor.rests) return *this;
-    const auto lr_now = static_cast<double>(rate);
-    const double step = detail::product(lr_now, static_cast<double>(m_correction)),
-                 left = detail::product(decay, static_cast<double>(of.c.beta1));
-    return {lr + lr_now, corrected + step, fma(step, left, decayed), left};
-  }
-};
-
-/// Adds this step to the sums of each tensor, or starts them anew.
+/// Adds this step's learning rate to the sums of the tensors that do not rest, or zeroes all sums.
 template <class P, class G>
-struct count_step_kernel {
+struct sum_lr_kernel {
   static constexpr bool serial = true;
-  steps_since* sums;
+  double* sums;
   const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
   const step_scalars* now;
   bool restart;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    L::store_scalar(
-        sums + i, restart ? steps_since{}
-                          : sums[i].next(tensors[i], scalars[i], scalars[i].m_correction, now->lr));
+    const float lr = tensors[i].rests ? 0.0F : now->lr;
+    L::store_scalar(sums + i, restart ? 0.0 : sums[i] + static_cast<double>(lr));
   }
 };
 
-/// Writes, by tensor, the factor of the bound of a sum's scale: the sum of learning rates since the
-/// last exchange, this step's included; if directions are summed, times the part of the sum that
-/// moves x at the exchange.
+/// Writes, by tensor, the sum of learning rates since the last exchange, this step's included.
 template <class P, class G>
 struct bound_factor_kernel {
   static constexpr bool serial = true;
-  const steps_since* sums;
+  const double* sums;
   const tensor_entry<P, G>* tensors;
-  const tensor_scalars* scalars;
   float lr;
-  bool directions;
   float* factors;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
-    // the correction of the last step that was kept: this step's is not written yet
-    const float correction = detail::correction(scalars[i].bias.m);
-    const steps_since since = sums[i].next(tensors[i], scalars[i], correction, lr);
-    const double moves = since.corrected - since.decayed;
-    double factor = since.lr;
-    if (directions && moves > 0) factor = factor * since.corrected / moves;
-    L::store_scalar(factors + i, static_cast<float>(factor));
+    const double sum = sums[i] + static_cast<double>(tensors[i].rests ? 0.0F : lr);
+    L::store_scalar(factors + i, static_cast<float>(sum));
   }
 };
 
 namespace detail {
 
 /// Message base + lr c (beta1 m + (1 - beta1) g), c the bias correction of m: adds a step to the
-/// sum that is exchanged. If v follows, base + lr c g / (sqrt(v) + eps).
+/// sum that is exchanged. If v follows, m and g are directions.
 template <class P, class G>
 struct zero_one_message {
-  const float* momentum;  ///< null if v follows
+  const float* momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
   const step_scalars* now;
@@ -103,7 +70,6 @@ struct zero_one_message {
     direction_units::reader<L> in_units;
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       const auto g = in_units(k, gradient.load(k));
-      if (momentum == nullptr) return L::fma(L::set(rate), g, base);
       return L::fma(L::set(rate), c.template next_momentum<L>(L::load(momentum + 32 * k), g), base);
     }
   };
@@ -111,8 +77,7 @@ struct zero_one_message {
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
     const tensor_entry<P, G>& tensor = tensors[t.tensor];
     const tensor_scalars& of = scalars[t.tensor];
-    return {momentum == nullptr ? nullptr : momentum + t.word * 32,
-            gradients_of<L, G>(tensor, t, now), of.c,
+    return {momentum + t.word * 32, gradients_of<L, G>(tensor, t, now), of.c,
             tensor.rests ? 0.0F : now->lr * of.m_correction, units.at<L>(t, of)};
   }
 };
@@ -160,55 +125,45 @@ struct zero_one_step_kernel {
   }
 };
 
-/// Updates x, anchor and m from the mean sum since the last exchange. A tensor that has rested
-/// since then stays; values received for the tensor are dropped.
+/// Updates x, anchor and m from the mean sum of lr c m since the last exchange. A tensor that has
+/// rested since then (the rates sum to 0) stays; values received for the tensor are dropped.
 template <class View, class P, class G>
 struct zero_one_sync_kernel {
   View latest;
   step_tables<P, G> tables;
   float *m, *anchor;
   const float* v;           ///< null if v follows, and directions are summed
-  float* agreed;            ///< m of the last exchange, if v follows
   float* variance;          ///< this rank's own v, or null
   direction_units units;    ///< of `variance`
-  const steps_since* sums;  ///< by tensor, without this step
+  const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
     const tile t = tile_at(i);
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
-    const tensor_scalars of = tables.scalars[t.tensor];
-    if (variance != nullptr) update_variance<L>(variance, units, t, tables);
-    const steps_since since = sums[t.tensor].next(tensor, of, of.m_correction, tables.now->lr);
-    if (!(since.lr > 0)) return;
-    const auto decay = L::set(static_cast<float>(since.lr) * tensor.weight_decay);
-    const auto step = L::set(-tensor.lr_factor);
     const auto u_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t);
-    // without v that follows: m = mean of the corrected momenta, over this step's correction
-    const double all =
-        v != nullptr ? product(since.lr, static_cast<double>(of.m_correction)) : since.corrected;
-    const auto inverse_sum = L::set(static_cast<float>(1 / all));
-    const auto of_m = L::set(static_cast<float>(since.decayed)),
-               of_mean = L::set(static_cast<float>(since.corrected - since.decayed)),
-               m_stays = L::set(static_cast<float>(since.decay)),
-               m_takes = L::set(static_cast<float>(1 - since.decay));
+    const tensor_scalars of = tables.scalars[t.tensor];
+    if (variance != nullptr) update_variance<L>(variance, units, t, tables);
+    const double sum =
+        lr_before[t.tensor] + static_cast<double>(tensor.rests ? 0.0F : tables.now->lr);
+    if (!(sum > 0)) return;
+    // m = mean of the corrected momenta, over this step's correction
+    const auto inverse_sum =
+        L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
+    const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
+    const auto step = L::set(-tensor.lr_factor);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto sum_k = u_at(k), from = L::load(anchor + word * 32);
-      auto u = sum_k, m_new = sum_k;
+      auto sum_m = sum_k, u = sum_k;
       if (v != nullptr) {  // without variance an element does not move
-        const auto v_k = L::load(v + word * 32), sum_m = L::keep(L::positive(v_k), sum_k);
+        const auto v_k = L::load(v + word * 32);
+        sum_m = L::keep(L::positive(v_k), sum_k);
         u = L::div(sum_m, of.c.template denominator<L>(v_k, of.v_correction));
-        m_new = L::mul(sum_m, inverse_sum);
-      } else {
-        const auto mean = L::mul(sum_k, inverse_sum), m_old = L::load(agreed + word * 32);
-        u = L::fma(of_m, m_old, L::mul(of_mean, mean));
-        m_new = L::fma(m_stays, m_old, L::mul(m_takes, mean));
-        L::store(agreed + word * 32, m_new);
       }
-      L::store(m + word * 32, m_new);
+      L::store(m + word * 32, L::mul(sum_m, inverse_sum));
       const auto x = L::fma(step, L::fma(decay, from, u), from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
@@ -221,22 +176,16 @@ struct zero_one_sync_kernel {
 /// 0/1 Adam. Between exchanges each rank takes its own Adam steps, and the compensated buffer sums
 /// u = residual + sum of lr c m, c the bias correction of m. An exchange averages u; then
 /// x = anchor - u / (sqrt(v c_v) + eps) and m = u / (c sum of lr). All ranks get equal bits, since
-/// the anchor holds the parameters of the last exchange, without the local steps. Elements without
-/// variance do not move; messages contain them nevertheless. This is the paper's form, in which v
-/// does not follow. Decoupled weight decay acts on the anchor, with the summed learning rate. A
-/// group's lr_factor is not part of u: it scales only the steps of x.
+/// the anchor holds the parameters of the last exchange, without the local steps. If v follows, m
+/// is an average of directions, g / (sqrt(v c_v) + eps): the mean u moves x directly, and m = u /
+/// (c sum of lr). Elements without variance do not move: if v follows, they are carried until they
+/// have one; if it does not, messages contain them. Decoupled weight decay acts on the anchor, with
+/// the summed learning rate. A group's lr_factor is not part of u: it scales only the steps of x.
 ///
-/// If v follows, m is an average of directions, g / (sqrt(v c_v) + eps), and what is summed is lr c
-/// times the direction, not times m. With m_0 of the last exchange, k the number of a step since
-/// then, and d = u / (sum of lr c) the mean direction, the steps that all ranks make at an exchange
-/// are those of m_k = beta1^k m_0 + (1 - beta1^k) d. So every direction moves x as far as in Adam,
-/// whenever it came; the mean of m over the interval, which the paper takes for m, lets the first
-/// ones of an interval count several times the last ones.
-///
-/// State: m, v and anchor, 12 bytes per element (the exchange holds u); 8 more for m_0 and the
-/// rank's own v if v follows. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m
-/// in its middle lines (the printed old m would exclude the gradient if every step exchanges); eps
-/// outside the root.
+/// State: m, v and anchor, 12 bytes per element (the exchange holds u); 4 more for the rank's own v
+/// if v follows. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle
+/// lines (the printed old m would exclude the gradient if every step exchanges); eps outside the
+/// root.
 template <Backend B>
 class zero_one_rule : public following_rule<B, adam_options> {
   using base = following_rule<B, adam_options>;
@@ -252,16 +201,14 @@ class zero_one_rule : public following_rule<B, adam_options> {
     base::prepare(axis);
     anchor_ = base::make_floats();
     const std::size_t n = axis.tensor_tiles().size();
-    since_ = to_buffer(backend_, std::vector<steps_since>(n));
-    if (options_.keeps_squares) agreed_ = base::make_floats();
+    lr_sum_ = backend_.template make_buffer<double>(n);
     bound_factors_ = backend_.template make_buffer<float>(n);
   }
   /// m takes in every gradient; v all gradients if v follows, else only the averaged gradients.
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
     return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
   }
-  /// As in following_rule, for sums: see bound_factor_kernel. An exchange moves an element by at
-  /// most max_step times the sum of the learning rates since the last one, beside the momentum.
+  /// As in following_rule, times the sum of learning rates, since messages are sums of steps.
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, bound_factors_.data()}; }
   /// Turns an exchange into a local step while the learning rates sum to 0, since nothing has
   /// moved. If v follows, all steps before `freeze` are dense, without an exchange. Throws
@@ -278,9 +225,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
     dense_ = options_.keeps_squares && !frozen_ && plan.average_gradient;
     if (dense_) plan.exchange = false;
     if (plan.exchange) {
-      backend_.launch(since_.size(),
-                      bound_factor_kernel<P, G>{since_.data(), at.tensors, at.scalars, lr,
-                                                base::follows(), bound_factors_.data()});
+      backend_.launch(lr_sum_.size(), bound_factor_kernel<P, G>{lr_sum_.data(), at.tensors, lr,
+                                                                bound_factors_.data()});
     }
   }
   [[nodiscard]] bool dense() const { return dense_; }  ///< see rule_defaults
@@ -297,8 +243,6 @@ class zero_one_rule : public following_rule<B, adam_options> {
     base::start_own(std::move(own));
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
                                                         active, true, false});
-    const copy_kernel agree{m_.data(), agreed_.data(), m_.size()};
-    backend_.launch(agree.launches(), agree);
     frozen_ = true;
     return {};
   }
@@ -306,7 +250,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   template <class View, class P, class G>
   void resume(const View&, const step_context<B, P, G>& at) {
     take_anchor(at);
-    at.backend.launch(since_.size(), count_of(at, true));
+    at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
     at.backend.launch(
@@ -335,8 +279,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   template <class View, class P, class G>
   [[nodiscard]] detail::zero_one_message<P, G> message(const View&,
                                                        const step_context<B, P, G>& at) const {
-    return {shared() != nullptr ? m_.data() : nullptr, at.tensors, at.scalars, at.now,
-            base::units()};
+    return {m_.data(), at.tensors, at.scalars, at.now, base::units()};
   }
   /// Updates x and m from the local gradient. One pass, 24 bytes per element, 28 if v follows. In a
   /// step without communication the learning rate counts on every rank, even if the rank leaves its
@@ -344,21 +287,20 @@ class zero_one_rule : public following_rule<B, adam_options> {
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
     step(base::gradient(at), at, bound_of(options_.max_step));
-    const auto count = count_of(at, false);
+    const auto add = sum_of_rates(at, false);
     if (plan.local()) {
-      at.backend.launch(since_.size(), count);
+      at.backend.launch(lr_sum_.size(), add);
     } else {
-      at.launch(since_.size(), count);
+      at.launch(lr_sum_.size(), add);
     }
   }
-  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 40 if v follows.
+  /// Updates x, anchor and m from the mean sum. One pass, 20 bytes per element, 32 if v follows.
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::zero_one_sync_kernel<View, P, G>{latest, at, m_.data(), anchor_.data(), shared(),
-                                                    agreed_.data(), base::own(), base::units(),
-                                                    since_.data()});
-    at.launch(since_.size(), count_of(at, true));
+                                                    base::own(), base::units(), lr_sum_.data()});
+    at.launch(lr_sum_.size(), sum_of_rates(at, true));
   }
   void done(const step_plan& plan, float lr) {
     started_ = true;
@@ -367,8 +309,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
 
   [[nodiscard]] bool moved() const { return moved_; }  // by local steps since the last exchange
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + base::own_.bytes() + anchor_.bytes() + agreed_.bytes() +
-           since_.bytes() + base::rho_.bytes();
+    return m_.bytes() + v_.bytes() + base::own_.bytes() + anchor_.bytes() + lr_sum_.bytes() +
+           base::rho_.bytes();
   }
 
   template <class Archive>
@@ -377,12 +319,11 @@ class zero_one_rule : public following_rule<B, adam_options> {
     a.scalar(moved_);
     a.scalar(frozen_);
     base::archive_form(a, true);
-    a.buffer(since_, backend_);
+    a.buffer(lr_sum_, backend_);
     const std::size_t n = n_floats();
     a.buffer(m_, backend_, n);
     a.buffer(v_, backend_, n);
     a.buffer(anchor_, backend_, n);
-    if (options_.keeps_squares) a.buffer(agreed_, backend_, n);
   }
 
  private:
@@ -392,8 +333,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
                                         {at.tensors}, at.tiles, anchor_.data()});
   }
   template <class P, class G>
-  [[nodiscard]] count_step_kernel<P, G> count_of(const step_context<B, P, G>& at, bool restart) {
-    return {since_.data(), at.tensors, at.scalars, at.now, restart};
+  [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const step_context<B, P, G>& at, bool restart) {
+    return {lr_sum_.data(), at.tensors, at.now, restart};
   }
   template <class Field, class P, class G>
   void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
@@ -404,9 +345,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
   [[nodiscard]] const float* shared() const { return base::follows() ? nullptr : v_.data(); }
 
   buffer_of<B, float> anchor_;
-  buffer_of<B, float> agreed_;         ///< m of the last exchange, if v follows
-  buffer_of<B, steps_since> since_;    ///< by tensor
-  buffer_of<B, float> bound_factors_;  ///< by tensor, in steps that exchange
+  buffer_of<B, double> lr_sum_;        ///< by tensor: learning rates since the last exchange
+  buffer_of<B, float> bound_factors_;  ///< lr_sum_ with this step's, in steps that exchange
   bool moved_ = false;                 ///< true if the learning rates since the exchange are not 0
   bool started_ = false;
   bool dense_ = false;  ///< the step in progress is dense
