@@ -11,11 +11,13 @@
 #include <onebit/core/step_context.hpp>
 #include <onebit/core/step_state.hpp>
 
-/// Sketches of gradients: a few sums, from whose mean over the ranks follows how much of the ranks'
-/// squares is left in the mean gradient.
+/// Sketches of gradients. A sketch has one sum for 128 elements. The ranks average their sketches,
+/// which are small, and compute from the mean the squared norm of the mean gradient. Its ratio to
+/// the mean of the ranks' own squared norms is rho (see following_rule).
 namespace onebit::inline v0_2::detail {
 
-/// Returns random signs, a bit per element of a word, equal on all ranks. Source: splitmix64.
+/// Returns random signs, a bit per element of a word, equal on all ranks. Without `step` they are
+/// the same in all steps, for sketches that are averaged over steps (LAMB). Source: splitmix64.
 ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
   std::uint64_t h = (word + 1) * 0x9E3779B97F4A7C15U + step * 0xD1B54A32D192ED03U;
   h = (h ^ h >> 30U) * 0xBF58476D1CE4E5B9U;
@@ -23,8 +25,8 @@ ONEBIT_HD std::uint32_t sketch_signs(std::size_t word, std::uint32_t step = 0) {
   return static_cast<std::uint32_t>(h >> 32U);
 }
 
-/// Words of a tile that one sum of the sketch of gradients covers; the last sum covers the rest
-/// too.
+/// Words of a tile that one sum of the sketch of gradients covers. The last sum of a tile also
+/// covers the words that are left over.
 inline constexpr std::uint32_t words_of_sums = 4;
 ONEBIT_HD std::uint32_t n_sketch_sums(const tile& t) {
   const std::uint32_t n = t.n_words() / words_of_sums;
@@ -107,7 +109,7 @@ struct own_sums_kernel {
 };
 
 /// Replaces this rank's sums by their mean over the ranks. Raises `differs` if a sum is off its
-/// mean by more than 1%; less may be rounding, since the sums travel as roots in bf16.
+/// mean by more than 1%. Smaller differences may be rounding: sums travel as roots in bf16.
 template <class View>
 struct take_sums_kernel {
   static constexpr bool one_isa = true;
