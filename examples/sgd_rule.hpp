@@ -31,16 +31,15 @@ class sgd_rule : public onebit::moments_rule<onebit::host, sgd_options> {
       const onebit::tile& t = at.tiles[i];
       const auto value = field.template at<L>(t, i);
       const onebit::parameters_of<L, P> x(at.tensors[t.tensor], t, at.now);
-      const auto step = L::set(-at.tensors[t.tensor].rate(at.now));
-      const auto decay = L::set(at.tensors[t.tensor].weight_decay);
+      const float rate = at.tensors[t.tensor].rate(at.now),
+                  decay = at.tensors[t.tensor].weight_decay;
       for (std::uint32_t k = 0; k < t.n_words(); ++k) {
         float* const word = m + 32 * (t.word + k);
         auto momentum = value(k);
         if (gradients)  // c holds beta1, or 1 for a tensor that rests: its m stays
           momentum = at.scalars[t.tensor].c.template next_momentum<L>(L::load(word), momentum);
         L::store(word, momentum);
-        const auto before = x.load(k);
-        x.store(k, L::fma(step, L::fma(decay, before, momentum), before));
+        x.move(k, rate, decay, momentum);
       }
     }
   };

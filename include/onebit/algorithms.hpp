@@ -47,6 +47,16 @@ consteval void check_policies() {
                               "come from dense steps"));
 }
 
+/// Throws invalid_input if an option of compressed steps is set where there are none.
+template <class Options>
+[[gnu::cold]] void refuse_options_of_exchanges(const char* name, const Options& o) {
+  constexpr Options usual{};
+  if (o.max_step == usual.max_step && o.keeps_squares == usual.keeps_squares) return;
+  throw invalid_input(message(
+      name, ": ", o.max_step == usual.max_step ? "keeps_squares" : "max_step",
+      " is set, an option of compressed steps, of which ", name, " has none; leave it out"));
+}
+
 /// Returns the smallest beta2 of all groups; `otherwise` is that of groups without one.
 template <class P, class G>
 [[nodiscard]] double least_beta2(const std::vector<param_group<P, G>>& groups, double otherwise) {
@@ -122,8 +132,10 @@ template <class P, class G, class T, class B = host>
                                    dense_sum sum = dense_sum::automatic) {
   detail::check_policies<T, B>();
   communicator comm(std::move(transport));
-  auto rule =
-      detail::collective_try(comm, [&] { return adam_rule<B>(options, std::move(backend)); });
+  auto rule = detail::collective_try(comm, [&] {
+    detail::refuse_options_of_exchanges("adam", options);
+    return adam_rule<B>(options, std::move(backend));
+  });
   return optimizer("adam" + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }
@@ -150,6 +162,10 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
   check_split<C, T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
+    if (!options.adam.keeps_squares && options.refreshes > 0) {
+      throw invalid_input(detail::message("one_bit_adam: keeps_squares is false and refreshes ",
+                                          options.refreshes, ": set refreshes to 0 alone"));
+    }
     options.adam.keeps_squares = options.refreshes > 0;
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
                      freeze(options.freeze, detail::least_beta2(groups, options.adam.beta2),
@@ -170,8 +186,10 @@ template <class P, class G, class T, class B = host>
                                    dense_sum sum = dense_sum::automatic) {
   detail::check_policies<T, B>();
   communicator comm(std::move(transport));
-  auto rule =
-      detail::collective_try(comm, [&] { return lamb_rule<B>(options, std::move(backend)); });
+  auto rule = detail::collective_try(comm, [&] {
+    detail::refuse_options_of_exchanges("lamb", options);
+    return lamb_rule<B>(options, std::move(backend));
+  });
   return optimizer("lamb" + describe(options) + describe(groups), groups, comm, std::move(rule),
                    always_dense{}, gather_scatter<identity>{}, sum);
 }

@@ -14,6 +14,7 @@
 #include <onebit/core/archive.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/digest.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/function_ref.hpp>
@@ -100,6 +101,10 @@ template <class E>
   detail::flatten(moments, e.tensors.sizes, flat, e.comm.where());
   e.rule.take(flat[0].data(), flat[1].data());
   e.given_moments = true;
+  digest of_given;
+  of_given.add(steps);
+  for (const auto& f : flat) of_given.add(f.data(), f.size() * sizeof(float));
+  e.given_digest = static_cast<std::uint32_t>(of_given.value() ^ of_given.value() >> 32U) | 1U;
   if (!e.rule.updated(step_plan{}).corrected) return;
   step_scalars s = e.fetch();
   s.bias = detail::bias_after(e.rule.own_moments(), steps);
@@ -208,8 +213,9 @@ class optimizer {
   std::size_t rebind(const std::vector<param_group<P, G>>& groups);
   /// Starts from moments of Adam in another framework: for each tensor, in the order of the groups,
   /// m and v before bias correction (torch's exp_avg and exp_avg_sq), after `steps` steps. All
-  /// ranks must give equal moments. Throws invalid_input after a step or begin(), if sizes differ,
-  /// and if m or v is not finite or v is negative.
+  /// ranks must give equal moments and steps; otherwise the next step that communicates throws
+  /// rank_mismatch on all ranks. Throws invalid_input after a step or begin(), if sizes differ, and
+  /// if m or v is not finite or v is negative.
   void start_from(const std::vector<given_moments>& moments,
                   std::uint64_t steps) requires(takes_moments) {
     take(moments, steps);
@@ -263,7 +269,8 @@ class optimizer {
   void warn_with(void (*f)(const std::string& text)) { parts_->engine.warn = f; }
 
   /// Writes all state that this rank needs to go on, residuals included; not the parameters. Not
-  /// collective. Throws checkpoint_error.
+  /// collective. Throws checkpoint_error, and invalid_input if the trainer has written to
+  /// parameters after a local step of 0/1 Adam.
   [[gnu::cold]] void save(std::ostream& out);
   /// Reads what `save` wrote on this rank. Build the optimizer, then restore the parameters of this
   /// rank, then load: a digest of the parameters is compared. (Not restore before building: ranks
@@ -381,6 +388,7 @@ template <class R, class S, class C, class P, class G>
 report optimizer<R, S, C, P, G>::step_with(step_runner run, float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
   if (parts_->in_progress) {
+    parts_->in_progress->require_idle("step()");
     parts_->in_progress->require(lr, inverse_loss_scale);
   } else {
     begin(lr, inverse_loss_scale);
@@ -403,6 +411,7 @@ void optimizer<R, S, C, P, G>::ready(std::size_t tensor) {
   if (!parts_->in_progress) {
     throw invalid_input(detail::message("optimizer: ready(", tensor, ") without begin()", where()));
   }
+  parts_->in_progress->require_idle("ready()");
   const typename parts::close_after closing{*parts_};
   parts_->in_progress->ready(tensor);
 }
@@ -454,6 +463,10 @@ void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   engine_type& e = between_steps();
   rebind_if_asked();
   e.wait();
+  if constexpr (requires { e.rule.written(e.at(e.mask())); }) {
+    const auto written = e.rule.written(e.at(e.mask()));
+    if (written) detail::throw_written(e.step, *written, where());
+  }
   const detail::checkpoint_header card = detail::own_header(name_, e);
   detail::write_checkpoint(out, [&](detail::payload_writer& a) {
     a.local(card);

@@ -59,6 +59,7 @@ struct inputs {
     bits[1] = ~0U;
     bits[2] = 1U;
     bits[3] = 0x80000000U;
+    bits[4] = ~8U;
   }
   std::size_t words() const { return a.size() / 32; }
 
@@ -90,6 +91,7 @@ enum operation : std::size_t {
   op_sub_mul,  // c - a b, must not be fused
   op_stochastic,
   op_power,
+  op_digest,
   op_dot,  // a loop of add(sum, mul(a, b)) over three products
   n_operations
 };
@@ -112,6 +114,7 @@ inline constexpr const char* names[n_operations] = {"set",
                                                     "sub(c, mul)",
                                                     "stochastic_bf16",
                                                     "stochastic_power_of_two",
+                                                    "digest",
                                                     "sum of products"};
 
 struct every_operation {
@@ -119,7 +122,7 @@ struct every_operation {
   const std::uint32_t* bits;
   std::size_t n_words;
   float* out;               // [operation][word][lane]
-  std::uint32_t* bits_out;  // [4][word]
+  std::uint32_t* bits_out;  // [5][word]
   float* scalars_out;       // [4][word]
 
   template <class L>
@@ -145,6 +148,7 @@ struct every_operation {
     put<L>(op_keep, w, L::keep(mask, x));
     put<L>(op_stochastic, w, L::stochastic_bf16(x, static_cast<std::uint32_t>(32 * w)));
     put<L>(op_power, w, L::stochastic_power_of_two(L::abs(x), static_cast<std::uint32_t>(32 * w)));
+    put<L>(op_digest, w, L::digest(L::digest(z, x), y));
     put<L>(op_mul_add, w, L::add(L::mul(x, y), z));
     put<L>(op_add_mul, w, L::add(z, L::mul(x, y)));
     put<L>(op_mul_sub, w, L::sub(L::mul(x, y), z));
@@ -157,6 +161,8 @@ struct every_operation {
     L::store_bits(bits_out + n_words + w, L::positive(x));
     L::store_bits(bits_out + 2 * n_words + w, mask);
     L::store_scalar(bits_out + 3 * n_words + w, L::count(bits[w]));
+    const bool same = L::same_bits(x, L::select(mask, x, y));
+    L::store_scalar(bits_out + 4 * n_words + w, std::uint32_t{same ? 1U : 0U});
     L::store_scalar(scalars_out + w, L::fold(x));
     L::store_scalar(scalars_out + n_words + w, L::fold_max(x));
     L::store_scalar(scalars_out + 2 * n_words + w, L::abs_scalar(a[32 * w]));
@@ -176,7 +182,7 @@ results run(B backend, const inputs& in) {
   const auto bits = uploaded(backend, in.bits);
   auto out = backend.template make_buffer<float>(n_operations * n * 32);
   auto scalars = backend.template make_buffer<float>(4 * n);
-  auto bits_out = backend.template make_buffer<std::uint32_t>(4 * n);
+  auto bits_out = backend.template make_buffer<std::uint32_t>(5 * n);
   backend.launch(n, every_operation{a.data(), b.data(), c.data(), bits.data(), n, out.data(),
                                     bits_out.data(), scalars.data()});
   return {downloaded(backend, out), downloaded(backend, scalars), downloaded(backend, bits_out)};

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <onebit/compressed_allreduce.hpp>
 #include <onebit/onebit.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <sstream>
@@ -511,4 +512,69 @@ TEST_CASE("of two descriptions only what differs is told") {
   CHECK(differing(with("eps 2]", "eps 2, rests]")) ==
         pair("nothing more in group 1", "rests in group 1"));
   CHECK(differing_item("", "b") == "nothing more");
+}
+
+namespace {
+
+/// The transport of threads with an all_gather, or an all_to_all, that mistakes slots.
+class mistaken {
+ public:
+  enum class fault : std::uint8_t { shifted, echoed, shifted_messages };
+  mistaken(onebit::threads inner, fault of) : inner_(std::move(inner)), of_(of) {}
+  [[nodiscard]] int rank() const { return inner_.rank(); }
+  [[nodiscard]] int size() const { return inner_.size(); }
+  void all_gather(const void* send, void* receive, std::size_t n) {
+    inner_.all_gather(send, receive, n);
+    auto* const first = static_cast<char*>(receive);
+    if (of_ == fault::shifted) std::rotate(first, first + n, first + n * slots());
+    if (of_ != fault::echoed) return;
+    for (std::size_t r = 0; r < slots(); ++r) std::memcpy(first + r * n, send, n);
+  }
+  void all_to_all(const void* send, void* receive, std::size_t n) {
+    inner_.all_to_all(send, receive, n);
+    auto* const first = static_cast<char*>(receive);
+    if (of_ == fault::shifted_messages) std::rotate(first, first + n, first + n * slots());
+  }
+  void all_reduce_sum(float* data, std::size_t n) { inner_.all_reduce_sum(data, n); }
+
+ private:
+  [[nodiscard]] std::size_t slots() const { return static_cast<std::size_t>(size()); }
+  onebit::threads inner_;
+  fault of_;
+};
+
+}  // namespace
+
+TEST_CASE("an own transport whose slots are in another order: told when the optimizer is built") {
+  for (const auto of : {mistaken::fault::shifted, mistaken::fault::echoed}) {
+    const auto texts = on_ranks(3, [&](onebit::threads t) {
+      training<> data;
+      return thrown<onebit::transport_error>(
+          [&] { (void)onebit::one_bit_adam(data.groups(), mistaken(t, of), {}); });
+    });
+    for (const auto& text : texts) {
+      CHECK(text == contains{"all_gather of this transport put the bytes of rank "});
+    }
+    CHECK(texts[0] == contains{of == mistaken::fault::shifted ? "rank 1 into the slot of rank 0"
+                                                              : "rank 0 into the slot of rank 1"});
+    const auto means = on_ranks(3, [&](onebit::threads t) {
+      return thrown<onebit::transport_error>(
+          [&] { onebit::compressed_allreduce<float> a({100}, mistaken(t, of)); });
+    });
+    CHECK(means[0] == contains{"in the order of ranks"});
+  }
+}
+
+TEST_CASE("an own transport whose all_to_all mistakes slots: told in the first step") {
+  const auto texts = on_ranks(3, [&](onebit::threads t) {
+    training<> data;
+    auto o =
+        onebit::one_bit_adam(data.groups(), mistaken(t, mistaken::fault::shifted_messages), {});
+    const auto before = data.params;
+    const auto text = thrown<onebit::rank_mismatch>([&] { (void)onebit_test::train(o, data); });
+    CHECK(data.params == before);
+    return text;
+  });
+  CHECK(texts[0] == contains{"the slot of rank 0 has the message of rank 1"});
+  CHECK(texts[1] == contains{"the slot of rank 0 has the message of rank 1"});
 }

@@ -48,9 +48,11 @@ TEST_CASE("a line for logs") {
         "6.12% of the bytes of float ring allreduces so far");
   r = {};
   r.phase = phase::local;
+  r.refreshed = true;
   r.pending = true;
   CHECK(to_string(r) ==
-        "step 0 local, pending: 0.00 ms = 0.00 encode + 0.00 communicate + 0.00 update, 0.00 kB in "
+        "step 0 local with a refresh of v, pending: 0.00 ms = 0.00 encode + 0.00 communicate + "
+        "0.00 update, 0.00 kB in "
         "0 collectives");
   r.update_seconds = std::numeric_limits<double>::max();  // no buffer is too short
   r.gradient_norm = std::numeric_limits<float>::infinity();
@@ -61,7 +63,7 @@ TEST_CASE("a line of JSON") {
   report r;
   CHECK(
       to_json(r) ==
-      R"({"step":0,"phase":"dense","skipped":false,"pending":false,"gradient_norm":null,)"
+      R"({"step":0,"phase":"dense","refreshed":false,"skipped":false,"pending":false,"gradient_norm":null,)"
       R"("skipped_share":null,"sent_of_dense":null,"bytes_sent":0,"bytes_between_nodes":0,"collectives":0,)"
       R"("encode_seconds":0,"communicate_seconds":0,"update_seconds":0})");
   r.step = std::numeric_limits<std::uint64_t>::max();
@@ -75,7 +77,7 @@ TEST_CASE("a line of JSON") {
   r.encode_seconds = 1e-7;
   CHECK(
       to_json(r) ==
-      R"({"step":18446744073709551615,"phase":"compressed","skipped":true,"pending":true,)"
+      R"({"step":18446744073709551615,"phase":"compressed","refreshed":false,"skipped":true,"pending":true,)"
       R"("gradient_norm":0.1,"skipped_share":0.5,"sent_of_dense":null,"bytes_sent":3,"bytes_between_nodes":2,)"
       R"("collectives":1,"encode_seconds":1e-07,"communicate_seconds":0,"update_seconds":0})");
   r.gradient_norm = std::numeric_limits<float>::infinity();

@@ -69,7 +69,7 @@ std::vector<double> root_ratios(int n_ranks, const shown_gradients& g, std::uint
       }
       const auto report = o.step(1e-3F);
       CHECK_FALSE(report.skipped);
-      if (report.phase == onebit::phase::dense || report.collectives < 4) {
+      if (!report.refreshed) {
         bias *= followed_beta2;
         continue;
       }

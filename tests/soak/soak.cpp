@@ -326,7 +326,8 @@ class rank_of_run {
       } catch (const onebit::invalid_input&) {  // between two exchanges of 0/1 Adam
       }
     }
-    const bool is_kept = o_->steps() > step, is_local = done.phase == onebit::phase::local;
+    const bool is_kept = o_->steps() > step,
+               is_local = done.phase == onebit::phase::local && !done.refreshed;
     if (misled) told_->fail(at_step("another rate was not noticed"));
     if (is_kept && bad && !is_local) told_->fail(at_step("a bad gradient was not noticed"));
     if (!is_kept && !bad) {

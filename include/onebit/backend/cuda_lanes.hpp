@@ -202,6 +202,11 @@ struct warp_lanes {
     return onebit::stochastic_power_of_two(a, key + Warp::lane());
   }
 
+  ONEBIT_HD static value digest(value so_far, value v) { return digest_step(so_far, v); }
+  ONEBIT_HD static bool same_bits(value a, value b) {
+    return Warp::ballot(to_word(a) != to_word(b)) == 0;
+  }
+
   ONEBIT_HD static value add(value a, value b) { return Warp::add(a, b); }
   ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }
   ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }

@@ -184,6 +184,21 @@ struct portable_lanes : host_lanes {
       r.lane[l] = onebit::stochastic_power_of_two(a.lane[l], key + l);
     return r;
   }
+  /// Adds the bits of v to a digest, by lane: a change of one value changes the digest.
+  ONEBIT_PORTABLE static value digest(const value& so_far, const value& v) {
+    value r;
+    for (int l = 0; l < 32; ++l) r.lane[l] = digest_step(so_far.lane[l], v.lane[l]);
+    return r;
+  }
+  /// Returns true if a and b have the same bits in all lanes.
+  ONEBIT_PORTABLE static bool same_bits(const value& a, const value& b) {
+    std::uint32_t other = 0;
+    for (int l = 0; l < 32; ++l) {
+      other |= __builtin_bit_cast(std::uint32_t, a.lane[l]) ^
+               __builtin_bit_cast(std::uint32_t, b.lane[l]);
+    }
+    return other == 0;
+  }
   ONEBIT_PORTABLE static value add(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] + b.lane[l];

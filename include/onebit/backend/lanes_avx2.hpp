@@ -102,6 +102,16 @@ struct avx2_lanes : host_lanes {
   ONEBIT_TARGET static value stochastic_power_of_two(const value& a, std::uint32_t key) {
     return {power(a.p0, key), power(a.p1, key + 8), power(a.p2, key + 16), power(a.p3, key + 24)};
   }
+  ONEBIT_TARGET static value digest(const value& so_far, const value& v) {
+    return {digest_step(so_far.p0, v.p0), digest_step(so_far.p1, v.p1),
+            digest_step(so_far.p2, v.p2), digest_step(so_far.p3, v.p3)};
+  }
+  ONEBIT_TARGET static bool same_bits(const value& a, const value& b) {
+    const __m256i first = _mm256_or_si256(unlike(a.p0, b.p0), unlike(a.p1, b.p1));
+    const __m256i second = _mm256_or_si256(unlike(a.p2, b.p2), unlike(a.p3, b.p3));
+    const __m256i any = _mm256_or_si256(first, second);
+    return _mm256_testz_si256(any, any) != 0;
+  }
   ONEBIT_TARGET static value add(const value& a, const value& b) {
     return {_mm256_add_ps(a.p0, b.p0), _mm256_add_ps(a.p1, b.p1), _mm256_add_ps(a.p2, b.p2),
             _mm256_add_ps(a.p3, b.p3)};
@@ -224,6 +234,14 @@ struct avx2_lanes : host_lanes {
   ONEBIT_TARGET static __m256 own(const __m256& a, const __m256& b) {
     const __m256 near = _mm256_castsi256_ps(_mm256_slli_epi32(rounded(a), 16));
     return _mm256_blendv_ps(b, a, _mm256_cmp_ps(near, b, _CMP_EQ_OQ));
+  }
+  ONEBIT_TARGET static __m256 digest_step(const __m256& so_far, const __m256& v) {
+    const __m256i factor = _mm256_set1_epi32(static_cast<int>(0x9E3779B1U));
+    return _mm256_castsi256_ps(_mm256_add_epi32(
+        _mm256_mullo_epi32(_mm256_castps_si256(so_far), factor), _mm256_castps_si256(v)));
+  }
+  ONEBIT_TARGET static __m256i unlike(const __m256& a, const __m256& b) {
+    return _mm256_xor_si256(_mm256_castps_si256(a), _mm256_castps_si256(b));
   }
   /// Applies `mixed` to key + l, for lanes l from 0 to 7.
   ONEBIT_TARGET static __m256i hashed(std::uint32_t key) {

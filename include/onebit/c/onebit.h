@@ -122,17 +122,17 @@ onebit_status onebit_create(const char* name, const onebit_option* options, size
 /** Destroys an optimizer; ignores NULL. Not collective. */
 void onebit_destroy(onebit_optimizer* optimizer);
 
-/** Kind of communication in a step. */
+/** What a step made of the ranks' gradients. */
 typedef enum onebit_phase {
-  ONEBIT_DENSE = 0,      /**< exact averages: baseline, warm-up, refresh of v between exchanges */
-  ONEBIT_COMPRESSED = 1, /**< compressed exchange */
-  ONEBIT_LOCAL = 2       /**< no communication */
+  ONEBIT_DENSE = 0,      /**< an exact average: baseline and warm-up */
+  ONEBIT_COMPRESSED = 1, /**< a compressed exchange */
+  ONEBIT_LOCAL = 2       /**< each rank its own step: parameters of the ranks differ after it */
 } onebit_phase;
 
 /** Report of one step on this rank. */
 typedef struct onebit_report {
   uint64_t step;      /**< from 0; used again after a step that all ranks skipped */
-  onebit_phase phase; /**< kind of communication */
+  onebit_phase phase; /**< what the step made of the ranks' gradients */
   int skipped; /**< 1: non-finite gradient or veto; nothing has changed on any rank (in a local
                   step: on this rank) */
   float gradient_norm; /**< of the mean gradient before clipping, or an estimate; NaN: not known */
@@ -144,6 +144,7 @@ typedef struct onebit_report {
   double encode_seconds;        /**< passes before and between the collectives */
   double communicate_seconds;   /**< collectives, with the wait for slower ranks */
   double update_seconds;        /**< passes after the collectives */
+  int refreshed; /**< 1: v was brought up to date over the ranks; a local step sends only then */
 } onebit_report;
 
 /** Does one step with the gradients that are in the tensors. inverse_loss_scale, 1 unless the loss

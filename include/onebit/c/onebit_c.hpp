@@ -169,6 +169,7 @@ class c_transport {
   r.step = c.step;
   r.phase = static_cast<phase>(c.phase);
   r.skipped = c.skipped != 0;
+  r.refreshed = c.refreshed != 0;
   r.gradient_norm = known(c.gradient_norm);
   r.skipped_share = known(c.skipped_share);
   r.sent_of_dense = known(c.sent_of_dense);
@@ -196,7 +197,8 @@ class c_transport {
           r.collectives,
           r.encode_seconds,
           r.communicate_seconds,
-          r.update_seconds};
+          r.update_seconds,
+          r.refreshed ? 1 : 0};
 }
 template <class F>
 [[nodiscard]] std::size_t c_text(const onebit_report* r, char* buffer, std::size_t n,

@@ -152,7 +152,7 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
 struct slot_status {
   std::uint32_t step = 0;    ///< 2 * step, + 1 if the rank saw a non-finite value
   std::uint32_t tag = 0;     ///< see message_tag
-  std::uint32_t digest = 0;  ///< step_scalars::digest
+  std::uint32_t digest = 0;  ///< step_scalars::digest, and a mark of the rank
 };
 
 /// Offsets within a slot, in bytes, and the shape of a chunk. Trivially copyable.

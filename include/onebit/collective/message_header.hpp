@@ -112,6 +112,9 @@ struct group_scale_kernel {
 
 namespace detail {
 
+/// Returns what distinguishes the status of a rank from those of the others, beside the digest.
+[[nodiscard]] ONEBIT_HD std::uint32_t mark_of(std::uint32_t rank) { return mixed(rank + 1); }
+
 [[nodiscard]] ONEBIT_HD slot_status* status_of(const slot_format& f, std::byte* slots,
                                                std::size_t slot) {
   return reinterpret_cast<slot_status*>(slots + slot * f.slot_bytes + f.status_at);
@@ -131,7 +134,7 @@ struct status_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     const slot_status status{(now->number << 1U) | now->nonfinite, format.tag(now, part),
-                             now->digest};
+                             now->digest ^ detail::mark_of(now->rank)};
     for (auto j = L::own_index(); j < n; j += L::n_indices()) {
       *detail::status_of(format, slots, j) = status;
     }
@@ -188,7 +191,14 @@ struct check_kernel {
   /// Status of a rank that is in the same step and saw no bad value.
   [[nodiscard]] ONEBIT_HD slot_status expected(std::uint32_t r) const {
     return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / ranks.slots_per_bucket),
-            now->digest};
+            now->digest ^ detail::mark_of(ranks.rank(r))};
+  }
+  /// Returns 1 + the rank whose status this is, if it is in this step, among the first 4096; or 0.
+  [[nodiscard]] ONEBIT_HD std::uint32_t sender_of(const slot_status& found) const {
+    for (std::uint32_t k = 0; k < 4096; ++k) {
+      if ((found.digest ^ now->digest) == detail::mark_of(k)) return k + 1;
+    }
+    return 0;
   }
   template <class L>
   ONEBIT_HD void tell_mismatch(std::uint32_t r) const {
@@ -201,11 +211,15 @@ struct check_kernel {
     }
     L::store_scalar(&now->mismatched_rank, ranks.rank(r) + 1);
     const bool is_empty = found.step == 0 && found.tag == 0 && found.digest == 0 && own.digest != 0;
+    const std::uint32_t sender = is_empty || !same_step || !same_tag ? 0 : sender_of(found);
     L::store_scalar(&now->mismatched_in, is_empty     ? mismatch::missing
                                          : !same_step ? mismatch::step
                                          : !same_tag  ? mismatch::tag
+                                         : sender > 0 ? mismatch::sender
                                                       : mismatch::arguments);
-    L::store_scalar(&now->their_value, same_step ? found.tag : found.step >> 1U);
+    L::store_scalar(&now->their_value, sender > 0  ? sender - 1
+                                       : same_step ? found.tag
+                                                   : found.step >> 1U);
     L::store_scalar(&now->own_value, same_step ? own.tag : own.step);
   }
 };

@@ -132,6 +132,13 @@ ONEBIT_HD constexpr std::uint32_t mixed(std::uint32_t x) {
   return (x ^ x >> 15U) * 0x846CA68BU;
 }
 
+/// Returns the next value of a digest, whose bits are a float's, with the bits of x: 0x9E3779B1
+/// times the digest, plus these bits.
+ONEBIT_HD constexpr float digest_step(float digest, float x) {
+  return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, digest) * 0x9E3779B1U +
+                                       __builtin_bit_cast(std::uint32_t, x));
+}
+
 /// Rounds x stochastically to one of the two neighbouring bf16; the mean over all `mixed(key)` is
 /// x. Returns x itself if x is NaN, or if |x| is at least the largest finite bf16.
 ONEBIT_HD constexpr float stochastic_bf16(float x, std::uint32_t key) {

@@ -93,6 +93,7 @@ template <class L>
 ONEBIT_HD typename L::value master_or_parameter(const any_pointer& of,
                                                 const typename L::value& master,
                                                 const typename L::value& param) {
+  if (of.type == element_type::of_float) return param;
   if (of.type == element_type::of_bf16) return L::template unrounded<bf16>(master, param);
   return L::template unrounded<fp16>(master, param);
 }
@@ -128,6 +129,24 @@ struct parameters_of {
       }
     }
     return detail::load_elements<L>(at, k, n);
+  }
+  /// Moves the elements of word k: x <- x - rate (u + decay x). A rate of 0 stores nothing, and a
+  /// decay of 0 does not multiply, so that an infinite parameter, as of a mask, stays as it is.
+  ONEBIT_HD void move(std::uint32_t k, float rate, float decay, const typename L::value& u) const {
+    if (rate == 0) return;
+    const auto x = load(k);
+    const auto by = decay == 0 ? u : L::fma(L::set(decay), x, u);
+    store(k, L::fma(L::set(-rate), by, x));
+  }
+  /// Returns word k, or `exact` in elements that are `exact` rounded: for a rule that keeps floats
+  /// of parameters of 2 bytes.
+  ONEBIT_HD typename L::value exact(std::uint32_t k, const float* exact) const {
+    const auto x = load(k);
+    if constexpr (std::is_same_v<P, float>) {
+      return x;
+    } else {
+      return master != nullptr ? x : detail::master_or_parameter<L>(first, L::load(exact), x);
+    }
   }
   ONEBIT_HD void store(std::uint32_t k, const typename L::value& v) const {
     if constexpr (!std::is_same_v<P, float>) {

@@ -24,7 +24,8 @@ enum class mismatch : std::uint32_t {
   tag,        ///< the rank is in another exchange, or calls another optimizer
   arguments,  ///< the rank has another lr, loss scale or group options, or plans another step
   part,       ///< the rank holds another part of the model, and takes another kind of step
-  missing     ///< no message of the rank has arrived: its slot is empty
+  missing,    ///< no message of the rank has arrived: its slot is empty
+  sender      ///< the rank's slot has the message of another rank
 };
 
 /// Scalars of the step in progress: one object, in the backend's memory.
@@ -47,6 +48,7 @@ struct step_scalars {
   mismatch mismatched_in = mismatch::step;  ///< kind of the mismatch
   std::uint32_t their_value = 0;            ///< step or tag that the mismatched rank sent
   std::uint32_t own_value = 0;              ///< step or tag that this rank would have sent
+  std::uint32_t written = 0;    ///< 1 + tensor that the trainer wrote after a local step; 0: none
   std::uint32_t bad_rank = 0;   ///< 1 + first rank that reported a bad value in this step; 0: none
   std::uint32_t n_skipped = 0;  ///< skipped steps since the optimizer was built
   std::uint32_t n_skipped_in_row = 0;  ///< skipped steps in a row, up to the last step
@@ -163,6 +165,18 @@ namespace detail {
           tag % message_tag::from_server, " of optimizer ", tag / message_tag::first_optimizer});
 }
 
+/// Explains that the trainer has written to a tensor where an exchange would lose it.
+[[nodiscard, gnu::cold]] inline std::string written_text(std::uint64_t step, std::size_t tensor) {
+  return message("optimizer: before step ", step, " the trainer wrote to the parameters of tensor ",
+                 tensor, " after a local step, where those of the ranks differ: the next exchange ",
+                 "would lose it; write after a step whose report.phase is not local, on all ranks ",
+                 "alike, or set max_interval to 1");
+}
+[[noreturn, gnu::cold]] inline void throw_written(std::uint64_t step, std::size_t tensor,
+                                                  const std::string& where) {
+  throw invalid_input(written_text(step, tensor) + where);
+}
+
 [[noreturn, gnu::cold]] inline void throw_odd_rank(const step_scalars& s,
                                                    const std::string& where) {
   const auto rank = s.mismatched_rank - 1;
@@ -188,11 +202,16 @@ namespace detail {
       throw rank_mismatch(message(
           "exchange: rank ", rank, " was told other numbers for step ", s.number,
           " than this rank (lr ", s.lr, "): its lr, loss scale or group options differ, now or ",
-          "in an earlier local step, or are invalid; give all ranks the same", where));
+          "in an earlier local step, or are invalid, or its trainer wrote to parameters after a ",
+          "local step; give all ranks the same", where));
     case mismatch::missing:
       throw rank_mismatch(message("exchange: in step ", s.number, " no message of rank ", rank,
                                   " has come: its slot is empty; the transport (or your ",
                                   "Gather) must write each rank's bytes into its slot", where));
+    case mismatch::sender:
+      throw rank_mismatch(message(
+          "exchange: in step ", s.number, " the slot of rank ", rank, " has the message of rank ",
+          s.their_value, "; the transport must write each rank's bytes into its slot", where));
     case mismatch::step:
       break;
   }
@@ -218,23 +237,26 @@ namespace detail {
 }
 
 /// Fetches the step's scalars to the host; waits for all launched kernels. Clears mismatched_rank
-/// in the backend's memory, so that each mismatch is reported once.
+/// and `written` in the backend's memory, so that each is reported once.
 template <class B>
 [[nodiscard]] step_scalars take_mismatch(B& backend, step_scalars* now) {
   step_scalars s;
   backend.copy_out(&s, now, 1);
-  if (s.mismatched_rank != 0) {
+  if (s.mismatched_rank != 0 || s.written != 0) {
     step_scalars taken = s;
-    taken.mismatched_rank = 0;
+    taken.mismatched_rank = taken.written = 0;
     backend.copy_in(now, &taken, 1);
   }
   return s;
 }
-/// Calls take_mismatch, and throws rank_mismatch if a rank was out of step.
+/// Calls take_mismatch, and throws rank_mismatch if a rank was out of step, or invalid_input if
+/// the trainer has written to parameters after a local step.
 template <class B>
 [[nodiscard]] step_scalars fetch_scalars(B& backend, step_scalars* now, int rank, int size) {
   const step_scalars s = take_mismatch(backend, now);
-  if (s.mismatched_rank != 0) detail::throw_odd_rank(s, detail::rank_suffix(rank, size));
+  const std::string where = detail::rank_suffix(rank, size);
+  if (s.written != 0) detail::throw_written(s.number, s.written - 1, where);
+  if (s.mismatched_rank != 0) detail::throw_odd_rank(s, where);
   return s;
 }
 

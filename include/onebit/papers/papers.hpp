@@ -173,7 +173,8 @@ struct second_variance_kernel {
     const auto inverse_at = inverses.template at<L>(t, i);
     const tensor_scalars of = tables.scalars[t.tensor];
     const auto inverse = L::set(tensor.rests ? 0.0F : 1.0F / of.c.one_minus_beta1);
-    const auto decay = L::set(tensor.weight_decay), m_correction = L::set(of.m_correction);
+    const float decay = tensor.weight_decay;
+    const auto m_correction = L::set(of.m_correction);
     auto ms = one::set(0.0F), us = one::set(0.0F), most = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
@@ -188,7 +189,7 @@ struct second_variance_kernel {
       const auto kept = tables.active.template keep<L>(word, ratio);
       for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
       const auto prelim = L::mul(L::mul(m, m_correction), inverse_d);
-      const auto u = L::fma(decay, params.load(k), prelim);
+      const auto u = decay == 0 ? prelim : L::fma(L::set(decay), params.load(k), prelim);
       L::store(fresh + word * 32, w);
       add_squares<L>(ms, prelim);
       add_squares<L>(us, u);

@@ -34,7 +34,7 @@ struct adam_dense_kernel {
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const auto gradient_at = gradient.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t, tables.now);
-    const auto step = L::set(-tensor.rate(tables.now)), decay = L::set(tensor.weight_decay);
+    const float rate = tensor.rate(tables.now);
     const auto c = tables.scalars[t.tensor].c;
     const auto correction = L::set(tables.scalars[t.tensor].m_correction);
     const float v_correction = tables.scalars[t.tensor].v_correction;
@@ -44,12 +44,10 @@ struct adam_dense_kernel {
       const auto g = gradient_at(k);
       const auto m_new = c.template next_momentum<L>(L::load(m_word), g);
       const auto v_new = c.template next_variance<L>(L::load(v_word), g);
-      const auto x = params.load(k);
       L::store(m_word, m_new);
       L::store(v_word, v_new);
       const auto d = c.template denominator<L>(v_new, v_correction);
-      const auto u = L::div(L::mul(m_new, correction), d);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+      params.move(k, rate, tensor.weight_decay, L::div(L::mul(m_new, correction), d));
     }
   }
 };
@@ -76,13 +74,11 @@ struct adam_update_kernel {
     const parameters_of<L, P> params(tensor, t, tables.now);
     float rate = tensor.rate(tables.now);
     if constexpr (!std::is_void_v<Layer>) rate *= layers[t.tensor].coefficient;
-    const auto step = L::set(-rate), decay = L::set(tensor.weight_decay);
     const auto correction = L::set(tables.scalars[t.tensor].m_correction);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k);
       auto u = L::mul(latest_at(k), correction);
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+      params.move(k, rate, tensor.weight_decay, u);
     }
     if (variance != nullptr) update_variance<L>(variance, units, t, tables);
   }

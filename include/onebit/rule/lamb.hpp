@@ -43,7 +43,8 @@ template <class L>
 ONEBIT_HD typename L::value lamb_direction(const typename L::value& m, float correction,
                                            const typename L::value& denominator,
                                            const typename L::value& x, float weight_decay) {
-  return L::fma(L::set(weight_decay), x, L::div(L::mul(m, L::set(correction)), denominator));
+  const auto u = L::div(L::mul(m, L::set(correction)), denominator);
+  return weight_decay == 0 ? u : L::fma(L::set(weight_decay), x, u);
 }
 
 /// Updates m and v from the mean gradient; sums ||x||^2 and ||u||^2, by tile.
@@ -83,7 +84,8 @@ struct lamb_moments_kernel {
   }
 };
 
-/// Computes a layer's coefficient, ||x|| / ||u||, clipped. A layer that rests keeps the old one.
+/// Computes a layer's coefficient, ||x|| / ||u||, clipped; 1 if a norm is 0, or if ||u|| is
+/// infinite, since decay meets an infinite parameter. A layer that rests keeps the old one.
 template <class P, class G>
 struct lamb_coefficient_kernel {
   static constexpr bool serial = true;
@@ -98,8 +100,8 @@ struct lamb_coefficient_kernel {
     const tile_range r = tables.tensor_tiles[i];
     const float x = norm_of(L::sum(sum_x + r.begin, r.end - r.begin)),
                 u = norm_of(L::sum(sum_u + r.begin, r.end - r.begin));
-    double c = 1;
-    if (x != 0 && u != 0) c = clamp_to(static_cast<double>(x / u), least, most);
+    const bool is_ratio = x > 0 && u > 0 && u <= 3.402823466e38F;
+    const double c = is_ratio ? clamp_to(static_cast<double>(x / u), least, most) : 1;
     L::store_scalar(&layers[i].coefficient, static_cast<float>(c));
   }
 };
@@ -116,15 +118,13 @@ struct lamb_dense_update_kernel {
     const tile t = tables.tiles[i];
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t, tables.now);
-    const auto step = L::set(-(tensor.rate(tables.now) * layers[t.tensor].coefficient));
+    const float rate = tensor.rate(tables.now) * layers[t.tensor].coefficient;
     const float decay = tensor.weight_decay;
     const tensor_scalars of = tables.scalars[t.tensor];
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k);
       const auto m_k = L::load(m + (t.word + k) * 32);
       const auto d = of.c.template denominator<L>(L::load(v + (t.word + k) * 32), of.v_correction);
-      const auto u = lamb_direction<L>(m_k, of.m_correction, d, x, decay);
-      params.store(k, L::fma(step, u, x));
+      params.move(k, rate, 0, lamb_direction<L>(m_k, of.m_correction, d, params.load(k), decay));
     }
   }
 };
@@ -174,11 +174,13 @@ struct followed_coefficient_kernel {
     layer.sketch_bias = product(layer.sketch_bias, static_cast<double>(tables.scalars[i].c.beta1));
     if (layer.direction > 0) {
       const double x = sqrt(L::sum(tables.sums + r.begin, r.end - r.begin)),
-                   decay = static_cast<double>(tables.tensors[i].weight_decay) * x,
+                   wd = static_cast<double>(tables.tensors[i].weight_decay),
+                   decay = wd > 0 ? wd * x : 0,
                    m = product(static_cast<double>(layer.direction),
                                static_cast<double>(layer.growth)),
                    u = sqrt(fma(decay, decay, product(m, m)));
-      layer.coefficient = x > 0 ? static_cast<float>(clamp_to(x / u, least, most)) : 1.0F;
+      const bool is_ratio = x > 0 && u <= 1.7976931348623157e308;
+      layer.coefficient = is_ratio ? static_cast<float>(clamp_to(x / u, least, most)) : 1.0F;
     }
     L::store_scalar(layers + i, layer);
   }
@@ -203,14 +205,13 @@ struct lamb_update_kernel {
     const tensor_scalars of = tables.scalars[t.tensor];
     const auto latest_at = latest.template at<L>(t, i);
     const parameters_of<L, P> params(tensor, t, tables.now);
-    const auto step = L::set(-(tensor.rate(tables.now) * layers[t.tensor].coefficient));
-    const auto decay = L::set(tensor.weight_decay), correction = L::set(of.m_correction);
+    const float rate = tensor.rate(tables.now) * layers[t.tensor].coefficient;
+    const auto correction = L::set(of.m_correction);
     auto size = one::set(0.0F);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-      const auto x = params.load(k);
       const auto u = L::mul(latest_at(k), correction);
       add_squares<L>(size, u);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+      params.move(k, rate, tensor.weight_decay, u);
     }
     L::store_scalar(tables.sums + i, one::fold(size));  // squared norm of the mean direction
     const gradients_of<L, G> gradient(tensor, t, tables.now);

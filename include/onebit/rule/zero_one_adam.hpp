@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <onebit/core/concepts.hpp>
@@ -12,7 +13,9 @@
 #include <onebit/core/step_state.hpp>
 #include <onebit/rule/following.hpp>
 #include <onebit/rule/moments.hpp>
+#include <optional>
 #include <utility>
+#include <vector>
 
 /// The rule of 0/1 Adam: local Adam steps from an anchor, and exchanges of their sum.
 namespace onebit::inline v0_2 {
@@ -82,7 +85,81 @@ struct zero_one_message {
   }
 };
 
-/// Adam step of one rank: updates x and m from a gradient, and the rank's v, if it has its own.
+// What the trainer writes into parameters after an exchange counts: a tensor's local steps start
+// from its parameters, and so does an exchange without local steps before it. After a local step
+// the parameters of the ranks differ, and an exchange replaces them. A value that was written there
+// would be lost, so local steps keep a digest of the parameters that they leave, by tile and lane,
+// and compare it with what the next step finds.
+
+/// Memory of the checks for parameters that the trainer has written after a local step.
+struct written_parameters {
+  float* digests = nullptr;          ///< 32 by tile; null: the step is dense, and checks nothing
+  std::uint32_t* tensors = nullptr;  ///< 1: the trainer has written to the tensor; the last: to any
+
+  /// Compares the digest of tile i with the one that the last local step left.
+  template <class L>
+  ONEBIT_HD void compare(std::size_t i, const tile& t, std::uint32_t n_tensors,
+                         const typename L::value& found) const {
+    if (L::same_bits(found, L::load(digests + 32 * i))) return;
+    L::raise(tensors + t.tensor);
+    L::raise(tensors + n_tensors);
+  }
+};
+
+/// Adds the parameters of one or more words to the digest of their tile.
+template <class L>
+ONEBIT_HD void add_to_digest(typename one_word<L>::value& digest, const typename L::value& x) {
+  for (unsigned j = 0; j < L::words; ++j) digest = one_word<L>::digest(digest, word_of<L>(x, j));
+}
+
+/// Compares all parameters with what local steps have left there. If `renews`, stores their digests
+/// and forgets what was found.
+template <class P, class G>
+struct compare_written_kernel {
+  step_tables<P, G> tables;
+  written_parameters written;
+  std::uint32_t n_tensors;
+  const double* lr_before;
+  bool renews;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    using one = one_word<L>;
+    const tile t = tile_at(i);
+    if (!renews && !(lr_before[t.tensor] > 0)) return;  // has not moved: what is there counts
+    const parameters_of<L, P> params(tables.tensors[t.tensor], t);
+    auto found = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      add_to_digest<L>(found, params.load(k));
+    }
+    if (!renews) return written.compare<one>(i, t, n_tensors, found);
+    one::store(written.digests + 32 * i, found);
+  }
+};
+
+/// Calls an exchange off if the trainer has written to a tensor after a local step: on this rank by
+/// `skip`, on the others by the status of the messages.
+struct refuse_written_kernel {
+  static constexpr bool serial = true;
+  step_scalars* now;
+  const std::uint32_t* tensors;
+  std::uint32_t n_tensors;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t) const {
+    if (tensors[n_tensors] == 0) return;
+    std::uint32_t t = 0;
+    while (t + 1 < n_tensors && tensors[t] == 0) ++t;
+    L::store_scalar(&now->written, t + 1);
+    L::store_scalar(&now->digest, now->digest ^ mixed(t + 1));
+    L::store_scalar(&now->nonfinite, std::uint32_t{1});
+    L::store_scalar(&now->skip, std::uint32_t{1});
+  }
+};
+
+/// Adam step of one rank: updates x and m from a gradient, and the rank's v, if it has its own. The
+/// first local step after an exchange takes the anchor.
 template <class Field, class P, class G>
 struct zero_one_step_kernel {
   Field gradient;
@@ -92,6 +169,10 @@ struct zero_one_step_kernel {
   direction_units units;  ///< of this rank's own v, if v follows
   float* variance;        ///< this rank's own v, or null
   float most;             ///< bound of directions: adam_options::max_step
+  float* anchor;
+  const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
+  written_parameters written;
+  std::uint32_t n_tensors;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -100,9 +181,12 @@ struct zero_one_step_kernel {
     const tensor_entry<P, G>& tensor = tables.tensors[t.tensor];
     const parameters_of<L, P> params(tensor, t, tables.now);
     const auto gradient_at = gradient.template at<L>(t, i);
-    const auto step = L::set(-tensor.rate(tables.now)), decay = L::set(tensor.weight_decay);
+    const float rate = tensor.rate(tables.now);
     const tensor_scalars of = tables.scalars[t.tensor];
     const auto in_units = units.at<L>(t, of);
+    using one = one_word<L>;
+    auto found = one::set(0.0F), left = one::set(0.0F);
+    const bool checks = written.digests != nullptr, starts = !(lr_before[t.tensor] > 0);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
@@ -117,11 +201,42 @@ struct zero_one_step_kernel {
         direction = L::div(m_corrected, of.c.template denominator<L>(v_k, of.v_correction));
       }
       if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
-      const auto u = L::bound(direction, most);
-      const auto x = params.load(k);
+      if (checks) add_to_digest<L>(found, params.load(k));
+      if (checks && starts) {
+        L::store(anchor + word * 32, params.exact(k, anchor + word * 32));
+      }
       L::store(m_word, m_new);
-      params.store(k, L::fma(step, L::fma(decay, x, u), x));
+      params.move(k, rate, tensor.weight_decay, L::bound(direction, most));
+      if (checks) add_to_digest<L>(left, params.load(k));
     }
+    if (!checks) return;
+    if (!starts) written.compare<one>(i, t, n_tensors, found);
+    one::store(written.digests + 32 * i, left);
+  }
+};
+
+/// Takes the anchor and the digests if this rank leaves its gradient out of a local step.
+template <class P, class G>
+struct start_without_step_kernel {
+  step_tables<P, G> tables;
+  float* anchor;
+  const double* lr_before;
+  written_parameters written;
+
+  [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    using one = one_word<L>;
+    const tile t = tile_at(i);
+    if (tables.now->skip == 0 || lr_before[t.tensor] > 0) return;
+    const parameters_of<L, P> params(tables.tensors[t.tensor], t);
+    auto left = one::set(0.0F);
+    for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
+      float* const place = anchor + (t.word + k) * 32;
+      L::store(place, params.exact(k, place));
+      add_to_digest<L>(left, params.load(k));
+    }
+    one::store(written.digests + 32 * i, left);
   }
 };
 
@@ -152,11 +267,13 @@ struct zero_one_sync_kernel {
     // m = mean of the corrected momenta, over this step's correction
     const auto inverse_sum =
         L::set(static_cast<float>(1 / (sum * static_cast<double>(of.m_correction))));
-    const auto decay = L::set(static_cast<float>(sum) * tensor.weight_decay);
+    const float decay = static_cast<float>(sum) * tensor.weight_decay;
     const auto step = L::set(-tensor.lr_factor);
+    const bool moved = lr_before[t.tensor] > 0;  // by local steps
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
-      const auto sum_k = u_at(k), from = L::load(anchor + word * 32);
+      const auto sum_k = u_at(k);
+      const auto from = moved ? L::load(anchor + word * 32) : params.exact(k, anchor + word * 32);
       auto sum_m = sum_k, u = sum_k;
       if (v != nullptr) {  // without variance an element does not move
         const auto v_k = L::load(v + word * 32);
@@ -164,7 +281,8 @@ struct zero_one_sync_kernel {
         u = L::div(sum_m, of.c.template denominator<L>(v_k, of.v_correction));
       }
       L::store(m + word * 32, L::mul(sum_m, inverse_sum));
-      const auto x = L::fma(step, L::fma(decay, from, u), from);
+      const auto by = decay == 0 ? u : L::fma(L::set(decay), from, u);
+      const auto x = tensor.lr_factor == 0 ? from : L::fma(step, by, from);
       L::store(anchor + word * 32, x);
       params.store(k, x);
     }
@@ -176,7 +294,7 @@ struct zero_one_sync_kernel {
 /// 0/1 Adam. Between exchanges each rank takes its own Adam steps, and the compensated buffer sums
 /// u = residual + sum of lr c m, c the bias correction of m. An exchange averages u; then
 /// x = anchor - u / (sqrt(v c_v) + eps) and m = u / (c sum of lr). All ranks get equal bits, since
-/// the anchor holds the parameters of the last exchange, without the local steps. If v follows, m
+/// the anchor holds the parameters before the local steps. If v follows, m
 /// is an average of directions, g / (sqrt(v c_v) + eps): the mean u moves x directly, and m = u /
 /// (c sum of lr). Elements without variance do not move: if v follows, they are carried until they
 /// have one; if it does not, messages contain them. Decoupled weight decay acts on the anchor, with
@@ -202,7 +320,13 @@ class zero_one_rule : public following_rule<B, adam_options> {
     anchor_ = base::make_floats();
     const std::size_t n = axis.tensor_tiles().size();
     lr_sum_ = backend_.template make_buffer<double>(n);
+    written_tensors_ = backend_.template make_buffer<std::uint32_t>(n + 1);
     bound_factors_ = backend_.template make_buffer<float>(n);
+  }
+  /// As in following_rule; makes room for the digests of tiles.
+  void prepare_refreshes(const layout& axis, int n_ranks) {
+    base::prepare_refreshes(axis, n_ranks);
+    digests_ = backend_.template make_buffer<float>(32 * axis.tiles().size());
   }
   /// m takes in every gradient; v all gradients if v follows, else only the averaged gradients.
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
@@ -234,22 +358,20 @@ class zero_one_rule : public following_rule<B, adam_options> {
   [[nodiscard]] bool needs_outcome() const { return !started_; }
 
   /// Ends the dense steps, if v follows, in the first step that does not average gradients: each
-  /// rank has a v of its own from then on, and the anchor becomes the current parameters.
+  /// rank has a v of its own from then on.
   template <class P, class G>
   [[nodiscard]] initial_momentum<buffer_of<B, float>> freeze(std::uint32_t* active,
                                                              const step_context<B, P, G>& at) {
     auto own = base::make_variance();
-    take_anchor(at);
     base::start_own(std::move(own));
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, m_.data(), v_.data(),
                                                         active, true, false});
     frozen_ = true;
     return {};
   }
-  /// Restarts exchanges after steps of one rank alone, with the current parameters as the anchor.
+  /// Restarts exchanges after steps of one rank alone, from the current parameters.
   template <class View, class P, class G>
   void resume(const View&, const step_context<B, P, G>& at) {
-    take_anchor(at);
     at.backend.launch(lr_sum_.size(), sum_of_rates(at, true));
     moved_ = false;
     if (!frozen_) return;
@@ -260,20 +382,16 @@ class zero_one_rule : public following_rule<B, adam_options> {
     base::forget_own();
     frozen_ = false;
   }
-  /// Updates v from the mean gradient. One pass, 12 bytes per element. The first call also sets the
-  /// anchor to the initial parameters.
+  /// Updates v from the mean gradient. One pass, 12 bytes per element.
   template <class View, class P, class G>
   void dense_update(const View& gradient, const step_context<B, P, G>& at) {
-    if (!started_) {
-      at.launch(flatten_kernel<parameter_field<P, G>>{{at.tensors}, at.tiles, anchor_.data()});
-    }
     at.launch(variance_kernel<View>{gradient, at.tiles, v_.data(), at.scalars});
   }
   /// Takes a whole Adam step from the mean gradient, in a dense step or with one rank.
   template <class View, class P, class G>
   void dense_step(const View& gradient, const step_context<B, P, G>& at) {
     dense_update(gradient, at);
-    step(gradient, at, bound_of(0));
+    step(gradient, at, bound_of(0), {});
   }
   /// Returns the message that adds a step to the sum that is exchanged.
   template <class View, class P, class G>
@@ -286,8 +404,12 @@ class zero_one_rule : public following_rule<B, adam_options> {
   /// gradient out, since other ranks do not learn of it.
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
-    step(base::gradient(at), at, bound_of(options_.max_step));
+    step(base::gradient(at), at, bound_of(options_.max_step), written_memory());
     const auto add = sum_of_rates(at, false);
+    if (plan.local()) {
+      at.backend.launch(at.n_tiles(), detail::start_without_step_kernel<P, G>{
+                                          at, anchor_.data(), lr_sum_.data(), written_memory()});
+    }
     if (plan.local()) {
       at.backend.launch(lr_sum_.size(), add);
     } else {
@@ -305,6 +427,30 @@ class zero_one_rule : public following_rule<B, adam_options> {
   void done(const step_plan& plan, float lr) {
     started_ = true;
     moved_ = !plan.exchange && !dense_ && (moved_ || lr > 0);
+  }
+
+  /// Before an exchange: calls it off if the trainer has written to parameters after a local step,
+  /// which the exchange would lose. A pass over the parameters if local steps came before.
+  template <class P, class G>
+  void refuse_written(const step_context<B, P, G>& at, step_scalars* now) {
+    if (moved_) compare_written(at, false);
+    backend_.launch(1, detail::refuse_written_kernel{now, written_tensors_.data(), n_tensors()});
+  }
+  /// Returns the first tensor to which the trainer has written after a local step, or nothing.
+  template <class P, class G>
+  [[nodiscard]] std::optional<std::size_t> written(const step_context<B, P, G>& at) {
+    if (moved_) compare_written(at, false);
+    std::vector<std::uint32_t> found(written_tensors_.size());
+    backend_.copy_out(found.data(), written_tensors_.data(), found.size());
+    if (found.back() == 0) return std::nullopt;
+    return std::find(found.begin(), found.end(), 1U) - found.begin();
+  }
+  /// Takes the parameters as they are for those of the last local step: after a load.
+  template <class P, class G>
+  void take_as_written(const step_context<B, P, G>& at) {
+    const copy_kernel clear{nullptr, written_tensors_.data(), written_tensors_.size()};
+    backend_.launch(clear.launches(), clear);
+    compare_written(at, true);
   }
 
   [[nodiscard]] bool moved() const { return moved_; }  // by local steps since the last exchange
@@ -328,18 +474,26 @@ class zero_one_rule : public following_rule<B, adam_options> {
 
  private:
   template <class P, class G>
-  void take_anchor(const step_context<B, P, G>& at) {
-    at.backend.launch(at.n_tiles(), flatten_kernel<parameter_field<P, G>>{
-                                        {at.tensors}, at.tiles, anchor_.data()});
+  void compare_written(const step_context<B, P, G>& at, bool renews) {
+    backend_.launch(at.n_tiles(), detail::compare_written_kernel<P, G>{
+                                      at, written_memory(), n_tensors(), lr_sum_.data(), renews});
+  }
+  [[nodiscard]] detail::written_parameters written_memory() {
+    return {digests_.data(), written_tensors_.data()};
+  }
+  [[nodiscard]] std::uint32_t n_tensors() const {
+    return static_cast<std::uint32_t>(lr_sum_.size());
   }
   template <class P, class G>
   [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const step_context<B, P, G>& at, bool restart) {
     return {lr_sum_.data(), at.tensors, at.now, restart};
   }
   template <class Field, class P, class G>
-  void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
-    at.launch(detail::zero_one_step_kernel<Field, P, G>{gradient, at, m_.data(), shared(),
-                                                        base::units(), base::own(), most});
+  void step(const Field& gradient, const step_context<B, P, G>& at, float most,
+            detail::written_parameters written) {
+    at.launch(detail::zero_one_step_kernel<Field, P, G>{
+        gradient, at, m_.data(), shared(), base::units(), base::own(), most, anchor_.data(),
+        lr_sum_.data(), written, n_tensors()});
   }
   /// v, if all ranks have the same: null if v follows.
   [[nodiscard]] const float* shared() const { return base::follows() ? nullptr : v_.data(); }
@@ -347,7 +501,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
   buffer_of<B, float> anchor_;
   buffer_of<B, double> lr_sum_;        ///< by tensor: learning rates since the last exchange
   buffer_of<B, float> bound_factors_;  ///< lr_sum_ with this step's, in steps that exchange
-  bool moved_ = false;                 ///< true if the learning rates since the exchange are not 0
+  buffer_of<B, float> digests_;        ///< of the parameters that local steps left: 32 by tile
+  buffer_of<B, std::uint32_t> written_tensors_;  ///< see detail::written_parameters
+  bool moved_ = false;  ///< true if the learning rates since the exchange are not 0
   bool started_ = false;
   bool dense_ = false;  ///< the step in progress is dense
 };

@@ -129,13 +129,27 @@ struct description_items {
   return n.fetch_add(1);
 }
 
-/// Gathers the fingerprints of all ranks. Collective.
+/// Gathers the fingerprints of all ranks. Collective. Throws transport_error if they do not come in
+/// the order of ranks, unless `stands_in`: the transport stands for one of the ranks of an old job.
 [[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_fingerprints(
-    communicator& comm, const rank_fingerprint& mine) {
-  std::vector<rank_fingerprint> cards(static_cast<std::size_t>(comm.size()));
-  comm.host_all_gather(&mine, cards.data(), sizeof mine);
-  for (rank_fingerprint& card : cards)
-    card.name[sizeof card.name - 1] = '\0';  // received text may lack the terminator
+    communicator& comm, const rank_fingerprint& mine, bool stands_in = false) {
+  struct sent {
+    rank_fingerprint card;
+    std::uint64_t rank;
+  };
+  const sent own{mine, static_cast<std::uint64_t>(comm.rank())};
+  std::vector<sent> all(static_cast<std::size_t>(comm.size()), own);
+  comm.host_all_gather(&own, all.data(), sizeof own);
+  std::vector<rank_fingerprint> cards;
+  for (sent& one : all) {
+    if (one.rank != cards.size() && !stands_in) {
+      throw transport_error(message("all_gather of this transport put the bytes of rank ", one.rank,
+                                    " into the slot of rank ", cards.size(),
+                                    "; slots must be in the order of ranks", comm.where()));
+    }
+    one.card.name[sizeof one.card.name - 1] = '\0';  // received text may lack the terminator
+    cards.push_back(one.card);
+  }
   return cards;
 }
 
@@ -185,9 +199,11 @@ template <class T>
     const std::string what = name(i);
     const std::string most_say =
         most.size > 1 ? join(6, {" (", most.size, " of ", size, " ranks are alike)"}) : "";
-    if (what.starts_with("earlier")) return join(6, {what, ", on rank ", ranks, most_say});
+    if (what.starts_with("earlier") || what.starts_with("start_from"))
+      return join(6, {what, ", on rank ", ranks, most_say});
     const auto value = [&](std::size_t rank, int digits) {
       const auto x = std::bit_cast<double>(said[rank]);
+      if (what.starts_with("tensor written") && x < 0) return std::string("none");
       if (what.starts_with("whether")) return std::string(x != 0 ? "yes" : "no");
       return join(x == std::trunc(x) ? 17 : digits, {x});
     };
@@ -203,8 +219,9 @@ template <class T>
 /// differs, naming a rank of the minority.
 [[gnu::cold]] inline std::uint32_t compare_fingerprints(communicator& comm,
                                                         const rank_fingerprint& mine,
-                                                        const std::vector<std::size_t>& sizes) {
-  const std::vector<rank_fingerprint> cards = gather_fingerprints(comm, mine);
+                                                        const std::vector<std::size_t>& sizes,
+                                                        bool stands_in = false) {
+  const std::vector<rank_fingerprint> cards = gather_fingerprints(comm, mine, stands_in);
   const std::size_t size = cards.size();
   const std::string where = comm.where();
   const std::string_view name(mine.name);
@@ -237,7 +254,7 @@ template <class T>
 [[gnu::cold]] inline void report_rejection(communicator& comm) {
   rank_fingerprint card;
   card.rejected = 1;
-  (void)gather_fingerprints(comm, card);
+  (void)gather_fingerprints(comm, card, true);
 }
 /// Runs f, which checks this rank's input. If f throws, tells the other ranks, then rethrows.
 template <class F>

@@ -18,11 +18,11 @@
 /// Report of one step, and its text forms.
 namespace onebit::inline v0_2 {
 
-/// Kind of communication in a step.
+/// What a step made of the ranks' gradients.
 enum class phase : std::uint8_t {
-  dense,       ///< exact averages: baseline, warm-up, or refresh between 0/1 Adam's exchanges
-  compressed,  ///< compressed exchange
-  local        ///< no communication: 0/1 Adam between two exchanges
+  dense,       ///< an exact average: baseline and warm-up
+  compressed,  ///< a compressed exchange
+  local        ///< each rank its own step: 0/1 Adam between two exchanges; parameters differ then
 };
 
 /// Returns "dense", "compressed" or "local".
@@ -33,9 +33,13 @@ enum class phase : std::uint8_t {
 /// Report of one step on this rank.
 struct report {
   std::uint64_t step = 0;              ///< from 0; used again after a step that all ranks skipped
-  onebit::phase phase = phase::dense;  ///< kind of communication
+  onebit::phase phase = phase::dense;  ///< what the step made of the ranks' gradients
+  /// True if the step also brought v up to date over the ranks. A local step communicates only
+  /// then.
+  bool refreshed = false;
   /// True if a rank saw a non-finite gradient or vetoed, and no rank changed anything. In a local
-  /// step: true if this rank did, and left its gradient out, while the others went on.
+  /// step without a refresh: true if this rank did, and left its gradient out, while the others
+  /// went on.
   bool skipped = false;
   /// True if the outcome is not known yet, on a deferred backend (CUDA): optimizer::settle waits
   /// for it. The seconds are then those of the host, which only enqueues; a replayed graph reports
@@ -92,13 +96,26 @@ template <class T>
   const auto sent = static_cast<double>(r.bytes_sent);
   const bool many = r.bytes_sent >= 1000000;
   std::string text =
-      detail::join(6, {"step ", r.step, " ", to_string(r.phase), r.skipped ? ", skipped" : "",
-                       r.pending ? ", pending" : "", ": ",
+      detail::join(6, {"step ",
+                       r.step,
+                       " ",
+                       to_string(r.phase),
+                       r.refreshed ? " with a refresh of v" : "",
+                       r.skipped ? ", skipped" : "",
+                       r.pending ? ", pending" : "",
+                       ": ",
                        ms(r.encode_seconds + r.communicate_seconds + r.update_seconds),
-                       " ms = ", ms(r.encode_seconds), " encode + ", ms(r.communicate_seconds),
-                       " communicate + ", ms(r.update_seconds), " update, ",
-                       two_decimals(sent / (many ? 1e6 : 1e3)), many ? " MB in " : " kB in ",
-                       r.collectives, " collectives"});
+                       " ms = ",
+                       ms(r.encode_seconds),
+                       " encode + ",
+                       ms(r.communicate_seconds),
+                       " communicate + ",
+                       ms(r.update_seconds),
+                       " update, ",
+                       two_decimals(sent / (many ? 1e6 : 1e3)),
+                       many ? " MB in " : " kB in ",
+                       r.collectives,
+                       " collectives"});
   if (r.gradient_norm)
     text += ", gradient norm " + two_decimals(static_cast<double>(*r.gradient_norm));
   const auto percent = [](float share) { return two_decimals(100 * static_cast<double>(share)); };
@@ -118,6 +135,7 @@ template <class T>
   const auto add = [&](const char* name, detail::text_part value) {
     text += detail::join(6, {",\"", name, "\":", value});
   };
+  add("refreshed", r.refreshed ? "true" : "false");
   add("skipped", r.skipped ? "true" : "false");
   add("pending", r.pending ? "true" : "false");
   add("gradient_norm", json_number(r.gradient_norm));
@@ -135,10 +153,12 @@ template <class T>
 /// Measures bytes and times of one step on a communicator.
 class step_meter {
  public:
-  step_meter(const communicator& comm, phase p, std::uint64_t step, std::uint64_t across)
+  step_meter(const communicator& comm, phase p, bool refreshes, std::uint64_t step,
+             std::uint64_t across)
       : comm_(&comm), before_(comm.sent()), across_(across) {
     report_.step = step;
     report_.phase = p;
+    report_.refreshed = refreshes;
   }
   /// Starts the clock, which `leave` stops: begin, ready and step are separate calls.
   void enter() { start_ = clock::now(); }

@@ -159,6 +159,7 @@ struct engine {
       add(b ? 1 : 0);
     tensors.visit_agreed_numbers(add);
     add(local_steps_digest);
+    add(given_digest);
   }
   [[nodiscard, gnu::cold]] std::string agreed_number_name(std::size_t i) const {
     constexpr const char* names[] = {"lr",
@@ -358,8 +359,10 @@ struct engine {
     if (compressed.active().size() > 0) compressed.count_active(mask());
     release_averages();
     local_steps_digest = 0;
+    given_digest = 0;
     alike = !R::local_steps;
     ++graph_epoch;
+    if constexpr (requires { rule.take_as_written(at(mask())); }) rule.take_as_written(at(mask()));
   }
 
   communicator comm;
@@ -383,6 +386,7 @@ struct engine {
   std::uint64_t step = 0;
   bool given_moments = false;  ///< v is known before the first step
   bool alike = true;  ///< equal parameters on all ranks; false between exchanges with local steps
+  std::uint32_t given_digest = 0;        ///< of what start_from was given; 0 after a load
   std::uint32_t local_steps_digest = 0;  ///< of local steps since ranks last communicated
   float last_lr = 1;                     ///< last learning rate that was not 0
   bool refreshed = false;                ///< the last step refreshed v
@@ -407,8 +411,9 @@ struct engine {
   /// Binds the policy once all ranks agree on nodes: otherwise a split would deadlock. Collective.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
     if (std::string text = collective.agreement(); !text.empty()) {
+      // old_job makes engines over a transport whose ranks all send the same
       (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0),
-                                         {});
+                                         {}, true);
     }
     return exchange_type(detail::collective_try(
         comm, [&] { return collective.bind(comm, rule.backend(), tensors.sizes); }));

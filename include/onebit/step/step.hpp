@@ -48,13 +48,18 @@ class step_in_progress {
         scale_(inverse_loss_scale),
         refusal_(e.refuse(lr, inverse_loss_scale)),
         plan_(prepare()),
-        meter_(e.comm, phase_of_step(), e.step, e.compressed.bytes_between_nodes()) {
+        meter_(e.comm, phase_of_step(),
+               refreshes() || (plan_.average_gradient && phase_of_step() != phase::dense), e.step,
+               e.compressed.bytes_between_nodes()) {
     const bool nonfinite = !refusal_.empty();
     e.backend().launch(e.tensors.launches(),
                        detail::begin_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
                                                  usable_lr(), nonfinite ? 1.0F : scale_,
                                                  static_cast<std::uint32_t>(e.step % status_steps),
                                                  digest(), nonfinite});
+    if constexpr (requires { e.rule.refuse_written(at(), e.now()); }) {
+      if (plan_.exchange) e.rule.refuse_written(at(), e.now());
+    }
     for (std::size_t t = 0; t < e.tensors.size(); ++t) {
       e.announced[t] = e.tensors.entries[t].rests ? e.rests : 0;
     }
@@ -77,6 +82,14 @@ class step_in_progress {
         ", but begin() was told ", lr_, " and ", scale_, e_->comm.where()));
   }
 
+  /// Throws invalid_input while the step runs: from inside a veto, or another function of the
+  /// trainer that a step calls.
+  [[gnu::cold]] void require_idle(const char* call) const {
+    if (!running_) return;
+    throw invalid_input(detail::message("optimizer: ", call, " from inside step ", e_->step,
+                                        ", which calls the veto; a veto may only answer",
+                                        e_->comm.where()));
+  }
   /// Marks the gradients of one tensor as final, and sends the buckets that are complete.
   [[gnu::cold]] void ready(std::size_t tensor) {
     if (tensor >= e_->announced.size()) {
@@ -104,6 +117,7 @@ class step_in_progress {
   /// `run(key, enqueue)`. Throws errors of the transport and the backend; the step is then taken
   /// back. Throws rank_mismatch if a rank was at another step; then all ranks have skipped.
   [[nodiscard, gnu::cold]] report run(step_runner run) {
+    running_ = true;
     meter_.enter();
     try {
       if (sent_early_ || e_->rule.needs_outcome() || e_->veto) {
@@ -162,7 +176,9 @@ class step_in_progress {
       e_->backend().launch(1, detail::call_off_kernel{e_->now()});
       finish();
       // the next step must not report this rank
-      if (step_scalars* const now = host_view<B>(e_->now())) now->mismatched_rank = 0;
+      if (step_scalars* const now = host_view<B>(e_->now())) {
+        now->mismatched_rank = now->written = 0;
+      }
     } catch (...) {
     }
   }
@@ -182,6 +198,10 @@ class step_in_progress {
       (void)difference_of(take_mismatch(e.backend(), e.now()));  // collective: other ranks call it
     } else if (is_known) {
       found = take_mismatch(e.backend(), e.now());
+      if (found->written != 0) {
+        (void)difference_of(*found);
+        detail::throw_written(e.step, found->written - 1, e.comm.where());
+      }
       if (found->mismatched_rank != 0) throw_mismatch(*found);
       o = outcome_of(*found);
       norm = gradient_norm_of(*found);
@@ -214,14 +234,15 @@ class step_in_progress {
   /// ranks of this exchange, all of which have found the mismatch. On deferred backends always
   /// empty: ranks learn of a mismatch at different times there.
   [[nodiscard, gnu::cold]] std::string difference_of(const step_scalars& found) {
-    // mismatches of a model part and missing slots may be found by one rank alone
-    const bool alone =
-        found.mismatched_in == mismatch::part || found.mismatched_in == mismatch::missing;
+    // mismatches of a model part, missing and mistaken slots may be found by one rank alone
+    const mismatch in = found.mismatched_in;
+    const bool alone = in == mismatch::part || in == mismatch::missing || in == mismatch::sender;
     if (B::deferred || found.mismatched_rank == 0 || alone) return {};
     std::vector<double> told;
-    if (found.mismatched_in == mismatch::arguments) {
+    if (in == mismatch::arguments) {
       e_->visit_agreed_numbers(lr_, scale_, plan_,
                                [&](auto x) { told.push_back(static_cast<double>(x)); });
+      told.push_back(static_cast<double>(found.written) - 1);
     }
     return detail::differing_number_text(e_->comm, told,
                                          [&](std::size_t i) { return e_->agreed_number_name(i); });
@@ -399,7 +420,7 @@ class step_in_progress {
   }
   [[nodiscard]] phase phase_of_step() const {
     if (plan_.exchange) return phase::compressed;
-    return plan_.local() ? phase::local : phase::dense;
+    return R::local_steps && !is_dense() ? phase::local : phase::dense;
   }
   [[nodiscard]] bool refreshes() const { return plan_.average_squares; }
   [[nodiscard]] auto at() const { return e_->at(e_->mask()); }
@@ -415,6 +436,7 @@ class step_in_progress {
   step_meter meter_;
   std::exception_ptr veto_failure_;
   bool sent_early_ = false;
+  bool running_ = false;  ///< inside `run`
   bool over_ = false;
 };
 

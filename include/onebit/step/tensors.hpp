@@ -303,7 +303,10 @@ struct tensor_table : detail::flat_tensors<P, G> {
     if (i < n * groups) return detail::join(6, {names[i % n], " of group ", i / n});
     i -= n * groups;
     if (i < size()) return detail::join(6, {"whether tensor ", i, " rests"});
-    return "earlier local steps had another lr, plan or group option";
+    constexpr const char* last[] = {"earlier local steps had another lr, plan or group option",
+                                    "start_from was given other moments or another number of steps",
+                                    "tensor written by the trainer after a local step"};
+    return last[i - size()];
   }
   [[nodiscard]] std::size_t bytes() const {
     return table.bytes() + given.bytes() + scalars.bytes();
