@@ -79,6 +79,7 @@ class any_optimizer {
   void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) {
     impl().start_from(moments, steps);
   }
+  [[nodiscard]] std::vector<tensor_moments> moments() { return impl().moments(); }
   template <class T>
   void join_model_parallel(T transport) {
     impl().join_model_parallel(communicator(std::move(transport)));
@@ -154,6 +155,7 @@ class any_optimizer {
     virtual void rest(std::size_t tensor) = 0;
     virtual std::size_t rebind(const void* groups, int elements) = 0;
     virtual void start_from(const std::vector<given_moments>& moments, std::uint64_t steps) = 0;
+    [[nodiscard]] virtual std::vector<tensor_moments> moments() = 0;
     virtual void join_model_parallel(communicator transport) = 0;
     virtual void verify() = 0;
     virtual void veto_with(std::function<bool(float norm)> f) = 0;
@@ -205,6 +207,13 @@ class any_optimizer {
         o.start_from(moments, steps);
       } else {
         refuse("start_from", "its rule takes no moments over");
+      }
+    }
+    std::vector<tensor_moments> moments() override {
+      if constexpr (O::takes_moments) {
+        return o.moments();
+      } else {
+        refuse("moments", "its rule has none");
       }
     }
     void join_model_parallel(communicator transport) override {

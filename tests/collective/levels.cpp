@@ -305,7 +305,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
   const auto value = [](int node, std::size_t step, std::size_t i) {
     return onebit_test::noise(static_cast<std::uint64_t>(node) * 7919 + step * 104729 + i);
   };
-  const auto agree = [&](auto& x, int node) {
+  const auto agree = [&](auto& x, int node, int rank) {
     onebit::host backend;
     const std::size_t n = x.sender().flat_elements();
     auto message = backend.make_buffer<float>(n), undo = backend.make_buffer<float>(n);
@@ -313,7 +313,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
     for (const onebit::tile& t : x.axis().tiles()) {
       for (std::uint32_t i = 0; i < t.n; ++i) active.data()[t.word + i / 32] |= 1U << (i % 32);
     }
-    onebit::step_scalars now;
+    onebit::step_scalars now{.rank = static_cast<std::uint32_t>(rank)};
     const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {active.data()}, {undo.data()}};
     x.start(x.allocate({.previous = true}), {});
     x.count_active(turn.active);
@@ -335,7 +335,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
   const auto two = on_ranks(6, [&](onebit::threads t) {
     onebit::hierarchical_exchange<onebit::sign<>, onebit::host> x({}, onebit::communicator(t),
                                                                   onebit::host(), sizes, 2);
-    auto agreed = agree(x, t.rank() / 2);
+    auto agreed = agree(x, t.rank() / 2, t.rank());
     // 12 steps of two phases to two other nodes; slots of a sixth of the words
     CHECK(x.bytes_between_nodes() == 12 * 2 * 2 * x.slot_bytes());
     return agreed;
@@ -343,7 +343,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
   const auto flat_ranks = on_ranks(3, [&](onebit::threads t) {
     onebit::gather_scatter_exchange<onebit::sign<>, onebit::host> x({}, onebit::communicator(t),
                                                                     onebit::host(), sizes, 2);
-    return agree(x, t.rank());
+    return agree(x, t.rank(), t.rank());
   });
   for (const auto& rank : two) CHECK(rank == flat_ranks[0]);
 }

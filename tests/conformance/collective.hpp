@@ -205,6 +205,7 @@ inline exchange_trace drive(const std::function<std::unique_ptr<driven>()>& make
   exchange_trace trace;
   trace.real = real_elements(owned->axis());
   flat values(trace.real.size());
+  owned->now.rank = static_cast<std::uint32_t>(counted.rank());
   owned->start();
   std::size_t last = none;  // last step that was kept
   for (std::size_t step = 0; step < steps; ++step) {

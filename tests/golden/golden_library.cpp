@@ -136,6 +136,7 @@ void check_allreduce(const golden::golden_case& c) {
       const auto message = buffer(input, (call * w + r) * n, n);
       onebit::step_scalars now;
       now.number = static_cast<std::uint32_t>(call);
+      now.rank = static_cast<std::uint32_t>(r);
       const onebit::exchange_args<onebit::undo_in_buffer> turn{&now, {}, {undo.data()}};
       x.all_reduce(onebit::flat_field{message.data()}, turn);
       if (now.skip != 0) throw std::runtime_error("golden: a call was skipped");

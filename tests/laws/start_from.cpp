@@ -74,3 +74,169 @@ TEST_CASE("start_from: moments of another Adam, and its step number") {
   check([](const auto& g, auto t) { return onebit::adam(g, t, {.beta1 = 0}); });
   check([](const auto& g, auto t) { return onebit::lamb(g, t, {.beta2 = 0}); });
 }
+
+namespace {
+
+/// A regression to noisy targets: gradients x - target + noise, another on each rank and step.
+void pull(training<>& data, int rank, std::uint64_t step) {
+  for (std::size_t t = 0; t < data.params.size(); ++t) {
+    for (std::size_t i = 0; i < data.params[t].size(); ++i) {
+      const std::uint64_t place = t * 1000003 + i;
+      const std::uint64_t here = step * 4 + static_cast<std::uint64_t>(rank);
+      data.grads[t][i] = data.params[t][i] - noise(place + 77) + 0.5F * noise(here * 7919 + place);
+    }
+  }
+}
+
+double distance(const std::vector<std::vector<float>>& a,
+                const std::vector<std::vector<float>>& b) {
+  double sum = 0, n = 0;
+  for (std::size_t t = 0; t < a.size(); ++t) {
+    for (std::size_t i = 0; i < a[t].size(); ++i, ++n) {
+      const double d = static_cast<double>(a[t][i]) - static_cast<double>(b[t][i]);
+      sum += d * d;
+    }
+  }
+  return std::sqrt(sum / n);
+}
+
+/// Trains to step 60, then by the same optimizer, or by another one from its moments (or from no
+/// moments), to 120. Returns the parameters of rank 0 after 60 and after 120 steps.
+enum class from : std::uint8_t { itself, moments, nothing };
+template <class Make>
+std::vector<std::vector<std::vector<float>>> in_two(const Make& make, from what, int n_ranks = 2) {
+  return on_ranks(n_ranks, [&](onebit::threads t) {
+    training<> data;
+    auto first = make(data.groups(), t, 5);
+    const auto train_to = [&](auto& o, std::uint64_t begin, std::uint64_t end) {
+      for (std::uint64_t s = begin; s < end; ++s) {
+        pull(data, t.rank(), s);
+        CHECK_FALSE(o.step(0.003F).skipped);
+      }
+    };
+    train_to(first, 0, 60);
+    while (first.steps() % 8 != 4) train_to(first, first.steps(), first.steps() + 1);
+    const auto middle = data.params;
+    if (what == from::itself) {
+      train_to(first, 60, 120);
+      return std::vector{middle, data.params};
+    }
+    const auto moments = first.moments();
+    CHECK(data.params == middle);
+    auto second = make(data.groups(), t, 0);
+    if (what == from::moments) second.start_from({moments.begin(), moments.end()}, first.steps());
+    if (what == from::nothing) {
+      std::vector<onebit::tensor_moments> none;
+      for (const auto& p : data.params) {
+        none.push_back({std::vector<float>(p.size()), std::vector<float>(p.size(), 1e-2F)});
+      }
+      second.start_from({none.begin(), none.end()}, 60);
+    }
+    train_to(second, 60, 120);
+    return std::vector{middle, data.params};
+  })[0];
+}
+
+}  // namespace
+
+TEST_CASE("moments: of Adam and LAMB they are its own; from them another goes on bit for bit") {
+  const auto check = [](const auto& make) {
+    for (const int n : {1, 2}) {
+      const auto whole = in_two(make, from::itself, n), parts = in_two(make, from::moments, n);
+      CHECK(whole[0] == parts[0]);
+      CHECK(distance(whole[1], parts[1]) < 1e-7);  // beta^60 is a power, or a product
+    }
+  };
+  check([](const auto& g, auto t, std::uint64_t) { return onebit::adam(g, t); });
+  check([](const auto& g, auto t, std::uint64_t) { return onebit::lamb(g, t); });
+}
+
+TEST_CASE("moments: of compressed steps; from them another goes on near to not stopping") {
+  // by the way of these 60 steps; `anew`: from moments of nothing
+  const auto check = [](const auto& make, double most, double least_anew) {
+    const auto whole = in_two(make, from::itself), parts = in_two(make, from::moments),
+               anew = in_two(make, from::nothing);
+    CHECK(whole[0] == parts[0]);
+    const double moved = distance(whole[1], whole[0]), apart = distance(whole[1], parts[1]);
+    CAPTURE(moved);
+    CAPTURE(apart);
+    CAPTURE(distance(whole[1], anew[1]));
+    CHECK(apart < most * moved);
+    CHECK(distance(whole[1], anew[1]) > least_anew * moved);
+  };
+  check(
+      [](const auto& g, auto t, std::uint64_t after) {
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = after}});
+      },
+      0.15, 0.5);
+  check(
+      [](const auto& g, auto t, std::uint64_t after) {
+        return onebit::one_bit_adam(g, t, {.freeze = {.after = after}, .refreshes = 0});
+      },
+      0.1, 0.5);
+  check(
+      [](const auto& g, auto t, std::uint64_t after) {
+        return onebit::one_bit_lamb(g, t, {.freeze = {.after = after == 0 ? 1 : after}});
+      },
+      0.1, 0.15);
+}
+
+TEST_CASE(
+    "moments: of noise without compression v is Adam's, and m is the mean gradient's average") {
+  // the exact messages of identity: what remains is that ranks divide before they average
+  const auto run = [](const auto& make) {
+    return on_ranks(4, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data.groups(), t);
+      for (std::uint64_t s = 0; s < 100; ++s) {
+        pull(data, t.rank(), s);
+        (void)o.step(1e-5F);
+      }
+      return o.moments();
+    });
+  };
+  const auto adam = run([](const auto& g, auto t) { return onebit::adam(g, t); });
+  const auto one_bit = run([](const auto& g, auto t) {
+    return onebit::one_bit_adam(g, t, {}, onebit::gather_scatter<onebit::identity>{});
+  });
+  const auto zero_one = run([](const auto& g, auto t) {
+    return onebit::zero_one_adam(g, t, {.schedule = {.max_interval = 1}},
+                                 onebit::gather_scatter<onebit::identity>{});
+  });
+  for (const auto* ours : {&one_bit, &zero_one}) {
+    for (std::size_t r = 1; r < 4; ++r) {
+      CHECK((*ours)[r][2].m == (*ours)[0][2].m);
+      CHECK((*ours)[r][2].v == (*ours)[0][2].v);
+    }
+    double sum_v = 0, their_v = 0, product = 0, m = 0, their_m = 0;
+    for (std::size_t i = 0; i < 5000; ++i) {
+      const auto& a = adam[0][2];
+      const auto& b = (*ours)[0][2];
+      sum_v += static_cast<double>(b.v[i]);
+      their_v += static_cast<double>(a.v[i]);
+      product += static_cast<double>(a.m[i]) * static_cast<double>(b.m[i]);
+      m += static_cast<double>(b.m[i]) * static_cast<double>(b.m[i]);
+      their_m += static_cast<double>(a.m[i]) * static_cast<double>(a.m[i]);
+    }
+    CAPTURE(sum_v / their_v);
+    CAPTURE(product / std::sqrt(m * their_m));
+    CAPTURE(m / their_m);
+    CHECK(std::fabs(sum_v / their_v - 1) < 0.1);
+    CHECK(product / std::sqrt(m * their_m) > 0.98);
+    CHECK(std::fabs(m / their_m - 1) < 0.15);
+  }
+}
+
+TEST_CASE("moments: refused between begin() and step(), and after a local step") {
+  (void)on_ranks(2, [](onebit::threads t) {
+    training<> data;
+    auto o = onebit::zero_one_adam(data.groups(), t, {});
+    while (train(o, data).phase != onebit::phase::local) {
+    }
+    CHECK(thrown<onebit::invalid_input>([&] { (void)o.moments(); }) == contains{"moments: after "});
+    o.begin(0.01F);
+    CHECK(thrown<onebit::invalid_input>([&] { (void)o.moments(); }) == contains{"has begun"});
+    (void)o.step(0.01F);
+    return 0;
+  });
+}

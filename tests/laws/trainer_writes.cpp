@@ -89,6 +89,7 @@ TEST_CASE(
     (void)on_ranks(2, [&](onebit::threads t) {
       training<> data;
       auto o = make(data, t);
+      o.warn_with(nullptr);  // the papers' forms need longer warm-ups
       train_until(o, data, false);
       // one element that has gradients, and one that never has
       data.params[2][0] = 5;
@@ -240,6 +241,7 @@ TEST_CASE("infinite parameters, as of masks, and -0 keep their bits where nothin
       for (std::size_t i = 0; i < 3; ++i) data.params[0][i] = kept[i];
       const auto resting = data.params[5] = {std::vector<float>(700, inf)};
       auto o = make(data, t);
+      o.warn_with(nullptr);
       o.set_group(0, {.lr_factor = 0, .weight_decay = 0.01F});
       for (int i = 0; i < 24; ++i) {
         data.compute_gradients(t.rank(), o.steps());

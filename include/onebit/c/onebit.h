@@ -192,6 +192,10 @@ onebit_status onebit_warn(onebit_optimizer* optimizer, int on);
  * after `steps` steps of another optimizer. Equal on all ranks; not collective. */
 onebit_status onebit_start_from(onebit_optimizer* optimizer, const float* const* m,
                                 const float* const* v, uint64_t steps);
+/** Writes the moments of a running optimizer, as onebit_start_from takes them: to m[t] and v[t], as
+ * many floats as tensor t has. Equal on all ranks. Collective; not after a local step, when ranks
+ * differ. See optimizer::moments. */
+onebit_status onebit_moments(onebit_optimizer* optimizer, float* const* m, float* const* v);
 
 /** Saves all that this rank needs to go on, except the parameters, to one file: a path for each
  * rank. Writes PATH.partial, flushes it to the device, and renames it. On failure an older file at

@@ -445,6 +445,23 @@ ONEBIT_C onebit_status onebit_start_from(onebit_optimizer* optimizer, const floa
     o.start_from(moments, steps);
   });
 }
+ONEBIT_C onebit_status onebit_moments(onebit_optimizer* optimizer, float* const* m,
+                                      float* const* v) {
+  return onebit::detail::c_call([&] {
+    onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_moments");
+    const auto moments = o.moments();  // collective: before anything of this rank is refused
+    onebit::detail::require(m, "onebit_moments", "m");
+    onebit::detail::require(v, "onebit_moments", "v");
+    for (std::size_t t = 0; t < moments.size(); ++t) {
+      const onebit::tensor_moments& of = moments[optimizer->places[t]];
+      if (of.m.empty()) continue;
+      onebit::detail::require(m[t], "onebit_moments", "m of a tensor");
+      onebit::detail::require(v[t], "onebit_moments", "v of a tensor");
+      std::copy(of.m.begin(), of.m.end(), m[t]);
+      std::copy(of.v.begin(), of.v.end(), v[t]);
+    }
+  });
+}
 
 // -- checkpoints
 // -----------------------------------------------------------------------------------

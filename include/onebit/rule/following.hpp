@@ -222,6 +222,35 @@ class following_rule : public moments_rule<B, Options> {
                                                                                     own_.data()});
   }
 
+  /// Writes v to `v`, as a refresh by `mean`, the mean over the ranks of `own_squares`, would bring
+  /// it up to date; changes no state. `spare` is memory like `v`.
+  template <class P, class G>
+  void write_variance(const float_buffer& mean, const step_context<B, P, G>& at, float* v,
+                      float* spare) {
+    const copy_kernel copy{v_.data(), v, v_.size()};
+    backend_.launch(copy.launches(), copy);
+    if (!follows()) return;
+    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{{mean.data()},
+                                                                                    at.tiles,
+                                                                                    at.tensors,
+                                                                                    at.scalars,
+                                                                                    at.now,
+                                                                                    {},
+                                                                                    nullptr,
+                                                                                    rho_.data(),
+                                                                                    {},
+                                                                                    v,
+                                                                                    spare});
+  }
+  /// Writes the momentum to `m`, from a mean message and `v` of write_variance, from which it takes
+  /// the inverse, if v is one.
+  template <class View, class At>
+  void write_moments(const View& mean, const At& at, float* m, float* v) {
+    backend_.launch(at.n_tiles(),
+                    detail::thaw_kernel<View>{mean, at.tiles, at.active, m, v, at.scalars,
+                                              directions(), !keeps_squares()});
+  }
+
   /// Returns the number of floats that travel beside v, for messages on `axis`.
   [[nodiscard]] static std::size_t n_floats_beside(const layout& axis) {
     return detail::refresh_floats::beside(axis);

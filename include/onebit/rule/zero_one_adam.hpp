@@ -429,6 +429,12 @@ class zero_one_rule : public following_rule<B, adam_options> {
     moved_ = !plan.exchange && !dense_ && (moved_ || lr > 0);
   }
 
+  /// As in following_rule, with the momentum of the last exchange.
+  template <class View, class At>
+  void write_moments(const View&, const At& at, float* m, float* v) {
+    base::write_moments(flat_field{m_.data()}, at, m, v);
+  }
+
   /// Before an exchange: calls it off if the trainer has written to parameters after a local step,
   /// which the exchange would lose. A pass over the parameters if local steps came before.
   template <class P, class G>

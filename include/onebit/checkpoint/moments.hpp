@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <onebit/checkpoint/restore.hpp>
+#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/digest.hpp>
+#include <onebit/core/error.hpp>
+#include <onebit/core/launch.hpp>
+#include <onebit/core/layout.hpp>
+#include <onebit/core/step_context.hpp>
+#include <onebit/core/step_state.hpp>
+#include <onebit/step/tensors.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+/// Moments of Adam that come from another optimizer, or go to one.
+namespace onebit::inline v0_2 {
+
+/// Moments of one tensor, from another optimizer: as many elements of each as the tensor has.
+struct given_moments {
+  /// @{
+  /// Averages of gradients and of their squares.
+  std::span<const float> m, v;
+  /// @}
+};
+
+/// Moments of one tensor of a running optimizer. Converts to given_moments.
+struct tensor_moments {
+  /// @{
+  /// Averages of gradients and of their squares, before bias correction.
+  std::vector<float> m, v;
+  /// @}
+  operator given_moments() const { return {m, v}; }
+};
+
+namespace detail {
+
+/// Copies moments of tensors to the flat axis: m to flat[0], v to flat[1]. Throws invalid_input.
+[[gnu::cold]] inline void flatten(const std::vector<given_moments>& moments,
+                                  const std::vector<std::size_t>& sizes,
+                                  std::vector<float> (&flat)[2], const std::string& where) {
+  if (moments.size() != sizes.size()) {
+    throw invalid_input(
+        message("start_from: moments of ", moments.size(), " tensors for ", sizes.size(), where));
+  }
+  std::size_t first = 0;
+  for (std::size_t t = 0; t < sizes.size(); ++t) {
+    const given_moments& g = moments[t];
+    if (g.m.size() != sizes[t] || g.v.size() != sizes[t]) {
+      throw invalid_input(message("start_from: tensor ", t, " has ", sizes[t], " parameters, but ",
+                                  g.m.size(), " of m and ", g.v.size(), " of v", where));
+    }
+    for (std::size_t i = 0; i < sizes[t]; ++i) {
+      if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && std::isfinite(g.v[i]))) {
+        throw invalid_input(message("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
+                                    " and v ", g.v[i], "; both must be finite, v not negative",
+                                    where));
+      }
+      flat[0][first + i] = g.m[i];
+      flat[1][first + i] = g.v[i];
+    }
+    first += (sizes[t] + word_elements - 1) / word_elements * word_elements;
+  }
+}
+
+/// Sets the moments of all tensors of engine e, as after `steps` steps. Throws invalid_input if a
+/// step is done or has `begun`.
+template <class E>
+[[gnu::cold]] void take_moments(E& e, const std::vector<given_moments>& moments,
+                                std::uint64_t steps, bool begun) {
+  if (begun || e.step > 0) {
+    throw invalid_input(message("start_from: step ", e.step, " has begun or is done; ",
+                                "moments can be given before the first step only", e.comm.where()));
+  }
+  std::vector<float> flat[2];
+  for (auto& f : flat) f.assign(e.average.axis().n_words() * word_elements, 0.0F);
+  flatten(moments, e.tensors.sizes, flat, e.comm.where());
+  e.rule.take(flat[0].data(), flat[1].data());
+  e.given_moments = true;
+  digest of_given;
+  of_given.add(steps);
+  for (const auto& f : flat) of_given.add(f.data(), f.size() * sizeof(float));
+  e.given_digest = static_cast<std::uint32_t>(of_given.value() ^ of_given.value() >> 32U) | 1U;
+  if (!e.rule.updated(step_plan{}).corrected) return;
+  step_scalars s = e.fetch();
+  s.bias = bias_after(e.rule.own_moments(), steps);
+  e.backend().copy_in(e.now(), &s, 1);
+  e.tensors.count_steps(e.backend(), steps);
+}
+
+/// Writes the moments of a rule in its compressed phase to m and v, on the flat axis. Collective.
+template <class E, class Buffer>
+[[gnu::cold]] void compressed_moments(E& e, Buffer& m, Buffer& v) {
+  const auto n_ranks = static_cast<std::size_t>(e.comm.size());
+  const auto per_node = static_cast<std::size_t>(e.compressed.ranks_per_node());
+  const auto make_flat = [&] { return e.backend().template make_buffer<float>(m.size()); };
+  const auto at = e.at(e.mask());
+  auto sum = make_flat(), squares = make_flat();
+  add_own_squares(e, n_ranks, squares.data());
+  e.comm.all_reduce_sum(squares.data(), squares.size());
+  e.rule.write_variance(squares, at, v.data(), m.data());
+  if constexpr (!decltype(e.rule)::local_steps) {
+    add_residuals(e, n_ranks, per_node, sum.data());
+    e.comm.all_reduce_sum(sum.data(), sum.size());
+    const auto previous = e.compressed.previous(e.mask());
+    using field = std::remove_const_t<decltype(previous)>;
+    e.backend().launch(at.n_tiles(),
+                       add_field_kernel<field>{previous, {at.tiles}, {sum.data()}, 1.0F});
+  }
+  e.rule.write_moments(flat_field{sum.data()}, at, m.data(), v.data());
+}
+
+/// Implements optimizer::moments. Collective.
+template <class E>
+[[nodiscard, gnu::cold]] std::vector<tensor_moments> moments_of(E& e) {
+  if (!e.alike) {
+    throw invalid_input(message("moments: after ", e.step,
+                                " steps the ranks are between two exchanges, where their moments "
+                                "differ; call it after a step whose phase is not local",
+                                e.comm.where()));
+  }
+  e.wait();
+  const std::size_t n = e.average.axis().n_words() * word_elements;
+  std::vector<float> flat[2] = {std::vector<float>(n), std::vector<float>(n)};
+  const auto read = [&](const float* m, const float* v) {
+    e.backend().copy_out(flat[0].data(), m, n);
+    e.backend().copy_out(flat[1].data(), v, n);
+  };
+  if (e.rule.frozen()) {
+    auto m = e.backend().template make_buffer<float>(n),
+         v = e.backend().template make_buffer<float>(n);
+    compressed_moments(e, m, v);
+    e.wait();
+    read(m.data(), v.data());
+  } else {
+    read(e.rule.momentum(), e.rule.variance());
+  }
+  // so that start_from(moments, steps) corrects as this optimizer does, also where tensors rested
+  std::vector<tensor_scalars> scalars(e.tensors.size());
+  e.backend().copy_out(scalars.data(), e.tensors.scalars.data(), scalars.size());
+  const bool corrected = e.rule.updated(step_plan{}).corrected;
+  const auto factor = [&](double then, double now) {
+    return corrected && now < 1 && then < 1 ? static_cast<float>((1 - then) / (1 - now)) : 1.0F;
+  };
+  std::vector<tensor_moments> all(e.tensors.size());
+  std::size_t first = 0;
+  for (std::size_t t = 0; t < all.size(); ++t) {
+    const std::size_t size = e.tensors.sizes[t];
+    const bias_decay then = bias_after(e.tensors.host_options[t].of, e.step), now = scalars[t].bias;
+    const float factors[2] = {factor(then.m, now.m), factor(then.v, now.v)};
+    std::vector<float>* const to[2] = {&all[t].m, &all[t].v};
+    for (int k = 0; k < 2; ++k) {
+      for (std::size_t i = 0; i < size; ++i) to[k]->push_back(flat[k][first + i] * factors[k]);
+    }
+    first += (size + word_elements - 1) / word_elements * word_elements;
+  }
+  return all;
+}
+
+}  // namespace detail
+}  // namespace onebit::inline v0_2
