@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/checkpoint/restore.hpp>
+#include <onebit/checkpoint/residuals.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/digest.hpp>

@@ -159,10 +159,10 @@ namespace detail {
 
 /// Describes a message_tag for error messages.
 [[nodiscard, gnu::cold]] inline std::string to_string_of_tag(std::uint32_t tag) {
-  return join(
-      6, {(tag & message_tag::from_server) != 0 ? "the average" : "the messages",
-          (tag & message_tag::exact) != 0 ? " of whole elements" : "", " of bucket ",
-          tag % message_tag::from_server, " of optimizer ", tag / message_tag::first_optimizer});
+  return join(6, {(tag & message_tag::from_server) != 0 ? "the average" : "the messages",
+                  (tag & message_tag::exact) != 0 ? " of whole elements" : "", " of bucket ",
+                  tag % message_tag::from_server, " of the object with number ",
+                  tag / message_tag::first_optimizer});
 }
 
 /// Explains that the trainer has written to a tensor where an exchange would lose it.
@@ -196,8 +196,9 @@ namespace detail {
       throw rank_mismatch(message(
           "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_tag(s.their_value),
           " where this rank sent ", to_string_of_tag(s.own_value),
-          "; all ranks must call their optimizers in the same order, and announce the same ",
-          "tensors by ready()", where));
+          " (optimizers and compressed_allreduces, counted from 0 as rank 0 built them); all "
+          "ranks ",
+          "must call them in the same order, and announce the same tensors by ready()", where));
     case mismatch::arguments:
       throw rank_mismatch(message(
           "exchange: rank ", rank, " was told other numbers for step ", s.number,

@@ -35,8 +35,8 @@ struct memory_range {
 };
 
 /// Throws invalid_input if a range that is written overlaps another one: parameters given twice
-/// would be updated twice, and gradients among parameters would be overwritten.
-[[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges,
+/// would be updated twice, and gradients among parameters would be overwritten. `who` checks.
+[[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges, const char* who,
                                         const std::string& where) {
   const auto by_address = [](const void* a, const void* b) {
     const auto first = [](const void* p) { return static_cast<const memory_range*>(p)->first; };
@@ -49,8 +49,8 @@ struct memory_range {
   for (const memory_range& b : ranges) {
     const memory_range* a = b.written ? farthest : farthest_written;
     if (a != nullptr && b.first < a->end) {
-      throw invalid_input(message("optimizer: tensors ", a->tensor, " (", a->n, " ", a->what,
-                                  ") and ", b.tensor, " (", b.n, " ", b.what,
+      throw invalid_input(message(who, ": tensors ", a->tensor, " (", a->n, " ", a->what, ") and ",
+                                  b.tensor, " (", b.n, " ", b.what,
                                   ") overlap in memory; list shared parameters once", where));
     }
     if (farthest == nullptr || b.end > farthest->end) farthest = &b;
@@ -82,12 +82,12 @@ template <class Pointer>
 }
 
 /// Throws invalid_input for a null or misaligned address, and for more elements than memory can
-/// hold, as when a negative number was converted to a size.
+/// hold, as when a negative number was converted to a size. `who` checks.
 [[gnu::cold]] inline void check_range(const memory_range& r, std::size_t bytes_each,
-                                      const std::string& where) {
+                                      const char* who, const std::string& where) {
   const auto address = reinterpret_cast<std::uintptr_t>(r.first);
   const auto refuse = [&](text_part why, text_part what) {
-    throw invalid_input(message("optimizer: tensor ", r.tensor, " has ", r.n, " ", r.what,
+    throw invalid_input(message(who, ": tensor ", r.tensor, " has ", r.n, " ", r.what,
                                 " at address ", address, ", ", why, what, where));
   };
   if (address == 0) refuse("which is null", "");
@@ -115,7 +115,7 @@ struct flat_tensors {
       with_type(values.data(), [&](const auto* p) {
         const auto* const first = reinterpret_cast<const char*>(p);
         memory_range range{first, first, sizes.size(), values.size(), what, written};
-        check_range(range, sizeof *p, where);
+        check_range(range, sizeof *p, "optimizer", where);
         range.end += values.size() * sizeof *p;
         ranges.push_back(range);
       });
@@ -147,7 +147,7 @@ struct flat_tensors {
       }
       group_ends.push_back(sizes.size());
     }
-    check_overlap(std::move(ranges), where);
+    check_overlap(std::move(ranges), "optimizer", where);
   }
 };
 
