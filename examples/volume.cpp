@@ -97,6 +97,7 @@ std::vector<run> own_runs(std::uint64_t parameters, std::uint64_t steps, std::ui
        advisor::one_bit_run(steps, advisor::lamb_squares_bits(static_cast<double>(parameters)))},
       {"yours", "zero_one_adam", parameters,
        own_zero_one(flags, steps, static_cast<double>(parameters))},
+      {"yours", "adam in 4 bits", parameters, advisor::four_bits_run(steps)},
       {"yours", "one-bit, papers'", parameters, one_bit},
       {"yours", "zero_one_adam, paper's", parameters, papers_zero_one(flags, steps), one_bit}};
 }
@@ -165,8 +166,18 @@ int run_program(int argc, char** argv) {
   std::printf("%-22s %-22s %11s %8s %7s %7s %7s %7s %7s %7s %14s  %s\n", "run", "algorithm",
               "parameters", "steps", "rounds", "dense", "bits", "int8", "bf16", "fp32",
               "bytes/step", "less than the paper's 1-bit Adam");
-  for (const run& r : parameters > 0 ? own_runs(parameters, steps, warmup, flags) : papers_runs()) {
-    print(r, ranks, average_bits);
+  const auto runs = parameters > 0 ? own_runs(parameters, steps, warmup, flags) : papers_runs();
+  for (const run& r : runs) print(r, ranks, average_bits);
+  const auto bits_of = [&](const char* algorithm) {
+    for (const run& r : runs) {
+      if (r.algorithm == algorithm) return r.counts.bits(average_bits);
+    }
+    return 0.0;
+  };
+  if (parameters > 0 && bits_of("adam in 4 bits") < bits_of("one_bit_adam")) {
+    std::printf(
+        "in so few steps one_bit_adam sends more than 4 bits into your own Adam: "
+        "compressed_allreduce with quantized<4>\n");
   }
   return 0;
 }

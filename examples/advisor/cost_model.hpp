@@ -37,6 +37,7 @@ struct workload {
   passes compression;                   ///< passes of steps that are not dense
   std::uint64_t steps = 1;              ///< of the uncompressed run: Adam, LAMB
   step_counts one_bit_adam, one_bit_lamb, zero_one_adam;
+  step_counts adam_in_4_bits;  ///< compressed_allreduce of gradients, then the trainer's own Adam
   step_counts papers_one_bit, papers_zero_one;  ///< the papers' schedules; one_bit: LAMB's too
   /// True: compressed runs average by the transport's allreduce (dense_sum::transport), a ring, as
   /// in the papers. False: the library sums, by dense_gather_scatter.
@@ -56,13 +57,15 @@ enum class algorithm : std::uint8_t {
   one_bit_adam,
   one_bit_lamb,
   zero_one_adam,
+  adam_in_4_bits,
   papers_one_bit,
   papers_zero_one
 };
 
 [[nodiscard]] inline const char* name_of(algorithm a) {
-  constexpr const char* names[] = {"adam",          "one_bit_adam",    "one_bit_lamb",
-                                   "zero_one_adam", "papers' one-bit", "papers' zero-one"};
+  constexpr const char* names[] = {
+      "adam",           "one_bit_adam",    "one_bit_lamb",    "zero_one_adam",
+      "adam in 4 bits", "papers' one-bit", "papers' zero-one"};
   return names[static_cast<std::size_t>(a)];
 }
 
@@ -127,13 +130,15 @@ inline void check(const workload& work) {
 
 /// Seconds of forward, backward, encoding and the exchange in buckets. The ranks encode a bucket
 /// when the backward pass has completed it; the bucket travels while they go on computing.
-[[nodiscard]] inline double seconds_to_buckets(const network& net, const workload& work) {
+[[nodiscard]] inline double seconds_to_buckets(const network& net, const workload& work,
+                                               double message_bits) {
   const double n = std::max(1.0, std::floor(work.parameters / work.bucket_elements));
   const double passes =
       work.parameters * 1e-9 * (work.compression.encode_ns + work.compression.serve_ns);
   const double compute = work.forward_backward_seconds + passes;
   const double making = work.forward_backward_seconds * work.backward_share + passes;
-  const double part = exchange_seconds(net, exchange::in_buckets, work.parameters / n, 4);
+  const double part =
+      exchange_seconds(net, exchange::in_buckets, work.parameters / n, 4, message_bits);
   return std::max(compute - making * (1 - 1 / n) + n * part, compute + part);
 }
 
@@ -149,9 +154,15 @@ struct prediction {
 
 /// Returns the counts of an algorithm that compresses.
 [[nodiscard]] inline const step_counts& steps_of(const workload& work, algorithm by) {
-  const step_counts* const counts[] = {&work.one_bit_adam, &work.one_bit_lamb, &work.zero_one_adam,
+  const step_counts* const counts[] = {&work.one_bit_adam,   &work.one_bit_lamb,
+                                       &work.zero_one_adam,  &work.adam_in_4_bits,
                                        &work.papers_one_bit, &work.papers_zero_one};
   return *counts[static_cast<std::size_t>(by) - 1];
+}
+
+/// Returns the bits per element of an algorithm's messages, without scales.
+[[nodiscard]] inline double bits_of(const workload& work, algorithm by) {
+  return by == algorithm::adam ? 1 : std::max(1.0, std::floor(steps_of(work, by).message));
 }
 
 /// Predicts from given seconds of the exchanges. Adam takes `work.steps` dense steps by `with`;
@@ -170,11 +181,11 @@ struct prediction {
   const double dense_step = seconds_to_ring(work, ring_seconds) + work.dense_update_seconds;
   // A single rank does not exchange: its steps are dense.
   const bool alone = net.ranks == 1;
-  const double step =
-      (compresses && alone) || with == exchange::ring ? dense_step
-      : with == exchange::in_buckets
-          ? seconds_to_buckets(net, work) + work.parameters * work.compression.update_ns * 1e-9
-          : forward_backward + with_seconds + pass_seconds(net, work, with);
+  const double step = (compresses && alone) || with == exchange::ring ? dense_step
+                      : with == exchange::in_buckets
+                          ? seconds_to_buckets(net, work, bits_of(work, by)) +
+                                work.parameters * work.compression.update_ns * 1e-9
+                          : forward_backward + with_seconds + pass_seconds(net, work, with);
   prediction p{by, with, with_seconds, step, 0, 1};
   if (!compresses) {
     p.seconds = static_cast<double>(work.steps) * step;
@@ -205,7 +216,7 @@ struct prediction {
 [[nodiscard]] inline prediction predict(const network& net, const workload& work, algorithm by,
                                         exchange with) {
   const auto seconds = [&](exchange e) {
-    return exchange_seconds(net, e, work.parameters, work.dense_element_bytes) *
+    return exchange_seconds(net, e, work.parameters, work.dense_element_bytes, bits_of(work, by)) *
            (e == exchange::ring ? work.allreduce_factor : 1);
   };
   return predict(net, work, by, with, seconds(exchange::ring), seconds(with));
@@ -233,7 +244,7 @@ struct advice {
   const bool has_levels = net.ranks_per_node > 1 && net.ranks > net.ranks_per_node;
   for (const algorithm by :
        {algorithm::one_bit_adam, algorithm::one_bit_lamb, algorithm::zero_one_adam,
-        algorithm::papers_one_bit, algorithm::papers_zero_one}) {
+        algorithm::adam_in_4_bits, algorithm::papers_one_bit, algorithm::papers_zero_one}) {
     if (steps_of(work, by).steps() == 0) continue;
     add(by, exchange::gather_scatter);
     add(by, exchange::all_gather);
@@ -261,6 +272,10 @@ struct advice {
         << " times the steps per second of uncompressed training, end to end";
     if (!a.pays) out << ", and " << worthwhile << " times would be worth the change";
     out << ".";
+    if (best->by == algorithm::adam_in_4_bits) {
+      out << " So keep your own Adam, and average gradients by compressed_allreduce with "
+             "quantized<4>: in so few steps a 1-bit optimizer sends more.";
+    }
   }
   a.sentence = std::move(out).str();
   return a;

@@ -16,6 +16,8 @@ namespace advisor {
 inline constexpr double message_bits = 1 + 32.0 / 4096;
 /// Bits per parameter of a message in 2 bits (`quantized<2>`): three words and one scale per tile.
 inline constexpr double two_bits_message = 3 + 32.0 / 4096;
+/// Bits per parameter of a message in 4 bits (`quantized<4>`): five words and one scale per tile.
+inline constexpr double four_bits_message = 5 + 32.0 / 4096;
 /// Bits per parameter that a refresh of v sends beside a message: squares in 5 bits and an exponent
 /// of 32 bits for 32 elements, and a sketch of the gradient, 16 bits for 128 elements and 16 per
 /// tile. A tile has 4096 elements in a model of 2^23 or more. `more`: numbers of 16 bits per tile.
@@ -102,6 +104,14 @@ template <class Schedule, class LearningRate>
       dry_run(onebit::freeze(o.freeze, o.adam.beta2, o.refreshes), steps, constant_rate, true);
   n.squares = squares;
   n.message = message_bits;
+  return n;
+}
+
+/// Counts of a trainer that averages gradients by compressed_allreduce in 4 bits, and keeps its own
+/// Adam.
+[[nodiscard]] inline step_counts four_bits_run(std::uint64_t steps) {
+  step_counts n{0, steps};
+  n.message = four_bits_message;
   return n;
 }
 

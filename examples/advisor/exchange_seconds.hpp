@@ -103,7 +103,7 @@ namespace model {
   return (net.ranks - 1) * turn(net, slot, net.ranks > net.ranks_per_node ? 1 : 0);
 }
 
-inline constexpr double bit = 0.125;        ///< bytes of a compressed element
+inline constexpr double bit = 0.125;        ///< bytes of a bit
 inline constexpr double sealed = 16;        ///< bytes of the scale and the status in a slot
 inline constexpr double status_bytes = 12;  ///< bytes of the status in an uncompressed slot
 
@@ -123,14 +123,16 @@ inline constexpr double status_bytes = 12;  ///< bytes of the status in an uncom
 ///                         N ranks of equal place, L such groups sharing each card:
 ///                         2 (N-1) (n/8 / N / B + a); all_gather of n/8 / L inside. With one
 ///                         node it is dense_gather_scatter
-/// Where b is smaller, b replaces B / L and B. Throws invalid_input.
+/// Where b is smaller, b replaces B / L and B. A message of `message_bits` per element has that
+/// many times n/8 bytes. Throws invalid_input.
 [[nodiscard]] inline double exchange_seconds(const network& net, exchange kind, double parameters,
-                                             double dense_element_bytes) {
+                                             double dense_element_bytes, double message_bits = 1) {
   using namespace model;
   check(net);
   const double w = net.ranks, l = net.ranks_per_node, nodes = w / l;
   if (net.ranks == 1) return 0;
-  const double dense = parameters * dense_element_bytes, packed = parameters * bit;
+  const double dense = parameters * dense_element_bytes;
+  const double packed = parameters * message_bits * bit;
   const auto gather_scatter = [&](double slot) { return all_to_all(net, slot) + ring(net, slot); };
   switch (kind) {
     case exchange::ring:

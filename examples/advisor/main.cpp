@@ -64,6 +64,7 @@ cost::workload workload_of(const settings& s) {
   w.one_bit_lamb = advisor::one_bit_run(s.steps, advisor::lamb_squares_bits(s.parameters));
   w.zero_one_adam = advisor::zero_one_run({}, s.steps, advisor::constant_rate,
                                           advisor::squares_bits(s.parameters));
+  w.adam_in_4_bits = advisor::four_bits_run(s.steps);
   w.papers_one_bit = advisor::step_counts::freeze_after(
       s.warmup > 0 ? s.warmup : s.steps * 23 / 152, s.steps);  // BERT-Large's share
   w.papers_zero_one = advisor::dry_run(onebit::intervals({.kappa = 16,

@@ -229,6 +229,27 @@ TEST_CASE("cost model: slow networks pay, and the advice says how much") {
   CHECK(flat.all.front().with == exchange::gather_scatter);
 }
 
+TEST_CASE("cost model: a short run on a slow network: 4 bits into the trainer's own Adam") {
+  cost::workload w = papers_run();
+  w.zero_one_adam = {};
+  w.averages_by_transport = false;
+  const auto best = [&](std::uint64_t steps) {
+    w.steps = steps;
+    w.one_bit_adam = advisor::one_bit_run(steps, advisor::squares_bits(w.parameters));
+    w.adam_in_4_bits = advisor::four_bits_run(steps);
+    return cost::advise(cluster(16, 1, 1), w);
+  };
+  CHECK(best(20).all.front().by == algorithm::adam_in_4_bits);
+  CHECK(best(20).sentence.find("quantized<4>") != std::string::npos);
+  CHECK(best(1000).all.front().by == algorithm::one_bit_adam);
+  CHECK(best(1000).sentence.find("quantized<4>") == std::string::npos);
+  // five words of 32 in place of one
+  const cost::network net = cluster(16, 1, 1);
+  const double n = 1e9, one = cost::exchange_seconds(net, exchange::gather_scatter, n, 4);
+  CHECK(cost::exchange_seconds(net, exchange::gather_scatter, n, 4, 5) ==
+        doctest::Approx(5 * one).epsilon(1e-2));
+}
+
 TEST_CASE("cost model: more bandwidth or less latency never takes longer; more elements do") {
   for (const int ranks_per_node : {1, 4}) {
     for (const exchange e : all()) {
