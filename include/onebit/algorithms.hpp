@@ -74,10 +74,10 @@ template <class P, class G>
 [[nodiscard, gnu::cold]] std::string describe(const std::vector<param_group<P, G>>& groups) {
   std::string text;
   for (const auto& g : groups) {
-    text += detail::join(9, {", [", g.tensors.size(), " tensors, lr_factor ", g.lr_factor,
-                             ", weight_decay ", g.weight_decay});
+    text += detail::join({", [", g.tensors.size(), " tensors, lr_factor ", g.lr_factor,
+                          ", weight_decay ", g.weight_decay});
     const auto add = [&text](const char* name, const std::optional<double>& x) {
-      if (x) text += detail::join(9, {", ", name, " ", *x});
+      if (x) text += detail::join({", ", name, " ", *x});
     };
     add("beta1", g.own.beta1);
     add("beta2", g.own.beta2);

@@ -81,7 +81,7 @@ struct sign {
 
   /// Name that ranks and checkpoints compare.
   [[nodiscard]] std::string name() const {
-    const std::string times = factor == 1 ? "" : detail::join(6, {" x ", factor});
+    const std::string times = factor == 1 ? "" : detail::join({" x ", factor});
     return std::string("sign ") + Scale::name + times + " per " + to_string(scales);
   }
   /// Returns `scales`. Throws invalid_input if the factor is not positive and finite.

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <initializer_list>
 #include <onebit/core/config.hpp>
+#include <onebit/core/number_text.hpp>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -67,51 +68,59 @@ class text_part {
   text_part(const std::string& text) : text_part(std::string_view(text)) {}
   text_part(std::signed_integral auto x) : signed_(x), kind_(kind::signed_number) {}
   text_part(std::unsigned_integral auto x) : unsigned_(x), kind_(kind::unsigned_number) {}
-  text_part(std::floating_point auto x) : real_(static_cast<double>(x)), kind_(kind::real) {}
+  text_part(float x) : float_(x), kind_(kind::float_number) {}
+  text_part(std::floating_point auto x)
+      : double_(static_cast<double>(x)), kind_(kind::double_number) {}
 
-  /// Appends the part to `out`; floating-point numbers get `digits` significant digits.
-  void append_to(std::string& out, int digits) const {
-    char number[64];
-    int n = 0;
+  void append_to(std::string& out) const {
     switch (kind_) {
       case kind::text:
         out.append(text_);
-        return;
+        break;
       case kind::signed_number:
-        n = std::snprintf(number, sizeof number, "%lld", signed_);
+        out += number_text(signed_);
         break;
       case kind::unsigned_number:
-        n = std::snprintf(number, sizeof number, "%llu", unsigned_);
+        out += number_text(unsigned_);
         break;
-      case kind::real:
-        n = std::snprintf(number, sizeof number, "%.*g", digits, real_);
+      case kind::float_number:
+        out += number_text(float_);
+        break;
+      case kind::double_number:
+        out += number_text(double_);
         break;
     }
-    out.append(number, static_cast<std::size_t>(n));
   }
 
  private:
-  enum class kind : std::uint8_t { text, signed_number, unsigned_number, real };
+  enum class kind : std::uint8_t {
+    text,
+    signed_number,
+    unsigned_number,
+    float_number,
+    double_number
+  };
   union {
     std::string_view text_;
     long long signed_;
     unsigned long long unsigned_;
-    double real_;
+    float float_;
+    double double_;
   };
   kind kind_;
 };
 
-[[nodiscard, gnu::cold]] inline std::string join(int digits,
-                                                 std::initializer_list<text_part> parts) {
+/// Joins parts. Numbers are in their shortest form that is unique.
+[[nodiscard, gnu::cold]] inline std::string join(std::initializer_list<text_part> parts) {
   std::string out;
-  for (const text_part& part : parts) part.append_to(out, digits);
+  for (const text_part& part : parts) part.append_to(out);
   return out;
 }
 
 /// Returns an error message joined from parts. Called only when an error is about to be thrown.
 template <class... Parts>
 [[nodiscard, gnu::cold]] std::string message(const Parts&... parts) {
-  return join(6, {"onebit::", text_part(parts)...});
+  return join({"onebit::", text_part(parts)...});
 }
 
 /// Default handler of warnings: prints to stderr.
@@ -120,7 +129,7 @@ template <class... Parts>
 }
 /// Returns the suffix of an error message that names the rank with the error.
 [[nodiscard, gnu::cold]] inline std::string rank_suffix(int rank, int size) {
-  return join(6, {" [rank ", rank, "/", size, "]"});
+  return join({" [rank ", rank, "/", size, "]"});
 }
 
 }  // namespace detail
@@ -128,7 +137,7 @@ template <class... Parts>
 /// Returns options as text that ranks and checkpoints compare; different numbers give other texts.
 template <class... Parts>
 [[nodiscard]] std::string describe(const Parts&... parts) {
-  return detail::join(17, {detail::text_part(parts)...});
+  return detail::join({detail::text_part(parts)...});
 }
 
 }  // namespace onebit::inline v0_2

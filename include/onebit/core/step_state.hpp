@@ -159,10 +159,10 @@ namespace detail {
 
 /// Describes a message_tag for error messages.
 [[nodiscard, gnu::cold]] inline std::string to_string_of_tag(std::uint32_t tag) {
-  return join(6, {(tag & message_tag::from_server) != 0 ? "the average" : "the messages",
-                  (tag & message_tag::exact) != 0 ? " of whole elements" : "", " of bucket ",
-                  tag % message_tag::from_server, " of the object with number ",
-                  tag / message_tag::first_optimizer});
+  return join({(tag & message_tag::from_server) != 0 ? "the average" : "the messages",
+               (tag & message_tag::exact) != 0 ? " of whole elements" : "", " of bucket ",
+               tag % message_tag::from_server, " of the object with number ",
+               tag / message_tag::first_optimizer});
 }
 
 /// Explains that the trainer has written to a tensor where an exchange would lose it.

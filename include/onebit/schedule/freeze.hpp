@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/schedule/custom.hpp>
 #include <string>
 
@@ -42,11 +43,12 @@ struct refresh_gaps {
 [[nodiscard, gnu::cold]] inline std::string lacking_variance(double beta2, std::uint64_t n) {
   const double lacks = std::pow(beta2, static_cast<double>(n));
   if (!(beta2 > 0 && lacks > 0.1)) return {};
-  return join(4, {"onebit: the dense steps end, and v has averaged ", n,
-                  " squares without bias correction, which is too few: v lacks a fraction ", lacks,
-                  " of its value, and every step from here on is ", 1 / std::sqrt(1 - lacks),
-                  " times too large; average in ", std::ceil(std::log(0.1) / std::log(beta2)),
-                  " steps or more, or set bias_correction"});
+  return join({"onebit: the dense steps end, and v has averaged ", n,
+               " squares without bias correction, which is too few: v lacks a fraction ",
+               rounded_text(lacks, 4), " of its value, and every step from here on is ",
+               rounded_text(1 / std::sqrt(1 - lacks), 4), " times too large; average in ",
+               static_cast<std::uint64_t>(std::ceil(std::log(0.1) / std::log(beta2))),
+               " steps or more, or set bias_correction"});
 }
 
 }  // namespace detail

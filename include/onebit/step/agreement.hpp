@@ -13,6 +13,7 @@
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/function_ref.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <string>
 #include <string_view>
@@ -58,7 +59,7 @@ struct rank_fingerprint {
     digest rest;
     rest.add(name);
     name = name.substr(0, sizeof card.name - 60) + ", later options (digest " +
-           std::to_string(rest.value()) + ")";
+           number_text(rest.value()) + ")";
   }
   std::memcpy(card.name, name.data(), std::min(name.size(), sizeof card.name - 1));
   return card;
@@ -91,11 +92,11 @@ struct description_items {
   } while (!own.item.empty() && own.item == other.item && own.in_group == other.in_group);
   const bool has_ended = !own.in_group || own.n_groups > other.n_groups;
   if (other.in_group && own.n_groups >= other.n_groups && has_ended) {
-    return join(6, {"nothing more in group ", other.n_groups - 1});
+    return join({"nothing more in group ", other.n_groups - 1});
   }
-  if (other.in_group && !own.in_group) return join(6, {"no group ", other.n_groups - 1});
+  if (other.in_group && !own.in_group) return join({"no group ", other.n_groups - 1});
   if (own.item.empty()) return "nothing more";
-  return own.in_group ? join(6, {own.item, " in group ", own.n_groups - 1}) : std::string(own.item);
+  return own.in_group ? join({own.item, " in group ", own.n_groups - 1}) : std::string(own.item);
 }
 
 /// Describes how `odd` differs from `usual`; empty if only the sizes of their tensors differ.
@@ -104,18 +105,18 @@ struct description_items {
                                                        const rank_fingerprint& usual,
                                                        int usual_rank) {
   const auto both = [&](text_part a, text_part b) {
-    return join(6, {"rank ", mismatched_rank, " has ", a, ", rank ", usual_rank, " has ", b});
+    return join({"rank ", mismatched_rank, " has ", a, ", rank ", usual_rank, " has ", b});
   };
   if (std::strcmp(odd.name, usual.name) != 0) {
     return both(differing_item(odd.name, usual.name), differing_item(usual.name, odd.name));
   }
   if (odd.n_tensors != usual.n_tensors) {
-    return both(std::to_string(odd.n_tensors) + " tensors", std::to_string(usual.n_tensors));
+    return both(number_text(odd.n_tensors) + " tensors", number_text(usual.n_tensors));
   }
   if (odd.sizes_digest != usual.sizes_digest) return {};
   if (odd.slot_bytes != usual.slot_bytes) {
-    return both("messages of " + std::to_string(odd.slot_bytes) + " bytes",
-                std::to_string(usual.slot_bytes));
+    return both("messages of " + number_text(odd.slot_bytes) + " bytes",
+                number_text(usual.slot_bytes));
   }
   return both(
       "other initial parameter values or masters",
@@ -194,22 +195,30 @@ template <class T>
     while (said[odd] == said[most.first]) ++odd;
     std::string ranks;
     for (std::size_t r = odd; r < size; ++r) {
-      if (said[r] == said[odd]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+      if (said[r] == said[odd]) ranks += (ranks.empty() ? "" : ", ") + number_text(r);
     }
     const std::string what = name(i);
     const std::string most_say =
-        most.size > 1 ? join(6, {" (", most.size, " of ", size, " ranks are alike)"}) : "";
+        most.size > 1 ? join({" (", most.size, " of ", size, " ranks are alike)"}) : "";
     if (what.starts_with("earlier") || what.starts_with("start_from"))
-      return join(6, {what, ", on rank ", ranks, most_say});
-    const auto value = [&](std::size_t rank, int digits) {
-      const auto x = std::bit_cast<double>(said[rank]);
+      return join({what, ", on rank ", ranks, most_say});
+    // most are floats on their way as doubles: as floats their texts are shorter
+    const auto number = [&](std::size_t rank) { return std::bit_cast<double>(said[rank]); };
+    const auto is_float = [](double x) {
+      return !(std::fabs(x) > 3e38) && static_cast<double>(static_cast<float>(x)) == x;
+    };
+    const bool floats = is_float(number(odd)) && is_float(number(most.first));
+    const auto value = [&](std::size_t rank) {
+      const double x = number(rank);
       if (what.starts_with("tensor written") && x < 0) return std::string("none");
       if (what.starts_with("whether")) return std::string(x != 0 ? "yes" : "no");
-      return join(x == std::trunc(x) ? 17 : digits, {x});
+      if (x == std::trunc(x) && std::fabs(x) >= 1 && std::fabs(x) < 1e15) {
+        return number_text(static_cast<long long>(x));
+      }
+      return floats ? number_text(static_cast<float>(x)) : number_text(x);
     };
-    const int digits = value(odd, 6) == value(most.first, 6) ? 17 : 6;
-    return join(6, {what, ": ", value(odd, digits), " on rank ", ranks, ", ",
-                    value(most.first, digits), " on rank ", most.first, most_say});
+    return join({what, ": ", value(odd), " on rank ", ranks, ", ", value(most.first), " on rank ",
+                 most.first, most_say});
   }
   return {};
 }
@@ -239,11 +248,11 @@ template <class T>
     if (text.empty()) {
       text = differing_number_text(comm, std::vector<double>(sizes.begin(), sizes.end()),
                                    [](std::size_t t) {
-                                     return join(6, {"elements of tensor ", t});
+                                     return join({"elements of tensor ", t});
                                    });
     }
     if (text.empty()) {  // a rank has left, or has other tensors
-      text = join(6, {"rank ", r, " has tensors of other sizes than rank ", usual});
+      text = join({"rank ", r, " has tensors of other sizes than rank ", usual});
     }
     throw rank_mismatch(message(who, ": the ranks disagree: ", text, where));
   }

@@ -2,13 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/core/step_state.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>
@@ -65,24 +65,14 @@ struct report {
 
 namespace detail {
 
-/// Formats x with the fewest digits that read back as x, in every locale; "null" if not finite.
+/// Formats x for JSON; "null" if it is not finite.
 template <class T>
 [[nodiscard, gnu::cold]] std::string json_number(T x) {
-  if (!std::isfinite(x)) return "null";
-  char digits[64];
-  const auto end = std::to_chars(digits, digits + sizeof digits, x).ptr;
-  return {digits, end};
+  return std::isfinite(x) ? number_text(x) : "null";
 }
 template <class T>
 [[nodiscard, gnu::cold]] std::string json_number(const std::optional<T>& x) {
   return x ? json_number(*x) : "null";
-}
-/// Formats x with two decimals, in every locale.
-[[nodiscard, gnu::cold]] inline std::string two_decimals(double x) {
-  char digits[400];
-  const auto end =
-      std::to_chars(digits, digits + sizeof digits, x, std::chars_format::fixed, 2).ptr;
-  return {digits, end};
 }
 
 }  // namespace detail
@@ -95,27 +85,26 @@ template <class T>
   const auto ms = [](double seconds) { return two_decimals(1e3 * seconds); };
   const auto sent = static_cast<double>(r.bytes_sent);
   const bool many = r.bytes_sent >= 1000000;
-  std::string text =
-      detail::join(6, {"step ",
-                       r.step,
-                       " ",
-                       to_string(r.phase),
-                       r.refreshed ? " with a refresh of v" : "",
-                       r.skipped ? ", skipped" : "",
-                       r.pending ? ", pending" : "",
-                       ": ",
-                       ms(r.encode_seconds + r.communicate_seconds + r.update_seconds),
-                       " ms = ",
-                       ms(r.encode_seconds),
-                       " encode + ",
-                       ms(r.communicate_seconds),
-                       " communicate + ",
-                       ms(r.update_seconds),
-                       " update, ",
-                       two_decimals(sent / (many ? 1e6 : 1e3)),
-                       many ? " MB in " : " kB in ",
-                       r.collectives,
-                       " collectives"});
+  std::string text = detail::join({"step ",
+                                   r.step,
+                                   " ",
+                                   to_string(r.phase),
+                                   r.refreshed ? " with a refresh of v" : "",
+                                   r.skipped ? ", skipped" : "",
+                                   r.pending ? ", pending" : "",
+                                   ": ",
+                                   ms(r.encode_seconds + r.communicate_seconds + r.update_seconds),
+                                   " ms = ",
+                                   ms(r.encode_seconds),
+                                   " encode + ",
+                                   ms(r.communicate_seconds),
+                                   " communicate + ",
+                                   ms(r.update_seconds),
+                                   " update, ",
+                                   two_decimals(sent / (many ? 1e6 : 1e3)),
+                                   many ? " MB in " : " kB in ",
+                                   r.collectives,
+                                   " collectives"});
   if (r.gradient_norm)
     text += ", gradient norm " + two_decimals(static_cast<double>(*r.gradient_norm));
   const auto percent = [](float share) { return two_decimals(100 * static_cast<double>(share)); };
@@ -131,9 +120,9 @@ template <class T>
 [[nodiscard, gnu::cold]] inline std::string to_json(const report& r) {
   using detail::json_number;
   std::string text =
-      detail::join(6, {"{\"step\":", r.step, ",\"phase\":\"", to_string(r.phase), "\""});
+      detail::join({"{\"step\":", r.step, ",\"phase\":\"", to_string(r.phase), "\""});
   const auto add = [&](const char* name, detail::text_part value) {
-    text += detail::join(6, {",\"", name, "\":", value});
+    text += detail::join({",\"", name, "\":", value});
   };
   add("refreshed", r.refreshed ? "true" : "false");
   add("skipped", r.skipped ? "true" : "false");

@@ -208,11 +208,11 @@ struct engine {
     if (why.empty() && !looks) why = "step() says which gradient, when it next waits";
     if (why.empty()) {
       const bool known = now.bad_rank != 0;
-      const std::string who = known ? detail::join(2, {"rank ", now.bad_rank - 1}) : "another rank";
-      why = detail::join(
-          6, {"by a non-finite gradient or a veto of ", who,
-              known && C::splits ? ", or of a rank whose message it sent on" : "", ", or what ",
-              known ? "it carries" : "ranks carry", " has overflowed (rates that jump do that)"});
+      const std::string who = known ? detail::join({"rank ", now.bad_rank - 1}) : "another rank";
+      why = detail::join({"by a non-finite gradient or a veto of ", who,
+                          known && C::splits ? ", or of a rank whose message it sent on" : "",
+                          ", or what ", known ? "it carries" : "ranks carry",
+                          " has overflowed (rates that jump do that)"});
     }
     warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
                          now.n_skipped, " in all, the last at step ", now.number, ": ", why,

@@ -129,7 +129,7 @@ struct flat_tensors {
         const auto refuse_if = [&](bool wrong, std::initializer_list<text_part> what) {
           if (wrong)
             throw invalid_input(message("optimizer: group ", g, " tensor ", t, " has ", n,
-                                        " params ", join(6, what), where));
+                                        " params ", join(what), where));
         };
         refuse_if(n != x.grads.size(), {"but ", x.grads.size(), " grads"});
         const std::size_t bytes_each =
@@ -300,9 +300,9 @@ struct tensor_table : detail::flat_tensors<P, G> {
                                      "beta1",     "beta2",        "eps"};
     constexpr std::size_t n = std::size(names);
     const std::size_t groups = flat::options.size();
-    if (i < n * groups) return detail::join(6, {names[i % n], " of group ", i / n});
+    if (i < n * groups) return detail::join({names[i % n], " of group ", i / n});
     i -= n * groups;
-    if (i < size()) return detail::join(6, {"whether tensor ", i, " rests"});
+    if (i < size()) return detail::join({"whether tensor ", i, " rests"});
     constexpr const char* last[] = {"earlier local steps had another lr, plan or group option",
                                     "start_from was given other moments or another number of steps",
                                     "tensor written by the trainer after a local step"};
@@ -391,7 +391,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     const auto check = [&](const char* what, float x) {
       if (std::isfinite(x) && x >= 0) return;
       throw invalid_input(
-          name + detail::join(6, {" has ", what, " ", x, ", must be finite and not negative"}) +
+          name + detail::join({" has ", what, " ", x, ", must be finite and not negative"}) +
           where);
     };
     check("lr_factor", o.lr_factor);
@@ -438,9 +438,9 @@ template <class Table, class B>
       for (std::size_t i = 0; i < n && found.empty(); ++i) {
         const float g = to_float(here[i]);
         if (std::fabs(g * inverse_loss_scale) < gradient_limit) continue;
-        found = join(6, {"the gradient of tensor ", t, ", element ", first + i, ", is ", g,
-                         " (inverse loss scale ", inverse_loss_scale, ")"});
-        if (std::isfinite(g)) found += join(6, {"; their product must be below ", gradient_limit});
+        found = join({"the gradient of tensor ", t, ", element ", first + i, ", is ", g,
+                      " (inverse loss scale ", inverse_loss_scale, ")"});
+        if (std::isfinite(g)) found += join({"; their product must be below ", gradient_limit});
       }
       first += n;
     };

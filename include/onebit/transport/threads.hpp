@@ -184,8 +184,7 @@ class thread_hub {
           if (rounds_[static_cast<std::size_t>(r)] != round)
             absent += (absent.empty() ? " " : ", ") + std::to_string(r);
         }
-        abort(lock,
-              join(6, {"waited ", timeout_.count(), " ms in ", what, " without rank", absent}));
+        abort(lock, join({"waited ", timeout_.count(), " ms in ", what, " without rank", absent}));
       }
     }
     throw transport_error(message("threads: ", why_, rank_suffix(rank, size())));
