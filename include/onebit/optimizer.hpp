@@ -239,6 +239,8 @@ class optimizer {
         with);
   }
 
+  /// Checkpoints that this object has loaded from directories, or saved to them.
+  [[nodiscard]] known_checkpoints& checkpoints() { return checkpoints_; }
   /// The transport, for collectives of the trainer between steps. They count as the optimizer's.
   [[nodiscard]] communicator transport() const { return parts_->engine.comm; }
   [[nodiscard]] int rank() const { return parts_->engine.comm.rank(); }  ///< number of this rank
@@ -307,6 +309,7 @@ class optimizer {
   std::unique_ptr<parts> parts_;  ///< on the heap: stay in place when the optimizer moves
   std::string name_;
   std::function<groups_type()> groups_;  ///< of rebind_with; empty: none
+  known_checkpoints checkpoints_;
 };
 
 // Definitions of the calls.

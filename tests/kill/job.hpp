@@ -158,6 +158,7 @@ class with_all_shards {
   void save(std::ostream& out) { o_->save(out); }
   void load(std::istream& in, auto... with) { o_->load(in, with...); }
   [[nodiscard]] onebit::communicator transport() const { return onebit::communicator(all_); }
+  [[nodiscard]] onebit::known_checkpoints& checkpoints() { return o_->checkpoints(); }
 
  private:
   Optimizer* o_;

@@ -9,7 +9,8 @@
 //   test_kill_saves [random kills for each mode and directory, 6] [directory...]
 //
 // The directories are by default those for temporary files and for shared memory. System calls are
-// gone through in the last one.
+// gone through in the last one. The job is in the locale LC_ALL, or else in one that groups
+// digits.
 
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -22,13 +23,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <locale>
 #include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../support/locales.hpp"
 #include "../support/scratch.hpp"
 #include "../support/training.hpp"
 
@@ -220,6 +224,10 @@ int main(int argc, char** argv) {
     directories = {fs::temp_directory_path()};
     if (access("/dev/shm", W_OK) == 0) directories.emplace_back("/dev/shm");
   }
+  const char* const its_locale = std::getenv("LC_ALL");
+  std::locale::global(its_locale != nullptr ? std::locale(its_locale) : german_numbers());
+  std::cout << "locale " << std::locale().name() << ", which prints 36804 as "
+            << (std::ostringstream() << 36804).str() << "\n";
   std::mt19937 random(1);
   bool failed = n_kills < 1;
   std::cout << "directory, mode: kills, whole (newer than the last that returned), with unfinished "

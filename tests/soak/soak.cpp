@@ -237,7 +237,8 @@ class rank_of_run {
       told_->fail("what was saved at step " + std::to_string(first) + " was not found");
     }
     if (t_.rank() == 0) {
-      const auto written = onebit::detail::files::manifest_at(*root_, o_->steps());
+      namespace files = onebit::detail::files;
+      const auto written = files::files_of(*root_ / files::step_name(o_->steps()), o_->steps());
       const int writers = step && written ? static_cast<int>(written->size()) : t_.size();
       told_->loaded(o_->steps(), writers, t_.size());
     }
@@ -426,13 +427,11 @@ struct totals {
 /// The newest checkpoint is damaged, where another one is left that is whole, of `first` or later.
 bool damage(const fs::path& root, std::uint64_t first, chance& c) {
   namespace files = onebit::detail::files;
-  const auto steps = files::all_steps(root);
-  if (steps.size() < 2 || steps[1] < first) return false;
-  const auto manifest = files::manifest_at(root, steps[1]);
-  if (!manifest || !files::are_whole(root / files::step_name(steps[1]), *manifest, 0, 1)) {
-    return false;
-  }
-  const fs::path newest = root / files::step_name(steps[0]);
+  const auto steps = files::checkpoints_in(root);
+  if (steps.size() < 2 || steps[1].step < first) return false;
+  const auto manifest = files::files_of(steps[1].path, steps[1].step);
+  if (!manifest || !files::are_whole(steps[1].path, *manifest, 0, 1)) return false;
+  const fs::path newest = steps[0].path;
   const fs::path file = newest / (c.once_in(3) ? std::string("manifest") : files::rank_name(0));
   if (!fs::exists(file) || fs::file_size(file) == 0) return false;
   const auto size = fs::file_size(file);

@@ -151,7 +151,7 @@ class option_reader {
     }
   }
   [[noreturn, gnu::cold]] void fail(std::initializer_list<text_part> parts) const {
-    throw invalid_input(message("make_optimizer: ", algorithm_, ": ", join(9, parts)));
+    throw invalid_input(message("make_optimizer: ", algorithm_, ": ", join(parts)));
   }
 
  private:

@@ -16,7 +16,9 @@
  * Functions that can fail return a status; onebit_last_error() describes the failure and a remedy.
  * No C++ exception leaves a function. All ranks must call collective functions, in the same order
  * and with equal numbers. If a call fails on one rank it fails on all ranks and changes nothing,
- * unless its comment says otherwise. Any thread may use an object, but only one at a time.
+ * unless its comment says otherwise. (A NULL optimizer or communicator fails on this rank alone:
+ * nothing then leads to the others, which wait until their transport gives up.) Any thread may use
+ * an object, but only one at a time.
  * Names and options: examples/guide/deepspeed.md. All else: examples/guide/README.md. */
 
 #ifdef __cplusplus
@@ -205,7 +207,9 @@ onebit_status onebit_save(onebit_optimizer* optimizer, const char* path);
 onebit_status onebit_load(onebit_optimizer* optimizer, const char* path);
 /** Saves the state and parameters of all ranks in a directory of this step under `root`, complete
  * or not at all. All ranks of a job share its root. Leaves `keep` checkpoints, the newest up to
- * this step. Collective; on failure older checkpoints are unchanged, and nothing else is left. */
+ * this step, of those that this optimizer has saved, loaded, or found in onebit_load_latest; fails,
+ * and changes nothing, if this or a later step is there from another run. Collective; on failure
+ * older checkpoints are unchanged, and nothing else is left. */
 onebit_status onebit_save_all(onebit_optimizer* optimizer, const char* root, int keep);
 /** Loads the newest complete checkpoint under `root`, also of another number of ranks. *step is its
  * number of steps; -1 if there is none or the call failed. Collective; a load that fails may have

@@ -163,11 +163,29 @@ class c_transport {
   return groups;
 }
 
+/// The root of a directory of checkpoints. NULL on this rank: tells the others, which wait in the
+/// call, and throws.
+[[nodiscard]] inline const char* root_of(any_optimizer& o, const char* root, const char* function,
+                                         const char* call) {
+  if (root != nullptr) return root;
+  (void)files::together(o, call, {}, [&](auto&, auto&) { require(root, function, "root"); });
+  return root;
+}
+
+/// Throws invalid_input for a phase that is none.
 [[nodiscard]] inline report of_c(const onebit_report& c) {
+  // as a number: in C++ an enumeration must not be read with a value that it has not
+  int of_phase = 0;
+  static_assert(sizeof c.phase == sizeof of_phase);
+  std::memcpy(&of_phase, &c.phase, sizeof of_phase);
+  if (of_phase < ONEBIT_DENSE || of_phase > ONEBIT_LOCAL) {
+    throw invalid_input(message("onebit_report: phase is ", of_phase, ", must be ", +ONEBIT_DENSE,
+                                " to ", +ONEBIT_LOCAL));
+  }
   const auto known = [](float x) { return std::isnan(x) ? std::nullopt : std::optional(x); };
   report r;
   r.step = c.step;
-  r.phase = static_cast<phase>(c.phase);
+  r.phase = static_cast<phase>(of_phase);
   r.skipped = c.skipped != 0;
   r.refreshed = c.refreshed != 0;
   r.gradient_norm = known(c.gradient_norm);
@@ -471,8 +489,10 @@ ONEBIT_C onebit_status onebit_save(onebit_optimizer* optimizer, const char* path
     onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_save");
     onebit::detail::require(path, "onebit_save", "path");
     const std::string fresh = std::string(path) + ".partial";
+    (void)::unlink(fresh.c_str());  // never through a link
     try {
-      onebit::detail::files::write_file(fresh, [&](std::ostream& out) { o.save(out); });
+      onebit::detail::files::write_file(fresh, [&](std::ostream& out, auto&) { o.save(out); });
+      onebit::detail::files::check_state(fresh);
       if (std::rename(fresh.c_str(), path) != 0) {
         throw onebit::detail::files::path_error("writing", path);
       }
@@ -501,9 +521,8 @@ ONEBIT_C onebit_status onebit_load(onebit_optimizer* optimizer, const char* path
 ONEBIT_C onebit_status onebit_save_all(onebit_optimizer* optimizer, const char* root, int keep) {
   return onebit::detail::c_call([&] {
     onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_save_all");
-    onebit::detail::require(root, "onebit_save_all", "root");
     onebit::save_all(
-        o, root,
+        o, onebit::detail::root_of(o, root, "onebit_save_all", "save_all"),
         [&](std::ostream& out) {
           for (const auto& p : optimizer->params) {
             out.write(reinterpret_cast<const char*>(p.data()),
@@ -518,8 +537,8 @@ ONEBIT_C onebit_status onebit_load_latest(onebit_optimizer* optimizer, const cha
   if (step != nullptr) *step = -1;
   return onebit::detail::c_call([&] {
     onebit::any_optimizer& o = onebit::detail::of(optimizer, "onebit_load_latest");
-    onebit::detail::require(root, "onebit_load_latest", "root");
-    const auto found = onebit::load_latest(o, root, [&](std::istream& in) {
+    const char* const place = onebit::detail::root_of(o, root, "onebit_load_latest", "load_latest");
+    const auto found = onebit::load_latest(o, place, [&](std::istream& in) {
       for (const auto& p : optimizer->params) {
         in.read(reinterpret_cast<char*>(p.data()), static_cast<std::streamsize>(p.size_bytes()));
       }

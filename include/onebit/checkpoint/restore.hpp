@@ -103,7 +103,7 @@ template <class E>
   const std::string where = comm.where();
   const news mine{failure.empty() ? 0U : 1U, step, scalars};
   std::vector<news> all(static_cast<std::size_t>(comm.size()));
-  comm.host_all_gather(&mine, all.data(), sizeof mine);
+  comm.host_all_gather(&mine, all.data(), sizeof mine, "load");
   if (!failure.empty()) throw checkpoint_error(failure + where);
   constexpr const char* nothing = "; nothing was loaded on any rank";
   for (std::size_t r = 0; r < all.size(); ++r) {

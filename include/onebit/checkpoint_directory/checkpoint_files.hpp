@@ -2,314 +2,164 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <functional>
+#include <ios>
 #include <istream>
 #include <memory>
+#include <onebit/checkpoint_directory/directory.hpp>
+#include <onebit/core/archive.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
 #include <optional>
 #include <ostream>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-/// Checkpoints of a job on disk. A checkpoint is complete or absent, even if processes are killed.
+/// What the ranks do together on a directory of checkpoints.
 namespace onebit::inline v0_2::detail::files {
 
-namespace fs = std::filesystem;
-
-inline constexpr const char* part_suffix = ".part";      ///< suffix of an incomplete save
-inline constexpr const char* former_suffix = ".former";  ///< suffix of a checkpoint being replaced
-
-/// Returns a hint for errors on paths of an unfinished save that another job may have caused.
-[[nodiscard, gnu::cold]] inline const char* hint_of(const fs::path& path, int error) {
-  const std::string name = (path / "").string();
-  const bool is_unfinished = name.find(std::string(part_suffix) + "/") != name.npos ||
-                             name.find(std::string(former_suffix) + "/") != name.npos;
-  return is_unfinished && (error == ENOENT || error == EEXIST || error == ENOTEMPTY)
-             ? "; it changed during the save: does another job save under this root?"
-             : "";
-}
-/// Returns the error of an operation on a path, with the text of `error` unless it is 0.
-[[nodiscard, gnu::cold]] inline checkpoint_error path_error(const char* what, const fs::path& path,
-                                                            int error = errno) {
-  std::string text = message("checkpoint: ", what, " ", path.string(), " failed");
-  if (error != 0) text += ": " + std::generic_category().message(error);
-  return checkpoint_error(text + hint_of(path, error));
-}
-
-/// Flushes a file or directory to the device. Throws checkpoint_error.
-[[gnu::cold]] inline void flush_to_device(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  const int error = fd >= 0 && ::fsync(fd) == 0 ? 0 : errno;
-  if (fd >= 0) ::close(fd);
-  if (error != 0) throw path_error("flushing", path, error);
-}
-
-/// Writes a file by calling f(stream), and flushes it to the device. Throws checkpoint_error, and
-/// what f throws.
-template <class F>
-void write_file(const fs::path& path, const F& f) {
-  std::ofstream out;
-  errno = 0;
-  try {
-    out.exceptions(std::ios::badbit | std::ios::failbit);  // throws while errno is still set
-    out.open(path, std::ios::binary);
-    f(static_cast<std::ostream&>(out));
-    out.close();
-  } catch (const std::exception&) {
-    if (out) throw;
-    throw path_error("writing", path);
-  }
-  flush_to_device(path);
-}
-
-/// Entry of the manifest for one file. The digest is not a CRC-32C, since a file consists of
-/// sections that end in their own CRC-32C: the CRC-32C over a section and its CRC is constant.
-struct file_sum {
-  std::uint64_t bytes = 0;
-  std::uint64_t digest = 0;
-  friend bool operator==(const file_sum&, const file_sum&) = default;
+/// What a rank tells the others. `call` is a digest of the call's name.
+struct news {
+  std::uint64_t call = 0, succeeded = 0, x = 0, y = 0;
 };
 
-/// Opens a file to read; the stream is not open if the file does not exist. Throws on other errors:
-/// they do not prove damage, and a checkpoint that counts as damaged is soon removed.
-[[nodiscard, gnu::cold]] inline std::ifstream open_file(const fs::path& path) {
-  errno = 0;
-  std::ifstream in(path, std::ios::binary);
-  if (!in && errno != ENOENT) throw path_error("opening", path);
-  return in;
-}
-/// Returns size and digest of a file; nothing if it does not exist or cannot be read.
-[[nodiscard, gnu::cold]] inline std::optional<file_sum> sum_of(const fs::path& path) {
-  std::ifstream in = open_file(path);
-  if (!in) return std::nullopt;
-  std::vector<char> piece(std::size_t{1} << 20U);
-  digest contents;
-  std::uint64_t bytes = 0;
-  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
-    contents.add(piece.data(), static_cast<std::size_t>(in.gcount()));
-    bytes += static_cast<std::uint64_t>(in.gcount());
-  }
-  if (in.bad()) return std::nullopt;
-  return file_sum{bytes, contents.value()};
-}
-
-[[nodiscard]] inline std::string step_name(std::uint64_t step) {
-  return "step-" + std::to_string(step);
-}
-[[nodiscard]] inline std::string rank_name(std::size_t rank) {
-  return "rank-" + std::to_string(rank);
-}
-
-inline constexpr std::uint64_t manifest_format = 2;
-
-[[nodiscard, gnu::cold]] inline std::string manifest_of(std::uint64_t step,
-                                                        const std::vector<file_sum>& ranks) {
-  std::ostringstream text;
-  text << "onebit checkpoint " << manifest_format << "\nstep " << step << "\nranks " << ranks.size()
-       << "\n";
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    text << "rank " << r << " bytes " << ranks[r].bytes << " digest " << ranks[r].digest << "\n";
-  }
-  const std::string lines = std::move(text).str();
-  return lines + "end " + std::to_string(crc32c(lines.data(), lines.size())) + "\n";
-}
-
-/// Parses a manifest. Returns the entries of its ranks; nothing if the manifest is damaged.
-[[nodiscard, gnu::cold]] inline std::optional<std::vector<file_sum>> read_manifest(
-    std::istream& in, std::uint64_t step) {
-  constexpr std::size_t most = std::size_t{1} << 24U;  // bytes: enough for 300,000 ranks
-  std::string text;
-  char piece[4096];
-  while (in.read(piece, sizeof piece), in.gcount() > 0) {
-    text.append(piece, static_cast<std::size_t>(in.gcount()));
-    if (text.size() > most) return std::nullopt;
-  }
-  std::string_view rest = text;
-  const auto skip = [&](std::string_view word) {
-    const bool there = rest.substr(0, word.size()) == word;
-    if (there) rest.remove_prefix(word.size());
-    return there;
-  };
-  const auto number = [&](auto& x) {
-    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), x);
-    if (error != std::errc()) return false;
-    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
-    return true;
-  };
-  std::uint64_t format = 0, its_step = 0, n = 0;
-  if (!skip("onebit checkpoint ") || !number(format) || format != manifest_format) return {};
-  if (!skip("\nstep ") || !number(its_step) || its_step != step) return {};
-  if (!skip("\nranks ") || !number(n) || n > text.size() || !skip("\n")) return {};
-  std::vector<file_sum> ranks;
-  for (std::uint64_t r = 0; r < n; ++r) {
-    std::uint64_t its_rank = 0;
-    file_sum sum;
-    if (!skip("rank ") || !number(its_rank) || its_rank != r || !skip(" bytes ") ||
-        !number(sum.bytes) || !skip(" digest ") || !number(sum.digest) || !skip("\n")) {
-      return {};
-    }
-    ranks.push_back(sum);
-  }
-  const std::uint32_t lines = crc32c(text.data(), text.size() - rest.size());
-  std::uint32_t written = 0;
-  if (!skip("end ") || !number(written) || written != lines || rest != "\n") return {};
-  return ranks;
-}
-
-/// Returns a step's directory: `.former` if a kill between two renames has left only that one.
-[[nodiscard, gnu::cold]] inline fs::path place_of(const fs::path& root, std::uint64_t step) {
-  const fs::path whole = root / step_name(step);
-  std::error_code failed;
-  const fs::path former = whole.string() + former_suffix;
-  return !fs::is_directory(whole, failed) && fs::is_directory(former, failed) ? former : whole;
-}
-[[nodiscard, gnu::cold]] inline std::optional<std::vector<file_sum>> manifest_at(
-    const fs::path& root, std::uint64_t step) {
-  std::ifstream in = open_file(place_of(root, step) / "manifest");
-  return in ? read_manifest(in, step) : std::nullopt;
-}
-
-/// Presence of a manifest, which may be damaged. Manifests are written last and removed first.
-enum manifest_state : std::uint64_t { is_absent, is_there, is_of_another_format };
-
-[[nodiscard, gnu::cold]] inline manifest_state state_of_manifest(const fs::path& directory) {
-  std::error_code failed;
-  if (!fs::exists(directory / "manifest", failed) && !failed) return is_absent;
-  std::ifstream in(directory / "manifest", std::ios::binary);
-  std::uint64_t format = 0;
-  in.ignore(sizeof "onebit checkpoint " - 1) >> format;
-  return in && format != manifest_format ? is_of_another_format : is_there;
-}
-[[gnu::cold]] inline void tell_passed_over(const fs::path& directory, const char* why) {
-  std::fprintf(stderr, "onebit: load_latest: %s is %s, and is passed over\n",
-               directory.string().c_str(), why);
-}
-
-/// Returns step and suffix of all checkpoint directories, damaged or not, newest first. Ignores
-/// other entries (step-7.tar, a file step-7, step-007): they belong to the user. Throws if the root
-/// cannot be read.
-[[nodiscard, gnu::cold]] inline std::vector<std::pair<std::uint64_t, std::string>> all_directories(
-    const fs::path& root) {
-  std::vector<std::pair<std::uint64_t, std::string>> all;
-  if (!fs::exists(root)) return all;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    const std::string name = entry.path().filename().string();
-    std::uint64_t step = 0;
-    if (name.rfind("step-", 0) != 0) continue;
-    const char* const end = name.data() + name.size();
-    const auto parsed = std::from_chars(name.data() + 5, end, step);
-    const std::string suffix(parsed.ptr, end);
-    std::error_code failed;
-    if (parsed.ec != std::errc() || step_name(step) + suffix != name) continue;
-    if (!suffix.empty() && suffix != part_suffix && suffix != former_suffix) continue;
-    if (entry.is_directory(failed)) all.emplace_back(step, suffix);
-  }
-  std::sort(all.begin(), all.end(), std::greater<>());
-  return all;
-}
-/// Returns the steps that have a checkpoint, damaged or not, newest first.
-[[nodiscard, gnu::cold]] inline std::vector<std::uint64_t> all_steps(const fs::path& root) {
-  std::vector<std::uint64_t> steps;
-  for (const auto& [step, suffix] : all_directories(root)) {
-    if (suffix != part_suffix && (steps.empty() || steps.back() != step)) steps.push_back(step);
-  }
-  return steps;
-}
-
-/// Removes a checkpoint, manifest first, so that a partly removed directory is no checkpoint.
-[[gnu::cold]] inline void remove_checkpoint(const fs::path& directory) {
-  fs::remove(directory / "manifest");
-  fs::remove_all(directory);
-}
-/// Cleans up after saves that failed or were killed: removes their files, and renames a `.former`
-/// checkpoint back unless its replacement is there.
-[[gnu::cold]] inline void clear_unfinished(const fs::path& root) {
-  for (const auto& [step, suffix] : all_directories(root)) {
-    if (suffix.empty()) continue;
-    const fs::path whole = root / step_name(step), other = whole.string() + suffix;
-    if (suffix == former_suffix && !fs::is_directory(whole)) {
-      fs::rename(other, whole);
-    } else {
-      remove_checkpoint(other);
-    }
-  }
-}
-
-/// Gathers three numbers from every rank. Collective.
+/// Gathers news from every rank. Collective: throws rank_mismatch if ranks are in other calls.
 template <class Optimizer>
-std::vector<std::array<std::uint64_t, 3>> tell_all(Optimizer& o,
-                                                   const std::array<std::uint64_t, 3>& mine) {
-  std::vector<std::array<std::uint64_t, 3>> all(static_cast<std::size_t>(o.size()));
-  o.transport().host_all_gather(mine.data(), all.data(), sizeof mine);
+std::vector<news> tell_all(Optimizer& o, const char* what, news mine) {
+  digest name;
+  name.add(std::string_view(what));
+  mine.call = name.value();
+  std::vector<news> all(static_cast<std::size_t>(o.size()));
+  auto comm = o.transport();
+  const auto odd = [&](const std::string& why) {
+    return rank_mismatch(message(what,
+                                 ": not every rank calls it now; all ranks must, at the same "
+                                 "step: ",
+                                 why, comm.where()));
+  };
+  try {
+    comm.host_all_gather(&mine, all.data(), sizeof mine, what);
+  } catch (const rank_mismatch& e) {
+    throw odd(e.what());
+  } catch (const transport_error& e) {
+    throw transport_error(message(what, ": ", e.what()));
+  }
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].call != mine.call) throw odd(join({"rank ", r, " is in another call"}));
+  }
   return all;
 }
-/// Runs f(x, y); gathers {1, x, y} from all ranks. Collective: throws on all if f throws on one.
+/// Runs f(x, y); gathers x and y from all ranks. Collective: throws on all if f throws on one.
 template <class Optimizer, class F>
-std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* what,
-                                                   const fs::path& root, const F& f) {
-  std::string failure;
-  std::array<std::uint64_t, 3> mine{0, 0, 0};  // success, and two results of f
+std::vector<news> together(Optimizer& o, const char* what, const fs::path& root, const F& f) {
+  std::exception_ptr failure;
+  news mine;
   try {
-    f(mine[1], mine[2]);
-    mine[0] = 1;
-  } catch (const fs::filesystem_error& e) {
-    failure = message("checkpoint: ", e.what(), hint_of(e.path1(), e.code().value()));
-  } catch (const std::exception& e) {
-    failure = e.what();
+    f(mine.x, mine.y);
+    mine.succeeded = 1;
+  } catch (...) {  // whatever it is: the others wait
+    failure = std::current_exception();
   }
-  auto all = tell_all(o, mine);
-  if (!failure.empty()) throw checkpoint_error(failure);
+  auto all = tell_all(o, what, mine);
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (const error&) {
+    throw;
+  } catch (const fs::filesystem_error& e) {
+    throw checkpoint_error(message("checkpoint: ", e.what(), hint_of(e.path1(), e.code().value())));
+  } catch (const std::exception& e) {
+    throw checkpoint_error(e.what());
+  }
   for (std::size_t r = 0; r < all.size(); ++r) {
-    if (all[r][0] == 0) {
+    if (all[r].succeeded == 0) {
       throw peer_failed(
           message(what, ": failed on rank ", r, ", which says why, under ", root.string()));
     }
   }
   return all;
 }
-
-/// Opens the file of a rank at the trainer's part, or, with `behind`, at the optimizer's part.
-[[nodiscard, gnu::cold]] inline std::unique_ptr<std::ifstream> open_rank(const fs::path& directory,
-                                                                         std::size_t rank,
-                                                                         bool behind) {
-  auto in = std::make_unique<std::ifstream>(directory / rank_name(rank), std::ios::binary);
-  std::uint64_t length = 0;
-  in->read(reinterpret_cast<char*>(&length), sizeof length);
-  if (behind) in->seekg(static_cast<std::streamoff>(sizeof length + length));
-  if (!*in) {
-    throw checkpoint_error(
-        message("checkpoint: ", (directory / rank_name(rank)).string(), " is too short"));
-  }
-  return in;
+/// The error of ranks that do not see the same files.
+[[nodiscard, gnu::cold]] inline checkpoint_error not_shared(const char* what, std::size_t rank,
+                                                            const std::string& sees) {
+  return checkpoint_error(message(what, ": rank ", rank, sees,
+                                  ": the ranks have different directories under one name; give all "
+                                  "ranks one directory that they share"));
 }
-/// True if the files that rank `rank` of n checks (every n-th) agree with the manifest.
-[[nodiscard, gnu::cold]] inline bool are_whole(const fs::path& directory,
-                                               const std::vector<file_sum>& files, std::size_t rank,
-                                               std::size_t n) {
-  for (std::size_t r = rank; r < files.size(); r += n) {
-    if (sum_of(directory / rank_name(r)) != files[r]) return false;
+
+/// Writes the file of a rank, and reads back that both parts are where a start looks for them.
+/// Returns its entry for the manifest.
+template <class Optimizer, class WriteOwn>
+[[nodiscard]] file_sum write_rank(Optimizer& o, const fs::path& directory, std::size_t rank,
+                                  const WriteOwn& write_own) {
+  const fs::path path = directory / rank_name(rank);
+  std::uint64_t length = 0;
+  const auto put_length = [&](std::ostream& out) {
+    out.write(reinterpret_cast<const char*>(&length), sizeof length);
+  };
+  write_file(path, [&](std::ostream& out, file_buffer& file) {
+    put_length(out);
+    file.count_from(sizeof length);
+    write_own(out);
+    if (!out) throw path_error("writing", path);
+    out.seekp(0, std::ios::end);  // write_own may have gone back
+    length = static_cast<std::uint64_t>(out.tellp());
+    o.save(out);
+    file.count_from(0);
+    out.seekp(0);
+    put_length(out);
+  });
+  const auto found = sum_of(path);
+  if (!found) throw path_error("reading back", path);
+  const auto in = open_rank(directory, rank, true);
+  if (static_cast<std::uint64_t>(in->tellg()) != sizeof length + length) {
+    throw checkpoint_error(message("save_all: reading back ", path.string(), ": not ", length,
+                                   " bytes of the trainer, as written, but ",
+                                   static_cast<std::uint64_t>(in->tellg()) - sizeof length));
   }
-  return true;
+  check_state(*in, path, found->bytes);
+  return *found;
+}
+
+/// Throws on all ranks if rank 0 has no checkpoint left, but another rank sees one. Collective.
+template <class Optimizer>
+void refuse_if_others_see(Optimizer& o, const fs::path& root) {
+  const auto seen = together(o, "load_latest", root, [&](auto& n, auto&) {
+    for (const step_directory& d : checkpoints_in(root)) n += manifest_in(d.path) ? 1 : 0;
+  });
+  for (std::size_t r = 0; r < seen.size(); ++r) {
+    if (seen[r].x == seen[0].x) continue;
+    throw not_shared("load_latest", r,
+                     join({" sees ", seen[r].x, " checkpoints under ", root.string(),
+                           ", rank 0 sees ", seen[0].x}));
+  }
+}
+
+[[gnu::cold]] inline void tell_passed_over(const fs::path& directory, const char* why) {
+  std::fprintf(stderr, "onebit: load_latest: %s is %s, and is passed over\n",
+               directory.string().c_str(), why);
+}
+/// Returns `known` with all checkpoints under a root; those passed over count as damaged.
+[[nodiscard, gnu::cold]] inline known_checkpoints with_all_of(
+    const fs::path& root, const std::vector<fs::path>& passed_over, known_checkpoints known) {
+  for (const step_directory& d : checkpoints_in(root)) {
+    const auto identity = identity_of(root, d);
+    if (!identity) continue;
+    const auto place = std::find(passed_over.begin(), passed_over.end(), d.path);
+    known[*identity] = place == passed_over.end();
+  }
+  return known;
 }
 
 }  // namespace onebit::inline v0_2::detail::files
@@ -323,81 +173,98 @@ std::vector<std::array<std::uint64_t, 3>> together(Optimizer& o, const char* wha
 ///                                ends with a CRC-32C of its own lines
 /// @endverbatim
 ///
-/// A save writes to step-<n>.part, flushes every file to the device, and renames the directory. An
-/// existing checkpoint of the step is renamed to step-<n>.former before, and removed afterwards.
-/// The root must be one directory that all ranks see, used by one job only. Needs POSIX.
+/// A save writes to step-<n>.part, flushes every file to the device, reads all of it back, and
+/// renames the directory. An existing checkpoint of the step is renamed to step-<n>.former before,
+/// and removed afterwards. Files are the same in every locale. The root must be one directory that
+/// all ranks see, used by one job only. Needs POSIX.
 namespace onebit::inline v0_2 {
 
 /// Default number of checkpoints that `save_all` keeps.
 inline constexpr int default_kept_checkpoints = 2;
 
 /// Saves all ranks under `root`. `write_own(out)` writes the trainer's data of this rank, at least
-/// its parameters; `out` throws if writing fails. Keeps the newest `keep` checkpoints up to this
-/// one, and removes older ones. Also removes checkpoints of later steps, which are damaged or from
-/// a run that went back to an earlier checkpoint, and first the remains of saves that were killed.
+/// its parameters; `out` throws if writing fails, its position 0 is the first byte of that data,
+/// and its locale is the classic one.
+///
+/// Keeps the newest `keep` checkpoints up to this one. Removes others only if this optimizer has
+/// loaded or saved them, or found them in `load_latest`: older ones, and later ones, which are
+/// damaged or from a run that went back; and what saves that were killed have left. What others
+/// have put into step-<n> stays there; of a link only the link goes. Throws checkpoint_error before
+/// it writes or removes anything if this or a later step is there from another run, or if this
+/// step's name is taken by what is no checkpoint.
 ///
 /// Cost: each rank writes its file, flushes it and reads it back. Collective. If a rank fails, all
-/// throw checkpoint_error; on the failing rank the error names the path and the system's reason.
-/// The files of this save are then removed, and older checkpoints stay.
+/// throw checkpoint_error (invalid_input for `keep` below 1, on that rank); on the failing rank the
+/// error names the path and the system's reason. The files of this save are then removed, and older
+/// checkpoints stay.
 template <class Optimizer, class WriteOwn>
 void save_all(Optimizer& optimizer, const std::filesystem::path& root, const WriteOwn& write_own,
               int keep = default_kept_checkpoints) {
   namespace files = detail::files;
   namespace fs = std::filesystem;
-  if (keep < 1) {
-    throw invalid_input(detail::message("save_all: keep is ", keep, "; must be at least 1"));
-  }
+  constexpr const char* what = "save_all";
   const std::uint64_t step = optimizer.steps();
   const fs::path whole = root / files::step_name(step), part = whole.string() + files::part_suffix;
   const auto rank = static_cast<std::size_t>(optimizer.rank());
+  known_checkpoints& known = optimizer.checkpoints();
+  bool has_begun = false;
   try {
-    (void)files::together(optimizer, "save_all", root, [&](auto&, auto&) {
+    const auto begun = files::together(optimizer, what, root, [&](auto& of_step, auto&) {
+      if (keep < 1) {
+        throw invalid_input(detail::message("save_all: keep is ", keep, "; must be at least 1"));
+      }
+      of_step = step;
       if (rank != 0) return;
+      files::check_place(root, step, known);
       fs::create_directories(root);
-      files::clear_unfinished(root);
+      has_begun = true;
+      files::clear_unfinished(root, known);
       if (::mkdir(part.c_str(), 0777) != 0) throw files::path_error("creating", part);
     });
-    const auto written = files::together(optimizer, "save_all", root, [&](auto& bytes, auto& sum) {
-      const fs::path file = part / files::rank_name(rank);
-      files::write_file(file, [&](std::ostream& out) {
-        std::uint64_t length = 0;
-        out.write(reinterpret_cast<const char*>(&length), sizeof length);
-        write_own(out);
-        length = static_cast<std::uint64_t>(out.tellp()) - sizeof length;
-        optimizer.save(out);
-        out.seekp(0);
-        out.write(reinterpret_cast<const char*>(&length), sizeof length);
-      });
-      const auto found = files::sum_of(file);
-      if (!found) throw files::path_error("reading back", file);
-      bytes = found->bytes;
-      sum = found->digest;
+    for (std::size_t r = 0; r < begun.size(); ++r) {
+      if (begun[r].x == begun[0].x) continue;
+      throw rank_mismatch(detail::message("save_all: rank ", r, " is at step ", begun[r].x,
+                                          ", rank 0 at step ", begun[0].x));
+    }
+    const auto written = files::together(optimizer, what, root, [&](auto& bytes, auto& sum) {
+      if (rank != 0 && !fs::is_directory(part)) return;  // told below, with what rank 0 sees
+      const files::file_sum own = files::write_rank(optimizer, part, rank, write_own);
+      bytes = own.bytes;
+      sum = own.digest;
     });
-    (void)files::together(optimizer, "save_all", root, [&](auto&, auto&) {
+    std::vector<files::file_sum> sums;
+    for (std::size_t r = 0; r < written.size(); ++r) {
+      if (written[r].x == 0) {
+        throw files::not_shared(what, r,
+                                " has no " + part.string() + ", which rank 0 has made and filled");
+      }
+      sums.push_back({written[r].x, written[r].y});
+    }
+    (void)files::together(optimizer, what, root, [&](auto&, auto&) {
       if (rank != 0) return;
-      std::vector<files::file_sum> sums;
-      for (const auto& told : written) sums.push_back({told[1], told[2]});
-      files::write_file(part / "manifest",
-                        [&](std::ostream& out) { out << files::manifest_of(step, sums); });
+      for (std::size_t r = 0; r < sums.size(); ++r) {
+        std::error_code failed;
+        const fs::path file = part / files::rank_name(r);
+        if (fs::file_size(file, failed) == sums[r].bytes && !failed) continue;
+        throw files::not_shared(what, 0, " lacks " + file.string() + ", as that rank wrote it");
+      }
+      const std::string manifest = files::manifest_of(step, sums);
+      files::write_file(part / "manifest", [&](std::ostream& out, auto&) { out << manifest; });
       files::flush_to_device(part);
-      if (fs::is_directory(whole)) fs::rename(whole, whole.string() + files::former_suffix);
+      // nothing is replaced or removed before a start would take what replaces it
+      if (files::files_of(part, step) != sums) throw files::path_error("reading back", part, 0);
+      known[files::identity_of(root, {step, "", part}).value()] = true;
+      if (fs::exists(fs::symlink_status(whole))) {
+        fs::rename(whole, whole.string() + files::former_suffix);
+      }
       fs::rename(part, whole);
       files::flush_to_device(root);
-      files::clear_unfinished(root);
-      int n_kept = 0;
-      for (const std::uint64_t other : files::all_steps(root)) {
-        const fs::path directory = root / files::step_name(other);
-        const bool has_manifest = files::state_of_manifest(directory) != files::is_absent;
-        if (other <= step && n_kept < keep && has_manifest) {
-          ++n_kept;
-        } else {
-          files::remove_checkpoint(directory);
-        }
-      }
+      if (files::files_of(whole, step) != sums) throw files::path_error("reading back", whole, 0);
+      files::remove_old(root, step, keep, known);
     });
   } catch (...) {
     try {
-      if (rank == 0) files::clear_unfinished(root);
+      if (has_begun) files::clear_unfinished(root, known, step);
     } catch (const std::exception&) {  // the next save tries again, and reports
     }
     throw;
@@ -420,47 +287,74 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
                                          const ReadOwn& read_own,
                                          resume_with with = resume_with::same_options) {
   namespace files = detail::files;
-  using news = std::array<std::uint64_t, 3>;
+  constexpr const char* what = "load_latest";
   const auto rank = static_cast<std::size_t>(optimizer.rank());
   const auto n_ranks = static_cast<std::size_t>(optimizer.size());
-  std::vector<std::uint64_t> steps;
-  std::string passed_over;
-  (void)files::together(optimizer, "load_latest", root, [&](auto&, auto&) {
-    if (rank == 0) steps = files::all_steps(root);
+  std::vector<files::step_directory> found;
+  std::vector<std::filesystem::path> passed_over;
+  known_checkpoints known;
+  const auto learn = [&] {
+    if (rank == 0) known = files::with_all_of(root, passed_over, optimizer.checkpoints());
+  };
+  (void)files::together(optimizer, what, root, [&](auto&, auto&) {
+    if (rank == 0) found = files::checkpoints_in(root);
   });
   for (std::size_t i = 0;; ++i) {
-    const bool is_left = i < steps.size();
-    const auto told =
-        files::tell_all(optimizer, news{is_left ? 1U : 0U, is_left ? steps[i] : 0, 0});
-    if (told[0][0] == 0) {
-      if (passed_over.empty()) return std::nullopt;
+    const bool is_left = i < found.size();
+    const auto told = files::together(optimizer, what, root, [&](auto& step, auto& state) {
+      if (!is_left) return;
+      step = found[i].step;
+      state = found[i].suffix.empty() ? 1 : 2;  // 0: none is left
+    });
+    if (told[0].y == 0) {
+      files::refuse_if_others_see(optimizer, root);
+      if (passed_over.empty()) {
+        (void)files::together(optimizer, what, root, [&](auto&, auto&) { learn(); });
+        optimizer.checkpoints() = std::move(known);
+        return std::nullopt;
+      }
+      std::string names;
+      for (const auto& path : passed_over) {
+        const auto text = files::manifest_in(path);
+        names += (names.empty() ? "" : ", ") + path.filename().string() +
+                 (text && files::is_of_another_format(*text) ? " (of another format)" : "");
+      }
       throw checkpoint_error(detail::message("load_latest: all checkpoints under ", root.string(),
-                                             " are damaged or incomplete: ", passed_over,
+                                             " are damaged or incomplete: ", names,
                                              "; repair one, or move them away to start anew"));
     }
-    const std::uint64_t step = told[0][1];
-    const auto directory = files::place_of(root, step);
+    const std::uint64_t step = told[0].x;
+    const std::filesystem::path directory =
+        root / (files::step_name(step) + (told[0].y == 2 ? files::former_suffix : ""));
     std::size_t n_files = 0;
-    const auto looked =
-        files::together(optimizer, "load_latest", root, [&](auto& whole, auto& there) {
-          // damaged files do not throw; a failed allocation does, and proves no damage
-          const auto manifest = files::manifest_at(root, step);
-          n_files = manifest ? manifest->size() : 0;
-          there = files::state_of_manifest(directory);
-          whole = n_files > 0 && files::are_whole(directory, *manifest, rank, n_ranks) ? 1 : 0;
-        });
-    const auto is_whole = [](const news& one) { return one[1] != 0; };
+    const auto looked = files::together(optimizer, what, root, [&](auto& whole, auto& manifest) {
+      // damaged files do not throw; a failed allocation does, and proves no damage
+      const auto text = files::manifest_in(directory);
+      const auto sums = text ? files::read_manifest(*text, step) : std::nullopt;
+      n_files = sums ? sums->size() : 0;
+      if (text) manifest = crc32c(text->data(), text->size()) + std::uint64_t{1};  // 0: absent
+      whole = n_files > 0 && files::are_whole(directory, *sums, rank, n_ranks) ? 1 : 0;
+    });
+    for (std::size_t r = 0; r < looked.size(); ++r) {
+      if (looked[r].y == looked[0].y) continue;
+      const std::string file = (directory / "manifest").string();
+      throw files::not_shared(what, r,
+                              looked[r].y == 0   ? " has no " + file + ", which rank 0 has"
+                              : looked[0].y == 0 ? " has " + file + ", which rank 0 has not"
+                                                 : " has another " + file + " than rank 0");
+    }
+    const auto is_whole = [](const files::news& one) { return one.x != 0; };
     if (!std::all_of(looked.begin(), looked.end(), is_whole)) {
-      if (looked[0][2] == files::is_absent) continue;  // partly removed: no checkpoint
-      const bool is_foreign = looked[0][2] == files::is_of_another_format;
-      passed_over += (passed_over.empty() ? "" : ", ") + files::step_name(step) +
-                     (is_foreign ? " (of another format)" : "");
-      if (rank == 0)
-        files::tell_passed_over(directory, is_foreign ? "of another format" : "not whole");
+      if (looked[0].y == 0) continue;  // partly removed: no checkpoint
+      passed_over.push_back(directory);
+      if (rank != 0) continue;
+      const auto text = files::manifest_in(directory);
+      const bool is_foreign = text && files::is_of_another_format(*text);
+      files::tell_passed_over(directory, is_foreign ? "of another format" : "not whole");
       continue;
     }
     std::unique_ptr<std::ifstream> in;
-    (void)files::together(optimizer, "load_latest", root, [&](auto&, auto&) {
+    (void)files::together(optimizer, what, root, [&](auto&, auto&) {
       const auto own = files::open_rank(directory, rank % n_files, false);
       const auto begin = own->tellg();
       read_own(static_cast<std::istream&>(*own));
@@ -471,6 +365,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
         throw checkpoint_error(detail::message("load_latest: read_own reads more than the ", has,
                                                " bytes that write_own wrote"));
       }
+      learn();
     });
     if (n_files == n_ranks) {
       optimizer.load(*in, with);
@@ -482,6 +377,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
                                              " is of ", n_files, " ranks, this job has ", n_ranks,
                                              ", and its rule is no ResumingRule"));
     }
+    optimizer.checkpoints() = std::move(known);
     return step;
   }
 }

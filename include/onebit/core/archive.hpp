@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <istream>
+#include <map>
 #include <memory>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
@@ -24,6 +25,10 @@
 ///
 /// Integers and floats are in the writer's byte order. A reader with another byte order throws.
 namespace onebit::inline v0_2 {
+
+/// Checkpoints on disk that an object has loaded or saved, by a digest: its later saves may replace
+/// and remove them. False for one that was damaged.
+using known_checkpoints = std::map<std::uint64_t, bool>;
 
 namespace detail {
 
@@ -219,6 +224,8 @@ class payload_reader {
     throw checkpoint_error(message("checkpoint: ", length_ - at_, " bytes after its end at offset ",
                                    at_, "; it was written by another configuration"));
   }
+  /// Bytes of the payload, which the header tells.
+  [[nodiscard]] std::uint64_t length() const { return length_; }
   /// Digest of all values read by `scalar`.
   [[nodiscard]] std::uint64_t scalars() const { return scalars_.value(); }
   /// Keeps the state that was read, and drops the backups.

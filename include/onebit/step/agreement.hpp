@@ -341,7 +341,7 @@ struct common_digests {
 [[gnu::cold]] inline void compare_digests(communicator& comm, std::uint64_t step,
                                           const common_digests& mine) {
   std::vector<common_digests> all(static_cast<std::size_t>(comm.size()));
-  comm.host_all_gather(&mine, all.data(), sizeof mine);
+  comm.host_all_gather(&mine, all.data(), sizeof mine, "verify");
   const auto [usual, n_usual] = majority_of(all);
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r] == all[usual]) continue;

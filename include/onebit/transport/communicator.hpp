@@ -47,7 +47,8 @@ class line {
   virtual void all_reduce_sum(float* data, std::size_t n) = 0;
   virtual void all_reduce_sum(bf16* data, std::size_t n) = 0;
   [[nodiscard]] virtual bool sums_halves() const = 0;
-  virtual void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) = 0;
+  virtual void host_all_gather(const void* send, void* receive, std::size_t slot_bytes,
+                               const char* what) = 0;
   [[nodiscard]] virtual int start(collective_call, const void* send, void* receive,
                                   std::size_t slot_bytes) = 0;
   virtual void wait_for(int ticket) = 0;
@@ -91,8 +92,13 @@ class transport_holder final : public line {
     if constexpr (HalfSummingTransport<T>) inner_.all_reduce_sum(data, n);
   }
   [[nodiscard]] bool sums_halves() const override { return HalfSummingTransport<T>; }
-  void host_all_gather(const void* send, void* receive, std::size_t bytes) override {
-    if constexpr (HostGatheringTransport<T>) {
+  void host_all_gather(const void* send, void* receive, std::size_t bytes,
+                       [[maybe_unused]] const char* what) override {
+    if constexpr (requires { inner_.host_all_gather(send, receive, bytes, what); }) {
+      inner_.host_all_gather(send, receive, bytes, what);
+    } else if constexpr (requires { inner_.all_gather(send, receive, bytes, what); }) {
+      inner_.all_gather(send, receive, bytes, what);
+    } else if constexpr (HostGatheringTransport<T>) {
       inner_.host_all_gather(send, receive, bytes);
     } else {
       inner_.all_gather(send, receive, bytes);
@@ -280,10 +286,12 @@ class communicator {
                         "all_reduce_sum(onebit::bf16* data, std::size_t n); take in_bf16",
                         where()));
   }
-  /// all_gather of a few bytes of host memory, also on transports that carry device memory.
-  void host_all_gather(const void* send, void* receive, std::size_t slot_bytes) {
+  /// all_gather of a few bytes of host memory, also on transports that carry device memory. `what`:
+  /// name of the trainer's call, for errors of transports whose gathers take one.
+  void host_all_gather(const void* send, void* receive, std::size_t slot_bytes,
+                       const char* what = "all_gather") {
     const timer time(*ledger_, others() * slot_bytes);
-    line_->host_all_gather(send, receive, slot_bytes);
+    line_->host_all_gather(send, receive, slot_bytes, what);
   }
 
   /// Starts a collective, which is done on return if the transport is no StartingTransport.

@@ -59,7 +59,7 @@ class thread_hub {
       throw rank_mismatch(
           message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
                   r, " calls ", of(r).what, " of ", of(r).bytes,
-                  " bytes; every rank must make the same calls (step, load, verify)",
+                  " bytes; every rank must make the same calls (step, save, load, verify)",
                   rank_suffix(rank, size())));
     }
   }
@@ -249,8 +249,9 @@ class basic_threads {
     });
   }
 
-  void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
-    exchange({"all_gather", send, receive, slot_bytes}, [&](int r) {
+  void all_gather(const void* send, void* receive, std::size_t slot_bytes,
+                  const char* what = "all_gather") {
+    exchange({what, send, receive, slot_bytes}, [&](int r) {
       memory_.copy(slot(receive, r, slot_bytes), hub_->of(r).send, slot_bytes);
     });
   }
@@ -263,9 +264,9 @@ class basic_threads {
   void all_reduce_sum(bf16* data, std::size_t n) { reduce(data, n); }
 
   /// all_gather on host memory, for small messages between the hosts of ranks. Blocking.
-  void host_all_gather(const void* send, void* receive,
-                       std::size_t slot_bytes) requires(!M::host_can_touch) {
-    basic_threads<host_memory>(hub_, rank_).all_gather(send, receive, slot_bytes);
+  void host_all_gather(const void* send, void* receive, std::size_t slot_bytes,
+                       const char* what = "all_gather") requires(!M::host_can_touch) {
+    basic_threads<host_memory>(hub_, rank_).all_gather(send, receive, slot_bytes, what);
   }
 
   /// Returns the transport of the ranks that passed the same color, ordered by key, then rank.
