@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 
 # Checks who includes whom under include/onebit, how long headers are, how long the longest chain of
-# includes is, that the core knows no extra, and that comments speak of headers that exist; names every
-# breach.
+# includes is, that the core knows no extra, that numbers become text in one header, and that comments
+# speak of headers that exist; names every breach.
 #
 #   cmake [-DINCLUDE_DIR=<folder that holds onebit/>] -P include_directions.cmake
 
@@ -55,6 +55,18 @@ set(home_of_cuda_runtime.h backend)
 set(torch_headers "^(torch|ATen|c10)/")
 set(homes_of_torch torch)
 set(umbrella onebit/onebit.hpp)
+
+# Numbers become text in one header, and are never read or written by what follows a locale: streams (for
+# bytes, write and read), printf (for texts, %s), strtod and its like.
+set(home_of_numbers onebit/core/number_text.hpp)
+set(names_of_formatting "to_chars|std::to_string|std::format|v?sn?printf|sscanf|strto[a-z]+|ato[fil]+|sto[dfil]|stold|stou?ll?"
+    "|setprecision|ostringstream|[^i]stringstream")
+string(JOIN "" names_of_formatting ${names_of_formatting})
+set(printed_number "printf *\\([^)]*%[-+ #0-9.*]*[a-rt-zA-Z]")
+set(written_to_a_stream "[^A-Za-z0-9_](out|os|log|file|stream|text|cout|cerr|clog)\\)? *<<[^=<]")
+set(read_from_a_stream "[^A-Za-z0-9_](in|is|file|stream|cin)\\)? *>>[^=>]")
+# Archives of torch hold bytes as strings.
+set(string_streams_of onebit/torch/torch.hpp)
 
 set(max_lines 600)
 set(max_floors 14)
@@ -109,6 +121,19 @@ foreach(header IN LISTS headers)
   if(unit IN_LIST core_units AND code MATCHES "[^A-Za-z0-9_](${words_of_extras})[^A-Za-z0-9_]")
     breach("${header}: names '${CMAKE_MATCH_1}', which is an extra's")
   endif()
+
+  string(REGEX REPLACE "/\\*([^*]|\\*+[^*/])*\\*+/" "" code "${code}")
+  if(header IN_LIST string_streams_of)
+    string(REPLACE "std::ostringstream" "" code "${code}")
+  endif()
+  if(NOT header STREQUAL home_of_numbers AND code MATCHES "[^A-Za-z0-9_](${names_of_formatting})[^A-Za-z0-9_]")
+    breach("${header}: formats or reads numbers by '${CMAKE_MATCH_1}'; ${home_of_numbers} does that")
+  endif()
+  foreach(what IN ITEMS printed_number written_to_a_stream read_from_a_stream)
+    if(code MATCHES "${${what}}")
+      breach("${header}: '${CMAKE_MATCH_0}' follows a locale if it is a number; see ${home_of_numbers}")
+    endif()
+  endforeach()
 
   string(REGEX MATCHALL "//[^\n]*" comments "${text}")
   string(REGEX MATCHALL "[a-z0-9_/]+\\.(hpp|cuh)" named "${comments}")

@@ -98,5 +98,18 @@ check_breach("a comment on a header that is not there" rule/adam.hpp "/// See cl
              "a comment speaks of clip.hpp, which does not exist")
 check_breach("a circle" core/concepts.hpp "#include <onebit/core/step_context.hpp>\n"
              "includes, more than 14")
+foreach(line IN ITEMS "auto s = std::to_string(x)" "std::snprintf(s, n, format, x)" "std::ostringstream s"
+                      "std::to_chars(s, end, x)" "double x = strtod(s, &end)")
+  check_breach("a number that becomes text elsewhere: ${line}" core/error.hpp "${line};\n"
+               "formats or reads numbers by")
+endforeach()
+foreach(line IN ITEMS "out << x" "(in) >> x" "std::fprintf(stderr, \"%s has %d\\n\", s, n)" "std::cout << x")
+  check_breach("a number by a stream or printf: ${line}" core/error.hpp "${line};\n"
+               "follows a locale if it is a number")
+endforeach()
+write_good_tree()
+file(APPEND "${WORK_DIR}/onebit/core/error.hpp"
+     "int x = 1 << 3; std::fprintf(stderr, \"%s\\n\", s); out.write(s, n); /* as snprintf */\n")
+check("texts, bytes and shifts" "")
 string(REPEAT "// a line; with [brackets\n" 600 long)
 check_breach("a long header" rule/adam.hpp "${long}" "has 601 lines, more than 600")

@@ -187,10 +187,10 @@ TEST_CASE("sign: the packing is bit i for element i, and both zeros count as +")
 }
 
 TEST_CASE("sign: names tell norm and granularity") {
-  CHECK(onebit::sign<>{}.name() == "sign l2 x 1.25331 per block of 4096");
+  CHECK(onebit::sign<>{}.name() == "sign l2 x 1.2533141 per block of 4096");
   CHECK(onebit::sign<>{onebit::granularity::layer(), 1}.name() == "sign l2 per layer");
   CHECK(onebit::sign<onebit::l1_scale>{onebit::granularity::block(96)}.name() ==
-        "sign l1 x 1.5708 per block of 96");
+        "sign l1 x 1.5707963 per block of 96");
   CHECK(onebit::policy_name(onebit::gather_scatter<onebit::sign<>>{}) ==
-        "gather_scatter of sign l2 x 1.25331 per block of 4096");
+        "gather_scatter of sign l2 x 1.2533141 per block of 4096");
 }

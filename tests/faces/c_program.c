@@ -1,12 +1,15 @@
 /* SPDX-FileCopyrightText: 2026 The onebit authors
  * SPDX-License-Identifier: Apache-2.0 */
 
+#define _POSIX_C_SOURCE 200809L /* symlink */
+
 #include "c_program.h"
 
 #include <math.h>
 #include <onebit/c/onebit.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXPECT(what) \
   if (!(what)) return __LINE__
@@ -107,6 +110,13 @@ static int alone(void) {
   EXPECT(strncmp(line, "{\"step\":0,\"phase\":\"dense\",\"skipped\":false,", 42) == 0);
   EXPECT(onebit_report_json(&r, line, 8) > 100 && strcmp(line, "{\"step\"") == 0);
   EXPECT(onebit_report_text(&r, NULL, 0) > 20 && onebit_report_text(NULL, line, 8) == 0);
+  {
+    onebit_report odd = r;
+    odd.phase = (onebit_phase)3;
+    EXPECT(onebit_report_text(&odd, line, sizeof line) == 0 && line[0] == 0);
+    EXPECT(strstr(onebit_last_error(), "phase is 3, must be 0 to 2") != NULL);
+    EXPECT(onebit_report_json(&odd, NULL, 0) == 0);
+  }
 
   differentiate(&m, 1, 0);
   m.g[7] = NAN;
@@ -287,6 +297,18 @@ static int save_and_go_on(onebit_comm* comm, void* context) {
     if (!from_all)
       FAILS(onebit_save(o, "/no/such/directory/file"), ONEBIT_CHECKPOINT_ERROR,
             "/no/such/directory/file.partial failed: No such file or directory");
+    if (!from_all && rank == 0) { /* not through a link */
+      char link[4200], target[4200], at[4200];
+      FILE* file;
+      (void)snprintf(at, sizeof at, "%s/linked", directory);
+      (void)snprintf(link, sizeof link, "%s/linked.partial", directory);
+      (void)snprintf(target, sizeof target, "%s/target", directory);
+      file = fopen(target, "w");
+      EXPECT(file != NULL && fclose(file) == 0 && symlink(target, link) == 0);
+      EXPECT(onebit_save(o, at) == ONEBIT_OK);
+      file = fopen(target, "r");
+      EXPECT(file != NULL && fgetc(file) == EOF && fclose(file) == 0);
+    }
     if (!from_all && rank == 0) {
       char left[4200];
       (void)snprintf(left, sizeof left, "%s.partial", root);
@@ -325,6 +347,34 @@ static int null_on_one(onebit_comm* comm, void* context) {
   (void)context;
   EXPECT(s == (is_odd ? ONEBIT_INVALID_INPUT : ONEBIT_RANK_MISMATCH));
   EXPECT(is_odd || strstr(onebit_last_error(), "rank 1") != NULL);
+  return 0;
+}
+
+/* So does one that is given a bad root or count: no rank waits for its deadline. */
+static int bad_root_on_one(onebit_comm* comm, void* context) {
+  const char* const root = (const char*)context;
+  const int is_odd = onebit_comm_rank(comm) == 1;
+  float x[2] = {0, 0};
+  onebit_tensor t = {x, x + 1, 1, 0};
+  onebit_optimizer* o = NULL;
+  int64_t step = 5;
+  onebit_status s;
+
+  EXPECT(onebit_create("adam", NULL, 0, &t, 1, NULL, 0, comm, &o) == ONEBIT_OK);
+  for (int i = 0; i < 3; ++i) {
+    const char* const why = i == 0   ? "onebit_save_all: root is NULL"
+                            : i == 1 ? "keep is 0"
+                                     : "onebit_load_latest: root is NULL";
+    if (i < 2)
+      s = onebit_save_all(o, i == 0 && is_odd ? NULL : root, i == 1 && is_odd ? 0 : 2);
+    else
+      s = onebit_load_latest(o, is_odd ? NULL : root, &step);
+    EXPECT(s == (is_odd ? ONEBIT_INVALID_INPUT : ONEBIT_CHECKPOINT_ERROR));
+    EXPECT(strstr(onebit_last_error(), is_odd ? why : "failed on rank 1, which says why") != NULL);
+  }
+  EXPECT(step == -1);
+  EXPECT(onebit_step(o, 0.1F, 1, NULL) == ONEBIT_OK); /* and all go on */
+  onebit_destroy(o);
   return 0;
 }
 
@@ -384,6 +434,14 @@ int c_program(const char* directory) {
   FAILS(onebit_run_threads(2, fails_on_one, NULL), ONEBIT_ERROR, "f returned 42 [rank 1/2]");
   EXPECT(onebit_run_threads(2, null_on_one, NULL) == ONEBIT_OK);
   EXPECT(onebit_run_threads(0, null_on_one, NULL) == ONEBIT_INVALID_INPUT);
+  {
+    char root[4096];
+    (void)snprintf(root, sizeof root, "%s/bad", directory);
+    if (onebit_run_threads(2, bad_root_on_one, root) != ONEBIT_OK) {
+      (void)fprintf(stderr, "%s\n", onebit_last_error());
+      return __LINE__;
+    }
+  }
   FAILS(onebit_comm_mpi_world(1, &comm), ONEBIT_UNSUPPORTED, "built without MPI");
   FAILS(onebit_comm_mpi(0, 1, &comm), ONEBIT_UNSUPPORTED, "ONEBIT_C_WITH_MPI");
   return 0;

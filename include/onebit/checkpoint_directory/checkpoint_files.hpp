@@ -249,7 +249,9 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
         throw files::not_shared(what, 0, " lacks " + file.string() + ", as that rank wrote it");
       }
       const std::string manifest = files::manifest_of(step, sums);
-      files::write_file(part / "manifest", [&](std::ostream& out, auto&) { out << manifest; });
+      files::write_file(part / "manifest", [&](std::ostream& out, auto&) {
+        out.write(manifest.data(), static_cast<std::streamsize>(manifest.size()));
+      });
       files::flush_to_device(part);
       // nothing is replaced or removed before a start would take what replaces it
       if (files::files_of(part, step) != sums) throw files::path_error("reading back", part, 0);

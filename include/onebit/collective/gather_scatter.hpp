@@ -217,7 +217,7 @@ struct gather_scatter : collective_defaults {
 
   [[nodiscard, gnu::cold]] std::string name() const {
     return "gather_scatter of " + policy_name(codec) +
-           (bucket_elements == 0 ? "" : " in buckets of " + std::to_string(bucket_elements));
+           (bucket_elements == 0 ? "" : " in buckets of " + detail::number_text(bucket_elements));
   }
   template <class B>
   using exchange = gather_scatter_exchange<compressor_or_identity<C>, B>;

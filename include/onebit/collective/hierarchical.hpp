@@ -10,6 +10,7 @@
 #include <onebit/compressor/identity.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <span>
 #include <string>
@@ -304,7 +305,7 @@ struct hierarchical : collective_defaults {
     return "hierarchical of " + policy_name(codec);
   }
   [[nodiscard]] std::string agreement() const {  ///< compared by ranks, not by checkpoints
-    return "hierarchical, " + std::to_string(ranks_per_node) + " ranks per node";
+    return "hierarchical, " + detail::number_text(ranks_per_node) + " ranks per node";
   }
   template <class B>  ///< result of `bind`
   using exchange = hierarchical_exchange<compressor_or_identity<C>, B>;

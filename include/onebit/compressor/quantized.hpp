@@ -37,7 +37,9 @@ struct quantized {
   static constexpr std::size_t word_bytes = 4 * (Bits + 1);
   static constexpr bool scaled = true;
 
-  [[nodiscard]] static std::string name() { return std::to_string(Bits) + " bits, a scale per 32"; }
+  [[nodiscard]] static std::string name() {
+    return detail::number_text(Bits) + " bits, a scale per 32";
+  }
   [[nodiscard]] constexpr granularity scale_granularity() const {
     return granularity::block(tile_elements);
   }

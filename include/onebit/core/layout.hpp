@@ -9,6 +9,7 @@
 #include <limits>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,7 +39,7 @@ struct granularity {
 
 /// Returns the granularity as text, for names of optimizers.
 [[nodiscard, gnu::cold]] inline std::string to_string(granularity g) {
-  if (g.unit == scale_per::block) return "block of " + std::to_string(g.block_elements);
+  if (g.unit == scale_per::block) return "block of " + detail::number_text(g.block_elements);
   return g.unit == scale_per::vector ? "vector" : g.unit == scale_per::layer ? "layer" : "chunk";
 }
 

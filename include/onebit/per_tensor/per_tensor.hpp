@@ -10,6 +10,7 @@
 #include <onebit/any_optimizer.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/core/param_group.hpp>
 #include <onebit/step/report.hpp>
 #include <optional>
@@ -201,8 +202,9 @@ class per_tensor {
     const bool twice = t < size && all_[t].is_seen;
     const bool in_order = t < size && (t == next_ || (t > next_ && options_.unseen_rest));
     if (!twice && (in_order || !optimizer_.has_value())) return t;
-    refuse(t < size ? "tensor " + std::to_string(t) : "a tensor unknown to the first step", " (", n,
-           " parameters at address ", reinterpret_cast<std::uintptr_t>(place), ") is seen ",
+    refuse(t < size ? "tensor " + detail::number_text(t) : "a tensor unknown to the first step",
+           " (", n, " parameters at address ", reinterpret_cast<std::uintptr_t>(place),
+           ") is seen ",
            twice ? "twice; tied weights are seen once, with the sum of their gradients"
                  : "out of order: set memory_moves if parameters move between steps, unseen_rest "
                    "if tensors may lack a gradient (give zeros in the first step)",

@@ -14,6 +14,7 @@
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/transport/memory.hpp>
 #include <string>
 #include <thread>
@@ -84,7 +85,7 @@ class thread_hub {
   [[gnu::cold]] void retire(int rank) {
     std::unique_lock lock(mutex_);
     const auto children = children_;
-    abort_here("rank " + std::to_string(rank) +
+    abort_here("rank " + number_text(rank) +
                " has returned, and takes part no more: its function has ended, "
                "or an optimizer outlives run_threads");
     lock.unlock();
@@ -182,7 +183,7 @@ class thread_hub {
         std::string absent;
         for (int r = 0; r < size(); ++r) {
           if (rounds_[static_cast<std::size_t>(r)] != round)
-            absent += (absent.empty() ? " " : ", ") + std::to_string(r);
+            absent += (absent.empty() ? " " : ", ") + number_text(r);
         }
         abort(lock, join({"waited ", timeout_.count(), " ms in ", what, " without rank", absent}));
       }
@@ -368,7 +369,7 @@ template <Memory M, class F>
         if (echo < echo_of_first) first = std::current_exception();
         echo_of_first = std::min(echo, echo_of_first);
       }
-      hub->abort("rank " + std::to_string(rank) + " failed: " + why);
+      hub->abort("rank " + detail::number_text(rank) + " failed: " + why);
     };
     try {
       f(basic_threads<M>(hub, rank, memories[static_cast<std::size_t>(rank)]));
@@ -394,7 +395,7 @@ template <Memory M, class F>
       const std::lock_guard lock(mutex);
       first = std::current_exception();
     }
-    hub->abort("only " + std::to_string(others.size() + 1) + " of " + std::to_string(n) +
+    hub->abort("only " + detail::number_text(others.size() + 1) + " of " + detail::number_text(n) +
                " threads could be started");
   }
   for (std::thread& t : others) t.join();
