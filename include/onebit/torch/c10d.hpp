@@ -17,6 +17,7 @@
 #include <memory>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -184,7 +185,7 @@ class c10d {
     whole.store = whole.guarded("its store", [&] {
       // all ranks build their k-th transport together, and each adds 1: the quotient is k
       const std::int64_t before = store->add("onebit/transports", 1) - 1;
-      return named("onebit/" + std::to_string(before / whole.size), store);
+      return named("onebit/" + detail::number_text(before / whole.size), store);
     });
     std::vector<int> all(static_cast<std::size_t>(whole.size));
     for (std::size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int>(r);
@@ -286,7 +287,8 @@ class c10d {
       return all[static_cast<std::size_t>(a)][1] < all[static_cast<std::size_t>(b)][1];
     });
     return c10d(
-        part_of(*group_, ranks, std::to_string(group_->n_splits++) + "/" + std::to_string(color)));
+        part_of(*group_, ranks,
+                detail::number_text(group_->n_splits++) + "/" + detail::number_text(color)));
   }
 
   /// Returns the number of ranks of each node; ranks with equal host names are on one node.

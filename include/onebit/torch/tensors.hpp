@@ -16,6 +16,7 @@
 #include <memory>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/core/param_group.hpp>
 #include <onebit/torch/options.hpp>
 #include <onebit/transport/communicator.hpp>
@@ -31,7 +32,7 @@ namespace onebit::inline v0_2::detail {
 [[nodiscard, gnu::cold]] inline std::string shape_of(const at::Tensor& x) {
   std::string text = "[";
   for (const std::int64_t n : x.sizes()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(n);
+    text += (text.size() > 1 ? ", " : "") + number_text(n);
   }
   return text + "]";
 }
@@ -446,7 +447,7 @@ class torch_tensors {
   template <class F>
   void each_master(const F& f) const {
     for (std::size_t t = 0; t < all_.size(); ++t) {
-      if (all_[t].master().defined()) f("master" + std::to_string(t), all_[t].master());
+      if (all_[t].master().defined()) f("master" + number_text(t), all_[t].master());
     }
   }
 
@@ -497,7 +498,7 @@ class torch_tensors {
     }
   }
   [[gnu::cold]] void add(const at::Tensor& x, std::size_t g, std::size_t i) {
-    const std::string name = "parameter " + std::to_string(i) + " of group " + std::to_string(g) +
+    const std::string name = "parameter " + number_text(i) + " of group " + number_text(g) +
                              (x.defined() ? ", " + shape_of(x) + "," : "");
     all_.emplace_back(x, name, device(), options_.masters);
     if (consumes_ && all_.back().type() != element_type::of_float) {

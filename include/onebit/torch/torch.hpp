@@ -15,6 +15,7 @@
 #include <mutex>
 #include <onebit/any_optimizer.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <onebit/core/param_group.hpp>
 #include <onebit/step/report.hpp>
 #include <onebit/torch/tensors.hpp>
@@ -147,7 +148,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     for (std::size_t g = 0; g < param_groups_.size(); ++g) {
       ::torch::serialize::OutputArchive of(archive.compilation_unit());
       param_groups_[g].options().serialize(of);
-      archive.write("group" + std::to_string(g), of);
+      archive.write("group" + detail::number_text(g), of);
     }
     tensors_.each_master([&](const std::string& key, const at::Tensor& master) {
       archive.write(key, master.cpu(), true);
@@ -179,7 +180,7 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     core_.load(in);
     for (std::size_t g = 0; g < param_groups_.size(); ++g) {
       ::torch::serialize::InputArchive of;
-      if (archive.try_read("group" + std::to_string(g), of)) {
+      if (archive.try_read("group" + detail::number_text(g), of)) {
         param_groups_[g].options().serialize(of);
       }
     }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <string>
 #include <thread>
 #include <utility>
@@ -247,7 +248,7 @@ class mpi_group {
         }
         ++found.n_missing;
       } else if (its != call) {
-        others += "; rank " + std::to_string(name(r)) + " waits in " + its;
+        others += "; rank " + number_text(name(r)) + " waits in " + its;
       }
     }
     for (int r = 0; r < size(); ++r) {
@@ -256,17 +257,17 @@ class mpi_group {
     break_off(call, found, others);
   }
   [[nodiscard]] std::string found_by(int r) const { return ", as " + named(r) + " found"; }
-  [[nodiscard]] std::string named(int r) const { return "rank " + std::to_string(name(r)); }
+  [[nodiscard]] std::string named(int r) const { return "rank " + number_text(name(r)); }
   [[noreturn]] void break_off(const char* call, const note& found, const std::string& more) const {
     std::string who = found.what == note::question ? ""
                       : found.n_missing == 0       ? "all ranks wait"
                                                    : "no answer (dead, stuck or elsewhere) from:";
     const int n_named = std::min(found.n_missing, static_cast<int>(found.missing.size()));
     for (int i = 0; i < n_named; ++i) {
-      who += " rank " + std::to_string(name(found.missing[static_cast<std::size_t>(i)]));
+      who += " rank " + number_text(name(found.missing[static_cast<std::size_t>(i)]));
     }
     if (found.n_missing > n_named) {
-      who += " and " + std::to_string(found.n_missing - n_named) + " more";
+      who += " and " + number_text(found.n_missing - n_named) + " more";
     }
     shared_->broken = message(
         "mpi: gave up ", call, " after ", shared_->timeout.count(), " ms; ", who, more,

@@ -11,6 +11,7 @@
 #include <memory>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/core/number_text.hpp>
 #include <string>
 #include <thread>
 #include <utility>
@@ -165,7 +166,7 @@ class nccl_family {
   /// Returns the text of the error of a failed call.
   static std::string failure(ncclComm_t comm, ncclResult_t code, const char* call) {
     const char* const last = ncclGetLastError(comm);
-    return std::string(call) + " failed with code " + std::to_string(code) + ": " +
+    return std::string(call) + " failed with code " + number_text(static_cast<int>(code)) + ": " +
            ncclGetErrorString(code) + (last != nullptr && *last != 0 ? ": " : "") +
            (last != nullptr ? last : "");
   }
@@ -177,7 +178,7 @@ class nccl_family {
     const auto start = clock::now();
     for (int polls = 0; !done(); ++polls) {
       if (clock::now() - start > options_.timeout) {
-        abort("waited " + std::to_string(options_.timeout.count()) + " ms for " + what, suffix);
+        abort("waited " + number_text(options_.timeout.count()) + " ms for " + what, suffix);
       }
       if (polls < 1000) {
         std::this_thread::yield();
