@@ -75,7 +75,9 @@ std::vector<news> together(Optimizer& o, const char* what, const fs::path& root,
   auto all = tell_all(o, what, mine);
   try {
     if (failure) std::rethrow_exception(failure);
-  } catch (const error&) {
+  } catch (const checkpoint_error&) {
+    throw;
+  } catch (const invalid_input&) {
     throw;
   } catch (const fs::filesystem_error& e) {
     throw checkpoint_error(message("checkpoint: ", e.what(), hint_of(e.path1(), e.code().value())));
@@ -294,6 +296,7 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   const auto n_ranks = static_cast<std::size_t>(optimizer.size());
   std::vector<files::step_directory> found;
   std::vector<std::filesystem::path> passed_over;
+  std::string damaged;  // their names
   known_checkpoints known;
   const auto learn = [&] {
     if (rank == 0) known = files::with_all_of(root, passed_over, optimizer.checkpoints());
@@ -309,31 +312,27 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
       state = found[i].suffix.empty() ? 1 : 2;  // 0: none is left
     });
     if (told[0].y == 0) {
-      files::refuse_if_others_see(optimizer, root);
       if (passed_over.empty()) {
+        files::refuse_if_others_see(optimizer, root);
         (void)files::together(optimizer, what, root, [&](auto&, auto&) { learn(); });
         optimizer.checkpoints() = std::move(known);
         return std::nullopt;
       }
-      std::string names;
-      for (const auto& path : passed_over) {
-        const auto text = files::manifest_in(path);
-        names += (names.empty() ? "" : ", ") + path.filename().string() +
-                 (text && files::is_of_another_format(*text) ? " (of another format)" : "");
-      }
       throw checkpoint_error(detail::message("load_latest: all checkpoints under ", root.string(),
-                                             " are damaged or incomplete: ", names,
+                                             " are damaged or incomplete: ", damaged,
                                              "; repair one, or move them away to start anew"));
     }
     const std::uint64_t step = told[0].x;
     const std::filesystem::path directory =
         root / (files::step_name(step) + (told[0].y == 2 ? files::former_suffix : ""));
     std::size_t n_files = 0;
+    bool is_foreign = false;
     const auto looked = files::together(optimizer, what, root, [&](auto& whole, auto& manifest) {
       // damaged files do not throw; a failed allocation does, and proves no damage
       const auto text = files::manifest_in(directory);
       const auto sums = text ? files::read_manifest(*text, step) : std::nullopt;
       n_files = sums ? sums->size() : 0;
+      is_foreign = text && files::is_of_another_format(*text);
       if (text) manifest = crc32c(text->data(), text->size()) + std::uint64_t{1};  // 0: absent
       whole = n_files > 0 && files::are_whole(directory, *sums, rank, n_ranks) ? 1 : 0;
     });
@@ -349,10 +348,11 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
     if (!std::all_of(looked.begin(), looked.end(), is_whole)) {
       if (looked[0].y == 0) continue;  // partly removed: no checkpoint
       passed_over.push_back(directory);
-      if (rank != 0) continue;
-      const auto text = files::manifest_in(directory);
-      const bool is_foreign = text && files::is_of_another_format(*text);
-      files::tell_passed_over(directory, is_foreign ? "of another format" : "not whole");
+      damaged += (damaged.empty() ? "" : ", ") + directory.filename().string() +
+                 (is_foreign ? " (of another format)" : "");
+      if (rank == 0) {
+        files::tell_passed_over(directory, is_foreign ? "of another format" : "not whole");
+      }
       continue;
     }
     std::unique_ptr<std::ifstream> in;

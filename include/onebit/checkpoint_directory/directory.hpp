@@ -156,7 +156,7 @@ struct file_sum {
   std::vector<char> piece(std::size_t{1} << 20U);
   digest contents;
   std::uint64_t bytes = 0;
-  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
+  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())).gcount() > 0) {
     contents.add(piece.data(), static_cast<std::size_t>(in.gcount()));
     bytes += static_cast<std::uint64_t>(in.gcount());
   }
@@ -221,7 +221,7 @@ inline constexpr std::uint64_t manifest_format = 2;
   if (!in) return std::nullopt;
   std::string text;
   char piece[4096];
-  while (in.read(piece, sizeof piece), in.gcount() > 0 && text.size() <= most) {
+  while (in.read(piece, sizeof piece).gcount() > 0 && text.size() <= most) {
     text.append(piece, static_cast<std::size_t>(in.gcount()));
   }
   return text;
@@ -437,7 +437,8 @@ struct step_directory {
   if (!others) fs::remove(directory);
 }
 /// Clears what saves that failed or were killed have left: removes what they wrote, and of a
-/// replaced checkpoint and its replacement, which is read for this, one. `only`: a single step.
+/// replaced checkpoint and its replacement, which is read for this, one. `only`: after a save of
+/// this step that failed; a replacement that is in place is left to the next save.
 [[gnu::cold]] inline void clear_unfinished(const fs::path& root, const known_checkpoints& known,
                                            std::optional<std::uint64_t> only = {}) {
   for (const step_directory& d : directories_in(root)) {
@@ -450,7 +451,7 @@ struct step_directory {
     if (d.suffix != former_suffix || !is_known(root, d, known)) continue;
     const step_directory whole{d.step, "", root / step_name(d.step)};
     if (fs::exists(fs::symlink_status(whole.path))) {
-      if (!fs::is_directory(whole.path) || !is_known(root, whole, known)) continue;
+      if (only || !fs::is_directory(whole.path) || !is_known(root, whole, known)) continue;
       const auto files = files_of(whole.path, d.step);
       const bool is_whole = files && are_whole(whole.path, *files, 0, 1);
       remove_own(root, is_whole ? d : whole);
