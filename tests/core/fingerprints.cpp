@@ -114,6 +114,19 @@ TEST_CASE("other options") {
     if (odd) g[0].weight_decay = 0.125F;
     (void)onebit::adam(g, t);
   });
+  // by the last digit that there is
+  check_disagreement("sign l2 x 1.2500001 per", [](onebit::threads t, bool odd) {
+    training<> data({4});
+    onebit::sign<> codec;
+    codec.factor = odd ? std::nextafter(1.25F, 2.0F) : 1.25F;
+    (void)onebit::one_bit_adam(data.groups(), t, frozen_after(10), onebit::gather_scatter{codec});
+  });
+  check_disagreement("beta1 0.8000000000000002 in group 1", [](onebit::threads t, bool odd) {
+    training<> data({4, 4});
+    auto g = data.groups();
+    g[1].own.beta1 = odd ? 0.8000000000000002 : 0.8;
+    (void)onebit::adam(g, t);
+  });
   check_disagreement("the transport", [](onebit::threads t, bool odd) {
     training<> data({4});
     (void)onebit::adam(data.groups(), t, {}, onebit::host{},
