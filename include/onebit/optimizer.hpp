@@ -175,8 +175,9 @@ class optimizer {
   /// are not coordinated.
   ///
   /// All parts must make equal steps: one schedule, and either several ranks in each part or one in
-  /// each; otherwise all throw rank_mismatch. Not collective itself. Costs an all_gather of 20
-  /// bytes in steps that average or exchange; two in steps that do both, or that clip and exchange.
+  /// each; otherwise all throw rank_mismatch. Collective over the ranks of `transport` if that is a
+  /// DuplicatingTransport. Costs an all_gather of 20 bytes in steps that average or exchange; two
+  /// in steps that do both, or that clip and exchange.
   template <class T>
   [[gnu::cold]] void join_model_parallel(T transport) {
     join_model(detail::communicator_of<C>(std::move(transport)));

@@ -11,7 +11,24 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <onebit/transport/mpi.hpp>
 #include <sstream>
+#include <string>
+
+#include "support/ranks.hpp"
+
+TEST_CASE("the MPI library, for everywhere.sh" * doctest::skip()) {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string library(text, static_cast<std::size_t>(length));
+  std::cout << "library: " << library.substr(0, library.find_first_of(",\n")) << std::endl;
+}
+
+TEST_CASE("alone under another library's launcher, for everywhere.sh" * doctest::skip()) {
+  std::cout << onebit_test::thrown<onebit::transport_error>([] { onebit::mpi{MPI_COMM_WORLD}; })
+            << std::endl;
+}
 
 TEST_CASE("fails on the last rank, when asked for" * doctest::skip()) {
   int rank = 0;
@@ -22,9 +39,9 @@ TEST_CASE("fails on the last rank, when asked for" * doctest::skip()) {
 }
 
 int main(int argc, char** argv) {
-  // The host backend may start threads; only the main thread calls MPI.
+  // several.cpp trains in two threads; all else needs no level.
   int provided = 0;
-  MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided);
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
   int rank = 0;
   int size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 using onebit_test::contains;
 using onebit_test::on_ranks;
 using onebit_test::thrown;
+using onebit_test::training;
 
 namespace {
 
@@ -215,6 +216,47 @@ TEST_CASE("two groups of threads at once do not meet") {
     });
   }
   for (auto& t : threads) t.join();
+}
+
+TEST_CASE(
+    "two threads that call as one rank at once: all are told") {
+  // with a transport for each optimizer, in any order
+  const auto digests = on_ranks(3, [](onebit::threads t) {
+    training<> data_a, data_b({900, 64});
+    auto a = onebit::adam(data_a.groups(), t.split(0, t.rank()));
+    auto b = onebit::adam(data_b.groups(), t.split(0, t.rank()));
+    const auto run = [](auto& optimizer, auto& data) {
+      for (int i = 0; i < 50; ++i) (void)train(optimizer, data);
+    };
+    std::thread beside([&] { run(b, data_b); });
+    run(a, data_a);
+    beside.join();
+    onebit::digest d;
+    d.add(data_a.digest());
+    d.add(data_b.digest());
+    return d.value();
+  });
+  CHECK(digests == std::vector(3, digests[0]));
+
+  // one thread waits, another comes
+  std::atomic<int> n_told = 0;
+  onebit::run_threads(2, [&](onebit::threads t) {
+    const auto attempt = [&] {
+      CHECK(thrown<onebit::transport_error>([&] { meet(t); }) ==
+            contains{"threads: two threads call all_gather and all_gather at once as rank 0; give "
+                     "each optimizer a transport of its own: split(0, rank()) [rank "});
+      ++n_told;
+    };
+    if (t.rank() == 0) {
+      std::thread beside(attempt);
+      attempt();
+      beside.join();
+    } else {
+      while (n_told < 2) std::this_thread::yield();
+      attempt();
+    }
+  });
+  CHECK(n_told == 3);
 }
 
 TEST_CASE("a wire counts what leaves a rank, also when the call fails") {

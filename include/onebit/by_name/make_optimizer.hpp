@@ -453,7 +453,7 @@ template <class P, class G, class T, class B = host>
                                                       const std::vector<param_group<P, G>>& groups,
                                                       T transport, B backend = B{}) {
   detail::check_policies<T, B>();
-  communicator comm = detail::communicator_of<gather_scatter<sign<>>>(std::move(transport));
+  communicator comm(std::move(transport));
   const auto [o, all] = detail::collective_try(comm, [&] {
     const named_optimizer read = read_options(name, options);
     return std::pair(read, detail::with_decay(groups, read.weight_decay));

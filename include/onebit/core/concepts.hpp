@@ -95,6 +95,15 @@ concept SplittingTransport = Transport<T> && requires(const T t, int color, int 
   { t.split(color, key) } -> std::convertible_to<T>;
 };
 
+/// A transport that matches collectives by their order on a channel (an MPI communicator):
+/// `duplicate` returns a transport of the same ranks with a channel of its own. Each optimizer
+/// takes a duplicate at construction, so that ranks may interleave optimizers in different orders.
+/// Collective over all ranks.
+template <class T>
+concept DuplicatingTransport = Transport<T> && requires(const T t) {
+  { t.duplicate() } -> std::convertible_to<T>;
+};
+
 /// A transport that knows how many ranks share a node. Collective.
 template <class T>
 concept NodeAwareTransport = Transport<T> && requires(const T t) {

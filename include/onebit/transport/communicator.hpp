@@ -56,6 +56,8 @@ class line {
   virtual void finish(int ticket) noexcept = 0;
   virtual void wait() = 0;
   [[nodiscard]] virtual std::shared_ptr<line> split(int color, int key) const = 0;
+  /// Returns null if the transport needs no duplicate.
+  [[nodiscard]] virtual std::shared_ptr<line> duplicate() const = 0;
   [[nodiscard]] virtual int ranks_per_node() const = 0;
   [[nodiscard]] virtual std::optional<std::uintptr_t> stream() const = 0;
 };
@@ -151,6 +153,12 @@ class transport_holder final : public line {
                   "key)",
                   rank_suffix(rank(), size())));
     }
+  }
+  [[nodiscard]] std::shared_ptr<line> duplicate() const override {
+    if constexpr (DuplicatingTransport<T>) {
+      return std::make_shared<transport_holder>(inner_.duplicate());
+    }
+    return nullptr;
   }
   [[nodiscard]] int ranks_per_node() const override {
     if constexpr (NodeAwareTransport<T>) return inner_.ranks_per_node();
@@ -312,6 +320,12 @@ class communicator {
   [[nodiscard]] communicator split(int color, int key) const {
     return communicator(line_->split(color, key), ledger_);
   }
+  /// Returns a communicator for one optimizer: of a duplicate of the transport, or a copy if this
+  /// is no DuplicatingTransport. Collective; counts like `split`.
+  [[nodiscard, gnu::cold]] communicator duplicate() const {
+    auto own = line_->duplicate();
+    return own ? communicator(std::move(own), ledger_) : *this;
+  }
   /// Returns the number of ranks per node, 0 if unknown. Collective; not counted as traffic.
   [[nodiscard]] int ranks_per_node() const { return line_->ranks_per_node(); }
   /// Returns the device stream on which collectives are enqueued, if the transport has one.
@@ -343,12 +357,13 @@ static_assert(StartingTransport<communicator> && SplittingTransport<communicator
 
 namespace detail {
 
-/// Wraps a transport in a communicator. A static_assert fails if collective C cannot use it.
+/// Returns the communicator of one optimizer, on a duplicate of a DuplicatingTransport: collective
+/// then. A static_assert fails if collective C cannot use the transport.
 template <class C, class T>
 [[nodiscard]] communicator communicator_of(T transport) {
   check_transport<T>();
   check_split<C, T>();
-  return communicator(std::move(transport));
+  return communicator(std::move(transport)).duplicate();
 }
 
 }  // namespace detail

@@ -6,13 +6,21 @@
 #if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>  // MPIX_Query_cuda_support
 #endif
+// MPICH declares it since 4.0, Intel MPI at least since 2021.18; the header of MPI's ABI does not.
+#if (defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT) || \
+    (defined(MPICH_NUMVERSION) && MPICH_NUMVERSION >= 40000000) ||   \
+    (defined(I_MPI_NUMVERSION) && I_MPI_NUMVERSION >= 20211800000)
+#define ONEBIT_MPI_TELLS_CUDA 1
+#endif
 
 #include <chrono>
 #include <climits>
 #include <cstddef>
+#include <cstdlib>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -99,21 +107,62 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
   for (int i = 0; i < *n; ++i) b[i] = to_bf16(to_float(a[i]) + to_float(b[i]));
 }
 
+/// If MPI_COMM_WORLD has one rank while the environment tells of a launcher that started several,
+/// returns why this is wrong; else an empty text. Each process would train alone, unnoticed.
+[[nodiscard]] inline std::string wrong_launcher() {
+  int size = 0;
+  if (MPI_Comm_size(MPI_COMM_WORLD, &size) != MPI_SUCCESS || size != 1) return {};
+  // of Open MPI's launcher, that of MPICH and Intel MPI, and srun (which mpirun may use beneath)
+  const char* found = nullptr;
+  long n_started = 1;
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr) continue;
+    const long n = std::strtol(value, nullptr, 10);
+    if (n == 1) return {};  // a launcher that started this rank alone
+    if (n > 1 && found == nullptr) {
+      found = name;
+      n_started = n;
+    }
+  }
+  if (found == nullptr) return {};
+  char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(library, &length);
+  const std::string text(library, static_cast<std::size_t>(length));
+  return "MPI_COMM_WORLD has 1 rank, but the launcher started " + std::to_string(n_started) +
+         " processes (" + found + "): it is not the launcher of the MPI library that the program " +
+         "runs on, " + text.substr(0, text.find_first_of(",\n")) +
+         ". Start the job with that library's own mpirun; if each process shall train alone, " +
+         "pass MPI_COMM_SELF";
+}
+
 }  // namespace detail
 
-/// Transport over an MPI communicator: a handle, cheap to copy. Uses duplicates of the
-/// communicator, so its messages never match those of the trainer.
+/// Transport over an MPI communicator: a handle, cheap to copy. Holds two duplicates of the
+/// communicator, so its messages never match those of the trainer. Each optimizer that is built
+/// from it takes two of its own (`duplicate`).
 ///
 /// Cost: that of MPI_Ialltoall, MPI_Iallgather, MPI_Iallreduce. Throws transport_error, with the
-/// message of MPI, for every code other than MPI_SUCCESS. Also throws if a collective exceeds the
-/// time-out: the error names the ranks that do not wait in any collective (stopped, dead, or busy).
-/// After a time-out the job cannot continue, and MPI may still use the buffers: end the job with
-/// MPI_Abort, and restart it from a checkpoint.
+/// message of MPI, for every code other than MPI_SUCCESS. (MPI libraries need not notice that ranks
+/// pass other sizes. Open MPI 4 gives errors of a started collective to the error handler of
+/// MPI_COMM_WORLD, which by default ends the job.) Also throws if a collective exceeds the
+/// time-out: the error names the ranks that do not wait in any collective of this transport
+/// (stopped, dead, or busy). After a time-out the job cannot continue, and MPI may still use the
+/// buffers: end the job with MPI_Abort and std::_Exit, and restart it from a checkpoint.
+///
+/// Threads: one thread at a time uses an object, its copies and its requests, and MPI's level must
+/// allow that thread's calls. With MPI_THREAD_MULTIPLE several threads may each use an optimizer of
+/// their own; build these one after another, in the same order on all ranks. Changes nothing of the
+/// process: no error handler of a communicator that is not its own.
 class mpi {
   using kind = detail::mpi_group::kind;
 
  public:
-  /// Collective over `communicator`. `timeout`: longest wait in a collective; 0: unlimited.
+  /// Collective over `communicator`. `timeout`: longest wait in a collective; 0: unlimited. Throws
+  /// transport_error for an intercommunicator, and if MPI_COMM_WORLD has one rank although the
+  /// launcher started several (an mpirun of another MPI library), unless `communicator` is
+  /// MPI_COMM_SELF.
   explicit mpi(MPI_Comm communicator, std::chrono::milliseconds timeout = std::chrono::minutes(10))
       : group_(checked(communicator, timeout), timeout) {}
 
@@ -129,16 +178,17 @@ class mpi {
     start_all_gather(send, receive, slot_bytes).wait();
   }
   /// @}
-  /// Sums with MPI_Iallreduce. Without a time-out, or if device_aware(), uses MPI_Allreduce: this
-  /// accepts device memory, and took half as long in Open MPI 4. The time-out then covers only a
-  /// barrier before the call: a rank that is lost inside MPI_Allreduce leaves the others waiting.
-  void all_reduce_sum(float* data, std::size_t n) { reduce(data, n, MPI_FLOAT, MPI_SUM); }
-  /// Sums bf16 as the float overload does, with an MPI_Op of our own: MPI has no bf16 type.
-  void all_reduce_sum(bf16* data, std::size_t n) {
-    MPI_Op sum = MPI_OP_NULL;
-    group_.check(MPI_Op_create(&detail::mpi_add_halves, 1, &sum), "MPI_Op_create");
-    reduce(data, n, MPI_UINT16_T, sum);  // if this throws, MPI may still use `sum`: not freed
-    group_.check(MPI_Op_free(&sum), "MPI_Op_free");
+  /// Sums host memory with MPI_Iallreduce.
+  void all_reduce_sum(float* data, std::size_t n) { sum(data, n, false); }
+  /// Sums bf16, with an MPI_Op of our own: MPI libraries that have a bf16 type round it otherwise,
+  /// or cannot sum it.
+  void all_reduce_sum(bf16* data, std::size_t n) { sum(data, n, false); }
+  /// Sums device memory, or host memory, with MPI_Allreduce, if device_aware(): libraries that take
+  /// device memory there need not take it in MPI_Iallreduce. The time-out covers only a barrier
+  /// before the call: a rank that is lost inside MPI_Allreduce leaves the others waiting.
+  template <class T>
+  void all_reduce_sum_on_device(T* data, std::size_t n) {
+    sum(data, n, true);
   }
 
   /// Starts an all_to_all. Collective, non-blocking. All ranks must start their all_to_alls in one
@@ -184,6 +234,14 @@ class mpi {
     return own;
   }
 
+  /// Returns a transport of the same ranks, on two communicators of its own: the order of calls
+  /// between it and this one is free. Collective, blocking. Throws transport_error, also if MPI has
+  /// no more communicators.
+  [[nodiscard]] mpi duplicate() const {
+    group_.barrier("duplicate");
+    return mpi(detail::mpi_group(group_.comm(kind::gathers), group_.timeout(), &group_));
+  }
+
   /// Returns the number of ranks per node. Collective over all ranks, blocking. Throws
   /// transport_error, on all ranks, if nodes differ in it or their ranks are not contiguous.
   [[nodiscard]] int ranks_per_node() const {
@@ -205,7 +263,7 @@ class mpi {
 
   /// Returns true if buffers may be in the memory of a CUDA device.
   [[nodiscard]] bool device_aware() const {
-#if defined(MPIX_CUDA_AWARE_SUPPORT) && MPIX_CUDA_AWARE_SUPPORT
+#ifdef ONEBIT_MPI_TELLS_CUDA
     return MPIX_Query_cuda_support() == 1;
 #else
     return false;
@@ -213,10 +271,17 @@ class mpi {
   }
 
  private:
+  void sum(float* data, std::size_t n, bool blocks) { reduce(data, n, MPI_FLOAT, MPI_SUM, blocks); }
+  void sum(bf16* data, std::size_t n, bool blocks) {
+    MPI_Op add = MPI_OP_NULL;
+    group_.check(MPI_Op_create(&detail::mpi_add_halves, 1, &add), "MPI_Op_create");
+    reduce(data, n, MPI_UINT16_T, add,
+           blocks);  // if this throws, MPI may still use `add`: not freed
+    group_.check(MPI_Op_free(&add), "MPI_Op_free");
+  }
   template <class T>
-  void reduce(T* data, std::size_t n, MPI_Datatype type, MPI_Op sum) {
+  void reduce(T* data, std::size_t n, MPI_Datatype type, MPI_Op sum, bool blocks) {
     constexpr std::size_t most = INT_MAX;
-    const bool blocks = group_.timeout().count() == 0 || device_aware();
     if (n > 0 && blocks) group_.barrier("MPI_Allreduce");
     for (std::size_t done = 0; done < n; done += most) {
       const int count = static_cast<int>(n - done < most ? n - done : most);
@@ -256,6 +321,16 @@ class mpi {
     if (communicator == MPI_COMM_NULL) {  // MPI itself would abort the program
       throw transport_error(detail::message("mpi: the communicator is MPI_COMM_NULL"));
     }
+    int is_inter = 0;
+    check(MPI_Comm_test_inter(communicator, &is_inter), "MPI_Comm_test_inter");
+    if (is_inter != 0) {  // its rank and size are those of one side, its collectives go across
+      throw transport_error(detail::message("mpi: the communicator is an intercommunicator; ",
+                                            "MPI_Intercomm_merge makes one of all its ranks"));
+    }
+    if (communicator != MPI_COMM_SELF) {
+      const std::string wrong = detail::wrong_launcher();
+      if (!wrong.empty()) throw transport_error(detail::message("mpi: ", wrong));
+    }
     const auto start = std::chrono::steady_clock::now();
     MPI_Request all_here = MPI_REQUEST_NULL;
     check(MPI_Ibarrier(communicator, &all_here), "MPI_Ibarrier");
@@ -274,6 +349,6 @@ class mpi {
 };
 
 static_assert(StartingTransport<mpi> && SplittingTransport<mpi> && NodeAwareTransport<mpi> &&
-              DeviceAwareTransport<mpi>);
+              DeviceAwareTransport<mpi> && DuplicatingTransport<mpi>);
 
 }  // namespace onebit::inline v0_2

@@ -27,25 +27,6 @@
 /// MPI communicators with time-outs: a failed collective throws an error that names missing ranks.
 namespace onebit::inline v0_2::detail {
 
-/// Makes MPI return errors of requests, for a scope. In Open MPI 4 the handler of MPI_COMM_WORLD
-/// gets these errors first; the default handler ends the program.
-class returned_errors {
- public:
-  returned_errors() {
-    MPI_Comm_get_errhandler(MPI_COMM_WORLD, &before_);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  }
-  returned_errors(const returned_errors&) = delete;
-  returned_errors& operator=(const returned_errors&) = delete;
-  ~returned_errors() {
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, before_);
-    MPI_Errhandler_free(&before_);
-  }
-
- private:
-  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
-};
-
 [[noreturn]] inline void fail_mpi(int code, const char* call, const std::string& suffix) {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
@@ -56,13 +37,14 @@ class returned_errors {
 
 /// Duplicates of a communicator, shared by copies of the group; MPI errors become exceptions. Ranks
 /// may interleave scatters and gathers in different orders (one rank announces buckets early), so
-/// each kind has a communicator. A third one carries notes about waiting ranks.
+/// each kind has a communicator. Notes about waiting ranks are messages, which no collective meets.
+/// Error handlers are set on these duplicates alone: those of others belong to the trainer.
 class mpi_group {
  public:
   using clock = std::chrono::steady_clock;
   enum kind : std::size_t { scatters, gathers };
 
-  /// Duplicates `base`. Collective over `base`. `whole`: the group that this one was split from, or
+  /// Duplicates `base`. Collective over `base`. `whole`: the group that this one was made from, or
   /// null. Error messages number ranks as in the first group that splits started from.
   mpi_group(MPI_Comm base, std::chrono::milliseconds timeout, const mpi_group* whole = nullptr)
       : shared_(std::make_shared<shared>(base, timeout)) {
@@ -70,7 +52,8 @@ class mpi_group {
     s.n_whole = whole == nullptr ? s.size : whole->shared_->n_whole;
     const int own = whole == nullptr ? s.rank : whole->name(whole->rank());
     s.names.resize(static_cast<std::size_t>(s.size));
-    check(MPI_Allgather(&own, 1, MPI_INT, s.names.data(), 1, MPI_INT, s.control), "MPI_Allgather");
+    check(MPI_Allgather(&own, 1, MPI_INT, s.names.data(), 1, MPI_INT, comm(gathers)),
+          "MPI_Allgather");
   }
 
   [[nodiscard]] MPI_Comm comm(kind k) const { return shared_->comms[k]; }
@@ -91,7 +74,6 @@ class mpi_group {
   /// time-out. After a time-out the error names the ranks that wait in no collective, and ranks
   /// that wait in another call. All ranks that wait in this group then give up together.
   void wait(MPI_Request& request, const char* call) const {
-    const returned_errors quiet;
     const auto start = clock::now();
     int done = 0;
     for (std::uint32_t spins = 0;; ++spins) {
@@ -109,7 +91,6 @@ class mpi_group {
     }
   }
   [[nodiscard]] bool test(MPI_Request& request, const char* call) const {
-    const returned_errors quiet;
     int done = 0;
     finished(MPI_Test(&request, &done, MPI_STATUS_IGNORE), request, call);
     return done != 0;
@@ -123,7 +104,7 @@ class mpi_group {
     // a late rank completes the barrier, but finds notes of ranks that have given up
     note n{};
     int from = 0;
-    while (receive(n, from)) {
+    while (shared_->receive(n, from)) {
       if (n.what != note::answer) break_off(call, make_note(note::question, call), gave_up(from));
     }
   }
@@ -138,7 +119,6 @@ class mpi_group {
   };
   struct shared {
     std::array<MPI_Comm, 2> comms{MPI_COMM_NULL, MPI_COMM_NULL};
-    MPI_Comm control = MPI_COMM_NULL;
     int rank = 0, size = 1, n_whole = 1;
     std::vector<int> names;  ///< number of each rank in error messages
     std::chrono::milliseconds timeout;
@@ -149,10 +129,17 @@ class mpi_group {
     shared(MPI_Comm base, std::chrono::milliseconds t) : timeout(t) {
       MPI_Comm_rank(base, &rank);
       MPI_Comm_size(base, &size);
-      for (MPI_Comm* c : {&comms[0], &comms[1], &control}) {
-        const int code = MPI_Comm_dup(base, c);
-        if (code != MPI_SUCCESS) fail_mpi(code, "MPI_Comm_dup", rank_suffix(rank, size));
-        MPI_Comm_set_errhandler(*c, MPI_ERRORS_RETURN);
+      for (MPI_Comm& c : comms) {
+        if (const int code = MPI_Comm_dup(base, &c); code != MPI_SUCCESS) {
+          c = MPI_COMM_NULL;
+          free_comms();
+          fail_mpi(code, "MPI_Comm_dup",
+                   "; each optimizer, and each transport or part of one, holds 2 communicators "
+                   "until it is destroyed, and MPICH has 2045 in all" +
+                       rank_suffix(rank, size));
+        }
+        MPI_Comm_set_errhandler(c, MPI_ERRORS_RETURN);
+        base = c;  // the next error comes back here
       }
     }
     shared(const shared&) = delete;
@@ -161,9 +148,27 @@ class mpi_group {
       int over = 0;
       // abandoned collectives may still be in progress
       if (!broken.empty() || MPI_Finalized(&over) != MPI_SUCCESS || over != 0) return;
-      for (MPI_Comm* c : {&comms[0], &comms[1], &control}) {
-        if (*c != MPI_COMM_NULL) MPI_Comm_free(c);
+      note n{};
+      int from = 0;
+      while (receive(n, from)) {
+        // MPICH ends a program that frees a communicator with messages that nobody received
       }
+      free_comms();
+    }
+    void free_comms() {
+      for (MPI_Comm& c : comms) {
+        if (c != MPI_COMM_NULL) MPI_Comm_free(&c);
+      }
+    }
+    /// Receives a note, if there is one.
+    [[nodiscard]] bool receive(note& n, int& from) const {
+      int there = 0;
+      MPI_Status status;
+      MPI_Iprobe(MPI_ANY_SOURCE, 0, comms[scatters], &there, &status);
+      if (there == 0) return false;
+      from = status.MPI_SOURCE;
+      MPI_Recv(&n, sizeof n, MPI_BYTE, from, 0, comms[scatters], MPI_STATUS_IGNORE);
+      return true;
     }
   };
 
@@ -180,19 +185,10 @@ class mpi_group {
     // usually so small that MPI has sent it when Isend returns; otherwise the buffer is leaked
     auto kept = std::make_unique<note>(n);
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Isend(kept.get(), sizeof n, MPI_BYTE, to, 0, shared_->control, &request);
+    MPI_Isend(kept.get(), sizeof n, MPI_BYTE, to, 0, comm(scatters), &request);
     int done = 0;
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (done == 0) (void)kept.release();
-  }
-  [[nodiscard]] bool receive(note& n, int& from) const {
-    int there = 0;
-    MPI_Status status;
-    MPI_Iprobe(MPI_ANY_SOURCE, 0, shared_->control, &there, &status);
-    if (there == 0) return false;
-    from = status.MPI_SOURCE;
-    MPI_Recv(&n, sizeof n, MPI_BYTE, from, 0, shared_->control, MPI_STATUS_IGNORE);
-    return true;
   }
   [[nodiscard]] static note make_note(int what, const char* call) {
     note n{};
@@ -204,7 +200,7 @@ class mpi_group {
   void answer_others(const char* call) const {
     note n{};
     int from = 0;
-    while (receive(n, from)) {
+    while (shared_->receive(n, from)) {
       if (n.what == note::verdict) break_off(call, n, found_by(from));
       if (n.what != note::question) continue;
       send(from, make_note(note::answer, call));
@@ -228,7 +224,7 @@ class mpi_group {
     int from = 0;
     std::size_t n_known = 1;
     while (clock::now() < end && n_known < calls.size()) {
-      if (!receive(n, from)) {
+      if (!shared_->receive(n, from)) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
         continue;
       }

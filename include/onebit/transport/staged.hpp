@@ -59,6 +59,10 @@ class staged {
   [[nodiscard]] staged split(int color, int key) const requires SplittingTransport<T> {
     return staged(inner_.split(color, key), memory_);
   }
+  /// Duplicates as T does, on the same memory. Collective over all ranks.
+  [[nodiscard]] staged duplicate() const requires DuplicatingTransport<T> {
+    return staged(inner_.duplicate(), memory_);
+  }
   /// Returns the number of ranks per node according to T. Collective.
   [[nodiscard]] int ranks_per_node() const requires NodeAwareTransport<T> {
     return inner_.ranks_per_node();
@@ -72,7 +76,11 @@ class staged {
   void reduce(Element* data, std::size_t n) {
     if (takes_device_memory()) {
       memory_.wait();
-      inner_.all_reduce_sum(data, n);
+      if constexpr (requires { inner_.all_reduce_sum_on_device(data, n); }) {
+        inner_.all_reduce_sum_on_device(data, n);
+      } else {
+        inner_.all_reduce_sum(data, n);
+      }
       return;
     }
     const std::size_t bytes = n * sizeof(Element);

@@ -26,7 +26,7 @@ namespace onebit::inline v0_2::detail {
 
 /// Meeting point of the ranks of one process. In each collective every rank publishes a pointer,
 /// waits for all ranks, copies, and waits again. If a rank fails or does not arrive in time, the
-/// waits of all other ranks throw.
+/// waits of all other ranks throw, as they do if two threads call as one rank at once.
 class thread_hub {
  public:
   struct call {
@@ -44,6 +44,7 @@ class thread_hub {
   [[gnu::cold]] thread_hub(int size, std::chrono::milliseconds timeout)
       : calls_(static_cast<std::size_t>(size)),
         rounds_(calls_.size()),
+        inside_(calls_.size()),
         timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365))) {}
 
   [[nodiscard]] int size() const { return static_cast<int>(calls_.size()); }
@@ -51,12 +52,11 @@ class thread_hub {
 
   /// Waits until all ranks have made a call. Throws rank_mismatch if their calls differ.
   [[gnu::cold]] void begin_call(int rank, const call& mine) {
-    calls_[static_cast<std::size_t>(rank)] = mine;
-    wait_for_all(rank, mine.what);
+    wait_for_all(rank, mine);
     const call& first = calls_[0];
     for (int r = 1; r < size(); ++r) {
       if (std::strcmp(of(r).what, first.what) == 0 && of(r).bytes == first.bytes) continue;
-      const call_scope last{*this};  // no rank may call again while others still compare
+      const call_scope last{*this, rank};  // no rank may call again while others still compare
       throw rank_mismatch(
           message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
                   r, " calls ", of(r).what, " of ", of(r).bytes,
@@ -67,10 +67,11 @@ class thread_hub {
 
   /// Waits until all ranks have finished with each other's memory. Has no time-out, and an abort
   /// does not end the wait: other ranks still use the buffers, and each of them calls end_call.
-  [[gnu::cold]] void end_call() {
+  [[gnu::cold]] void end_call(int rank) {
     std::unique_lock lock(mutex_);
     const std::size_t round = round_;
     if (!complete()) changed_.wait(lock, [&] { return round_ != round; });
+    inside_[static_cast<std::size_t>(rank)] = 0;
   }
 
   /// Makes all current and later calls throw, in this hub and in hubs split from it. Errors show
@@ -105,7 +106,7 @@ class thread_hub {
     std::vector<card> cards;
     begin_call(rank, {"split", &mine, nullptr, 0});
     {
-      const call_scope last{*this};
+      const call_scope last{*this, rank};
       for (int r = 0; r < size(); ++r) cards.push_back(*static_cast<const card*>(of(r).send));
     }
     std::vector<int> ranks;  // ranks with the color of this rank
@@ -128,7 +129,7 @@ class thread_hub {
     if (leader != rank) {
       place.hub = *static_cast<const std::shared_ptr<thread_hub>*>(of(leader).send);
     }
-    end_call();
+    end_call(rank);
     return place;
   }
 
@@ -136,7 +137,8 @@ class thread_hub {
   /// Calls end_call() at the end of a scope, also after an exception.
   struct call_scope {
     thread_hub& hub;
-    ~call_scope() { hub.end_call(); }
+    int rank;
+    ~call_scope() { hub.end_call(rank); }
   };
 
   /// A hub split from this one, and the ranks of this hub that belong to it.
@@ -171,9 +173,17 @@ class thread_hub {
     changed_.notify_all();
   }
 
-  [[gnu::cold]] void wait_for_all(int rank, const char* what) {
+  [[gnu::cold]] void wait_for_all(int rank, const call& mine) {
     std::unique_lock lock(mutex_);
+    char& inside = inside_[static_cast<std::size_t>(rank)];
+    if (inside != 0) {  // calls_ has the other thread's call, which ranks may be reading
+      abort(lock, "two threads call " + std::string(mine.what) + " and " + of(rank).what +
+                      " at once as rank " + std::to_string(rank) +
+                      "; give each optimizer a transport of its own: split(0, rank())");
+    }
     if (!aborted_) {
+      inside = 1;
+      calls_[static_cast<std::size_t>(rank)] = mine;
       const std::size_t round = rounds_[static_cast<std::size_t>(rank)] = round_;
       if (complete()) return;
       const bool woken =
@@ -185,8 +195,10 @@ class thread_hub {
           if (rounds_[static_cast<std::size_t>(r)] != round)
             absent += (absent.empty() ? " " : ", ") + number_text(r);
         }
-        abort(lock, join({"waited ", timeout_.count(), " ms in ", what, " without rank", absent}));
+        abort(lock,
+              join({"waited ", timeout_.count(), " ms in ", mine.what, " without rank", absent}));
       }
+      inside = 0;
     }
     throw transport_error(message("threads: ", why_, rank_suffix(rank, size())));
   }
@@ -203,6 +215,7 @@ class thread_hub {
 
   std::vector<call> calls_;
   std::vector<std::size_t> rounds_;  ///< last round in which each rank waited in begin_call
+  std::vector<char> inside_;         ///< by rank: 1 if a thread is between begin_call and end_call
   std::chrono::milliseconds timeout_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -223,7 +236,8 @@ namespace onebit::inline v0_2 {
 /// Cost per collective: one copy of the received bytes, and two barriers. If the host cannot touch
 /// the memory, also two waits for M, and all_reduce_sum is staged through host memory. Throws
 /// transport_error if another rank failed or did not arrive in time, rank_mismatch if ranks make
-/// different calls.
+/// different calls. All collectives block, so that all ranks must call their optimizers in one
+/// order. Each thread that calls as this rank needs a transport of its own: split(0, rank()).
 template <Memory M>
 class basic_threads {
  public:
@@ -288,10 +302,10 @@ class basic_threads {
       for (int r = 0; r < size() && mine.bytes > 0; ++r) copy(r);
       memory_.wait();  // after end_call other ranks may overwrite the sources of these copies
     } catch (...) {
-      hub_->end_call();
+      hub_->end_call(rank_);
       throw;
     }
-    hub_->end_call();
+    hub_->end_call(rank_);
   }
 
   template <class T>
@@ -327,7 +341,7 @@ class basic_threads {
                      [](float x) { return from_float<T>(x); });
       for (int r = 0; r < size(); ++r) std::copy_n(rounded.begin(), m, of(r));
     }
-    hub_->end_call();
+    hub_->end_call(rank_);
   }
 
   static std::byte* slot(void* p, int r, std::size_t bytes) {
