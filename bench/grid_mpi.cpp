@@ -30,6 +30,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <fstream>
 #include <functional>
@@ -444,6 +445,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     std::fprintf(stderr, "bench_grid_mpi: %s\n", e.what());
     MPI_Abort(MPI_COMM_WORLD, 1);
+    std::_Exit(1);  // MPICH 4.1.3 to 5.0.2 may return from MPI_Abort
   }
   MPI_Finalize();
   return 0;

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <iterator>
@@ -455,7 +456,10 @@ inline int compare(int argc, char** argv,
     } catch (const std::exception& e) {
       failed(e);
     }
-    if (result != 0) MPI_Abort(MPI_COMM_WORLD, result);
+    if (result != 0) {
+      MPI_Abort(MPI_COMM_WORLD, result);
+      std::_Exit(result);  // MPICH 4.1.3 to 5.0.2 may return from MPI_Abort
+    }
     MPI_Finalize();
     return result;
   }

@@ -13,6 +13,7 @@
 #endif
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <stdexcept>
@@ -65,6 +66,7 @@ void run_mpi(int ranks, const std::function<void(rank_link&)>& f) {
     // The other processes may be waiting in a collective for this one: end them too.
     std::fprintf(stderr, "%s\n", error.what());
     MPI_Abort(MPI_COMM_WORLD, 1);
+    std::_Exit(1);  // MPICH 4.1.3 to 5.0.2 may return from MPI_Abort
   }
   MPI_Finalize();
 }

@@ -105,7 +105,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "language_model_cuda: %s\n", e.what());
     status = 1;
 #ifdef EXAMPLE_WITH_MPI
-    if (by_mpi) MPI_Abort(MPI_COMM_WORLD, 1);  // the others wait for this rank
+    if (by_mpi) {
+      MPI_Abort(MPI_COMM_WORLD, 1);  // the others wait for this rank
+      std::_Exit(1);                 // MPICH 4.1.3 to 5.0.2 may return from MPI_Abort
+    }
 #endif
   }
 #ifdef EXAMPLE_WITH_MPI
