@@ -87,6 +87,19 @@ struct waiting : minimal {
   void wait() const { ++told->waits; }
 };
 
+/// Tells how many duplicates were made of it.
+struct duplicating : minimal {
+  std::shared_ptr<int> n_made;
+  duplicating(onebit::threads inner, std::shared_ptr<int> n)
+      : minimal(std::move(inner)), n_made(std::move(n)) {}
+  [[nodiscard]] duplicating duplicate() const {
+    ++*n_made;
+    return {inner_.split(0, inner_.rank()), n_made};
+  }
+};
+static_assert(onebit::DuplicatingTransport<duplicating> &&
+              !onebit::DuplicatingTransport<onebit::threads>);
+
 /// Starts its collectives: they run when they are waited for, or at the second test.
 struct lazy : minimal {
   class pending {
@@ -379,6 +392,28 @@ TEST_CASE("copies of a wire share the counts, and parts count for the whole, in 
     pair.all_gather(a.data(), b.data(), 5);
     CHECK(pair.sent().bytes_sent == 5);
     CHECK(whole.sent().bytes_sent == 169);
+  });
+}
+
+TEST_CASE("each object that communicates takes one duplicate, whose traffic counts in the whole") {
+  onebit::run_threads(2, [](onebit::threads t) {
+    const auto n_made = std::make_shared<int>(0);
+    const duplicating transport(t, n_made);
+    training<> data, other;
+    auto first = onebit::adam(data.groups(), transport);
+    CHECK(*n_made == 1);
+    onebit::communicator whole{transport};
+    auto second = onebit::adam(other.groups(), whole);
+    CHECK(*n_made == 2);
+    const onebit::traffic before = whole.sent();
+    CHECK(before.collectives > 0);  // of the construction
+    CHECK(second.transport().sent().collectives == before.collectives);
+    (void)train(first, data);
+    CHECK(whole.sent().collectives == before.collectives);
+    const auto report = train(second, other);
+    CHECK((whole.sent() - before).bytes_sent == report.bytes_sent);
+    onebit::communicator copy = onebit::communicator(t).duplicate();  // cannot: shares all
+    CHECK(copy.size() == 2);
   });
 }
 

@@ -61,6 +61,11 @@ class aware {
     inner_.all_gather(send, receive, n);
   }
   void all_reduce_sum(float* data, std::size_t n) {
+    CHECK_FALSE(aware_);  // as MPI_Iallreduce, which may not take device memory
+    inner_.all_reduce_sum(data, n);
+    own_.wait();
+  }
+  void all_reduce_sum_on_device(float* data, std::size_t n) {
     inner_.all_reduce_sum(data, n);
     own_.wait();
   }

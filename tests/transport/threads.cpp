@@ -218,8 +218,7 @@ TEST_CASE("two groups of threads at once do not meet") {
   for (auto& t : threads) t.join();
 }
 
-TEST_CASE(
-    "two threads that call as one rank at once: all are told") {
+TEST_CASE("two threads that call as one rank at once: all are told") {
   // with a transport for each optimizer, in any order
   const auto digests = on_ranks(3, [](onebit::threads t) {
     training<> data_a, data_b({900, 64});

@@ -255,7 +255,8 @@ class request {
 
 /// Type-erased Transport. A handle, cheap to copy: copies share the transport and the counts. An
 /// allreduce counts 2 (W-1)/W of its bytes, the volume of a ring, for every transport. The counts
-/// of a communicator include the traffic of communicators split from it.
+/// of a communicator include the traffic of communicators made from it, and are not locked: for
+/// optimizers in several threads pass the transport itself, or a communicator for each.
 class communicator {
  public:
   template <Transport T>

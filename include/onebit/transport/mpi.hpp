@@ -145,7 +145,7 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
 ///
 /// Cost: that of MPI_Ialltoall, MPI_Iallgather, MPI_Iallreduce. Throws transport_error, with the
 /// message of MPI, for every code other than MPI_SUCCESS. (MPI libraries need not notice that ranks
-/// pass other sizes. Open MPI 4 gives errors of a started collective to the error handler of
+/// pass other sizes. Open MPI 4 and Intel MPI give errors of started calls to the error handler of
 /// MPI_COMM_WORLD, which by default ends the job.) Also throws if a collective exceeds the
 /// time-out: the error names the ranks that do not wait in any collective of this transport
 /// (stopped, dead, or busy). After a time-out the job cannot continue, and MPI may still use the
@@ -153,7 +153,9 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
 ///
 /// Threads: one thread at a time uses an object, its copies and its requests, and MPI's level must
 /// allow that thread's calls. With MPI_THREAD_MULTIPLE several threads may each use an optimizer of
-/// their own; build these one after another, in the same order on all ranks. Changes nothing of the
+/// their own, in any order; build these one after another, in the same order on all ranks. In one
+/// thread the order of calls that start something is free, but those that wait for other ranks
+/// (step; ready with one bucket, and in dense steps) need one order. Changes nothing of the
 /// process: no error handler of a communicator that is not its own.
 class mpi {
   using kind = detail::mpi_group::kind;
