@@ -182,20 +182,18 @@ TEST_CASE("800 optimizers over one transport") {
   CHECK(x.front() == x.back());
 }
 
-TEST_CASE("more optimizers than MPI has communicators: an error with the numbers" *
-          doctest::skip()) {
-  // Some seconds under MPICH, which has 2045; others end at what the machine has.
+#if defined(MPICH_VERSION) && !defined(I_MPI_VERSION)  // others end at what the machine has
+TEST_CASE("more optimizers than MPI has communicators: an error with the numbers") {
   const onebit::mpi transport(MPI_COMM_WORLD);
+  if (transport.size() != 2) return;
   std::vector<onebit::mpi> all;
   const auto text = thrown<onebit::transport_error>([&] {
     for (int i = 0; i < 1100; ++i) all.push_back(transport.duplicate());
   });
-  MESSAGE(all.size() << ": " << text);
-#ifdef MPICH_VERSION
   CHECK(all.size() > 1000);
   CHECK(text == contains{"MPI_Comm_dup failed with code "});
   CHECK(text == contains{"holds 2 communicators until it is destroyed, and MPICH has 2045"});
   all.pop_back();
   CHECK(transport.duplicate().size() == transport.size());
-#endif
 }
+#endif
