@@ -42,10 +42,10 @@ in_library() {
 built() {
   local library="$1" environment="$work/${1%_abi}" compiler=mpicxx packages=()
   read -r -a packages <<<"${wheels[$library]:-}"
-  if ((${#packages[@]})) && [[ ! -e "$environment/complete" ]]; then
+  if [[ "$(cat "$environment/packages" 2>/dev/null)" != "${packages[*]}" ]]; then
     python3 -m venv --clear "$environment" &&
       "$environment/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}" &&
-      touch "$environment/complete" || return
+      echo "${packages[*]}" >"$environment/packages" || return
   fi
   if [[ "$library" == *_abi ]]; then compiler=mpicxx_abi; fi
   compiler="$(in_library "$library" bash -c "command -v $compiler")" || return
@@ -73,7 +73,7 @@ for library in "${libraries[@]}"; do
     failed+=("$library: not built")
     continue
   fi
-  row="$(on_ranks "$library" 1 --no-skip --test-case="the MPI library*" | sed -n 's/^library: //p')"
+  row="$library: $(on_ranks "$library" 1 --no-skip --test-case="the MPI library*" | sed -n 's/^library: //p' || true)"
   for n in 1 2 3 4; do
     start=$SECONDS
     log="$work/$library.$n.log"

@@ -112,20 +112,19 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
 [[nodiscard]] inline std::string wrong_launcher() {
   int size = 0;
   if (MPI_Comm_size(MPI_COMM_WORLD, &size) != MPI_SUCCESS || size != 1) return {};
-  // of Open MPI's launcher, that of MPICH and Intel MPI, and srun (which mpirun may use beneath)
-  const char* found = nullptr;
-  long n_started = 1;
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  const auto number_in = [](const char* name) {
     const char* const value = std::getenv(name);
-    if (value == nullptr) continue;
-    const long n = std::strtol(value, nullptr, 10);
-    if (n == 1) return {};  // a launcher that started this rank alone
-    if (n > 1 && found == nullptr) {
-      found = name;
-      n_started = n;
-    }
-  }
-  if (found == nullptr) return {};
+    return value == nullptr ? 0L : std::strtol(value, nullptr, 10);
+  };
+  const char* const open_mpi = "OMPI_COMM_WORLD_SIZE";
+  const char* const hydra = "PMI_SIZE";             // the launcher of MPICH and Intel MPI
+  const char* const srun = "SLURM_STEP_NUM_TASKS";  // counts for less: mpirun may use it beneath
+  if (number_in(open_mpi) == 1 || number_in(hydra) == 1) return {};  // this rank alone was started
+  const char* const found = number_in(open_mpi) > 1 ? open_mpi
+                            : number_in(hydra) > 1  ? hydra
+                                                    : srun;
+  const long n_started = number_in(found);
+  if (n_started <= 1) return {};
   char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
   MPI_Get_library_version(library, &length);
@@ -277,8 +276,8 @@ class mpi {
   void sum(bf16* data, std::size_t n, bool blocks) {
     MPI_Op add = MPI_OP_NULL;
     group_.check(MPI_Op_create(&detail::mpi_add_halves, 1, &add), "MPI_Op_create");
-    reduce(data, n, MPI_UINT16_T, add,
-           blocks);  // if this throws, MPI may still use `add`: not freed
+    // if this throws, MPI may still use `add`: not freed
+    reduce(data, n, MPI_UINT16_T, add, blocks);
     group_.check(MPI_Op_free(&add), "MPI_Op_free");
   }
   template <class T>
