@@ -129,7 +129,7 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
   int length = 0;
   MPI_Get_library_version(library, &length);
   const std::string text(library, static_cast<std::size_t>(length));
-  return "MPI_COMM_WORLD has 1 rank, but the launcher started " + std::to_string(n_started) +
+  return "MPI_COMM_WORLD has 1 rank, but the launcher started " + detail::number_text(n_started) +
          " processes (" + found + "): it is not the launcher of the MPI library that the program " +
          "runs on, " + text.substr(0, text.find_first_of(",\n")) +
          ". Start the job with that library's own mpirun; if each process shall train alone, " +

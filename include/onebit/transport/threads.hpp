@@ -178,7 +178,7 @@ class thread_hub {
     char& inside = inside_[static_cast<std::size_t>(rank)];
     if (inside != 0) {  // calls_ has the other thread's call, which ranks may be reading
       abort(lock, "two threads call " + std::string(mine.what) + " and " + of(rank).what +
-                      " at once as rank " + std::to_string(rank) +
+                      " at once as rank " + number_text(rank) +
                       "; give each optimizer a transport of its own: split(0, rank())");
     }
     if (!aborted_) {
