@@ -196,9 +196,8 @@ namespace detail {
       throw rank_mismatch(message(
           "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_tag(s.their_value),
           " where this rank sent ", to_string_of_tag(s.own_value),
-          " (optimizers and compressed_allreduces, counted from 0 as rank 0 built them); all "
-          "ranks ",
-          "must call them in the same order, and announce the same tensors by ready()", where));
+          "; all ranks must call their optimizers in the same order, and announce the same ",
+          "tensors by ready() (objects are counted from 0, as rank 0 built them)", where));
     case mismatch::arguments:
       throw rank_mismatch(message(
           "exchange: rank ", rank, " was told other numbers for step ", s.number,

@@ -21,6 +21,7 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -114,7 +115,9 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
   if (MPI_Comm_size(MPI_COMM_WORLD, &size) != MPI_SUCCESS || size != 1) return {};
   const auto number_in = [](const char* name) {
     const char* const value = std::getenv(name);
-    return value == nullptr ? 0L : std::strtol(value, nullptr, 10);
+    std::string_view text(value == nullptr ? "" : value);
+    unsigned long n = 0;
+    return detail::take_number(text, n) ? n : 0UL;
   };
   const char* const open_mpi = "OMPI_COMM_WORLD_SIZE";
   const char* const hydra = "PMI_SIZE";             // the launcher of MPICH and Intel MPI
@@ -123,7 +126,7 @@ inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
   const char* const found = number_in(open_mpi) > 1 ? open_mpi
                             : number_in(hydra) > 1  ? hydra
                                                     : srun;
-  const long n_started = number_in(found);
+  const unsigned long n_started = number_in(found);
   if (n_started <= 1) return {};
   char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int length = 0;
