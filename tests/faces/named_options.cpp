@@ -4,13 +4,17 @@
 // Options by name: every key, under the names of both kinds.
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/transport/threads.hpp>
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 using namespace onebit;
 
@@ -139,7 +143,11 @@ TEST_CASE("what all algorithms have") {
     CHECK(says(refusal(name, {{"exp_avg_mask", "x"}}), "exp_avg_mask: elements without"));
     CHECK(says(refusal(name, {{"non_freeze", "true"}}), "non_freeze: give tensors"));
     CHECK(says(refusal(name, {{"cuda_aware", "maybe"}}), "must be true or false"));
-    CHECK(says(refusal(name, {{"comm_backend_name", "hccl"}}), "one of: nccl, mpi, gloo"));
+    for (const char* backend : {"nccl", "mpi", "compressed", "hccl"}) {
+      CHECK(refusal(name, {{"comm_backend_name", backend}}).empty());
+    }
+    CHECK(says(refusal(name, {{"comm_backend_name", "gloo"}}),
+               "comm_backend_name is 'gloo', must be one of: nccl, mpi, compressed, hccl"));
     CHECK(says(refusal(name, {{"lr", "-1"}}), "lr is -1, must not be negative"));
     CHECK(says(refusal(name, {{"betas", "[0.9]"}}), "betas is '[0.9]', must be two numbers"));
     CHECK(says(refusal(name, {{"betas", "[0.9, 0.99]"}, {"beta2", "0.9"}}), "are the same"));
@@ -238,6 +246,47 @@ TEST_CASE("the guide has every key") {
       if (key.find('.') != std::string::npos) continue;  // said of all at once
       CHECK(says(guide, "`" + key + "`"));
     }
+  }
+}
+
+TEST_CASE("a warm-up of DeepSpeed's default length is told at construction, by rank 0") {
+  const auto told = [](int n_ranks, const std::string& name, const option_map& options) {
+    std::fflush(stderr);
+    const int old = dup(2);
+    std::FILE* const file = std::tmpfile();
+    REQUIRE(file != nullptr);
+    dup2(fileno(file), 2);
+    run_threads(n_ranks, [&](threads comm) {
+      std::vector<float> x(8), g(8);
+      std::vector<param_group<>> groups(1);
+      groups[0].tensors.push_back({x, g});
+      (void)make_optimizer(name, options, groups, comm);
+    });
+    std::fflush(stderr);
+    dup2(old, 2);
+    close(old);
+    std::rewind(file);
+    std::string text(1000, '\0');
+    text.resize(std::fread(text.data(), 1, text.size(), file));
+    std::fclose(file);
+    return text;
+  };
+  for (const char* name : {"OneBitAdam", "OneBitLamb", "onebitadam"}) {
+    CHECK(
+        told(2, name, {}) ==
+        "onebit::make_optimizer: " + std::string(name) +
+            " without freeze_step: the warm-up has DeepSpeed's default of 100000 steps, which are "
+            "all dense; a run that ends before it never leaves it; give freeze_step\n");
+    for (const char* key : {"freeze_step", "after", "freeze.after"}) {
+      CHECK(told(2, name, {{key, "100000"}}).empty());
+    }
+  }
+  CHECK(says(told(2, "ZeroOneAdam", {}), "without var_freeze_step: the warm-up has"));
+  CHECK(told(2, "ZeroOneAdam", {{"var_freeze_step", "9"}}).empty());
+  CHECK(told(2, "ZeroOneAdam", {{"schedule.warmup_steps", "9"}}).empty());
+  CHECK(told(1, "OneBitAdam", {}).empty());
+  for (const char* name : {"one_bit_adam", "one_bit_lamb", "zero_one_adam", "AdamW", "lamb"}) {
+    CHECK(told(2, name, {}).empty());
   }
 }
 

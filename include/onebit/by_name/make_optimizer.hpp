@@ -236,8 +236,9 @@ namespace detail {
 
 /// Accepts or rejects the options of DeepSpeed's optimizers that have no counterpart here.
 [[gnu::cold]] inline void read_deepspeed(option_reader& r) {
-  r.ignore("cuda_aware");                                             // the transport finds out
-  (void)r.read_word({"comm_backend_name"}, {"nccl", "mpi", "gloo"});  // the caller passes one
+  r.ignore("cuda_aware");  // the transport finds out
+  // DeepSpeed's values, of which any has no effect: the caller passes a transport
+  (void)r.read_word({"comm_backend_name"}, {"nccl", "mpi", "compressed", "hccl"});
   r.only("amsgrad", false, "there is no AMSGrad of any of these; leave it out");
   r.only("eps_inside_sqrt", false,
          "eps is added to the root, as DeepSpeed's 1-bit optimizers add it whatever this says; "
@@ -438,11 +439,32 @@ template <class P, class G>
   return groups;
 }
 
+/// Returns a warning if a name of DeepSpeed's is used without the key of its warm-up, whose length
+/// is then DeepSpeed's 100000 steps; or nothing.
+[[nodiscard, gnu::cold]] inline std::string default_warm_up(const std::string& name,
+                                                            const option_map& options) {
+  const std::string lower = lower_case(name);
+  const bool zero_one = lower == "zerooneadam";
+  if (!zero_one && lower != "onebitadam" && lower != "onebitlamb") return {};
+  using names = std::initializer_list<const char*>;
+  const names keys = zero_one ? names{"var_freeze_step", "warmup_steps", "schedule.warmup_steps"}
+                              : names{"freeze_step", "after", "freeze.after"};
+  for (const char* key : keys) {
+    if (options.contains(key)) return {};
+  }
+  return message("make_optimizer: ", name, " without ", *keys.begin(),
+                 ": the warm-up has DeepSpeed's default of 100000 steps, ",
+                 zero_one ? "which all communicate" : "which are all dense",
+                 "; a run that ends before it never leaves it; give ", *keys.begin());
+}
+
 }  // namespace detail
 
 /// Constructs the optimizer of a name and options, as `read_options` describes them. Collective
 /// over the transport; all ranks must pass equal arguments. Throws what `read_options` and the
-/// algorithm throw, on all ranks. `backend`: as in algorithms.hpp.
+/// algorithm throw, on all ranks. `backend`: as in algorithms.hpp. Where several ranks would make
+/// DeepSpeed's warm-up of 100000 steps because nothing says how long it is, rank 0 says so on
+/// stderr.
 ///
 /// The option lr has no effect; the trainer finds it in read_options(name, options).lr. A single
 /// group without weight decay gets the option weight_decay; of several groups one must already have
@@ -458,6 +480,10 @@ template <class P, class G, class T, class B = host>
     const named_optimizer read = read_options(name, options);
     return std::pair(read, detail::with_decay(groups, read.weight_decay));
   });
+  if (comm.rank() == 0 && comm.size() > 1) {
+    const std::string text = detail::default_warm_up(name, options);
+    if (!text.empty()) detail::warn_on_stderr(text);
+  }
   using signs = gather_scatter<sign<>>;
   const granularity scales =
       o.scale_elements > 0 ? granularity::block(o.scale_elements) : granularity::layer();

@@ -83,6 +83,10 @@ template <class E>
   flatten(moments, e.tensors.sizes, flat, e.comm.where());
   e.rule.take(flat[0].data(), flat[1].data());
   e.given_moments = true;
+  if constexpr (requires { e.schedule.start_warning(steps); }) {
+    const std::string text = e.schedule.start_warning(steps);
+    if (!text.empty() && e.warn != nullptr && e.comm.rank() == 0 && e.comm.size() > 1) e.warn(text);
+  }
   digest of_given;
   of_given.add(steps);
   for (const auto& f : flat) of_given.add(f.data(), f.size() * sizeof(float));

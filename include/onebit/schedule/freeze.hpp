@@ -16,8 +16,8 @@ namespace onebit::inline v0_2 {
 
 /// Options of `freeze`.
 struct freeze_options {
-  /// Number of dense steps at the start. 0: none, which needs moments from optimizer::start_from;
-  /// not for LAMB.
+  /// Number of dense steps at the start, counted from the first step of this optimizer, after
+  /// optimizer::start_from too. 0: none, which needs moments from start_from; not for LAMB.
   std::uint64_t after = 5;
 };
 
@@ -87,6 +87,13 @@ class freeze : public schedule_defaults {
   /// Warns after the last dense step if v, which is constant from then on, is much too small.
   [[nodiscard]] std::string warning() const {
     return corrected_ || gaps_.refreshes > 0 ? "" : detail::lacking_variance(gaps_.beta2, after_);
+  }
+  /// Warns of dense steps after optimizer::start_from, which gave moments of `steps` steps.
+  [[nodiscard, gnu::cold]] std::string start_warning(std::uint64_t steps) const {
+    if (after_ == 0) return {};
+    return detail::join(5, {"onebit: start_from: the moments are of ", steps,
+                            " steps, and freeze.after counts from here on: ", after_,
+                            " dense steps follow; 0 makes none (1-bit LAMB needs them)"});
   }
   /// Passes the state to `a`, for checkpoints.
   template <class Archive>
