@@ -446,16 +446,15 @@ template <class P, class G>
   const std::string lower = lower_case(name);
   const bool zero_one = lower == "zerooneadam";
   if (!zero_one && lower != "onebitadam" && lower != "onebitlamb") return {};
-  using names = std::initializer_list<const char*>;
-  const names keys = zero_one ? names{"var_freeze_step", "warmup_steps", "schedule.warmup_steps"}
-                              : names{"freeze_step", "after", "freeze.after"};
-  for (const char* key : keys) {
-    if (options.contains(key)) return {};
+  const char* const key = zero_one ? "var_freeze_step" : "freeze_step";
+  for (const char* given : {key, zero_one ? "warmup_steps" : "after",
+                            zero_one ? "schedule.warmup_steps" : "freeze.after"}) {
+    if (options.contains(given)) return {};
   }
-  return message("make_optimizer: ", name, " without ", *keys.begin(),
+  return message("make_optimizer: ", name, " without ", key,
                  ": the warm-up has DeepSpeed's default of 100000 steps, ",
                  zero_one ? "which all communicate" : "which are all dense",
-                 "; a run that ends before it never leaves it; give ", *keys.begin());
+                 "; a run that ends before it never leaves it; give ", key);
 }
 
 }  // namespace detail
