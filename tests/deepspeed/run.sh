@@ -34,6 +34,7 @@ ranks() {
   local n=$1 rank pids=() failed=0
   shift
   export WORLD_SIZE=$n LOCAL_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + RANDOM % 10000))
+  export TORCH_EXTENSIONS_DIR="$folder/extensions" # DeepSpeed compiles one, with g++
   export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPATH="$source_dir/tests/deepspeed/cupy_on_host"
   for ((rank = 0; rank < n; ++rank)); do
     RANK=$rank LOCAL_RANK=$rank timeout 1200 "$python" "$source_dir/tests/deepspeed/train.py" "$@" \
