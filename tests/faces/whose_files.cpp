@@ -34,7 +34,7 @@ struct hooked {
   [[nodiscard]] int rank() const { return inner.rank(); }
   [[nodiscard]] int size() const { return inner.size(); }
   void all_to_all(const void* s, void* r, std::size_t n) { inner.all_to_all(s, r, n); }
-  void all_gather(const void* s, void* r, std::size_t n, const char* what = "all_gather") {
+  void all_gather(const void* s, void* r, std::size_t n, onebit::detail::call_name what = {}) {
     if (*before) (*before)();
     inner.all_gather(s, r, n, what);
   }

@@ -67,6 +67,16 @@ concept Transport = requires(T transport, const void* send, void* receive, std::
   transport.all_reduce_sum(data, n);                 // sum over the ranks, in place
 };
 
+namespace detail {
+
+/// Name of the call that a gather is part of. A transport whose all_gather or host_all_gather takes
+/// one as its last argument has it in its errors.
+struct call_name {
+  const char* text = "all_gather";
+};
+
+}  // namespace detail
+
 /// A transport that can also start collectives and wait for them later. gather_scatter and dense
 /// averages compute while other buckets travel. All ranks start the collectives of a communicator
 /// in one order; several of both kinds may be in flight. A request is movable; test() is true once

@@ -205,7 +205,8 @@ template <class T>
     // most are floats on their way as doubles: as floats their texts are shorter
     const auto number = [&](std::size_t rank) { return std::bit_cast<double>(said[rank]); };
     const auto is_float = [](double x) {
-      return !(std::fabs(x) > 3e38) && static_cast<double>(static_cast<float>(x)) == x;
+      return !std::isfinite(x) ||
+             (std::fabs(x) < 3e38 && static_cast<double>(static_cast<float>(x)) == x);
     };
     const bool floats = is_float(number(odd)) && is_float(number(most.first));
     const auto value = [&](std::size_t rank) {

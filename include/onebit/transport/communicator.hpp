@@ -48,7 +48,7 @@ class line {
   virtual void all_reduce_sum(bf16* data, std::size_t n) = 0;
   [[nodiscard]] virtual bool sums_halves() const = 0;
   virtual void host_all_gather(const void* send, void* receive, std::size_t slot_bytes,
-                               const char* what) = 0;
+                               call_name what) = 0;
   [[nodiscard]] virtual int start(collective_call, const void* send, void* receive,
                                   std::size_t slot_bytes) = 0;
   virtual void wait_for(int ticket) = 0;
@@ -95,7 +95,7 @@ class transport_holder final : public line {
   }
   [[nodiscard]] bool sums_halves() const override { return HalfSummingTransport<T>; }
   void host_all_gather(const void* send, void* receive, std::size_t bytes,
-                       [[maybe_unused]] const char* what) override {
+                       [[maybe_unused]] call_name what) override {
     if constexpr (requires { inner_.host_all_gather(send, receive, bytes, what); }) {
       inner_.host_all_gather(send, receive, bytes, what);
     } else if constexpr (requires { inner_.all_gather(send, receive, bytes, what); }) {
@@ -296,11 +296,11 @@ class communicator {
                         where()));
   }
   /// all_gather of a few bytes of host memory, also on transports that carry device memory. `what`:
-  /// name of the trainer's call, for errors of transports whose gathers take one.
+  /// name of the trainer's call, for errors of transports whose gathers take a call_name.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes,
                        const char* what = "all_gather") {
     const timer time(*ledger_, others() * slot_bytes);
-    line_->host_all_gather(send, receive, slot_bytes, what);
+    line_->host_all_gather(send, receive, slot_bytes, {what});
   }
 
   /// Starts a collective, which is done on return if the transport is no StartingTransport.

@@ -265,8 +265,8 @@ class basic_threads {
   }
 
   void all_gather(const void* send, void* receive, std::size_t slot_bytes,
-                  const char* what = "all_gather") {
-    exchange({what, send, receive, slot_bytes}, [&](int r) {
+                  detail::call_name what = {}) {
+    exchange({what.text, send, receive, slot_bytes}, [&](int r) {
       memory_.copy(slot(receive, r, slot_bytes), hub_->of(r).send, slot_bytes);
     });
   }
@@ -280,7 +280,7 @@ class basic_threads {
 
   /// all_gather on host memory, for small messages between the hosts of ranks. Blocking.
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes,
-                       const char* what = "all_gather") requires(!M::host_can_touch) {
+                       detail::call_name what = {}) requires(!M::host_can_touch) {
     basic_threads<host_memory>(hub_, rank_).all_gather(send, receive, slot_bytes, what);
   }
 
