@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
+#include <onebit/backend/strict_math.hpp>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -23,6 +24,40 @@ struct throws_at {
   }
 };
 
+// Lanes as a compiler makes them that may reassociate sums, divide by multiplying with reciprocals,
+// drop a zero that is added, take no number for a NaN, or contract products and sums.
+using plain = onebit::portable_lanes;
+struct reassociated : plain {
+  static value add(const value& a, const value&) { return a; }  // (a + b) - b is a
+  static value sub(const value& a, const value&) { return a; }
+};
+struct reciprocal : plain {
+  static value div(const value& a, const value& b) { return mul(a, plain::div(set(1), b)); }
+};
+struct unsigned_zeros : plain {
+  static value bound(const value& a, float most) { return max(a, set(-most)); }
+};
+struct no_nans : plain {
+  static value max(const value& a, const value& b) { return select(positive(sub(b, a)), b, a); }
+};
+struct contracted : plain {
+  static value mul(const value& a, const value&) { return a; }
+  static value add(const value& a, const value& b) { return fma(a, a, b); }
+};
+
+template <class L>
+void check_strict_math(const std::string& flag) {
+  std::string text;
+  try {
+    onebit::detail::require_strict_math([](const auto& kernel) { kernel(L{}, 0); });
+  } catch (const onebit::invalid_input& e) {
+    text = e.what();
+  }
+  CAPTURE(text);
+  CHECK(text.empty() == flag.empty());
+  CHECK(text.find(flag) != std::string::npos);
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE_INVOKE(backend_conformance, scalar_1, scalar_2, avx2_1, avx2_2);
@@ -38,6 +73,15 @@ TEST_CASE("host: what it is asked for is what it runs, or it throws") {
   CHECK_THROWS_AS(onebit::host(-1), onebit::invalid_input);
   CHECK_THROWS_AS(onebit::host(1, onebit::isa{2}), onebit::invalid_input);  // no machine has it
   CHECK(onebit::host().instruction_set() == onebit::host::best_isa());
+}
+
+TEST_CASE("host: arithmetic that a compiler has changed is refused with the flag's name") {
+  check_strict_math<plain>("");
+  check_strict_math<reassociated>("-fassociative-math");
+  check_strict_math<reciprocal>("-freciprocal-math");
+  check_strict_math<unsigned_zeros>("-fno-signed-zeros");
+  check_strict_math<no_nans>("-ffinite-math-only");
+  check_strict_math<contracted>("-ffp-contract=fast");
 }
 
 TEST_CASE("host: more threads than work, and many small launches") {

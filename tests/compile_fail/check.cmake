@@ -7,6 +7,7 @@
 #   // errors: <number>                       and in at most so many errors
 #   // expect-ok                              compilation succeeds
 #   // flags: <option>...                      it is compiled with these, too
+#   // alone                                   it says something to headers: none is precompiled
 #
 #   cmake -DSOURCE=<file> -P check.cmake -- <compiler> [<option>...]
 

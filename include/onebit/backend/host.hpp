@@ -11,8 +11,10 @@
 #include <mutex>
 #include <new>
 #include <onebit/backend/lanes.hpp>
+#include <onebit/backend/strict_math.hpp>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
+#include <onebit/core/cpu.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/launch.hpp>
 #include <string_view>
@@ -215,15 +217,16 @@ class host {
   /// Returns the best instruction set that this machine has.
   [[nodiscard, gnu::cold]] static isa best_isa() {
 #if ONEBIT_HOST_SIMD
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return isa::avx2;
+    if (detail::this_cpu().avx2_fma) return isa::avx2;
 #endif
     return isa::scalar;
   }
 
   host() : host(1) {}  ///< one thread per rank
   /// Uses `threads` threads per rank, including the calling one. Throws invalid_input if
-  /// `threads` is below 1, or if `set` is not supported by this machine or compiler.
+  /// `threads` is below 1, if `set` is not supported by this machine or compiler, or if the
+  /// compiler has changed the arithmetic of kernels, as parts of -ffast-math let it. (The first
+  /// host of a process looks: less than a microsecond.)
   [[gnu::cold]] explicit host(int threads, isa set = best_isa()) : isa_(set) {
     if (threads < 1) {
       throw invalid_input(detail::message("host: ", threads, " threads; must be at least 1"));
@@ -232,6 +235,10 @@ class host {
       throw invalid_input(detail::message("host: this machine has no ", to_string(set),
                                           "; its best is ", to_string(best_isa())));
     }
+    [[maybe_unused]] static const bool strict = [this] {
+      detail::require_strict_math([this](const auto& kernel) { launch(1, kernel); });
+      return true;
+    }();
     if (threads > 1) team_ = std::make_shared<detail::thread_team>(threads);
   }
 

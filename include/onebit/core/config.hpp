@@ -12,6 +12,7 @@
 #endif
 
 #include <cfenv>
+#include <cfloat>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -48,8 +49,18 @@
 #define ONEBIT_HD __attribute__((always_inline)) inline
 #endif
 
-#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
-#error "onebit detects non-finite gradients and promises equal bits: compile without -ffast-math"
+// Of parts of -ffast-math g++ tells by macros; with clang++, backend/strict_math.hpp finds them.
+#if defined(__FAST_MATH__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__) || \
+    defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || defined(__NO_SIGNED_ZEROS__)
+#error \
+    "onebit detects non-finite gradients and promises equal bits: compile without -ffast-math, \
+-fassociative-math, -freciprocal-math, -fno-signed-zeros and -ffinite-math-only"
+#endif
+// 16 says that _Float16 alone is evaluated in its own range.
+#if FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
+#error \
+    "onebit promises equal bits, but floats are evaluated in wider registers here: compile with \
+-msse2 -mfpmath=sse on x86, with -fexcess-precision=fast elsewhere"
 #endif
 
 namespace onebit::inline v0_2 {

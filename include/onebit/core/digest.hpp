@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <onebit/core/cpu.hpp>
 #include <string_view>
 #include <type_traits>
 
@@ -97,7 +98,7 @@ namespace detail {
                                                      std::uint32_t before = 0) {
   const auto* p = static_cast<const unsigned char*>(data);
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("sse4.2")) return ~detail::crc32c_by_instruction(~before, p, n);
+  if (detail::this_cpu().crc32c) return ~detail::crc32c_by_instruction(~before, p, n);
 #endif
   return ~detail::crc32c_by_table(~before, p, n);
 }
