@@ -61,7 +61,7 @@ template <class Options>
 template <class P, class G>
 [[nodiscard]] double least_beta2(const std::vector<param_group<P, G>>& groups, double otherwise) {
   double least = otherwise;
-  for (const auto& g : groups) least = std::min(least, g.own.beta2.value_or(otherwise));
+  for (const auto& g : groups) least = (std::min)(least, g.own.beta2.value_or(otherwise));
   return least;
 }
 

@@ -140,11 +140,11 @@ class any_optimizer {
     return elements_of<P, G>;
   }
 
-  struct interface {
-    interface() = default;
-    interface(const interface&) = delete;
-    interface& operator=(const interface&) = delete;
-    virtual ~interface() = default;
+  struct erased {
+    erased() = default;
+    erased(const erased&) = delete;
+    erased& operator=(const erased&) = delete;
+    virtual ~erased() = default;
     virtual report step(float lr, float scale) = 0;
     virtual report step_with(step_runner run, float lr, float scale) = 0;
     virtual void begin(float lr, float scale) = 0;
@@ -178,7 +178,7 @@ class any_optimizer {
   };
 
   template <class O>
-  struct model_of final : interface {
+  struct model_of final : erased {
     using groups_type = typename O::groups_type;
     static constexpr int own_elements = elements_in(static_cast<groups_type*>(nullptr));
 
@@ -258,7 +258,7 @@ class any_optimizer {
     O o;
   };
 
-  [[nodiscard]] interface& impl() const {
+  [[nodiscard]] erased& impl() const {
     if (impl_ == nullptr) {
       throw invalid_input(
           detail::message("any_optimizer: it owns no optimizer: it was moved from, or never given "
@@ -267,7 +267,7 @@ class any_optimizer {
     return *impl_;
   }
 
-  std::unique_ptr<interface> impl_;
+  std::unique_ptr<erased> impl_;
 };
 
 }  // namespace onebit::inline v0_2

@@ -102,7 +102,7 @@ struct allreduce_state {
   }
   /// Returns true if data lie elsewhere than in the last call. Throws invalid_input if they have
   /// other sizes, overlap or are null.
-  [[nodiscard]] bool check(std::span<const std::span<T>> data) const {
+  [[nodiscard]] bool fits(std::span<const std::span<T>> data) const {
     if (data.size() != sizes.size()) {
       throw invalid_input(message("compressed_allreduce: data of ", data.size(),
                                   " tensors, built for ", sizes.size(), comm.where()));
@@ -333,7 +333,7 @@ compressed_allreduce(Transport, std::vector<std::size_t>, C, B)
 template <class C, class T, class B>
 void compressed_allreduce<C, T, B>::take(tensors data) {
   state& own = between_calls("begin");
-  if (!own.check(data)) return;
+  if (!own.fits(data)) return;
   auto entries = own.entries;
   for (std::size_t t = 0; t < data.size(); ++t)
     entries[t].params = entries[t].grads = data[t].data();

@@ -33,6 +33,28 @@ struct other_view {
   std::size_t n;
   T* data() const { return p; }
   std::size_t size() const { return n; }
+  T* begin() const { return p; }
+  T* end() const { return p + n; }
+};
+/// As Eigen's matrices and blocks of them, in columns.
+struct matrix_view {
+  float* p;
+  std::ptrdiff_t rows, cols, stride;
+  float* data() const { return p; }
+  std::ptrdiff_t size() const { return rows * cols; }
+  std::ptrdiff_t innerSize() const { return rows; }
+  std::ptrdiff_t outerSize() const { return cols; }
+  std::ptrdiff_t innerStride() const { return 1; }
+  std::ptrdiff_t outerStride() const { return stride; }
+};
+/// As std::mdspan.
+struct exhaustive_view {
+  float* p;
+  std::size_t n;
+  bool exhaustive;
+  float* data() const { return p; }
+  std::size_t size() const { return n; }
+  bool is_exhaustive() const { return exhaustive; }
 };
 
 static_assert(std::is_constructible_v<memory_view<float>, owner&>);
@@ -44,6 +66,7 @@ static_assert(!std::is_constructible_v<memory_view<float>, owner>);
 static_assert(!std::is_constructible_v<memory_view<float>, std::vector<float>>);
 static_assert(!std::is_constructible_v<memory_view<float>, other_view<const float>>);
 static_assert(!std::is_constructible_v<memory_view<float>, other_view<double>>);
+static_assert(std::is_constructible_v<memory_view<float>, matrix_view>);
 
 }  // namespace
 
@@ -65,6 +88,17 @@ TEST_CASE("memory_view: a tensor takes the memory of any library, without a cast
   }
   CHECK(groups[0].tensors[0].params.data() == x.v.data());
   CHECK(groups[0].tensors[5].grads.data() == h.data());
+
+  // views with strides: whole, one column and nothing are contiguous, some rows are not
+  CHECK(memory_view<float>(matrix_view{y.data(), 5, 2, 5}).size() == 10);
+  CHECK(memory_view<float>(matrix_view{y.data(), 2, 1, 5}).size() == 2);
+  CHECK(memory_view<float>(matrix_view{y.data(), 0, 2, 5}).empty());
+  CHECK(memory_view<float>(exhaustive_view{y.data(), 10, true}).size() == 10);
+  CHECK_THROWS_WITH_AS(memory_view<float>(matrix_view{y.data(), 2, 2, 5}),
+                       doctest::Contains("2 runs of 2 elements, strides 5 and 1"),
+                       onebit::invalid_input);
+  CHECK_THROWS_AS(memory_view<float>(matrix_view{y.data(), 1, 2, 5}), onebit::invalid_input);
+  CHECK_THROWS_AS(memory_view<float>(exhaustive_view{y.data(), 6, false}), onebit::invalid_input);
 
   const owner constant = g;
   const onebit::tensor<float, const float> kept{x, constant};

@@ -27,6 +27,18 @@ using onebit_test::thrown;
 
 namespace {
 
+/// As W.topRows(rows) of an Eigen matrix of `stride` rows.
+struct rows_of_matrix {
+  float* p;
+  std::ptrdiff_t rows, cols, stride;
+  float* data() const { return p; }
+  std::ptrdiff_t size() const { return rows * cols; }
+  std::ptrdiff_t innerSize() const { return rows; }
+  std::ptrdiff_t outerSize() const { return cols; }
+  std::ptrdiff_t innerStride() const { return 1; }
+  std::ptrdiff_t outerStride() const { return stride; }
+};
+
 const std::vector<std::size_t> sizes = {100, 7, 4099, 7};
 const float decays[] = {0.1F, 0.0F, 0.1F, 0.0F};
 
@@ -434,8 +446,13 @@ TEST_CASE("errors name the tensor and the numbers, and the step can be done agai
           contains{"tensor 2 (4099 parameters at address " +
                    std::to_string(reinterpret_cast<std::uintptr_t>(m.x[2].data()))});
     CHECK(what([&] { all.see(m.x[2], of(4099)); }) == contains{"of which 1 of 4 are seen"});
+    CHECK(what([&] { all.see(m.x[2], of(4099)); }) == contains{"see tensors as in the first step"});
+    const rows_of_matrix rows{m.x[1].data(), 2, 2, 3};
+    CHECK(what([&] { all.see(rows, of(4)); }) ==
+          contains{"tensor 1 is a view of 2 runs of 2 elements, strides 3 and 1: give contiguous"});
     CHECK(what([&] { all.see(buffer, of(4099)); }) ==
           contains{"a tensor unknown to the first step (4099 parameters"});
+    CHECK(what([&] { all.see(buffer, of(4099)); }) == contains{"set memory_moves"});
     CHECK(what([&] { all.see(std::span(m.x[1].data(), 6), of(6)); }) ==
           contains{"tensor 1 has 6 floats, but had 7 floats in the first step"});
     CHECK(what([&] {

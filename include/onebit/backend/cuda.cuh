@@ -281,7 +281,7 @@ class cuda {
     void* arguments[] = {&object, &n};
     const cudaError_t code =
         cudaLaunchKernel(reinterpret_cast<const void*>(&detail::run_on_warps<Kernel>),
-                         dim3(static_cast<unsigned>(std::min(blocks, most_blocks))),
+                         dim3(static_cast<unsigned>((std::min)(blocks, most_blocks))),
                          dim3(32 * warps), static_cast<void**>(arguments), 0, stream_);
     detail::check_cuda(code, "cudaLaunchKernel");
   }

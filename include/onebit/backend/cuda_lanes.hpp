@@ -211,7 +211,7 @@ struct warp_lanes {
   ONEBIT_HD static value sub(value a, value b) { return Warp::sub(a, b); }
   ONEBIT_HD static value mul(value a, value b) { return Warp::mul(a, b); }
   ONEBIT_HD static value div(value a, value b) { return Warp::div(a, b); }
-  ONEBIT_HD static value max(value a, value b) { return a > b ? a : b; }
+  ONEBIT_HD static value(max)(value a, value b) { return a > b ? a : b; }
   ONEBIT_HD static value sqrt(value a) { return Warp::sqrt(a); }
   ONEBIT_HD static value abs(value a) { return from_word(to_word(a) & 0x7FFFFFFFU); }
   ONEBIT_HD static value fma(value a, value b, value c) { return Warp::fma(a, b, c); }
@@ -239,7 +239,7 @@ struct warp_lanes {
   ONEBIT_HD static float fold_max(value v) {
     for (std::uint32_t half = 16; half > 0; half /= 2) {
       const float other = Warp::shuffle_xor(v, half);
-      v = (Warp::lane() & half) == 0 ? max(v, other) : max(other, v);
+      v = (Warp::lane() & half) == 0 ? (max)(v, other) : (max)(other, v);
     }
     return v;
   }

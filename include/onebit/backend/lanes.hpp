@@ -223,7 +223,7 @@ struct portable_lanes : host_lanes {
     return r;
   }
   /// Returns the larger of a and b; b if either is NaN.
-  ONEBIT_PORTABLE static value max(const value& a, const value& b) {
+  ONEBIT_PORTABLE static value(max)(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = a.lane[l] > b.lane[l] ? a.lane[l] : b.lane[l];
     return r;

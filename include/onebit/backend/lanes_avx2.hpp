@@ -127,7 +127,7 @@ struct avx2_lanes : host_lanes {
     return {_mm256_div_ps(a.p0, b.p0), _mm256_div_ps(a.p1, b.p1), _mm256_div_ps(a.p2, b.p2),
             _mm256_div_ps(a.p3, b.p3)};
   }
-  ONEBIT_TARGET static value max(const value& a, const value& b) {
+  ONEBIT_TARGET static value(max)(const value& a, const value& b) {
     return {_mm256_max_ps(a.p0, b.p0), _mm256_max_ps(a.p1, b.p1), _mm256_max_ps(a.p2, b.p2),
             _mm256_max_ps(a.p3, b.p3)};
   }
@@ -225,15 +225,15 @@ struct avx2_lanes : host_lanes {
   ONEBIT_TARGET static __m256i rounded(const __m256& v) {
     const __m256i u = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    const __m256i near = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
+    const __m256i nearest = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
     const __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x400000));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
-    return _mm256_srli_epi32(_mm256_blendv_epi8(near, quiet, nan), 16);
+    return _mm256_srli_epi32(_mm256_blendv_epi8(nearest, quiet, nan), 16);
   }
   /// Returns a in lanes where a, rounded to bf16, equals b; else b.
   ONEBIT_TARGET static __m256 own(const __m256& a, const __m256& b) {
-    const __m256 near = _mm256_castsi256_ps(_mm256_slli_epi32(rounded(a), 16));
-    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(near, b, _CMP_EQ_OQ));
+    const __m256 nearest = _mm256_castsi256_ps(_mm256_slli_epi32(rounded(a), 16));
+    return _mm256_blendv_ps(b, a, _mm256_cmp_ps(nearest, b, _CMP_EQ_OQ));
   }
   ONEBIT_TARGET static __m256 digest_step(const __m256& so_far, const __m256& v) {
     const __m256i factor = _mm256_set1_epi32(static_cast<int>(0x9E3779B1U));
@@ -257,17 +257,17 @@ struct avx2_lanes : host_lanes {
     const __m256i sum =
         _mm256_add_epi32(_mm256_castps_si256(v), _mm256_srli_epi32(hashed(key), 16));
     const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000U));
-    const __m256i small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7F7F0000), size(v));
+    const __m256i within = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7F7F0000), size(v));
     return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_and_si256(sum, upper)),
-                            _mm256_castsi256_ps(small));
+                            _mm256_castsi256_ps(within));
   }
   /// Applies stochastic_power_of_two to eight floats, in lane l with key + l.
   ONEBIT_TARGET static __m256 power(const __m256& v, std::uint32_t key) {
     const __m256i sum = _mm256_add_epi32(_mm256_castps_si256(v), _mm256_srli_epi32(hashed(key), 9));
     const __m256i exponent = _mm256_set1_epi32(0x7F800000);
-    const __m256i small = _mm256_cmpgt_epi32(exponent, size(v));
+    const __m256i within = _mm256_cmpgt_epi32(exponent, size(v));
     return _mm256_blendv_ps(v, _mm256_castsi256_ps(_mm256_and_si256(sum, exponent)),
-                            _mm256_castsi256_ps(small));
+                            _mm256_castsi256_ps(within));
   }
   template <class T>
   ONEBIT_TARGET static void put(T* p, const __m256i& a, const __m256i& b) {

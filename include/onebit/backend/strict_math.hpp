@@ -44,7 +44,7 @@ struct strict_math_kernel {
         of(close[1] / close[5]) + of(close[2] / close[5]) + of(close[3] / close[5]);
     found[zeros_without_sign] = of<L>(L::bound(minus_zero, 1)) + of(odd[2] + 0.0F);
     // infinity - infinity is no number
-    found[nans_ignored] = of<L>(L::max(nan, x)) + (odd[0] - odd[0] == 0 ? 1U : 0U) +
+    found[nans_ignored] = of<L>((L::max)(nan, x)) + (odd[0] - odd[0] == 0 ? 1U : 0U) +
                           (is_nan(L::fold(L::fma(nan, L::set(0.0F), x))) ? 0U : 2U);
     found[products_contracted] = of<L>(L::add(L::mul(x, x), y));
   }

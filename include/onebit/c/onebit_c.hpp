@@ -107,21 +107,21 @@ class c_transport {
   [[nodiscard]] int rank() const { return t_.rank; }
   [[nodiscard]] int size() const { return t_.size; }
   void all_to_all(const void* send, void* receive, std::size_t bytes) {
-    check(t_.all_to_all(t_.context, send, receive, bytes), "all_to_all");
+    require_ok(t_.all_to_all(t_.context, send, receive, bytes), "all_to_all");
   }
   void all_gather(const void* send, void* receive, std::size_t bytes) {
-    check(t_.all_gather(t_.context, send, receive, bytes), "all_gather");
+    require_ok(t_.all_gather(t_.context, send, receive, bytes), "all_gather");
   }
   void all_reduce_sum(float* data, std::size_t n) {
     if (t_.all_reduce_sum == nullptr) {
       throw invalid_input(message("onebit_transport: all_reduce_sum is NULL, and sums are to be ",
                                   "the transport's", rank_suffix(rank(), size())));
     }
-    check(t_.all_reduce_sum(t_.context, data, n), "all_reduce_sum");
+    require_ok(t_.all_reduce_sum(t_.context, data, n), "all_reduce_sum");
   }
 
  private:
-  void check(int status, const char* what) const {
+  void require_ok(int status, const char* what) const {
     if (status == 0) return;
     throw transport_error(
         message("onebit_transport: ", what, " returned ", status, rank_suffix(rank(), size())));
@@ -133,7 +133,7 @@ class c_transport {
 [[nodiscard, gnu::cold]] inline std::vector<param_group<>> c_groups(
     std::span<const onebit_tensor> tensors, std::span<const onebit_group> given,
     std::vector<std::size_t>& places) {
-  std::vector<param_group<>> groups(std::max<std::size_t>(given.size(), 1));
+  std::vector<param_group<>> groups((std::max<std::size_t>)(given.size(), 1));
   for (std::size_t g = 0; g < given.size(); ++g) {
     if (given[g].lr_factor == 0) {
       throw invalid_input(message("onebit_create: group ", g,
@@ -227,7 +227,7 @@ template <class F>
     text = write(of_c(*r));
   });
   if (n > 0 && buffer != nullptr) {
-    const std::size_t length = done == ONEBIT_OK ? std::min(n - 1, text.size()) : 0;
+    const std::size_t length = done == ONEBIT_OK ? (std::min)(n - 1, text.size()) : 0;
     std::memcpy(buffer, text.data(), length);
     buffer[length] = 0;
   }
@@ -548,7 +548,7 @@ ONEBIT_C onebit_status onebit_load_latest(onebit_optimizer* optimizer, const cha
 }
 
 ONEBIT_C float onebit_lr(const onebit_optimizer* optimizer) {
-  return optimizer == nullptr ? 0 : static_cast<float>(std::min(optimizer->lr, 3e38));
+  return optimizer == nullptr ? 0 : static_cast<float>((std::min)(optimizer->lr, 3e38));
 }
 ONEBIT_C std::uint64_t onebit_steps(const onebit_optimizer* optimizer) {
   return optimizer == nullptr ? 0 : optimizer->o.steps();

@@ -151,7 +151,7 @@ class all_gather_exchange : public worker_exchange<C, B> {
     gather_.all_gather(own, all, base::slot_bytes());
     const auto w = static_cast<std::uint32_t>(comm_.size());
     B& backend = sender_.backend();
-    sender_.check({.now = t.now, .slots = all, .n = w, .part = 0, .ranks = {w}});
+    sender_.run_check({.now = t.now, .slots = all, .n = w, .part = 0, .ranks = {w}});
     // The sum of finite messages may overflow. All ranks hold equal messages, so all decide alike.
     if (base::sender_type::scaled) {
       backend.launch(base::axis().slot_segments(),

@@ -272,8 +272,8 @@ class rounded_exchange {
       while (n_taken_ < axis().n_buckets()) take_next(now, *take);
     } else {
       for (int i = 0; i < axis().n_buckets(); ++i) phases_.wait_gathered(i);
-      encoder_.check(
-          phases_.check(now, gathered_.data(), axis().n_buckets(), phases_.part_of_gathered()));
+      encoder_.run_check(
+          phases_.check_of(now, gathered_.data(), axis().n_buckets(), phases_.part_of_gathered()));
     }
   }
   /// Ends the step. Keeps nothing but the memory.
@@ -293,7 +293,7 @@ class rounded_exchange {
     return static_cast<std::size_t>(phases_.comm().size());
   }
   [[nodiscard]] std::size_t few_buckets() const {
-    return std::min<std::size_t>(encoder_.n_buckets(), most_under_way);
+    return (std::min<std::size_t>)(encoder_.n_buckets(), most_under_way);
   }
   [[nodiscard]] view view_of(const std::byte* slots) const {
     return {encoder_.codec(), encoder_.format(), slots, {}, tile_room::latest};
@@ -328,7 +328,7 @@ class rounded_exchange {
         mean, no_feedback{}, b * phases_.comm().size() + phases_.comm().rank(), args_of(now),
         served().counted(b), [&](const auto& scales) {
           encoder_.check_then_write_status(
-              scales, phases_.check(now, received().at(b), 1, part),
+              scales, phases_.check_of(now, received().at(b), 1, part),
               encoder_.write_status(slot, 1, message_tag::from_server + part, now));
         });
     phases_.gather(slot, gathered().at(b));
@@ -338,8 +338,8 @@ class rounded_exchange {
   [[gnu::cold]] void take_next(step_scalars* now, const Take& take) {
     const int b = phases_.bucket_at(n_taken_);
     phases_.wait_gathered(n_taken_++);
-    encoder_.check(phases_.check(now, gathered().at(b), 1,
-                                 phases_.part_of_gathered() + static_cast<std::uint32_t>(b)));
+    encoder_.run_check(phases_.check_of(
+        now, gathered().at(b), 1, phases_.part_of_gathered() + static_cast<std::uint32_t>(b)));
     take(b, view_of(gathered().counted(b)));
   }
 

@@ -102,8 +102,8 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     }
     while (phases_.serves_now()) serve_next(t);
     for (int i = 0; i < axis().n_buckets(); ++i) phases_.wait_gathered(i);
-    sender_.check(phases_.check(t.now, gathered_.next.data(), axis().n_buckets(),
-                                phases_.part_of_gathered()));
+    sender_.run_check(phases_.check_of(t.now, gathered_.next.data(), axis().n_buckets(),
+                                       phases_.part_of_gathered()));
   }
   /// Ends the step: keeps the received message and both residuals, or, if the step was called off,
   /// the old ones. One pass over the chunks that this rank serves.
@@ -179,7 +179,7 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
     const int b = phases_.next_to_serve();
     const auto part = static_cast<std::uint32_t>(b);
     std::byte* const slot = served_.data() + part * slot_bytes();
-    const auto received = phases_.check(t.now, of_bucket(received_.data(), b), 1, part);
+    const auto received = phases_.check_of(t.now, of_bucket(received_.data(), b), 1, part);
     const auto status = sender_.write_status(slot, 1, message_tag::from_server + part, t.now);
     server_.average_chunk(
         sender_, mean(), own_chunk(b), t, served_.data(),

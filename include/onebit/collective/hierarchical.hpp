@@ -117,7 +117,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
       if (flat()) {
         held_.compensated = std::move(given.momentum);
       } else {
-        const std::size_t first = std::min(share_first(), axis().n_words());
+        const std::size_t first = (std::min)(share_first(), axis().n_words());
         const copy_kernel copy{given.momentum.data() + first * word_elements,
                                held_.compensated.data(), share_words() * word_elements};
         sender_.backend().launch(copy.launches(), copy);
@@ -153,12 +153,12 @@ class hierarchical_exchange : public flat_exchange<C, B> {
       sender_.encode(average_in_node(produce, t), share_args(t), sent, local_.rank());
     }
     comm_.all_to_all(sent + me * bucket_bytes(f), held_.received.data(), f.slot_bytes);
-    sender_.check({.now = t.now,
-                   .slots = held_.received.data(),
-                   .n = n,
-                   .part = me,
-                   .propagate = true,
-                   .ranks = {.n = n, .first = me, .stride = l}});
+    sender_.run_check({.now = t.now,
+                       .slots = held_.received.data(),
+                       .n = n,
+                       .part = me,
+                       .propagate = true,
+                       .ranks = {.n = n, .first = me, .stride = l}});
     server_.average_chunk(sender_, mean(), own_chunk(), t, held_.from_server.data(),
                           [&](const auto& scales) {
                             sender_.then_write_status(
@@ -167,11 +167,12 @@ class hierarchical_exchange : public flat_exchange<C, B> {
                           });
     comm_.all_gather(held_.from_server.data(), share, f.slot_bytes);
     if (!flat()) local_.all_gather(share, held_.gathered.next.data(), bucket_bytes(f));
-    sender_.check({.now = t.now,
-                   .slots = held_.gathered.next.data(),
-                   .n = l * n,
-                   .part = message_tag::from_server,
-                   .ranks = {.n = n, .stride = l, .slots_per_shift = n, .slots_per_bucket = n}});
+    sender_.run_check(
+        {.now = t.now,
+         .slots = held_.gathered.next.data(),
+         .n = l * n,
+         .part = message_tag::from_server,
+         .ranks = {.n = n, .stride = l, .slots_per_shift = n, .slots_per_bucket = n}});
   }
   template <class Produce, class Undo>
   [[gnu::cold]] void accumulate(const Produce& produce, const exchange_args<Undo>& t) {
@@ -244,12 +245,12 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     }
     local_.all_to_all(sent, held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(comm_.rank());
-    exact_.check({.now = t.now,
-                  .slots = held_.exact_received.data(),
-                  .n = l * n,
-                  .part = me,
-                  .propagate = true,
-                  .ranks = {.n = l, .slots_each = n, .first = node * l}});
+    exact_.run_check({.now = t.now,
+                      .slots = held_.exact_received.data(),
+                      .n = l * n,
+                      .part = me,
+                      .propagate = true,
+                      .ranks = {.n = l, .slots_each = n, .first = node * l}});
     return {f, held_.exact_received.data(), me * n, local_.size(), 1.0F / static_cast<float>(l)};
   }
   [[nodiscard]] std::size_t shares() const { return static_cast<std::size_t>(local_.size()); }
@@ -263,8 +264,8 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     return static_cast<std::size_t>(local_.rank() * comm_.size()) * axis().chunk_words();
   }
   [[nodiscard]] std::size_t share_words() const {
-    const std::size_t left = axis().n_words() - std::min(share_first(), axis().n_words());
-    return std::min(static_cast<std::size_t>(comm_.size()) * axis().chunk_words(), left);
+    const std::size_t left = axis().n_words() - (std::min)(share_first(), axis().n_words());
+    return (std::min)(static_cast<std::size_t>(comm_.size()) * axis().chunk_words(), left);
   }
   /// Arguments to encode the share: a mean, which cannot be made again, so `undo` saves old values.
   template <class Undo>

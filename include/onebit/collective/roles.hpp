@@ -139,7 +139,7 @@ class encoder {
     launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
   }
   /// Checks the status of received slots; `what` describes the slots, except for their format.
-  [[gnu::cold]] void check(const check_kernel& what) { backend_.launch(1, completed(what)); }
+  [[gnu::cold]] void run_check(const check_kernel& what) { backend_.launch(1, completed(what)); }
   [[nodiscard]] std::uint32_t* n_ended() { return n_ended_.data(); }  ///< counter: see then_once
 
   /// Scales of the encode pass of this step, by group.
@@ -434,8 +434,8 @@ class two_phases {
     return bucket_at(n_served_++);
   }
   /// Returns the kernel that checks the status of n buckets; `part`: tag bits of the first.
-  [[nodiscard]] check_kernel check(step_scalars* now, std::byte* slots, int n,
-                                   std::uint32_t part) const {
+  [[nodiscard]] check_kernel check_of(step_scalars* now, std::byte* slots, int n,
+                                      std::uint32_t part) const {
     const auto w = static_cast<std::uint32_t>(comm_.size());
     return {.now = now,
             .slots = slots,

@@ -111,7 +111,7 @@ struct rounded {
     const std::uint32_t e = clamped_exponent(L::fold_size(power), most_code + 1);
     // 2^code; a positive value has a code of at least 1
     const auto least = L::select(L::positive(y), L::set(2.0F), L::set(0.0F));
-    auto left = L::max(L::mul(power, L::set(power_of_two(254 + most_code - e))), least);
+    auto left = (L::max)(L::mul(power, L::set(power_of_two(254 + most_code - e))), least);
     auto* const planes = reinterpret_cast<std::uint32_t*>(out);
     for (std::uint32_t p = 0, half = 16; p < n_planes; ++p, half /= 2) {
       const auto above = L::not_negative(L::sub(left, L::set(power_of_two(127 + half))));

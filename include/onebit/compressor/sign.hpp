@@ -86,7 +86,7 @@ struct sign {
   }
   /// Returns `scales`. Throws invalid_input if the factor is not positive and finite.
   [[nodiscard]] constexpr granularity scale_granularity() const {
-    if (!(factor > 0 && factor <= std::numeric_limits<float>::max())) {
+    if (!(factor > 0 && factor <= (std::numeric_limits<float>::max)())) {
       throw invalid_input(
           detail::message("sign: factor is ", factor, ", must be above 0 and finite"));
     }

@@ -11,6 +11,18 @@
 #include <onebit needs exceptions>
 #endif
 
+// Macros of other headers that break more names than can be others.
+#if defined(B) || defined(C) || defined(E) || defined(F) || defined(G) || defined(L) || \
+    defined(M) || defined(N) || defined(O) || defined(P) || defined(R) || defined(S) || \
+    defined(T) || defined(X)
+#error \
+    "onebit: a macro is one of the letters B C E F G L M N O P R S T X: include onebit before it, or #undef it"
+#include <onebit needs these letters>
+#elif defined(slots)
+#error "onebit: slots is a macro (Qt's): compile with QT_NO_KEYWORDS, or include onebit before Qt"
+#include <onebit needs the name slots>
+#endif
+
 #include <cfenv>
 #include <cfloat>
 #include <cstddef>
@@ -186,7 +198,6 @@ struct any_lanes {
   struct value {};
   struct bits {};
   static value set(float);
-  static value min(const value&, const value&);
   static value load(const float*);
   static void store(float*, const value&);
   static value add(const value&, const value&);

@@ -79,12 +79,12 @@ struct wide_lanes {
     for (unsigned j = 0; j < N; ++j) r.word[j] = L::set(x);
     return r;
   }
-#define ONEBIT_OF_EACH(name)                                             \
-  template <class... Values>                                             \
-  ONEBIT_HD static value name(const Values&... v) {                      \
-    value r;                                                             \
-    for (unsigned j = 0; j < N; ++j) r.word[j] = L::name(part(v, j)...); \
-    return r;                                                            \
+#define ONEBIT_OF_EACH(name)                                               \
+  template <class... Values>                                               \
+  ONEBIT_HD static value(name)(const Values&... v) {                       \
+    value r;                                                               \
+    for (unsigned j = 0; j < N; ++j) r.word[j] = (L::name)(part(v, j)...); \
+    return r;                                                              \
   }
   ONEBIT_OF_EACH(add)
   ONEBIT_OF_EACH(sub)

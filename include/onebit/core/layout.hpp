@@ -129,7 +129,7 @@ class layout {
   /// Number of words in chunk j.
   [[nodiscard]] std::size_t words_of_chunk(int j) const {
     const std::size_t first = static_cast<std::size_t>(j) * chunk_words_;
-    return first >= n_words_ ? 0 : std::min(chunk_words_, n_words_ - first);
+    return first >= n_words_ ? 0 : (std::min)(chunk_words_, n_words_ - first);
   }
   [[nodiscard]] tile_range all_tiles() const {
     return {0, static_cast<std::uint32_t>(tiles_.size())};
@@ -199,7 +199,7 @@ class layout {
     cut_tensor(static_cast<std::uint32_t>(i), sizes[i], scales);
   }
   for (const tile_range s : chunk_segments_) {
-    slot_segments_ = std::max<std::size_t>(slot_segments_, s.end - s.begin);
+    slot_segments_ = (std::max<std::size_t>)(slot_segments_, s.end - s.begin);
   }
 }
 
@@ -212,20 +212,20 @@ class layout {
   for (std::size_t word = first; word < end;) {
     const std::size_t in_tensor = word - first;
     const std::size_t chunk = word / chunk_words_;
-    std::size_t stop = std::min(end, (chunk + 1) * chunk_words_);
-    stop = std::min(stop, first + (in_tensor / tile_words_ + 1) * tile_words_);
+    std::size_t stop = (std::min)(end, (chunk + 1) * chunk_words_);
+    stop = (std::min)(stop, first + (in_tensor / tile_words_ + 1) * tile_words_);
     const bool by_block = scales.unit == scale_per::block;
-    if (by_block) stop = std::min(stop, first + (in_tensor / block_words + 1) * block_words);
+    if (by_block) stop = (std::min)(stop, first + (in_tensor / block_words + 1) * block_words);
     const std::size_t left = n_elements - in_tensor * word_elements;
-    const std::size_t elements = std::min((stop - word) * word_elements, left);
+    const std::size_t elements = (std::min)((stop - word) * word_elements, left);
     const std::size_t by_fours = elements / (4 * word_elements) * 4;  // words
-    if (by_fours > 0 && stop - word > tile_words_ / 4) stop = std::min(stop, word + by_fours);
+    if (by_fours > 0 && stop - word > tile_words_ / 4) stop = (std::min)(stop, word + by_fours);
 
     tile piece;
     piece.word = word;
     piece.offset = in_tensor * word_elements;
     piece.tensor = index;
-    piece.n = static_cast<std::uint32_t>(std::min((stop - word) * word_elements, left));
+    piece.n = static_cast<std::uint32_t>((std::min)((stop - word) * word_elements, left));
     piece.chunk = static_cast<std::uint32_t>(chunk);
 
     const bool first_of_all = tiles_.empty();
@@ -239,7 +239,7 @@ class layout {
     const bool new_group = scales.unit == scale_per::vector ? new_bucket
                            : by_layer                       ? new_layer
                                                             : new_segment;
-    if (tiles_.size() >= std::numeric_limits<std::uint32_t>::max()) {
+    if (tiles_.size() >= (std::numeric_limits<std::uint32_t>::max)()) {
       throw invalid_input(detail::message("layout: more than 2^32 tiles of ", tile_elements,
                                           " elements; use several optimizers"));
     }
@@ -251,7 +251,10 @@ class layout {
     const auto segment_at = static_cast<std::uint32_t>(segments_.size() - 1);
     tile_range &own = chunks_[piece.chunk], &its_segments = chunk_segments_[piece.chunk];
     bucket& whole = buckets_[bucket_of(piece.chunk)];
-    if (new_chunk) own = {at, at}, its_segments = {segment_at, segment_at};
+    if (new_chunk) {
+      own = {at, at};
+      its_segments = {segment_at, segment_at};
+    }
     if (new_bucket) whole = {{at, at}, {segment_at, segment_at}, {piece.group, piece.group}};
     groups_.back().end = segments_.back().tiles.end = own.end = whole.tiles.end = at + 1;
     its_segments.end = whole.segments.end = segment_at + 1;

@@ -7,7 +7,10 @@
 #include <cstdint>
 #include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
+#include <onebit/core/error.hpp>
+#include <ranges>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -15,6 +18,42 @@
 namespace onebit::inline v0_2 {
 
 namespace detail {
+
+/// Views that tell their strides: of Eigen; or whether they are contiguous, as std::mdspan does.
+template <class C>
+concept tells_strides = requires(const C& c) {
+  c.innerStride() + c.outerStride() + c.innerSize() + c.outerSize();
+};
+template <class C>
+concept tells_exhaustive = requires(const C& c) {
+  { c.is_exhaustive() } -> std::convertible_to<bool>;
+};
+/// Types of which it is known, now or when the program runs, that data() begins size() elements.
+template <class C>
+concept known_contiguous = std::ranges::contiguous_range<C> ||
+    tells_strides<std::remove_cvref_t<C>> || tells_exhaustive<std::remove_cvref_t<C>>;
+
+/// Returns what is wrong with the memory of a view that leaves gaps: empty if it leaves none.
+template <class C>
+[[nodiscard]] std::string gaps_of(const C& view) {
+  if constexpr (tells_strides<C>) {
+    const auto inner = view.innerSize(), outer = view.outerSize();
+    if ((inner <= 1 || view.innerStride() == 1) &&
+        (outer <= 1 || inner == 0 || view.outerStride() == inner)) {
+      return {};
+    }
+    return join(6, {"is a view of ", outer, " runs of ", inner, " elements, strides ",
+                    view.outerStride(), " and ", view.innerStride(), ": "});
+  } else if constexpr (tells_exhaustive<C>) {
+    if (!view.is_exhaustive()) {
+      return join(6, {"is a view of ", static_cast<std::size_t>(view.size()),
+                      " elements that are not contiguous: "});
+    }
+  }
+  return {};
+}
+inline constexpr const char* copy_contiguous =
+    "give contiguous memory (a copy, or the whole matrix)";
 
 /// Contiguous memory of T in a type that std::span does not accept: a view of another library
 /// (cuda::std::span), or, with wrapped pointers, an owner of device memory (thrust::device_vector).
@@ -32,7 +71,8 @@ concept lends_wrapped_pointer = requires(C& c) {
 }  // namespace detail
 
 /// A std::span that also converts from types of detail::lends_pointer and lends_wrapped_pointer.
-/// Owners of memory must be lvalues.
+/// Owners of memory must be lvalues. Views that tell their strides throw invalid_input where they
+/// leave gaps; types with data() and size() that do not tell are rejected: span them yourself.
 template <class T>
 struct memory_view : std::span<T> {
   using std::span<T>::span;
@@ -46,8 +86,13 @@ struct memory_view : std::span<T> {
   template <class C>
     requires(!std::is_constructible_v<std::span<T>, C> &&
              !detail::lends_wrapped_pointer<const C, T> && detail::lends_pointer<const C, T> &&
-             std::is_trivially_copyable_v<C>)
-  constexpr memory_view(const C& view) : std::span<T>(view.data(), view.size()) {}
+             detail::known_contiguous<const C> && std::is_trivially_copyable_v<C>)
+  memory_view(const C& view) : std::span<T>(view.data(), static_cast<std::size_t>(view.size())) {
+    const std::string gaps = detail::gaps_of(view);
+    if (!gaps.empty()) {
+      throw invalid_input(detail::message("tensor: its memory ", gaps, detail::copy_contiguous));
+    }
+  }
   /// @{
   /// View elements of another library's type: see same_memory.
   template <detail::has_memory_of<T> X>
@@ -55,6 +100,15 @@ struct memory_view : std::span<T> {
   template <detail::has_memory_of<T> X>
   memory_view(std::span<X> s) : memory_view(s.data(), s.size()) {}
   /// @}
+  /// Rejects types that do not say whether their elements are contiguous, with a readable error.
+  template <class C>
+    requires(!std::is_constructible_v<std::span<T>, C&> && !detail::lends_wrapped_pointer<C, T> &&
+             detail::lends_pointer<C, T> && !detail::known_contiguous<C>)
+  constexpr memory_view(C&) {
+    static_assert(detail::known_contiguous<C>,
+                  "onebit: a tensor's memory must be contiguous, and this type does not say that "
+                  "it is: span it yourself, std::span(x.data(), x.size())");
+  }
   /// Rejects memory of other element types, such as double, with a readable error.
   template <class C>
     requires(std::is_arithmetic_v<std::remove_pointer_t<decltype(std::declval<C&>().data())>> &&

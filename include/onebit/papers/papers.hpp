@@ -187,7 +187,7 @@ struct second_variance_kernel {
       const auto fresh_d = of.c.template denominator<L>(w, of.v_correction);
       const auto ratio = L::div(L::set(1.0F), L::mul(inverse_d, fresh_d));
       const auto kept = tables.active.template keep<L>(word, ratio);
-      for (unsigned j = 0; j < L::words; ++j) most = one::max(most, word_of<L>(kept, j));
+      for (unsigned j = 0; j < L::words; ++j) most = (one::max)(most, word_of<L>(kept, j));
       const auto prelim = L::mul(L::mul(m, m_correction), inverse_d);
       const auto u = decay == 0 ? prelim : L::fma(L::set(decay), params.load(k), prelim);
       L::store(fresh + word * 32, w);

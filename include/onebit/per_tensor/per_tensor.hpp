@@ -27,7 +27,8 @@ namespace onebit::inline v0_2 {
 struct per_tensor_options {
   /// Gradients stay until finish(): non-const floats are used in place, as scratch; others copied.
   bool gradients_stay = false;
-  /// Parameters may have new addresses in each step: only the order of see() identifies them.
+  /// Parameters may have new addresses in each step: only the order of see() identifies them, so
+  /// that two tensors of one size that change places are not noticed.
   bool memory_moves = false;
   bool unseen_rest = false;  ///< unseen tensors rest (optimizer::rest); not with memory_moves
 };
@@ -55,12 +56,18 @@ class per_tensor {
         where_(detail::rank_suffix(transport.rank(), transport.size())),
         make_([=](const groups& g) -> any_optimizer { return make(g, transport); }) {}
 
-  /// Takes float or double parameters and gradients of this rank's own mean loss: containers with
-  /// data() and size(). Pass tied weights once, with summed gradients. `own`: as in set_group, if
-  /// options change. Ignores empty tensors. If size or order differ from the first step, throws
-  /// invalid_input and sees nothing.
+  /// Takes float or double parameters and gradients of this rank's own mean loss: contiguous
+  /// containers, or views that tell their strides (of Eigen) and leave no gaps. Pass tied weights
+  /// once, with summed gradients. `own`: as in set_group, if options change. Ignores empty tensors.
+  /// If size or order differ from the first step, throws invalid_input and sees nothing.
   template <class P, class G>
   void see(P&& params, G&& grads, const std::optional<group_options>& own = {}) {
+    static_assert(detail::known_contiguous<P> && detail::known_contiguous<G>,
+                  "onebit: per_tensor takes contiguous memory, and a type here does not say that "
+                  "it is: span it yourself, std::span(x.data(), x.size())");
+    for (const std::string& gaps : {detail::gaps_of(params), detail::gaps_of(grads)}) {
+      if (!gaps.empty()) refuse("tensor ", next_, " ", gaps, detail::copy_contiguous);
+    }
     auto* const x = params.data();
     auto* const g = grads.data();
     constexpr bool is_double = std::is_same_v<decltype(x), double* const>;
@@ -202,13 +209,15 @@ class per_tensor {
     const bool twice = t < size && all_[t].is_seen;
     const bool in_order = t < size && (t == next_ || (t > next_ && options_.unseen_rest));
     if (!twice && (in_order || !optimizer_.has_value())) return t;
-    refuse(t < size ? "tensor " + detail::number_text(t) : "a tensor unknown to the first step",
-           " (", n, " parameters at address ", reinterpret_cast<std::uintptr_t>(place),
-           ") is seen ",
-           twice ? "twice; tied weights are seen once, with the sum of their gradients"
-                 : "out of order: set memory_moves if parameters move between steps, unseen_rest "
-                   "if tensors may lack a gradient (give zeros in the first step)",
-           "; call finish(lr) after all tensors, of which ", next_, " of ", size, " are seen");
+    refuse(
+        t < size ? "tensor " + detail::number_text(t) : "a tensor unknown to the first step", " (", n,
+        " parameters at address ", reinterpret_cast<std::uintptr_t>(place), ") is seen ",
+        twice ? "twice; tied weights are seen once, with the sum of their gradients"
+        : t < size
+            ? "out of order: see tensors as in the first step; set unseen_rest if some may lack a "
+              "gradient (give zeros in the first step)"
+            : "out of order: set memory_moves if parameters move between steps",
+        "; call finish(lr) after all tensors, of which ", next_, " of ", size, " are seen");
   }
   /// Rounds doubles anew, and rebinds the optimizer to the trainer's current memory.
   any_optimizer& rebind_if_asked() {

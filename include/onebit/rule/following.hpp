@@ -77,7 +77,7 @@ struct own_squares_field {
     float decay;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       const auto old = L::mul(L::load(variance + 32 * k), L::set(decay));
-      return L::max(L::sub(L::load(own + 32 * k), old), L::set(0.0F));
+      return (L::max)(L::sub(L::load(own + 32 * k), old), L::set(0.0F));
     }
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       return L::add(base, (*this)(k));

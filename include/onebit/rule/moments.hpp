@@ -78,7 +78,7 @@ inline void validate_range(const char* options, const char* of, double low, cons
 
 /// Returns the bound that kernels apply: max_step, or the largest float if max_step is 0.
 [[nodiscard]] inline float bound_of(double max_step) {
-  return max_step > 0 ? static_cast<float>(max_step) : std::numeric_limits<float>::max();
+  return max_step > 0 ? static_cast<float>(max_step) : (std::numeric_limits<float>::max)();
 }
 
 /// Converts gradients to directions: divides by sqrt(v) + eps. v is this rank's own, with the
@@ -252,7 +252,7 @@ struct freeze_kernel {
 template <class L>
 ONEBIT_HD typename L::value root_of(const typename L::value& inverse, float eps) {
   const auto d = L::div(L::set(1.0F), inverse);
-  return L::max(L::sub(d, L::set(eps)), L::set(0.0F));
+  return (L::max)(L::sub(d, L::set(eps)), L::set(0.0F));
 }
 
 /// Undoes a freeze: m from the previous mean message, v from its inverse; 0 in inactive elements.
@@ -284,8 +284,8 @@ struct thaw_kernel {
       const auto inverse = inverted ? was : L::div(one, L::add(root, L::set(of.c.eps)));
       const auto least = L::sub(zero, root);
       const auto agreed_m = directions ? L::div(m_at(k), inverse) : m_at(k);
-      const auto at_most = L::sub(zero, L::max(agreed_m, least));
-      const auto bounded = L::sub(zero, L::max(at_most, least));
+      const auto at_most = L::sub(zero, (L::max)(agreed_m, least));
+      const auto bounded = L::sub(zero, (L::max)(at_most, least));
       L::store(m + word * 32, active.template keep<L>(word, bounded));
       if (!inverted) continue;
       const auto variance = L::mul(L::mul(root, root), L::set(1 / corrected));

@@ -127,7 +127,7 @@ struct take_sums_kernel {
       float* const place = sums + (t.word + k) * 32;
       const auto own = L::load(place), of_all = value(k);
       const auto off = L::abs(L::sub(of_all, own));
-      beyond = L::max(beyond, L::fma(L::abs(own), L::set(-0.01F), off));
+      beyond = (L::max)(beyond, L::fma(L::abs(own), L::set(-0.01F), off));
       L::store(place, of_all);
     }
     if (L::fold_max(beyond) > 0) L::raise(&now->differs);

@@ -128,8 +128,8 @@ struct sharded_half {
   }
   [[nodiscard]] vector_part own() const {  ///< part that this rank owns
     const std::size_t each = worker.axis().chunk_words() * word_elements, n = sizes[0];
-    const std::size_t first = std::min(each * card.rank, n);
-    return {first, std::min(each, n - first)};
+    const std::size_t first = (std::min)(each * card.rank, n);
+    return {first, (std::min)(each, n - first)};
   }
   /// Waits; returns the outcome of the last call. Not collective. Throws rank_mismatch.
   outcome settle() {
@@ -219,7 +219,7 @@ struct sharded_half {
         worker.encode_chunk(own_message, no_feedback{}, comm.rank(), args, to_send.data(), end);
       }
       comm.all_gather(to_send.data(), received.data(), slot_bytes());
-      worker.check(check);
+      worker.run_check(check);
       const gathered_view<codec> came{
           worker.codec(), worker.format(), received.data(), {}, tile_room::latest};
       if (owes) {
@@ -234,7 +234,7 @@ struct sharded_half {
         worker.encode_bucket(own_message, no_feedback{}, args, to_send.data(), 0);
       }
       comm.all_to_all(to_send.data(), received.data(), slot_bytes());
-      worker.check(check);
+      worker.run_check(check);
       if (owes && sender_type::by_word) worker.repeat(own_message, args, any_kernel{});
       return worker.mean(worker.format(), received.data(), comm.size());
     }

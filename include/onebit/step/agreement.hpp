@@ -61,7 +61,7 @@ struct rank_fingerprint {
     name = name.substr(0, sizeof card.name - 60) + ", later options (digest " +
            number_text(rest.value()) + ")";
   }
-  std::memcpy(card.name, name.data(), std::min(name.size(), sizeof card.name - 1));
+  std::memcpy(card.name, name.data(), (std::min)(name.size(), sizeof card.name - 1));
   return card;
 }
 
@@ -74,8 +74,12 @@ struct description_items {
   void next() {
     in_group = in_group && !ends;
     item = left.substr(0, left.find(", "));
-    left.remove_prefix(std::min(left.size(), item.size() + 2));
-    if (item.starts_with('[')) item.remove_prefix(1), in_group = true, ++n_groups;
+    left.remove_prefix((std::min)(left.size(), item.size() + 2));
+    if (item.starts_with('[')) {
+      item.remove_prefix(1);
+      in_group = true;
+      ++n_groups;
+    }
     ends = in_group && item.ends_with(']');
     if (ends) item.remove_suffix(1);
   }

@@ -35,16 +35,16 @@ namespace detail {
 [[nodiscard, gnu::cold]] inline std::string refuse_numbers(std::uint64_t step, float lr,
                                                            float largest_lr_factor,
                                                            float inverse_loss_scale,
-                                                           const std::string& where) {
+                                                           const communicator& comm) {
   const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
   if (!is_rate || !std::isfinite(lr * largest_lr_factor)) {
     return message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
                    largest_lr_factor, "; lr must be 0 or positive, at least 1.2e-38, and finite ",
-                   "times each factor", where);
+                   "times each factor", comm.where());
   }
   if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
     return message("optimizer: step ", step, " with inverse loss scale ", inverse_loss_scale,
-                   "; must be finite and positive", where);
+                   "; must be finite and positive", comm.where());
   }
   return {};
 }
@@ -139,8 +139,7 @@ struct engine {
   }
   /// Explains why the next step cannot use these numbers; empty if the step can.
   [[nodiscard]] std::string refuse(float lr, float inverse_loss_scale) const {
-    return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale,
-                                  comm.where());
+    return detail::refuse_numbers(step, lr, tensors.largest_lr_factor(), inverse_loss_scale, comm);
   }
   /// Digest of the numbers that must be equal on all ranks, in a step and the local steps before.
   [[nodiscard, gnu::cold]] std::uint32_t digest_of(float lr, float inverse_loss_scale,

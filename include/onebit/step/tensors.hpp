@@ -325,7 +325,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     if (n_groups > size() + flat::options.size() + 4096) {
       throw checkpoint_error(detail::message("checkpoint: damaged: it has ", n_groups, " groups"));
     }
-    a.vector(saved, static_cast<std::size_t>(n_groups));
+    a.vector(saved, n_groups);
     std::vector<tensor_scalars> n(size());
     backend.copy_out(n.data(), scalars.data(), n.size());
     for (tensor_scalars& of : n) {
@@ -387,23 +387,23 @@ struct tensor_table : detail::flat_tensors<P, G> {
       throw invalid_input(
           detail::message("optimizer: group ", g, " of ", flat::group_ends.size(), where));
     }
-    const std::string name = detail::message("optimizer: group ", g);
-    const auto check = [&](const char* what, float x) {
+    const auto name = [&] { return detail::message("optimizer: group ", g); };
+    const auto require = [&](const char* what, float x) {
       if (std::isfinite(x) && x >= 0) return;
       throw invalid_input(
-          name + detail::join({" has ", what, " ", x, ", must be finite and not negative"}) +
+          name() + detail::join({" has ", what, " ", x, ", must be finite and not negative"}) +
           where);
     };
-    check("lr_factor", o.lr_factor);
-    check("weight_decay", o.weight_decay);
+    require("lr_factor", o.lr_factor);
+    require("weight_decay", o.weight_decay);
     moments of = rule.own_moments();
     if (o.own.any() && !R::has_moments) {
-      throw invalid_input(name + " has betas or eps of its own, which this rule does not know" +
+      throw invalid_input(name() + " has betas or eps of its own, which this rule does not know" +
                           where);
     }
     of = {o.own.beta1.value_or(of.beta1), o.own.beta2.value_or(of.beta2),
           o.own.eps.value_or(of.eps)};
-    if (o.own.any()) validate(name.c_str(), of, where);
+    if (o.own.any()) validate(name().c_str(), of, where);
     const std::size_t first = first_of(g), end = flat::group_ends[g];
     for (std::size_t t = first; t < end && o.stochastic_rounding; ++t) {
       const auto& x = flat::entries[t];
@@ -411,7 +411,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
                              where);
     }
     if (built && first < end && of.eps != host_options[first].of.eps) {
-      throw invalid_input(name + " gets another eps, which is fixed at construction (a frozen v " +
+      throw invalid_input(name() +
+                          " gets another eps, which is fixed at construction (a frozen v " +
                           "contains it); set it in the param_group that you build with" + where);
     }
     return of;

@@ -149,7 +149,7 @@ struct torch_terms {
   double most = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     terms.push_back(read_terms(groups[g].options(), g));
-    most = std::max(most, terms[g].lr);
+    most = (std::max)(most, terms[g].lr);
   }
   shares.resize(groups.size());
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -196,7 +196,7 @@ struct torch_terms {
   const at::Tensor bytes = at::from_blob(dense.data_ptr(), {total}, options);
   constexpr std::int64_t most = std::int64_t{1} << 25;
   for (std::int64_t done = 0; done < total; done += most) {
-    const std::int64_t n = std::min(most, total - done);
+    const std::int64_t n = (std::min)(most, total - done);
     const std::int64_t slot = (n + n_ranks - 1) / n_ranks;
     const at::Tensor a = at::zeros({slot * n_ranks}, options), b = at::empty_like(a);
     a.narrow(0, 0, n).copy_(bytes.narrow(0, done, n));

@@ -528,10 +528,10 @@ class torch_tensors {
     std::size_t most = 0, sum = 0;
     for (const torch_tensor& t : all_) {
       offsets_.push_back(sum);
-      most = std::max(most, t.bytes());
+      most = (std::max)(most, t.bytes());
       sum += t.bytes();
     }
-    const std::size_t bytes = std::max<std::size_t>(consumes_ ? sum : most, 64);
+    const std::size_t bytes = (std::max<std::size_t>)(consumes_ ? sum : most, 64);
     if (options_.stream) {
       const at::Tensor zeros = at::zeros({static_cast<std::int64_t>(bytes)},
                                          at::TensorOptions().dtype(at::kByte).device(device()));

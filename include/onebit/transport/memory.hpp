@@ -51,8 +51,8 @@ class host_staging {
   [[nodiscard]] std::byte* at_least(std::size_t bytes) {
     if (bytes > bytes_) {
       release();
-      data_ = static_cast<std::byte*>(memory_.allocate_host(std::max(bytes, 2 * bytes_)));
-      bytes_ = std::max(bytes, 2 * bytes_);
+      data_ = static_cast<std::byte*>(memory_.allocate_host((std::max)(bytes, 2 * bytes_)));
+      bytes_ = (std::max)(bytes, 2 * bytes_);
     }
     return data_;
   }

@@ -193,7 +193,7 @@ class mpi_group {
   [[nodiscard]] static note make_note(int what, const char* call) {
     note n{};
     n.what = static_cast<decltype(n.what)>(what);
-    std::copy_n(call, std::min(std::string(call).size(), sizeof n.call - 1), n.call);
+    std::copy_n(call, (std::min)(std::string(call).size(), sizeof n.call - 1), n.call);
     return n;
   }
   /// Answers questions of ranks that give up. Throws transport_error when a verdict arrives.
@@ -258,7 +258,7 @@ class mpi_group {
     std::string who = found.what == note::question ? ""
                       : found.n_missing == 0       ? "all ranks wait"
                                                    : "no answer (dead, stuck or elsewhere) from:";
-    const int n_named = std::min(found.n_missing, static_cast<int>(found.missing.size()));
+    const int n_named = (std::min)(found.n_missing, static_cast<int>(found.missing.size()));
     for (int i = 0; i < n_named; ++i) {
       who += " rank " + number_text(name(found.missing[static_cast<std::size_t>(i)]));
     }

@@ -45,7 +45,7 @@ class thread_hub {
       : calls_(static_cast<std::size_t>(size)),
         rounds_(calls_.size()),
         inside_(calls_.size()),
-        timeout_(std::min<std::chrono::milliseconds>(timeout, std::chrono::hours(24 * 365))) {}
+        timeout_((std::min<std::chrono::milliseconds>)(timeout, std::chrono::hours(24 * 365))) {}
 
   [[nodiscard]] int size() const { return static_cast<int>(calls_.size()); }
   [[nodiscard]] const call& of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
@@ -330,7 +330,7 @@ class basic_threads {
     std::array<float, 1024> sums;
     std::array<T, sums.size()> rounded;
     for (std::size_t i = part(rank_), end = part(rank_ + 1), m = 0; i < end; i += m) {
-      m = std::min(sums.size(), end - i);
+      m = (std::min)(sums.size(), end - i);
       const auto of = [&](int r) { return static_cast<T*>(hub_->of(r).data) + i; };
       std::transform(of(0), of(0) + m, sums.begin(), [](T x) { return to_float(x); });
       for (int r = 1; r < size(); ++r) {
@@ -381,7 +381,7 @@ template <Memory M, class F>
       {
         const std::lock_guard lock(mutex);
         if (echo < echo_of_first) first = std::current_exception();
-        echo_of_first = std::min(echo, echo_of_first);
+        echo_of_first = (std::min)(echo, echo_of_first);
       }
       hub->abort("rank " + detail::number_text(rank) + " failed: " + why);
     };
