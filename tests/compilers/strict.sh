@@ -19,9 +19,9 @@ fail() {
   head -n 20 "$work/log"
   failures=$((failures + 1))
 }
-# build <option...>: 2 if the compiler does not know an option.
+# build <option...>: 2 if the compiler does not know an option, or has no library for it.
 build() {
-  "${cxx[@]}" -std=c++20 -Werror "$@" -fsyntax-only -x c++ /dev/null 2>/dev/null || return 2
+  "${cxx[@]}" -std=c++20 -Werror "$@" -fsyntax-only -x c++ - <<<"#include <cerrno>" 2>/dev/null || return 2
   "${cxx[@]}" -std=c++20 "$@" -Iinclude tests/compilers/strict.cpp -pthread -o "$work/strict" >"$work/log" 2>&1
 }
 

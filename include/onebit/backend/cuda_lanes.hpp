@@ -60,11 +60,11 @@ class warp_sign_sum {
   // a missing slot adds -0 (scale 0, signs clear): this changes no sum, not even the sign of a 0
   ONEBIT_HD float load_scale(std::size_t ahead, int n) const {
     const bool here = static_cast<int>(own_slot()) < n;
-    return here ? *reinterpret_cast<const float*>(scales_ + ahead) : 0.0F;
+    return here ? *detail::aligned_as<const float>(scales_ + ahead) : 0.0F;
   }
   ONEBIT_HD std::uint32_t load_word(std::uint32_t k, std::size_t ahead, int n) const {
     const bool here = static_cast<int>(own_slot()) < n;
-    return here ? *reinterpret_cast<const std::uint32_t*>(words_ + ahead + 4 * k) : 0U;
+    return here ? *detail::aligned_as<const std::uint32_t>(words_ + ahead + 4 * k) : 0U;
   }
   ONEBIT_HD static float added(float sum, float scale, std::uint32_t sign) {
     return Warp::add(sum, Warp::with_sign(scale, sign));
@@ -157,7 +157,7 @@ struct warp_lanes {
   ONEBIT_HD static std::uint64_t sum_counts(const T* p, std::size_t n) {
     Warp::sync();
     std::uint64_t mine = 0;
-    each(p, n, [&](T x) { mine += x; });
+    each<64>(p, n, [&](T x) { mine += x; });  // of 128 bytes sm_120 would spill some
     return total(mine);
   }
   ONEBIT_HD static float largest(const float* p, std::size_t n, float least) {
@@ -253,12 +253,12 @@ struct warp_lanes {
     for (std::uint32_t half = 16; half > 0; half /= 2) mine += Warp::shuffle_xor(mine, half);
     return mine;
   }
-  /// Calls f(p[l]), f(p[l + 32]), ... in lane l. To hide latency, each lane loads 128 bytes at a
+  /// Calls f(p[l]), f(p[l + 32]), ... in lane l. To hide latency, each lane loads `bytes` at a
   /// time, then 8 values, then single values.
-  template <class T, class F>
+  template <std::size_t bytes = 128, class T, class F>
   ONEBIT_HD static void each(const T* p, std::size_t n, const F& f) {
     std::size_t i = Warp::lane();
-    each_of<128 / sizeof(T)>(p, i, n, f);
+    each_of<bytes / sizeof(T)>(p, i, n, f);
     each_of<8>(p, i, n, f);
     each_of<1>(p, i, n, f);
   }

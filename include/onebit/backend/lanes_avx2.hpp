@@ -218,7 +218,7 @@ struct avx2_lanes : host_lanes {
   }
   /// Loads eight bf16 as floats.
   ONEBIT_TARGET static __m256 wide(const bf16* p) {
-    const __m128i words = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    const __m128i words = _mm_loadu_si128(static_cast<const __m128i*>(static_cast<const void*>(p)));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(words), 16));
   }
   /// Applies to_bf16 to eight floats; each result is in the lower half of its lane.
@@ -273,7 +273,7 @@ struct avx2_lanes : host_lanes {
   ONEBIT_TARGET static void put(T* p, const __m256i& a, const __m256i& b) {
     // packus works within 128-bit halves: the permutation restores the order
     const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xD8);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+    _mm256_storeu_si256(static_cast<__m256i*>(static_cast<void*>(p)), packed);
   }
   /// Copies bit l of the word to the sign bit of lane l.
   ONEBIT_TARGET static bits spread(std::uint32_t word) {

@@ -70,7 +70,9 @@ class option_reader {
     const std::string* text = find(names);
     if (text == nullptr) return false;
     const double x = number(*text);  // accepts 1e5; 2^53: exact in a double
-    static_assert(sizeof(Count) == 8);
+    static_assert(sizeof(Count) == 8,
+                  "onebit: make_optimizer needs a platform of 64 bits; on 32 bits "
+                  "call one_bit_adam and its like with their options");
     if (!(x >= 0 && x <= 0x1p53 && x == std::floor(x))) wrong(*text, "a count: 0, 1, 2, ...");
     target = static_cast<Count>(x);
     return true;

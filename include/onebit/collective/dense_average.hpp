@@ -472,9 +472,9 @@ class dense_average {
     slot_status *const all = statuses_.data(), *const own = all + w;
     s.backend().launch(1, detail::take_status_kernel{slots, f, n_slots, own});
     if (mode_ == dense_sum::transport_in_bf16) {
-      comm_.all_reduce_sum(reinterpret_cast<bf16*>(slots), bytes / sizeof(bf16));
+      comm_.all_reduce_sum(detail::aligned_as<bf16>(slots), bytes / sizeof(bf16));
     } else {
-      comm_.all_reduce_sum(reinterpret_cast<float*>(slots), bytes / sizeof(float));
+      comm_.all_reduce_sum(detail::aligned_as<float>(slots), bytes / sizeof(float));
     }
     // no element type can sum status words: they are gathered separately
     comm_.all_gather(own, all, sizeof *own);

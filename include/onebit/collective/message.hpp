@@ -252,7 +252,7 @@ namespace detail {
 
 template <class T>
 ONEBIT_HD T load_scalar(const std::byte* p) {
-  return *reinterpret_cast<const T*>(p);
+  return *detail::aligned_as<const T>(p);
 }
 
 // Decodes L::words words. A word compressor decodes one word at a time; one with `sends_floats` may
@@ -260,7 +260,7 @@ ONEBIT_HD T load_scalar(const std::byte* p) {
 template <class L, class C>
 ONEBIT_HD typename L::value decode_words(const C& codec, const std::byte* in, float scale) {
   if constexpr (L::words > 1 && requires { codec.sends_floats(); }) {
-    if (codec.sends_floats()) return L::load(reinterpret_cast<const float*>(in));
+    if (codec.sends_floats()) return L::load(detail::aligned_as<const float>(in));
   }
   typename L::value v;
   for (unsigned j = 0; j < L::words; ++j) {
@@ -294,7 +294,7 @@ ONEBIT_HD void encode_words(const C& codec, std::byte* out, const typename L::va
   using one = one_word<L>;
   if constexpr (L::words > 1 && requires { codec.sends_floats(); }) {
     if (codec.sends_floats()) {
-      L::store(reinterpret_cast<float*>(out), y);
+      L::store(detail::aligned_as<float>(out), y);
       for (unsigned j = 0; j < L::words; ++j) {
         sum = codec.template accumulate<one>(sum, word_of<L>(y, j));
       }

@@ -73,7 +73,7 @@ struct scale_kernel {
     if (codec_traits<C>::scaled && bound.most > 0 && s > most_of(e)) s = most_of(e);
     if (scales != nullptr) L::store_scalar(scales + i, s);
     if (slot != nullptr) {
-      L::store_scalar(reinterpret_cast<float*>(slot + scales_at) + e.place, s);
+      L::store_scalar(detail::aligned_as<float>(slot + scales_at) + e.place, s);
     }
   }
 
@@ -105,7 +105,7 @@ struct group_scale_kernel {
     const tile_range parts = scale.entries[i].segments;
     for (auto k = parts.begin + L::own_index(); k < parts.end; k += L::n_indices()) {
       std::byte* scales = slots + segments[k].chunk * format.slot_bytes + format.scales_at;
-      reinterpret_cast<float*>(scales)[segments[k].place] = scale.scales[i];
+      detail::aligned_as<float>(scales)[segments[k].place] = scale.scales[i];
     }
   }
 };
@@ -117,7 +117,7 @@ namespace detail {
 
 [[nodiscard]] ONEBIT_HD slot_status* status_of(const slot_format& f, std::byte* slots,
                                                std::size_t slot) {
-  return reinterpret_cast<slot_status*>(slots + slot * f.slot_bytes + f.status_at);
+  return detail::aligned_as<slot_status>(slots + slot * f.slot_bytes + f.status_at);
 }
 
 }  // namespace detail

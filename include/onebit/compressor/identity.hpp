@@ -35,11 +35,11 @@ struct identity {
   }
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
-    L::store(reinterpret_cast<float*>(out), y);
+    L::store(detail::aligned_as<float>(out), y);
   }
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
-    return L::load(reinterpret_cast<const float*>(in));
+    return L::load(detail::aligned_as<const float>(in));
   }
   template <class L>
   ONEBIT_HD typename L::value residual(const typename L::value& y, float s) const {

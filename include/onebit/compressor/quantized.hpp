@@ -57,18 +57,18 @@ struct quantized {
     auto left = y;
     for (unsigned p = 0; p < Bits; ++p, step *= 0.5F) {
       const auto above = L::not_negative(left);
-      L::store_bits(reinterpret_cast<std::uint32_t*>(out) + p, above);
+      L::store_bits(detail::aligned_as<std::uint32_t>(out) + p, above);
       left = L::sub(left, L::with_sign(above, L::set(step)));
     }
-    reinterpret_cast<float*>(out)[Bits] = top;  // all lanes of a warp store the same value
+    detail::aligned_as<float>(out)[Bits] = top;  // all lanes of a warp store the same value
   }
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float most) const {
-    const float top = reinterpret_cast<const float*>(in)[Bits];
+    const float top = detail::aligned_as<const float>(in)[Bits];
     float step = first_step(top < most ? top : most);
     auto reached = L::set(0.0F);
     for (unsigned p = 0; p < Bits; ++p, step *= 0.5F) {
-      const auto above = L::load_bits(reinterpret_cast<const std::uint32_t*>(in) + p);
+      const auto above = L::load_bits(detail::aligned_as<const std::uint32_t>(in) + p);
       reached = L::add(reached, L::with_sign(above, L::set(step)));
     }
     return reached;

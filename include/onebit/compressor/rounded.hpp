@@ -60,10 +60,10 @@ struct rounded {
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y, std::uint32_t key = 0) const {
     if (word_bytes == floats) [[likely]]
-      return L::store(reinterpret_cast<float*>(out), y);
+      return L::store(detail::aligned_as<float>(out), y);
     if (word_bytes == powers) return encode_powers<L>(out, y, key);
     const auto sent = roots ? L::with_sign_of(y, L::sqrt(L::abs(y))) : y;
-    if (word_bytes == halves) return L::store_as(reinterpret_cast<bf16*>(out), sent, 32);
+    if (word_bytes == halves) return L::store_as(detail::aligned_as<bf16>(out), sent, 32);
     const std::uint32_t e = clamped_exponent(L::fold_size(sent), 7);
     const auto scaled_y = L::mul(sent, L::set(power_of_two(260 - e)));
     L::store_as(reinterpret_cast<int8*>(out), L::bound(scaled_y, 127), 32);
@@ -72,10 +72,10 @@ struct rounded {
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float) const {
     if (word_bytes == floats) [[likely]]
-      return L::load(reinterpret_cast<const float*>(in));
+      return L::load(detail::aligned_as<const float>(in));
     if (word_bytes == powers) return decode_powers<L>(in);
     if (word_bytes == halves) {
-      const auto half = L::load_as(reinterpret_cast<const bf16*>(in), 32);
+      const auto half = L::load_as(detail::aligned_as<const bf16>(in), 32);
       return roots ? squared<L>(half) : half;
     }
     const auto unit = L::set(power_of_two(static_cast<std::uint32_t>(in[32]) - 6));
@@ -112,7 +112,7 @@ struct rounded {
     // 2^code; a positive value has a code of at least 1
     const auto least = L::select(L::positive(y), L::set(2.0F), L::set(0.0F));
     auto left = (L::max)(L::mul(power, L::set(power_of_two(254 + most_code - e))), least);
-    auto* const planes = reinterpret_cast<std::uint32_t*>(out);
+    auto* const planes = detail::aligned_as<std::uint32_t>(out);
     for (std::uint32_t p = 0, half = 16; p < n_planes; ++p, half /= 2) {
       const auto above = L::not_negative(L::sub(left, L::set(power_of_two(127 + half))));
       L::store_bits(planes + p, above);
@@ -122,7 +122,7 @@ struct rounded {
   }
   template <class L>
   [[nodiscard]] ONEBIT_HD static typename L::value decode_powers(const std::byte* in) {
-    const auto* const planes = reinterpret_cast<const std::uint32_t*>(in);
+    const auto* const planes = detail::aligned_as<const std::uint32_t>(in);
     const std::uint32_t sent = planes[n_planes];
     const std::uint32_t e = sent <= most_code ? most_code + 1 : sent > 254 ? 254 : sent;
     auto power = L::set(power_of_two(e - most_code));

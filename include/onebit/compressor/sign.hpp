@@ -106,13 +106,13 @@ struct sign {
   /// Encodes one word of values; needs no scale.
   template <class L>
   ONEBIT_HD void encode(std::byte* out, const typename L::value& y) const {
-    L::store_bits(reinterpret_cast<std::uint32_t*>(out), L::not_negative(y));
+    L::store_bits(detail::aligned_as<std::uint32_t>(out), L::not_negative(y));
   }
 
   /// Decodes one word.
   template <class L>
   ONEBIT_HD typename L::value decode(const std::byte* in, float s) const {
-    const auto bits = L::load_bits(reinterpret_cast<const std::uint32_t*>(in));
+    const auto bits = L::load_bits(detail::aligned_as<const std::uint32_t>(in));
     return L::with_sign(bits, L::set(s));
   }
 

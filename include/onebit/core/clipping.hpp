@@ -41,7 +41,7 @@ struct strided_floats {
     return static_cast<float>(sqrt(sum));
   }
   [[nodiscard]] ONEBIT_HD float at(std::uint32_t i) const {
-    return *reinterpret_cast<const float*>(first + i * stride);
+    return *detail::aligned_as<const float>(first + i * stride);
   }
 };
 [[nodiscard]] inline strided_floats floats_of(const float* first, std::size_t n) {

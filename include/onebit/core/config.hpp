@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 
 /// The vocabulary of the library.
 ///
@@ -175,6 +176,12 @@ struct moments_updated {
 };
 
 namespace detail {
+
+/// Returns bytes that are aligned for T as T. Casts from void, of which no compiler warns.
+template <class T>
+[[nodiscard]] ONEBIT_HD T* aligned_as(std::conditional_t<std::is_const_v<T>, const void, void>* p) {
+  return static_cast<T*>(p);
+}
 
 /// Scope guard for standard arithmetic: rounds to nearest, keeps subnormals, does not trap. A
 /// library built with fast-math changes these modes in every thread that loads the library, and

@@ -84,7 +84,7 @@ class staged {
       return;
     }
     const std::size_t bytes = n * sizeof(Element);
-    auto* const host = reinterpret_cast<Element*>(staging_->at_least(bytes));
+    auto* const host = detail::aligned_as<Element>(staging_->at_least(bytes));
     memory_.copy(host, data, bytes);
     memory_.wait();
     inner_.all_reduce_sum(host, n);

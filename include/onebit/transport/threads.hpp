@@ -313,7 +313,7 @@ class basic_threads {
     if constexpr (M::host_can_touch) {
       sum(data, n);
     } else {
-      auto* const host = reinterpret_cast<T*>(staging_->at_least(n * sizeof(T)));
+      auto* const host = detail::aligned_as<T>(staging_->at_least(n * sizeof(T)));
       if (n > 0) memory_.copy(host, data, n * sizeof(T));
       memory_.wait();
       sum(host, n);
