@@ -12,6 +12,7 @@
 #include <new>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/onebit.hpp>
+#include <string>
 #include <vector>
 
 #include "support/training.hpp"
@@ -185,6 +186,25 @@ TEST_CASE("steps do not allocate: 1-bit LAMB") {
         data.groups(), t, o,
         onebit::gather_scatter<onebit::sign<>>{{onebit::granularity::vector()}}, backend);
   });
+}
+
+/// Far from rank 0, so that " [rank 100/1000]", which ends its errors, is a text on the heap.
+struct far_rank {
+  int rank() const { return 100; }
+  int size() const { return 1000; }
+  void all_to_all(const void*, void*, std::size_t) {}
+  void all_gather(const void*, void*, std::size_t) {}
+  void all_reduce_sum(float*, std::size_t) {}
+};
+
+TEST_CASE("a step formats no text of an error before there is an error") {
+  const onebit::communicator comm{far_rank{}};
+  const auto before = n_allocations.load();
+  const bool refused = !onebit::detail::refuse_numbers(1, 0.1F, 1, 1, comm).empty();
+  CHECK(n_allocations.load() == before);
+  CHECK(!refused);
+  const std::string text = onebit::detail::refuse_numbers(1, -1, 1, 1, comm);
+  CHECK(text.ends_with("[rank 100/1000]"));
 }
 
 TEST_CASE("state_bytes and work_bytes are what an optimizer holds on the heap") {

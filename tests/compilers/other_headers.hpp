@@ -17,7 +17,6 @@
 #define ERROR 0
 #define DELETE 3
 #define check(x) ((void)(x))  // AssertMacros.h of Apple
-#define verify(x) ((void)(x))
 #define I _Complex_I  // complex.h
 #define None 0        // X11
 #define Bool int

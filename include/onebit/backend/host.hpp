@@ -226,7 +226,7 @@ class host {
   /// Uses `threads` threads per rank, including the calling one. Throws invalid_input if
   /// `threads` is below 1, if `set` is not supported by this machine or compiler, or if the
   /// compiler has changed the arithmetic of kernels, as parts of -ffast-math let it. (The first
-  /// host of a process looks: less than a microsecond.)
+  /// host of a process looks: half a microsecond, once its code is in memory.)
   [[gnu::cold]] explicit host(int threads, isa set = best_isa()) : isa_(set) {
     if (threads < 1) {
       throw invalid_input(detail::message("host: ", threads, " threads; must be at least 1"));
