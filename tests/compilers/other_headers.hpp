@@ -17,8 +17,8 @@
 #define ERROR 0
 #define DELETE 3
 #define check(x) ((void)(x))  // AssertMacros.h of Apple
-#define I _Complex_I  // complex.h
-#define None 0        // X11
+#define I _Complex_I          // complex.h
+#define None 0                // X11
 #define Bool int
 #define Status int
 #define Success 0

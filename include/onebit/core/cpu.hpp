@@ -28,8 +28,8 @@ struct cpu_instructions {
     has.crc32c = (c & 1U << 20U) != 0;
     constexpr unsigned needed = 1U << 12U | 1U << 27U | 1U << 28U;  // FMA, OSXSAVE, AVX
     if ((c & needed) != needed) return has;
-    unsigned saved = 0, upper = 0;  // registers that the operating system saves: 2 SSE, 4 AVX
-    __asm__("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
+    unsigned saved = 0;  // registers that the operating system saves: 2 SSE, 4 AVX
+    __asm__("xgetbv" : "=a"(saved) : "c"(0) : "edx");
     if ((saved & 6U) != 6U || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return has;
     has.avx2_fma = (b & 1U << 5U) != 0;
 #endif
