@@ -101,7 +101,8 @@ wrong_launcher() {
 }
 if (($# == 0)) && ((${#failed[@]} == 0)); then
   wrong_launcher system mpich
-  wrong_launcher mpich openmpi
+  wrong_launcher openmpi mpich
+  wrong_launcher impi openmpi # (MPICH 5 under Open MPI's mpirun ends itself in MPI_Init.)
 fi
 
 printf '%s\n' "${table[@]}"
