@@ -42,12 +42,12 @@ template <class C>
         (outer <= 1 || inner == 0 || view.outerStride() == inner)) {
       return {};
     }
-    return join(6, {"is a view of ", outer, " runs of ", inner, " elements, strides ",
-                    view.outerStride(), " and ", view.innerStride(), ": "});
+    return join({"is a view of ", outer, " runs of ", inner, " elements, strides ",
+                 view.outerStride(), " and ", view.innerStride(), ": "});
   } else if constexpr (tells_exhaustive<C>) {
     if (!view.is_exhaustive()) {
-      return join(6, {"is a view of ", static_cast<std::size_t>(view.size()),
-                      " elements that are not contiguous: "});
+      return join({"is a view of ", static_cast<std::size_t>(view.size()),
+                   " elements that are not contiguous: "});
     }
   }
   return {};

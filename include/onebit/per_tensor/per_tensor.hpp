@@ -210,8 +210,8 @@ class per_tensor {
     const bool in_order = t < size && (t == next_ || (t > next_ && options_.unseen_rest));
     if (!twice && (in_order || !optimizer_.has_value())) return t;
     refuse(
-        t < size ? "tensor " + detail::number_text(t) : "a tensor unknown to the first step", " (", n,
-        " parameters at address ", reinterpret_cast<std::uintptr_t>(place), ") is seen ",
+        t < size ? "tensor " + detail::number_text(t) : "a tensor unknown to the first step", " (",
+        n, " parameters at address ", reinterpret_cast<std::uintptr_t>(place), ") is seen ",
         twice ? "twice; tied weights are seen once, with the sum of their gradients"
         : t < size
             ? "out of order: see tensors as in the first step; set unseen_rest if some may lack a "

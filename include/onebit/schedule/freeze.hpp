@@ -91,9 +91,9 @@ class freeze : public schedule_defaults {
   /// Warns of dense steps after optimizer::start_from, which gave moments of `steps` steps.
   [[nodiscard, gnu::cold]] std::string start_warning(std::uint64_t steps) const {
     if (after_ == 0) return {};
-    return detail::join(5, {"onebit: start_from: the moments are of ", steps,
-                            " steps, and freeze.after counts from here on: ", after_,
-                            " dense steps follow; 0 makes none (1-bit LAMB needs them)"});
+    return detail::join({"onebit: start_from: the moments are of ", steps,
+                         " steps, and freeze.after counts from here on: ", after_,
+                         " dense steps follow; 0 makes none (1-bit LAMB needs them)"});
   }
   /// Passes the state to `a`, for checkpoints.
   template <class Archive>

@@ -225,14 +225,14 @@ class mpi {
   [[nodiscard]] mpi split(int color, int key) const {
     group_.barrier("split");
     int least = 0;
-    group_.check(MPI_Allreduce(&color, &least, 1, MPI_INT, MPI_MIN, group_.comm(kind::gathers)),
-                 "MPI_Allreduce");
+    group_.require(MPI_Allreduce(&color, &least, 1, MPI_INT, MPI_MIN, group_.comm(kind::gathers)),
+                   "MPI_Allreduce");
     if (least < 0) {  // MPI would fail on that rank alone, or give it no communicator
       throw invalid_input(detail::message("mpi: split: a rank has color ", least,
                                           "; must not be negative", group_.suffix()));
     }
     MPI_Comm part = MPI_COMM_NULL;
-    group_.check(MPI_Comm_split(group_.comm(kind::gathers), color, key, &part), "MPI_Comm_split");
+    group_.require(MPI_Comm_split(group_.comm(kind::gathers), color, key, &part), "MPI_Comm_split");
     mpi own(detail::mpi_group(part, group_.timeout(), &group_));
     MPI_Comm_free(&part);
     return own;
@@ -251,14 +251,14 @@ class mpi {
   [[nodiscard]] int ranks_per_node() const {
     group_.barrier("ranks_per_node");
     MPI_Comm shared = MPI_COMM_NULL;
-    group_.check(MPI_Comm_split_type(group_.comm(kind::gathers), MPI_COMM_TYPE_SHARED, rank(),
-                                     MPI_INFO_NULL, &shared),
-                 "MPI_Comm_split_type");
+    group_.require(MPI_Comm_split_type(group_.comm(kind::gathers), MPI_COMM_TYPE_SHARED, rank(),
+                                       MPI_INFO_NULL, &shared),
+                   "MPI_Comm_split_type");
     detail::mpi_node mine{0, rank(), rank()};
     const int own = rank();
-    group_.check(MPI_Comm_size(shared, &mine.size), "MPI_Comm_size");
-    group_.check(MPI_Allreduce(&own, &mine.first, 1, MPI_INT, MPI_MIN, shared), "MPI_Allreduce");
-    group_.check(MPI_Allreduce(&own, &mine.last, 1, MPI_INT, MPI_MAX, shared), "MPI_Allreduce");
+    group_.require(MPI_Comm_size(shared, &mine.size), "MPI_Comm_size");
+    group_.require(MPI_Allreduce(&own, &mine.first, 1, MPI_INT, MPI_MIN, shared), "MPI_Allreduce");
+    group_.require(MPI_Allreduce(&own, &mine.last, 1, MPI_INT, MPI_MAX, shared), "MPI_Allreduce");
     MPI_Comm_free(&shared);
     std::vector<detail::mpi_node> nodes(static_cast<std::size_t>(size()));
     mpi(*this).all_gather(&mine, nodes.data(), sizeof mine);
@@ -278,10 +278,10 @@ class mpi {
   void sum(float* data, std::size_t n, bool blocks) { reduce(data, n, MPI_FLOAT, MPI_SUM, blocks); }
   void sum(bf16* data, std::size_t n, bool blocks) {
     MPI_Op add = MPI_OP_NULL;
-    group_.check(MPI_Op_create(&detail::mpi_add_halves, 1, &add), "MPI_Op_create");
+    group_.require(MPI_Op_create(&detail::mpi_add_halves, 1, &add), "MPI_Op_create");
     // if this throws, MPI may still use `add`: not freed
     reduce(data, n, MPI_UINT16_T, add, blocks);
-    group_.check(MPI_Op_free(&add), "MPI_Op_free");
+    group_.require(MPI_Op_free(&add), "MPI_Op_free");
   }
   template <class T>
   void reduce(T* data, std::size_t n, MPI_Datatype type, MPI_Op sum, bool blocks) {
@@ -291,8 +291,8 @@ class mpi {
       const int count = static_cast<int>(n - done < most ? n - done : most);
       const MPI_Comm comm = group_.comm(kind::gathers);
       if (blocks) {
-        group_.check(MPI_Allreduce(MPI_IN_PLACE, data + done, count, type, sum, comm),
-                     "MPI_Allreduce");
+        group_.require(MPI_Allreduce(MPI_IN_PLACE, data + done, count, type, sum, comm),
+                       "MPI_Allreduce");
         continue;
       }
       start(detail::mpi_slot(group_, sizeof(T)), "MPI_Iallreduce", [&](MPI_Request* request) {
@@ -306,7 +306,7 @@ class mpi {
   [[nodiscard]] mpi_request start(detail::mpi_slot slot, const char* name, const Call& call) {
     group_.require_usable();
     MPI_Request request = MPI_REQUEST_NULL;
-    group_.check(call(&request), name);
+    group_.require(call(&request), name);
     return {group_, std::move(slot), request, name};
   }
   /// Returns `communicator` when all its ranks have called this. Throws transport_error otherwise.
@@ -315,18 +315,18 @@ class mpi {
       if (code != MPI_SUCCESS) detail::fail_mpi(code, call, "");
     };
     int initialised = 0;
-    check(MPI_Initialized(&initialised), "MPI_Initialized");
+    require(MPI_Initialized(&initialised), "MPI_Initialized");
     if (initialised == 0) {
       throw transport_error(detail::message("mpi: call MPI_Init before building a transport"));
     }
     int finalised = 0;
-    check(MPI_Finalized(&finalised), "MPI_Finalized");
+    require(MPI_Finalized(&finalised), "MPI_Finalized");
     if (finalised != 0) throw transport_error(detail::message("mpi: MPI_Finalize was called"));
     if (communicator == MPI_COMM_NULL) {  // MPI itself would abort the program
       throw transport_error(detail::message("mpi: the communicator is MPI_COMM_NULL"));
     }
     int is_inter = 0;
-    check(MPI_Comm_test_inter(communicator, &is_inter), "MPI_Comm_test_inter");
+    require(MPI_Comm_test_inter(communicator, &is_inter), "MPI_Comm_test_inter");
     if (is_inter != 0) {  // its rank and size are those of one side, its collectives go across
       throw transport_error(detail::message("mpi: the communicator is an intercommunicator; ",
                                             "MPI_Intercomm_merge makes one of all its ranks"));
@@ -337,9 +337,9 @@ class mpi {
     }
     const auto start = std::chrono::steady_clock::now();
     MPI_Request all_here = MPI_REQUEST_NULL;
-    check(MPI_Ibarrier(communicator, &all_here), "MPI_Ibarrier");
+    require(MPI_Ibarrier(communicator, &all_here), "MPI_Ibarrier");
     for (int done = 0; done == 0;) {
-      check(MPI_Test(&all_here, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      require(MPI_Test(&all_here, &done, MPI_STATUS_IGNORE), "MPI_Test");
       if (done == 0 && timeout.count() > 0 && std::chrono::steady_clock::now() - start > timeout) {
         throw transport_error(detail::message("mpi: after ", timeout.count(), " ms not all ranks ",
                                               "of the communicator build a transport on it"));

@@ -52,8 +52,8 @@ class mpi_group {
     s.n_whole = whole == nullptr ? s.size : whole->shared_->n_whole;
     const int own = whole == nullptr ? s.rank : whole->name(whole->rank());
     s.names.resize(static_cast<std::size_t>(s.size));
-    check(MPI_Allgather(&own, 1, MPI_INT, s.names.data(), 1, MPI_INT, comm(gathers)),
-          "MPI_Allgather");
+    require(MPI_Allgather(&own, 1, MPI_INT, s.names.data(), 1, MPI_INT, comm(gathers)),
+            "MPI_Allgather");
   }
 
   [[nodiscard]] MPI_Comm comm(kind k) const { return shared_->comms[k]; }
@@ -63,7 +63,7 @@ class mpi_group {
   [[nodiscard]] std::string suffix() const { return rank_suffix(name(rank()), shared_->n_whole); }
   [[nodiscard]] bool is_broken() const { return !shared_->broken.empty(); }
 
-  void check(int code, const char* call) const {
+  void require(int code, const char* call) const {
     if (code != MPI_SUCCESS) fail_mpi(code, call, suffix());
   }
   /// Throws transport_error if an earlier collective was given up. Call before each new one.
@@ -99,7 +99,7 @@ class mpi_group {
   void barrier(const char* call) const {
     require_usable();
     MPI_Request request = MPI_REQUEST_NULL;
-    check(MPI_Ibarrier(comm(gathers), &request), "MPI_Ibarrier");
+    require(MPI_Ibarrier(comm(gathers), &request), "MPI_Ibarrier");
     wait(request, call);
     // a late rank completes the barrier, but finds notes of ranks that have given up
     note n{};
@@ -179,7 +179,7 @@ class mpi_group {
   void finished(int code, MPI_Request& request, const char* call) const {
     if (code == MPI_SUCCESS) return;
     request = MPI_REQUEST_NULL;  // its state is undefined: never wait for it again
-    check(code, call);
+    require(code, call);
   }
   void send(int to, const note& n) const {
     // usually so small that MPI has sent it when Isend returns; otherwise the buffer is leaked
@@ -286,15 +286,15 @@ class mpi_slot {
     }
     constexpr std::size_t block = std::size_t{1} << 20;
     MPI_Datatype block_type = MPI_DATATYPE_NULL;
-    group.check(MPI_Type_contiguous(static_cast<int>(block), MPI_BYTE, &block_type),
-                "MPI_Type_contiguous");
+    group.require(MPI_Type_contiguous(static_cast<int>(block), MPI_BYTE, &block_type),
+                  "MPI_Type_contiguous");
     int lengths[2] = {static_cast<int>(bytes / block), static_cast<int>(bytes % block)};
     MPI_Aint displacements[2] = {0, static_cast<MPI_Aint>(bytes / block * block)};
     MPI_Datatype types[2] = {block_type, MPI_BYTE};
-    group.check(MPI_Type_create_struct(2, lengths, displacements, types, &type_),
-                "MPI_Type_create_struct");
-    group.check(MPI_Type_free(&block_type), "MPI_Type_free");
-    group.check(MPI_Type_commit(&type_), "MPI_Type_commit");
+    group.require(MPI_Type_create_struct(2, lengths, displacements, types, &type_),
+                  "MPI_Type_create_struct");
+    group.require(MPI_Type_free(&block_type), "MPI_Type_free");
+    group.require(MPI_Type_commit(&type_), "MPI_Type_commit");
     owned_ = true;
   }
   mpi_slot(mpi_slot&& other) noexcept

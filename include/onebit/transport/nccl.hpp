@@ -120,7 +120,7 @@ class nccl_family {
 
   /// Throws transport_error unless the call succeeded. A non-blocking communicator may return
   /// ncclInProgress: then waits until the call is done, since it accepts no other call before.
-  void check(ncclComm_t comm, ncclResult_t code, const char* call, const std::string& suffix) {
+  void require(ncclComm_t comm, ncclResult_t code, const char* call, const std::string& suffix) {
     if (code == ncclInProgress) {
       wait_until(
           [&] {
@@ -224,10 +224,10 @@ struct nccl_member {
     family->watch(comm);
     try {
       ncclResult_t state = ncclSuccess;  // non-blocking: initialisation may be in progress
-      check(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-      check(state, "the communicator's initialisation");
-      check(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
-      check(ncclCommCount(comm, &size), "ncclCommCount");
+      require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+      require(state, "the communicator's initialisation");
+      require(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
+      require(ncclCommCount(comm, &size), "ncclCommCount");
     } catch (...) {
       family->forget(comm);
       throw;
@@ -248,10 +248,10 @@ struct nccl_member {
   }
 
   [[nodiscard]] std::string suffix() const { return rank_suffix(rank, size); }
-  void check(ncclResult_t code, const char* call) const {
-    if (code != ncclSuccess) family->check(comm, code, call, suffix());
+  void require(ncclResult_t code, const char* call) const {
+    if (code != ncclSuccess) family->require(comm, code, call, suffix());
   }
-  void check(cudaError_t code, const char* call) const {
+  void require(cudaError_t code, const char* call) const {
     if (code != cudaSuccess) check_cuda(code, call, suffix());
   }
 
@@ -296,7 +296,7 @@ class nccl_request {
     member->family->give(done_);
     member->family->check_alive(member->suffix());
     if (captured_ && !member->family->is_capturing()) return;
-    member->check(cudaStreamWaitEvent(member->family->stream(), done_, 0), "cudaStreamWaitEvent");
+    member->require(cudaStreamWaitEvent(member->family->stream(), done_, 0), "cudaStreamWaitEvent");
   }
 
   /// Returns true if the collective is done. Must not be called while a graph is captured. Throws
@@ -307,7 +307,7 @@ class nccl_request {
     family.check_alive(member_->suffix());
     const cudaError_t state = cudaEventQuery(done_);
     if (state == cudaErrorNotReady) (void)cudaGetLastError();  // clears it: it is no error
-    if (state != cudaErrorNotReady) member_->check(state, "cudaEventQuery");
+    if (state != cudaErrorNotReady) member_->require(state, "cudaEventQuery");
     family.watch_errors(member_->suffix());
     if (state == cudaErrorNotReady) return false;
     family.give(done_);
@@ -395,12 +395,12 @@ class nccl {
     const std::size_t all_bytes = static_cast<std::size_t>(size()) * slot_bytes;
     std::byte* const own = control(slot_bytes + all_bytes);
     std::byte* const all = own + slot_bytes;
-    member_->check(
+    member_->require(
         cudaMemcpyAsync(own, send, slot_bytes, cudaMemcpyHostToDevice, family().stream()),
         "cudaMemcpyAsync");
     all_gather(own, all, slot_bytes);
     wait();  // has a time-out; the copy below, to pageable memory, blocks without one
-    member_->check(
+    member_->require(
         cudaMemcpyAsync(receive, all, all_bytes, cudaMemcpyDeviceToHost, family().stream()),
         "cudaMemcpyAsync");
     wait();
@@ -419,7 +419,7 @@ class nccl {
                                           member_->suffix()));
     }
     ncclComm_t part = nullptr;
-    member_->check(ncclCommSplit(member_->comm, color, key, &part, nullptr), "ncclCommSplit");
+    member_->require(ncclCommSplit(member_->comm, color, key, &part, nullptr), "ncclCommSplit");
     return nccl(member_->family, part, true);
   }
 
@@ -449,8 +449,8 @@ class nccl {
     family().check_alive(member_->suffix());
     if (n == 0) return;
     family().enqueues();
-    member_->check(ncclAllReduce(data, data, n, of, ncclSum, member_->comm, family().stream()),
-                   "ncclAllReduce");
+    member_->require(ncclAllReduce(data, data, n, of, ncclSum, member_->comm, family().stream()),
+                     "ncclAllReduce");
   }
   /// NCCL element type of a slot: uint32 for a multiple of 4 bytes, as in slots of the library.
   static ncclDataType_t type(std::size_t bytes) { return bytes % 4 == 0 ? ncclUint32 : ncclUint8; }
@@ -461,11 +461,11 @@ class nccl {
     if (slot_bytes == 0) return;
     family().enqueues();
 #if NCCL_VERSION_CODE >= 22800
-    member_->check(
+    member_->require(
         ncclAlltoAll(send, receive, count(slot_bytes), type(slot_bytes), member_->comm, stream),
         "ncclAlltoAll");
 #else
-    member_->check(ncclGroupStart(), "ncclGroupStart");
+    member_->require(ncclGroupStart(), "ncclGroupStart");
     ncclResult_t code = ncclSuccess;
     for (int r = 0; r < size() && code == ncclSuccess; ++r) {
       const std::size_t at = static_cast<std::size_t>(r) * slot_bytes;
@@ -476,8 +476,8 @@ class nccl {
                       member_->comm, stream);
     }
     const ncclResult_t end = ncclGroupEnd();  // a group must be closed even after an error
-    member_->check(code, "ncclSend or ncclRecv");
-    member_->check(end, "ncclGroupEnd");
+    member_->require(code, "ncclSend or ncclRecv");
+    member_->require(end, "ncclGroupEnd");
 #endif
   }
 
@@ -485,7 +485,7 @@ class nccl {
                           cudaStream_t stream) {
     if (slot_bytes == 0) return;
     family().enqueues();
-    member_->check(
+    member_->require(
         ncclAllGather(send, receive, count(slot_bytes), type(slot_bytes), member_->comm, stream),
         "ncclAllGather");
   }
@@ -496,10 +496,10 @@ class nccl {
     if (slot_bytes == 0) return {};
     const cudaEvent_t event = family().take();
     try {  // the event is recorded twice: a stream waits for the record current at its wait call
-      member_->check(cudaEventRecord(event, family().stream()), "cudaEventRecord");
-      member_->check(cudaStreamWaitEvent(family().side(), event, 0), "cudaStreamWaitEvent");
+      member_->require(cudaEventRecord(event, family().stream()), "cudaEventRecord");
+      member_->require(cudaStreamWaitEvent(family().side(), event, 0), "cudaStreamWaitEvent");
       enqueue(family().side());
-      member_->check(cudaEventRecord(event, family().side()), "cudaEventRecord");
+      member_->require(cudaEventRecord(event, family().side()), "cudaEventRecord");
     } catch (...) {
       family().give(event);
       throw;
@@ -511,11 +511,11 @@ class nccl {
     if (bytes > member_->control_bytes) {
       const detail::cuda_device_scope current(family().device());
       if (member_->control != nullptr) {
-        member_->check(cudaFree(std::exchange(member_->control, nullptr)), "cudaFree");
+        member_->require(cudaFree(std::exchange(member_->control, nullptr)), "cudaFree");
       }
       member_->control_bytes = 0;
       void* p = nullptr;
-      member_->check(cudaMalloc(&p, bytes), "cudaMalloc");
+      member_->require(cudaMalloc(&p, bytes), "cudaMalloc");
       member_->control = static_cast<std::byte*>(p);
       member_->control_bytes = bytes;
     }
