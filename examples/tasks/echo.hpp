@@ -19,6 +19,7 @@ class echo : public task<Real> {
     this->add_tensor(n_units, n_symbols, 0.2, random);
     this->add_tensor(1, n_symbols, 0, random);
   }
+  void change_truth() override { mirrored_ = !mirrored_; }
 
  private:
   static constexpr int n_symbols = 6, n_units = 40, length = 14, delay = 3;
@@ -31,7 +32,10 @@ class echo : public task<Real> {
     std::vector<int> symbols(static_cast<std::size_t>(n * length));
     for (int& symbol : symbols) symbol = static_cast<int>(random.below(n_symbols));
     const int n_answers = n * (length - delay);
-    const auto wanted = std::span(symbols).first(static_cast<std::size_t>(n_answers));
+    std::vector<int> wanted(symbols.begin(), symbols.begin() + n_answers);
+    if (mirrored_) {
+      for (int& symbol : wanted) symbol = n_symbols - 1 - symbol;
+    }
 
     matrix<Real> h = matrix<Real>::Zero(n * (length + 1), n_units), a, p;
     for (int t = 0; t < length; ++t) {
@@ -60,6 +64,8 @@ class echo : public task<Real> {
     }
     return loss;
   }
+
+  bool mirrored_ = false;  // true: the answer to the first symbol is the last, and so on
 };
 
 }  // namespace tasks

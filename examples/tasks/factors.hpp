@@ -20,6 +20,7 @@ class factors : public task<Real> {
     for (double& x : true_users_.reshaped()) x = of_truth.normal();
     for (double& x : true_items_.reshaped()) x = of_truth.normal();
   }
+  void change_truth() override { true_items_ = -true_items_; }
 
  private:
   static constexpr int n_users = 200, n_items = 300, rank = 6, n_ratings = 10;

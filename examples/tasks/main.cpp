@@ -7,96 +7,19 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
-#include <functional>
-#include <onebit/any_optimizer.hpp>
-#include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
-#include <optional>
+#include <fstream>
 
 #include "all.hpp"
-#include "common/schedule.hpp"
+#include "forms.hpp"
 
 namespace {
 
+using tasks::form;
+using tasks::groups;
+using tasks::setting;
 using entry = tasks::entry<float>;
-using groups = std::vector<onebit::param_group<>>;
 template <class T>
 using by_name = std::map<std::string, T>;
-
-/// Settings of a training.
-struct setting {
-  int ranks = 4, batch = 8;
-  std::int64_t steps = 0;
-  double rate = 0;  // at the peak
-  std::optional<double> beta2{};
-  friend bool operator==(const setting&, const setting&) = default;
-};
-
-/// Column of the table: an optimizer. Compared with the column `baseline`, unless that is empty.
-struct form {
-  std::string name, baseline;
-  std::function<onebit::any_optimizer(const groups&, onebit::threads, const setting&)> make;
-};
-
-/// All columns. Options are the defaults, except options that depend on the number of steps, which
-/// are as the guide recommends (choosing.md), and beta2, if given.
-std::vector<form> all_forms() {
-  const auto warm_up = [](const char* name, const setting& s) {
-    return static_cast<std::uint64_t>(common::default_freeze(name, s.steps));
-  };
-  const auto told = [](auto options, const setting& s) {
-    options.beta2 = s.beta2.value_or(options.beta2);
-    return options;
-  };
-  const auto papers_warm_up = [](const setting& s) {  // 15% of the steps, as in the papers' runs
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(1, s.steps * 15 / 100));
-  };
-  return {
-      {"adam", "",
-       [=](const groups& g, auto comm, const setting& s) {
-         return onebit::adam(g, comm, told(onebit::adam_options{}, s));
-       }},
-      {"one_bit_adam", "adam",
-       [=](const groups& g, auto comm, const setting& s) {
-         return onebit::one_bit_adam(g, comm, {.adam = told(onebit::adam_options{}, s)});
-       }},
-      {"zero_one_adam", "adam",
-       [=](const groups& g, auto comm, const setting& s) {
-         onebit::zero_one_adam_options options{.adam = told(onebit::adam_options{}, s)};
-         options.schedule.warmup_steps = warm_up("zero_one_adam", s);
-         // equal parameters on all ranks after the last step
-         options.schedule.also_every = static_cast<std::uint64_t>(s.steps);
-         return onebit::zero_one_adam(g, comm, options);
-       }},
-      {"lamb", "",
-       [=](const groups& g, auto comm, const setting& s) {
-         return onebit::lamb(g, comm, told(onebit::lamb_options{}, s));
-       }},
-      {"one_bit_lamb", "lamb",
-       [=](const groups& g, auto comm, const setting& s) {
-         return onebit::one_bit_lamb(g, comm, {.lamb = told(onebit::lamb_options{}, s)});
-       }},
-      {"papers' one_bit_adam", "adam",
-       [=](const groups& g, auto comm, const setting& s) {
-         auto [options, collective] = onebit::papers::one_bit_adam(papers_warm_up(s));
-         options.adam = told(options.adam, s);
-         return onebit::one_bit_adam(g, comm, options, collective);
-       }},
-      {"papers' one_bit_lamb", "lamb",
-       [=](const groups& g, auto comm, const setting& s) {
-         auto [options, collective] = onebit::papers::one_bit_lamb(papers_warm_up(s));
-         options.lamb = told(options.lamb, s);
-         return onebit::one_bit_lamb(g, comm, options, collective);
-       }},
-      {"papers' zero_one_adam", "adam",
-       [=](const groups& g, auto comm, const setting& s) {
-         auto [options, collective] = onebit::papers::zero_one_adam(papers_warm_up(s));
-         options.adam = told(options.adam, s);
-         options.schedule.also_every = static_cast<std::uint64_t>(s.steps);
-         return onebit::zero_one_adam(g, comm, options, collective);
-       }},
-  };
-}
 
 struct options {
   std::vector<std::string> task_names, optimizer_names;  // empty: all
@@ -104,39 +27,72 @@ struct options {
   double rate_factor = 1;
   int n_seeds = 3;
   bool grid = false;
+  std::string curve_file;
 };
 
 /// Results of the trainings of all seeds.
 struct outcome {
   by_name<std::vector<double>> losses;  // see task::evaluate
   std::uint64_t n_skipped = 0;          // number of skipped steps
-  double share = 0;                     // bytes sent / bytes of a 16-bit ring of gradients
+  double share = 0;                     // bytes sent / bytes of fp32 averages of all gradients
 };
 
-void train(const entry& of, const form& with, const setting& s, std::uint64_t seed, outcome& to) {
+/// The loss on held-out examples, at 100 points of each training: of rank 0, whose parameters in
+/// 0/1 Adam and in local Adam differ from the others' between exchanges.
+class curves {
+ public:
+  explicit curves(const std::string& file) {
+    if (file.empty()) return;
+    to_.exceptions(std::ios::failbit | std::ios::badbit);
+    to_.open(file);
+    to_ << "task,optimizer,seed,step,loss\n";
+  }
+  void note(const std::string& training, std::int64_t step, std::int64_t steps,
+            tasks::task<float>& model) {
+    if (!to_.is_open() || step % std::max<std::int64_t>(1, steps / 100) != 0) return;
+    to_ << training << ',' << step << ',' << model.evaluate().at("") << std::endl;
+  }
+
+ private:
+  std::ofstream to_;
+};
+
+/// Changes what is to change at 60% of the training. Returns the factor of the rate.
+double change_late(const setting& s, std::int64_t step, tasks::task<float>& model) {
+  const std::int64_t at = s.steps * 6 / 10;
+  if (step < at) return 1;
+  if (s.change.what == "data" && step == at) model.change_truth();
+  if (s.change.what == "gradients") model.gradient_factor = static_cast<float>(s.change.factor);
+  return s.change.what == "rate" ? s.change.factor : 1;
+}
+
+void train(const entry& of, const form& with, const setting& s, std::uint64_t seed, outcome& to,
+           curves& curve) {
   std::vector<std::uint64_t> n_skipped(static_cast<std::size_t>(s.ranks));
   onebit::run_threads(s.ranks, [&](onebit::threads comm) {
     const auto rank = static_cast<std::size_t>(comm.rank());
     const auto model = of.make(seed);
     groups g(1);
     for (auto& t : model->tensors) g[0].tensors.push_back({t.value, t.gradient});
-    onebit::any_optimizer optimizer = with.make(g, comm, s);
-    optimizer.warn_with(nullptr);  // the table shows the result
+    const tasks::stepper make_step = with.make(g, comm, s);
+    const std::string training = of.name + ',' + with.name + ',' + std::to_string(seed);
 
     tasks::counter_random random{seed, 100 + rank};
-    double bytes_sent = 0, bytes_of_ring = 0;
+    double bytes_sent = 0, bytes_of_averages = 0;
     for (std::int64_t step = 0; step < s.steps; ++step) {
+      const double peak = s.rate * change_late(s, step, *model);
       model->gradient(random, s.batch);
-      const onebit::report done = optimizer.step(common::learning_rate(s.rate, step, s.steps));
+      const onebit::report done = make_step(common::learning_rate(peak, step, s.steps));
       n_skipped[rank] += done.skipped ? 1 : 0;
       bytes_sent += static_cast<double>(done.bytes_sent);
       for (const auto& t : model->tensors) {
-        bytes_of_ring += 2.0 * (s.ranks - 1) / s.ranks * 2 * static_cast<double>(t.value.size());
+        bytes_of_averages += 8.0 * (s.ranks - 1) / s.ranks * static_cast<double>(t.value.size());
       }
+      if (rank == 0) curve.note(training, step + 1, s.steps, *model);
     }
     if (rank != 0) return;
     for (const auto& [what, loss] : model->evaluate()) to.losses[what].push_back(loss);
-    to.share = bytes_sent / bytes_of_ring;
+    to.share = bytes_sent / bytes_of_averages;
   });
   to.n_skipped += *std::max_element(n_skipped.begin(), n_skipped.end());
 }
@@ -168,11 +124,11 @@ void print_cell(const outcome& o, const outcome* baseline, const std::string& wh
 
 /// Trains all forms, prints a row for each loss, and appends the shares of bytes to `shares`.
 void make_rows(const entry& of, const std::vector<form>& forms, const setting& s, int n_seeds,
-               by_name<std::vector<double>>& shares) {
+               by_name<std::vector<double>>& shares, curves& curve) {
   by_name<outcome> all;
   for (const form& f : forms) {
     for (int seed = 1; seed <= n_seeds; ++seed) {
-      train(of, f, s, static_cast<std::uint64_t>(seed), all[f.name]);
+      train(of, f, s, static_cast<std::uint64_t>(seed), all[f.name], curve);
     }
     shares[f.name].push_back(all[f.name].share);
   }
@@ -181,6 +137,11 @@ void make_rows(const entry& of, const std::vector<form>& forms, const setting& s
                 what.empty() ? "" : ", ", what.c_str(), s.ranks, s.batch,
                 static_cast<long long>(s.steps), s.rate);
     if (s.beta2) std::printf(", beta2 %g", *s.beta2);
+    if (s.change.what == "data")
+      std::printf(", other data at 60%%");
+    else if (!s.change.what.empty()) {
+      std::printf(", %s times %g at 60%%", s.change.what.c_str(), s.change.factor);
+    }
     std::printf(" |");
     for (const form& f : forms) {
       const auto baseline = all.find(f.baseline);
@@ -220,8 +181,9 @@ void keep(std::vector<T>& all, const std::vector<std::string>& names) {
 }
 
 void run(const options& o) {
-  std::vector<form> forms = all_forms();
+  std::vector<form> forms = tasks::all_forms();
   keep(forms, o.optimizer_names);
+  if (o.optimizer_names.empty()) std::erase_if(forms, [](auto& f) { return f.only_if_named; });
   std::vector<entry> learnt = tasks::all<float>();
   keep(learnt, o.task_names);
   std::printf(
@@ -234,10 +196,11 @@ void run(const options& o) {
   for (std::size_t i = 0; i < forms.size(); ++i) std::printf("---|");
   std::printf("\n");
   by_name<std::vector<double>> shares;
+  curves curve(o.curve_file);
   for (const entry& of : learnt) {
-    for (const setting& s : settings_of(o, of)) make_rows(of, forms, s, o.n_seeds, shares);
+    for (const setting& s : settings_of(o, of)) make_rows(of, forms, s, o.n_seeds, shares, curve);
   }
-  std::printf("| bytes sent per rank, of a 16-bit ring's |");
+  std::printf("| bytes sent, of a dense fp32 run's |");
   for (const form& f : forms) {
     const summary sent(shares[f.name]);
     if (!f.baseline.empty()) {
@@ -262,8 +225,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Trains small models with every optimizer, by its defaults, and compares losses."};
   app.add_option("--task", o.task_names, "What is learnt; may be repeated (all)")
       ->check(one_of(tasks::all<float>()));
-  app.add_option("--optimizer", o.optimizer_names, "A column; may be repeated (all)")
-      ->check(one_of(all_forms()));
+  app.add_option("--optimizer", o.optimizer_names, "A column; may be repeated (the first eight)")
+      ->check(one_of(tasks::all_forms()));
   app.add_option("--ranks", o.run.ranks, "Threads that train together (4)")
       ->check(CLI::Range(2, 64));
   app.add_option("--batch", o.run.batch, "Examples per rank and step (8)")
@@ -276,6 +239,11 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1e-6, 1e6));
   app.add_option("--beta2", o.run.beta2, "How long v remembers (the library's default)")
       ->check(CLI::Range(0.0, 0.99999));
+  app.add_option("--change", o.run.change.what, "What changes at 60% of each training (nothing)")
+      ->check(CLI::IsMember({"rate", "gradients", "data"}));
+  app.add_option("--factor", o.run.change.factor, "Of the rate or the gradients that change (1)")
+      ->check(CLI::Range(1e-6, 1e6));
+  app.add_option("--curve", o.curve_file, "CSV file for losses during the trainings (none)");
   app.add_option("--seeds", o.n_seeds, "Trainings of each cell, with seeds 1, 2, ... (3)")
       ->check(CLI::Range(1, 1000));
   app.add_flag("--grid", o.grid,

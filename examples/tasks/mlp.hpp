@@ -20,6 +20,7 @@ class mlp : public task<Real> {
     for (double& w : first_.reshaped()) w = of_teacher.normal();
     for (double& w : second_.reshaped()) w = of_teacher.normal();
   }
+  void change_truth() override { second_ = -second_; }
 
  private:
   static constexpr std::size_t n_layers = 3;

@@ -24,6 +24,7 @@ class task {
   using real = Real;
 
   std::vector<common::tensor<Real>> tensors;
+  Real gradient_factor = 1;  // of all gradients, not of losses
 
   explicit task(int n_held_out) : n_held_out_(n_held_out) {}
   virtual ~task() = default;
@@ -32,7 +33,14 @@ class task {
   void gradient(counter_random& random, int n) {
     for (auto& t : tensors) std::fill(t.gradient.begin(), t.gradient.end(), Real(0));
     batch(random, n, true);
+    if (gradient_factor == Real(1)) return;
+    for (auto& t : tensors) {
+      for (Real& g : t.gradient) g *= gradient_factor;
+    }
   }
+  /// Lets another truth than so far make the examples, also those that are held out.
+  virtual void change_truth() = 0;
+
   /// Draws a batch, and returns its mean loss.
   double loss(counter_random random, int n) { return batch(random, n, false); }
 

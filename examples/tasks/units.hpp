@@ -19,6 +19,7 @@ class units : public task<Real> {
       truth_(0, i) = of_truth.normal() / unit_(0, i);
     }
   }
+  void change_truth() override { truth_ = -truth_; }
 
  private:
   static constexpr int n_features = 50;

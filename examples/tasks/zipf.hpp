@@ -23,6 +23,7 @@ class zipf : public task<Real> {
       cumulative_.push_back(sum += 1.0 / (token + 1));
     }
   }
+  void change_truth() override { truth_ = -truth_; }
 
   std::map<std::string, double> evaluate() override {
     std::map<std::string, double> losses{{"", this->held_out_loss()}};
