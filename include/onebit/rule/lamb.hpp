@@ -238,10 +238,10 @@ struct lamb_update_kernel {
 inline constexpr float longest_step = 4;
 
 /// Computes a layer's growth: the norm of the mean direction over its norm in the first step after
-/// a refresh, at least 1. Elements of the mean direction have the size of their scales, so its norm
-/// is not that of the exact direction. But it grows as gradients grow, long before the next
-/// refresh. Without this factor, a recurrent net whose gradients grew made steps of many times
-/// LAMB's size, and its loss rose to its initial value.
+/// a refresh. Elements of the mean direction have the size of their scales, so its norm is not that
+/// of the exact direction. But it grows and falls as that does, long before the next refresh.
+/// Without this factor, a recurrent net whose gradients grew made steps of many times LAMB's size,
+/// and its loss rose to its initial value; with growth alone, nets trained as at half of the rate.
 ///
 /// The growth is at least the factor that would have kept this step within `longest_step`, since a
 /// refresh may find a direction that is far too small. It acts on the next step: the first step
@@ -258,7 +258,7 @@ struct direction_growth_kernel {
     const float size = norm_of(L::sum(sums + r.begin, r.end - r.begin));
     lamb_layer layer = layers[i];
     if (!(layer.size > 0)) layer.size = size;
-    const float growth = layer.size > 0 && size > layer.size ? size / layer.size : 1.0F;
+    const float growth = layer.size > 0 && size > 0 ? size / layer.size : 1.0F;
     const float least = layer.direction > 0 ? size / (longest_step * layer.direction) : 1.0F;
     layer.growth = growth > least ? growth : least;
     L::store_scalar(layers + i, layer);
