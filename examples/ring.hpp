@@ -50,12 +50,12 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
         continue;
       }
       pass(gathered(of(me - k)), work(bucket));
-      sender_.check({.now = t.now,
-                     .slots = work(bucket),
-                     .n = 1,
-                     .part = static_cast<std::uint32_t>(bucket),
-                     .propagate = true,  // a skip goes on with the sum
-                     .ranks = {.n = 1, .first = static_cast<std::uint32_t>(of(me - 1))}});
+      sender_.run_check({.now = t.now,
+                         .slots = work(bucket),
+                         .n = 1,
+                         .part = static_cast<std::uint32_t>(bucket),
+                         .propagate = true,  // a skip goes on with the sum
+                         .ranks = {.n = 1, .first = static_cast<std::uint32_t>(of(me - 1))}});
       const onebit::gathered_view<C> came{sender_.codec(), sender_.format(), work(0), t.active,
                                           onebit::tile_room::latest};
       sender_.encode(plus<Produce>{produce, came}, t, gathered(0), bucket);
@@ -64,11 +64,11 @@ class ring_exchange : public onebit::worker_exchange<C, B> {
     std::copy_n(gathered(me), bytes, work(w));
     comm_.all_gather(work(w), gathered(0), bytes);
     const auto n = static_cast<std::uint32_t>(w);
-    sender_.check({.now = t.now,
-                   .slots = gathered(0),
-                   .n = n,
-                   .part = 0,
-                   .ranks = {.n = n, .slots_per_bucket = 1}});
+    sender_.run_check({.now = t.now,
+                       .slots = gathered(0),
+                       .n = n,
+                       .part = 0,
+                       .ranks = {.n = n, .slots_per_bucket = 1}});
   }
 
  private:

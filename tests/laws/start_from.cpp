@@ -241,58 +241,56 @@ TEST_CASE("moments: refused between begin() and step(), and after a local step")
     (void)o.step(0.01F);
     return 0;
   });
+}
 
-  TEST_CASE("start_from: the count is of the squares in v, not of the steps of the old job") {
-    // Gradients of 1 in DeepSpeed's 1-bit Adam with freeze_step 40, at its step 60: its first step
-    // learns nothing, so v has averaged 39 squares and m 59 gradients. Adam's step is one rate.
-    constexpr int squares = 39, gradients = 59;
-    const std::vector<float> m(100, static_cast<float>(1 - std::pow(0.9, gradients))),
-        v(100, static_cast<float>(1 - std::pow(0.999, squares)));
-    onebit::one_bit_adam_options options = frozen_after(0);
-    const onebit::gather_scatter exact{onebit::sign<>{onebit::granularity::layer(), 1}};
-    const auto first_step = [&](std::uint64_t steps) {
-      return on_ranks(2, [&](onebit::threads t) {
-        std::vector<float> x(100), g(100, 1.0F);
-        std::vector<onebit::param_group<>> groups(1);
-        groups[0].tensors.push_back({x, g});
-        auto o = onebit::one_bit_adam(groups, t, options, exact);
-        o.start_from({{m, v}}, steps);
-        CHECK(o.steps() == 0);
-        CHECK(o.step(0.01F).phase == onebit::phase::compressed);
-        for (const float element : x) REQUIRE(element == x[0]);
-        return -x[0] / 0.01F;
-      })[0];
-    };
-    CHECK(std::fabs(first_step(squares) - 1) <
-          0.02F);                                      // m's correction is for 39: 1 / (1 - 0.9^39)
-    CHECK(std::fabs(first_step(60) - 1.23F) < 0.02F);  // what the wrong count does
-  }
+TEST_CASE("start_from: the count is of the squares in v, not of the steps of the old job") {
+  // Gradients of 1 in DeepSpeed's 1-bit Adam with freeze_step 40, at its step 60: its first step
+  // learns nothing, so v has averaged 39 squares and m 59 gradients. Adam's step is one rate.
+  constexpr int squares = 39, gradients = 59;
+  const std::vector<float> m(100, static_cast<float>(1 - std::pow(0.9, gradients))),
+      v(100, static_cast<float>(1 - std::pow(0.999, squares)));
+  onebit::one_bit_adam_options options = frozen_after(0);
+  const onebit::gather_scatter exact{onebit::sign<>{onebit::granularity::layer(), 1}};
+  const auto first_step = [&](std::uint64_t steps) {
+    return on_ranks(2, [&](onebit::threads t) {
+      std::vector<float> x(100), g(100, 1.0F);
+      std::vector<onebit::param_group<>> groups(1);
+      groups[0].tensors.push_back({x, g});
+      auto o = onebit::one_bit_adam(groups, t, options, exact);
+      o.start_from({{m, v}}, steps);
+      CHECK(o.steps() == 0);
+      CHECK(o.step(0.01F).phase == onebit::phase::compressed);
+      for (const float element : x) REQUIRE(element == x[0]);
+      return -x[0] / 0.01F;
+    })[0];
+  };
+  CHECK(std::fabs(first_step(squares) - 1) < 0.02F);  // m's correction is for 39: 1 / (1 - 0.9^39)
+  CHECK(std::fabs(first_step(60) - 1.23F) < 0.02F);   // what the wrong count does
+}
 
-  TEST_CASE("start_from: dense steps that follow are told, once, by rank 0") {
-    static std::vector<std::string> told;
-    const auto start = [](int n_ranks, const auto& make) {
-      told.clear();
-      onebit::run_threads(n_ranks, [&](onebit::threads t) {
-        training<> data;
-        auto o = make(data.groups(), t);
-        o.warn_with(t.rank() == 0 ? [](const std::string& text) { told.push_back(text); }
-                                  : [](const std::string&) { FAIL("told by another rank"); });
-        std::vector<onebit::given_moments> moments;
-        for (const auto& p : data.grads) moments.push_back({p, p});
-        o.start_from(moments, 39);
-      });
-      return told;
-    };
-    const auto one_bit = [](std::uint64_t after) {
-      return [after](const auto& g, auto t) {
-        return onebit::one_bit_adam(g, t, frozen_after(after));
-      };
-    };
-    const std::vector<std::string> texts = start(2, one_bit(40));
-    REQUIRE(texts.size() == 1);
-    CHECK(texts[0] ==
-          contains{"of 39 steps, and freeze.after counts from here on: 40 dense steps"});
-    CHECK(start(2, one_bit(0)).empty());
-    CHECK(start(1, one_bit(40)).empty());  // a single rank compresses nothing
-    CHECK(start(2, [](const auto& g, auto t) { return onebit::adam(g, t); }).empty());
-  }
+TEST_CASE("start_from: dense steps that follow are told, once, by rank 0") {
+  static std::vector<std::string> told;
+  const auto start = [](int n_ranks, const auto& make) {
+    told.clear();
+    onebit::run_threads(n_ranks, [&](onebit::threads t) {
+      training<> data;
+      auto o = make(data.groups(), t);
+      o.warn_with(t.rank() == 0 ? [](const std::string& text) { told.push_back(text); }
+                                : [](const std::string&) { FAIL("told by another rank"); });
+      std::vector<onebit::given_moments> moments;
+      for (const auto& p : data.grads) moments.push_back({p, p});
+      o.start_from(moments, 39);
+    });
+    return told;
+  };
+  const auto one_bit = [](std::uint64_t after) {
+    return
+        [after](const auto& g, auto t) { return onebit::one_bit_adam(g, t, frozen_after(after)); };
+  };
+  const std::vector<std::string> texts = start(2, one_bit(40));
+  REQUIRE(texts.size() == 1);
+  CHECK(texts[0] == contains{"of 39 steps, and freeze.after counts from here on: 40 dense steps"});
+  CHECK(start(2, one_bit(0)).empty());
+  CHECK(start(1, one_bit(40)).empty());  // a single rank compresses nothing
+  CHECK(start(2, [](const auto& g, auto t) { return onebit::adam(g, t); }).empty());
+}
