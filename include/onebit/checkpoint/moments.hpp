@@ -36,7 +36,7 @@ struct tensor_moments {
   /// Averages of gradients and of their squares, before bias correction.
   std::vector<float> m, v;
   /// @}
-  operator given_moments() const { return {m, v}; }
+  operator given_moments() const { return {m, v}; }  ///< views of both
 };
 
 namespace detail {

@@ -191,9 +191,9 @@ inline constexpr int default_kept_checkpoints = 2;
 /// Keeps the newest `keep` checkpoints up to this one. Removes others only if this optimizer has
 /// loaded or saved them, or found them in `load_latest`: older ones, and later ones, which are
 /// damaged or from a run that went back; and what saves that were killed have left. What others
-/// have put into step-<n> stays there; of a link only the link goes. Throws checkpoint_error before
-/// it writes or removes anything if this or a later step is there from another run, or if this
-/// step's name is taken by what is no checkpoint.
+/// have put into its folder stays there; of a link only the link goes. Throws checkpoint_error
+/// before it writes or removes anything if this or a later step is there from another run, or if
+/// this step's name is taken by what is no checkpoint.
 ///
 /// Cost: each rank writes its file, flushes it and reads it back. Collective. If a rank fails, all
 /// throw checkpoint_error (invalid_input for `keep` below 1, on that rank); on the failing rank the
