@@ -311,7 +311,7 @@ class mpi {
   }
   /// Returns `communicator` when all its ranks have called this. Throws transport_error otherwise.
   static MPI_Comm checked(MPI_Comm communicator, std::chrono::milliseconds timeout) {
-    const auto check = [](int code, const char* call) {
+    const auto require = [](int code, const char* call) {
       if (code != MPI_SUCCESS) detail::fail_mpi(code, call, "");
     };
     int initialised = 0;
