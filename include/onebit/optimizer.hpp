@@ -418,6 +418,7 @@ void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   rebind_if_asked();
   e.wait();
   if constexpr (requires { e.rule.written(e.at(e.mask())); }) {
+    e.tensors.copy_changes(e.backend());  // addresses of memory that has moved
     const auto written = e.rule.written(e.at(e.mask()));
     if (written) detail::throw_written(e.step, *written, where());
   }

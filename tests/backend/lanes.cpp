@@ -70,6 +70,9 @@ TEST_CASE("lanes: the portable ones are plain C++") {
       if (op == op_stochastic) {
         expected[i] = onebit::stochastic_bf16(in.a[i], static_cast<std::uint32_t>(i));
       }
+      if (op == op_digest) {
+        expected[i] = onebit::digest_step(onebit::digest_step(in.c[i], in.a[i]), in.b[i]);
+      }
       if (op == op_power) {
         expected[i] =
             onebit::stochastic_power_of_two(std::fabs(in.a[i]), static_cast<std::uint32_t>(i));

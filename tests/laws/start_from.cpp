@@ -170,12 +170,12 @@ TEST_CASE("moments: of compressed steps; from them another goes on near to not s
       [](const auto& g, auto t, std::uint64_t after) {
         return onebit::one_bit_adam(g, t, {.freeze = {.after = after}});
       },
-      0.15, 0.5);
+      0.1, 0.3);
   check(
       [](const auto& g, auto t, std::uint64_t after) {
         return onebit::one_bit_adam(g, t, {.freeze = {.after = after}, .refreshes = 0});
       },
-      0.1, 0.5);
+      0.15, 0.5);
   check(
       [](const auto& g, auto t, std::uint64_t after) {
         return onebit::one_bit_lamb(g, t, {.freeze = {.after = after == 0 ? 1 : after}});

@@ -130,6 +130,7 @@ template <class E>
                                 e.comm.where()));
   }
   e.wait();
+  e.tensors.copy_changes(e.backend());  // addresses of memory that has moved
   const std::size_t n = e.average.axis().n_words() * word_elements;
   std::vector<float> flat[2] = {std::vector<float>(n), std::vector<float>(n)};
   const auto read = [&](const float* m, const float* v) {

@@ -361,7 +361,10 @@ struct engine {
     given_digest = 0;
     alike = !R::local_steps;
     ++graph_epoch;
-    if constexpr (requires { rule.take_as_written(at(mask())); }) rule.take_as_written(at(mask()));
+    if constexpr (requires { rule.take_as_written(at(mask())); }) {
+      tensors.copy_changes(backend());  // addresses of memory that has moved
+      rule.take_as_written(at(mask()));
+    }
   }
 
   communicator comm;

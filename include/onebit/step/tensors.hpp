@@ -262,6 +262,10 @@ struct tensor_table : detail::flat_tensors<P, G> {
         resting[t] = 0;
       }
     }
+    copy_changes(backend);
+  }
+  /// Copies changes to the backend: for kernels outside of a step.
+  [[gnu::cold]] void copy_changes(B& backend) {
     if (!changed) return;
     backend.copy_in(table.data(), flat::entries.data(), table.size());
     backend.copy_in(given.data(), host_options.data(), given.size());
