@@ -80,6 +80,7 @@ struct allreduce_state {
     step_scalars s;
     s.optimizer = compare_fingerprints(comm, own, sizes) % message_tag::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
+    s.marks = comm.echoes() ? 0 : 1;
     backend.copy_in(now.data(), &s, 1);
     if (has_other_ranks()) exchange.start_from_nothing({});
   }

@@ -107,7 +107,7 @@ static int alone(void) {
   EXPECT(onebit_report_text(&r, line, sizeof line) == strlen(line));
   EXPECT(strncmp(line, "step 0 dense: ", 14) == 0);
   EXPECT(onebit_report_json(&r, line, sizeof line) == strlen(line));
-  EXPECT(strncmp(line, "{\"step\":0,\"phase\":\"dense\",\"skipped\":false,", 42) == 0);
+  EXPECT(strncmp(line, "{\"step\":0,\"phase\":\"dense\",\"refreshed\":false,", 44) == 0);
   EXPECT(onebit_report_json(&r, line, 8) > 100 && strcmp(line, "{\"step\"") == 0);
   EXPECT(onebit_report_text(&r, NULL, 0) > 20 && onebit_report_text(NULL, line, 8) == 0);
   {

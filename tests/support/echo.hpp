@@ -18,6 +18,7 @@ namespace onebit_test {
 template <class M>
 class echo {
  public:
+  static constexpr bool echoes = true;
   echo(M memory, int size) : memory_(std::move(memory)), size_(size) {}
   [[nodiscard]] int rank() const { return 0; }
   [[nodiscard]] int size() const { return size_; }

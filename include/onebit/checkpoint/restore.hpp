@@ -164,6 +164,7 @@ namespace detail {
 /// later splits the ranks of its node: the order in which hierarchical_exchange splits.
 class old_rank_transport {
  public:
+  static constexpr bool echoes = true;
   old_rank_transport(std::size_t rank, std::size_t size, std::size_t ranks_per_node)
       : rank_(static_cast<int>(rank)),
         size_(static_cast<int>(size)),
@@ -354,6 +355,7 @@ class old_job {
     e.backend().copy_out(&was, old.now(), 1);
     was.optimizer = now.optimizer;
     was.rank = now.rank;
+    was.marks = now.marks;
     was.n_skipped = now.n_skipped;
     e.backend().copy_in(e.now(), &was, 1);
     e.tensors.scalars = std::move(old.tensors.scalars);

@@ -112,8 +112,11 @@ struct group_scale_kernel {
 
 namespace detail {
 
-/// Returns what distinguishes the status of a rank from those of the others, beside the digest.
-[[nodiscard]] ONEBIT_HD std::uint32_t mark_of(std::uint32_t rank) { return mixed(rank + 1); }
+/// Returns what a rank adds to the digest in its status, so that no other rank's is taken for it; 0
+/// without marks.
+[[nodiscard]] ONEBIT_HD std::uint32_t mark_of(const step_scalars* now, std::uint32_t rank) {
+  return now->marks != 0 ? mixed(rank + 1) : 0U;
+}
 
 [[nodiscard]] ONEBIT_HD slot_status* status_of(const slot_format& f, std::byte* slots,
                                                std::size_t slot) {
@@ -134,7 +137,7 @@ struct status_kernel {
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     const slot_status status{(now->number << 1U) | now->nonfinite, format.tag(now, part),
-                             now->digest ^ detail::mark_of(now->rank)};
+                             now->digest ^ detail::mark_of(now, now->rank)};
     for (auto j = L::own_index(); j < n; j += L::n_indices()) {
       *detail::status_of(format, slots, j) = status;
     }
@@ -191,12 +194,12 @@ struct check_kernel {
   /// Status of a rank that is in the same step and saw no bad value.
   [[nodiscard]] ONEBIT_HD slot_status expected(std::uint32_t r) const {
     return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / ranks.slots_per_bucket),
-            now->digest ^ detail::mark_of(ranks.rank(r))};
+            now->digest ^ detail::mark_of(now, ranks.rank(r))};
   }
   /// Returns 1 + the rank whose status this is, if it is in this step, among the first 4096; or 0.
   [[nodiscard]] ONEBIT_HD std::uint32_t sender_of(const slot_status& found) const {
-    for (std::uint32_t k = 0; k < 4096; ++k) {
-      if ((found.digest ^ now->digest) == detail::mark_of(k)) return k + 1;
+    for (std::uint32_t k = 0; k < 4096 && now->marks != 0; ++k) {
+      if ((found.digest ^ now->digest) == detail::mark_of(now, k)) return k + 1;
     }
     return 0;
   }

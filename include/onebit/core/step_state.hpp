@@ -42,6 +42,7 @@ struct step_scalars {
   std::uint32_t digest = 0;     ///< digest of the step's arguments; sent in each status
   std::uint32_t optimizer = 0;  ///< number of the optimizer, equal on all ranks
   std::uint32_t rank = 0;       ///< number of this rank
+  std::uint32_t marks = 0;      ///< 1: a status also says which rank sent it
   std::uint32_t nonfinite = 0;  ///< 1: this rank saw a non-finite value since its last status
   std::uint32_t skip = 0;       ///< 1: the step is called off, and nothing that lasts may change
   std::uint32_t mismatched_rank = 0;  ///< 1 + rank out of step, until the host reads it; 0: none

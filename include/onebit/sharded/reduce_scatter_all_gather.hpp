@@ -111,6 +111,7 @@ struct sharded_half {
     card.ranks.number = next_number();
     step_scalars s;
     s.rank = card.rank;
+    s.marks = comm.echoes() ? 0 : 1;
     s.optimizer = compare_fingerprints(comm, card.ranks, sizes) % message_tag::n_optimizers;
     worker.backend().copy_in(now.data(), &s, 1);
     if (!travels()) return;

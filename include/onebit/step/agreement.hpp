@@ -135,9 +135,9 @@ struct description_items {
 }
 
 /// Gathers the fingerprints of all ranks. Collective. Throws transport_error if they do not come in
-/// the order of ranks, unless `stands_in`: the transport stands for one of the ranks of an old job.
+/// the order of ranks.
 [[nodiscard, gnu::cold]] inline std::vector<rank_fingerprint> gather_fingerprints(
-    communicator& comm, const rank_fingerprint& mine, bool stands_in = false) {
+    communicator& comm, const rank_fingerprint& mine) {
   struct sent {
     rank_fingerprint card;
     std::uint64_t rank;
@@ -147,7 +147,7 @@ struct description_items {
   comm.host_all_gather(&own, all.data(), sizeof own);
   std::vector<rank_fingerprint> cards;
   for (sent& one : all) {
-    if (one.rank != cards.size() && !stands_in) {
+    if (one.rank != cards.size() && !comm.echoes()) {
       throw transport_error(message("all_gather of this transport put the bytes of rank ", one.rank,
                                     " into the slot of rank ", cards.size(),
                                     "; slots must be in the order of ranks", comm.where()));
@@ -233,9 +233,8 @@ template <class T>
 /// differs, naming a rank of the minority.
 [[gnu::cold]] inline std::uint32_t compare_fingerprints(communicator& comm,
                                                         const rank_fingerprint& mine,
-                                                        const std::vector<std::size_t>& sizes,
-                                                        bool stands_in = false) {
-  const std::vector<rank_fingerprint> cards = gather_fingerprints(comm, mine, stands_in);
+                                                        const std::vector<std::size_t>& sizes) {
+  const std::vector<rank_fingerprint> cards = gather_fingerprints(comm, mine);
   const std::size_t size = cards.size();
   const std::string where = comm.where();
   const std::string_view name(mine.name);
@@ -268,7 +267,7 @@ template <class T>
 [[gnu::cold]] inline void report_rejection(communicator& comm) {
   rank_fingerprint card;
   card.rejected = 1;
-  (void)gather_fingerprints(comm, card, true);
+  (void)gather_fingerprints(comm, card);
 }
 /// Runs f, which checks this rank's input. If f throws, tells the other ranks, then rethrows.
 template <class F>

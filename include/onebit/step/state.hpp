@@ -222,6 +222,7 @@ struct engine {
     step_scalars s;
     s.optimizer = number % message_tag::n_optimizers;
     s.rank = static_cast<std::uint32_t>(comm.rank());
+    s.marks = comm.echoes() ? 0 : 1;
     backend().copy_in(now(), &s, 1);
     rule.prepare(average.axis());
     refresh_type::prepare_rule(rule, compressed.axis(), comm.size());
@@ -413,9 +414,8 @@ struct engine {
   /// Binds the policy once all ranks agree on nodes: otherwise a split would deadlock. Collective.
   [[nodiscard, gnu::cold]] exchange_type bind(const C& collective) {
     if (std::string text = collective.agreement(); !text.empty()) {
-      // old_job makes engines over a transport whose ranks all send the same
       (void)detail::compare_fingerprints(comm, detail::make_fingerprint(std::move(text), {}, 0, 0),
-                                         {}, true);
+                                         {});
     }
     return exchange_type(detail::collective_try(
         comm, [&] { return collective.bind(comm, rule.backend(), tensors.sizes); }));

@@ -59,6 +59,7 @@ class line {
   /// Returns null if the transport needs no duplicate.
   [[nodiscard]] virtual std::shared_ptr<line> duplicate() const = 0;
   [[nodiscard]] virtual int ranks_per_node() const = 0;
+  [[nodiscard]] virtual bool echoes() const = 0;
   [[nodiscard]] virtual std::optional<std::uintptr_t> stream() const = 0;
 };
 
@@ -135,6 +136,9 @@ class transport_holder final : public line {
   }
   void wait() override {
     if constexpr (WaitingTransport<T>) inner_.wait();
+  }
+  [[nodiscard]] bool echoes() const override {
+    return requires { requires T::echoes; };
   }
   [[nodiscard]] std::optional<std::uintptr_t> stream() const override {
     if constexpr (requires { reinterpret_cast<std::uintptr_t>(inner_.stream()); }) {
@@ -329,6 +333,9 @@ class communicator {
   }
   /// Returns the number of ranks per node, 0 if unknown. Collective; not counted as traffic.
   [[nodiscard]] int ranks_per_node() const { return line_->ranks_per_node(); }
+  /// True if the transport says `static constexpr bool echoes = true`: it stands for several ranks,
+  /// in tests and benchmarks, and hears itself from each. Then nobody checks who has sent what.
+  [[nodiscard]] bool echoes() const { return line_->echoes(); }
   /// Returns the device stream on which collectives are enqueued, if the transport has one.
   [[nodiscard]] std::optional<std::uintptr_t> stream() const { return line_->stream(); }
 
