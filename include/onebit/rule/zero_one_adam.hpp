@@ -93,7 +93,7 @@ struct zero_one_message {
 
 /// Memory of the checks for parameters that the trainer has written after a local step.
 struct written_parameters {
-  float* digests = nullptr;          ///< 32 by tile; null: the step is dense, and checks nothing
+  float* digests = nullptr;          ///< 32 by tile
   std::uint32_t* tensors = nullptr;  ///< 1: the trainer has written to the tensor; the last: to any
 
   /// Compares the digest of tile i with the one that the last local step left.
@@ -159,8 +159,9 @@ struct refuse_written_kernel {
 };
 
 /// Adam step of one rank: updates x and m from a gradient, and the rank's v, if it has its own. The
-/// first local step after an exchange takes the anchor.
-template <class Field, class P, class G>
+/// first local step after an exchange takes the anchor. Without `Local` the step is dense, and
+/// keeps neither anchor nor digests.
+template <class Field, class P, class G, bool Local>
 struct zero_one_step_kernel {
   Field gradient;
   step_tables<P, G> tables;
@@ -185,8 +186,8 @@ struct zero_one_step_kernel {
     const tensor_scalars of = tables.scalars[t.tensor];
     const auto in_units = units.at<L>(t, of);
     using one = one_word<L>;
-    auto found = one::set(0.0F), left = one::set(0.0F);
-    const bool checks = written.digests != nullptr, starts = !(lr_before[t.tensor] > 0);
+    [[maybe_unused]] auto found = one::set(0.0F), left = one::set(0.0F);
+    const bool starts = Local && !(lr_before[t.tensor] > 0);
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
@@ -201,17 +202,16 @@ struct zero_one_step_kernel {
         direction = L::div(m_corrected, of.c.template denominator<L>(v_k, of.v_correction));
       }
       if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
-      if (checks) add_to_digest<L>(found, params.load(k));
-      if (checks && starts) {
-        L::store(anchor + word * 32, params.exact(k, anchor + word * 32));
-      }
+      if constexpr (Local) add_to_digest<L>(found, params.load(k));
+      if (starts) L::store(anchor + word * 32, params.exact(k, anchor + word * 32));
       L::store(m_word, m_new);
       params.move(k, rate, tensor.weight_decay, L::bound(direction, most));
-      if (checks) add_to_digest<L>(left, params.load(k));
+      if constexpr (Local) add_to_digest<L>(left, params.load(k));
     }
-    if (!checks) return;
-    if (!starts) written.compare<one>(i, t, n_tensors, found);
-    one::store(written.digests + 32 * i, left);
+    if constexpr (Local) {
+      if (!starts) written.compare<one>(i, t, n_tensors, found);
+      one::store(written.digests + 32 * i, left);
+    }
   }
 };
 
@@ -391,7 +391,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   template <class View, class P, class G>
   void dense_step(const View& gradient, const step_context<B, P, G>& at) {
     dense_update(gradient, at);
-    step(gradient, at, bound_of(0), {});
+    step<false>(gradient, at, bound_of(0));
   }
   /// Returns the message that adds a step to the sum that is exchanged.
   template <class View, class P, class G>
@@ -404,7 +404,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   /// gradient out, since other ranks do not learn of it.
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
-    step(base::gradient(at), at, bound_of(options_.max_step), written_memory());
+    step<true>(base::gradient(at), at, bound_of(options_.max_step));
     const auto add = sum_of_rates(at, false);
     if (plan.local()) {
       at.backend.launch(at.n_tiles(), detail::start_without_step_kernel<P, G>{
@@ -494,12 +494,11 @@ class zero_one_rule : public following_rule<B, adam_options> {
   [[nodiscard]] sum_lr_kernel<P, G> sum_of_rates(const step_context<B, P, G>& at, bool restart) {
     return {lr_sum_.data(), at.tensors, at.now, restart};
   }
-  template <class Field, class P, class G>
-  void step(const Field& gradient, const step_context<B, P, G>& at, float most,
-            detail::written_parameters written) {
-    at.launch(detail::zero_one_step_kernel<Field, P, G>{
+  template <bool Local, class Field, class P, class G>
+  void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
+    at.launch(detail::zero_one_step_kernel<Field, P, G, Local>{
         gradient, at, m_.data(), shared(), base::units(), base::own(), most, anchor_.data(),
-        lr_sum_.data(), written, n_tensors()});
+        lr_sum_.data(), written_memory(), n_tensors()});
   }
   /// v, if all ranks have the same: null if v follows.
   [[nodiscard]] const float* shared() const { return base::follows() ? nullptr : v_.data(); }
