@@ -208,18 +208,7 @@ class following_rule : public moments_rule<B, Options> {
   /// launches. `since` of all tensors starts anew.
   template <class P, class G>
   void take_squares(const float_buffer& mean, const step_context<B, P, G>& at) {
-    if (!follows()) return;
-    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{{mean.data()},
-                                                                                    at.tiles,
-                                                                                    at.tensors,
-                                                                                    at.scalars,
-                                                                                    at.now,
-                                                                                    {},
-                                                                                    nullptr,
-                                                                                    rho_.data(),
-                                                                                    {},
-                                                                                    v_.data(),
-                                                                                    own_.data()});
+    if (follows()) bring_up_to_date(mean, at, v_.data(), own_.data());
   }
 
   /// Writes v to `v`, as a refresh by `mean`, the mean over the ranks of `own_squares`, would bring
@@ -229,18 +218,7 @@ class following_rule : public moments_rule<B, Options> {
                       float* spare) {
     const copy_kernel copy{v_.data(), v, v_.size()};
     backend_.launch(copy.launches(), copy);
-    if (!follows()) return;
-    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{{mean.data()},
-                                                                                    at.tiles,
-                                                                                    at.tensors,
-                                                                                    at.scalars,
-                                                                                    at.now,
-                                                                                    {},
-                                                                                    nullptr,
-                                                                                    rho_.data(),
-                                                                                    {},
-                                                                                    v,
-                                                                                    spare});
+    if (follows()) bring_up_to_date(mean, at, v, spare);
   }
   /// Writes the momentum to `m`, from a mean message and `v` of write_variance, from which it takes
   /// the inverse, if v is one.
@@ -364,6 +342,22 @@ class following_rule : public moments_rule<B, Options> {
   float_buffer own_;  ///< the rank's own v, while v follows
 
  private:
+  /// Refreshes `v` by the mean of `own_squares`, without this step's gradient; copies it to `own`.
+  template <class P, class G>
+  void bring_up_to_date(const float_buffer& mean, const step_context<B, P, G>& at, float* v,
+                        float* own) {
+    backend_.launch(at.n_tiles(), detail::refresh_variance_kernel<flat_field, P, G>{{mean.data()},
+                                                                                    at.tiles,
+                                                                                    at.tensors,
+                                                                                    at.scalars,
+                                                                                    at.now,
+                                                                                    {},
+                                                                                    nullptr,
+                                                                                    rho_.data(),
+                                                                                    {},
+                                                                                    v,
+                                                                                    own});
+  }
   [[nodiscard]] float_buffer make_rho(bool kept) {
     return to_buffer(backend_, std::vector<float>(kept ? n_tensors_ : 0, -first_rho_));
   }
