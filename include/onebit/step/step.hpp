@@ -57,7 +57,9 @@ class step_in_progress {
                                                  usable_lr(), nonfinite ? 1.0F : scale_,
                                                  static_cast<std::uint32_t>(e.step % status_steps),
                                                  digest(), nonfinite});
-    if constexpr (requires { e.rule.refuse_written(at(), e.now()); }) {
+    // not at(): nvcc 13.0's front end says no to a member whose return type is deduced, the host's
+    // compiler yes, and the device would lack the kernels
+    if constexpr (requires { e.rule.refuse_written(e.at(e.mask()), e.now()); }) {
       if (plan_.exchange) e.rule.refuse_written(at(), e.now());
     }
     for (std::size_t t = 0; t < e.tensors.size(); ++t) {
