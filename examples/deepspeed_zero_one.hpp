@@ -152,6 +152,11 @@ struct zero_one_options {
   std::uint64_t local_step_scaler = 32678;
   std::uint64_t local_step_clipper = 16;
   onebit::dense_sum dense = onebit::dense_sum::rank_order;
+
+  /// True if v is constant in this step.
+  [[nodiscard]] bool in_stage_b(std::uint64_t step) const {
+    return step > 0 && step + 1 > var_freeze_step;
+  }
 };
 
 /// Schedule of ZeroOneAdam, with DeepSpeed's options and step numbers. DeepSpeed's first step only
@@ -169,16 +174,16 @@ class zero_one_schedule : public onebit::schedule_defaults {
         "deepspeed::zero_one_schedule: var_update_scaler, local_step_scaler "
         "and local_step_clipper must all be at least 1");
   }
-  [[nodiscard]] onebit::step_plan plan(std::uint64_t step, float) const {
+  [[nodiscard]] onebit::due due_in(std::uint64_t step, float) const {
     const std::uint64_t theirs = step + 2;
-    if (stage_b(step)) {
-      return {.average_gradient = false, .exchange = theirs % local_interval_ == 0, .frozen = true};
+    if (options_.in_stage_b(step)) {
+      return {.average = false, .exchange = theirs % local_interval_ == 0};
     }
     const bool dense = theirs % var_interval_ == 0;
-    return {.average_gradient = dense, .exchange = !dense};
+    return {.average = dense, .exchange = !dense};
   }
   void done(std::uint64_t step, float) {
-    if (stage_b(step)) {
+    if (options_.in_stage_b(step)) {
       if (++local_counter_ < options_.local_step_scaler) return;
       local_counter_ = 0;
       local_interval_ = std::min(options_.local_step_clipper, 2 * local_interval_);
@@ -201,10 +206,6 @@ class zero_one_schedule : public onebit::schedule_defaults {
   }
 
  private:
-  [[nodiscard]] bool stage_b(std::uint64_t step) const {
-    return step > 0 && step + 1 > options_.var_freeze_step;
-  }
-
   zero_one_options options_;
   std::uint64_t var_interval_ = 1, var_counter_ = 0, local_interval_ = 1, local_counter_ = 0;
 };
@@ -223,8 +224,9 @@ class zero_one_rule : public onebit::rule_defaults {
   using float_buffer = onebit::buffer_of<B, float>;
   static constexpr bool local_steps = true;
 
-  zero_one_rule(zero_one_options::moments options, B backend)
-      : moments_{options.beta1, options.beta2, options.eps},
+  zero_one_rule(const zero_one_options& options, B backend)
+      : options_(options),
+        moments_{options.adam.beta1, options.adam.beta2, options.adam.eps},
         c_(onebit::make_moments(moments_)),
         backend_(std::move(backend)) {
     onebit::validate("zero_one_options", moments_);
@@ -237,10 +239,16 @@ class zero_one_rule : public onebit::rule_defaults {
     lr_sum_ = backend_.template make_buffer<double>(axis.tensor_tiles().size());
   }
 
-  /// Turns an exchange of stage B into a local step while the learning rates sum to 0.
-  template <class At>
-  void begin_step(onebit::step_plan& plan, float lr, std::uint64_t, const At&) {
-    if (stage_b_ && !(sum_lr_ + static_cast<double>(lr) > 0)) plan.exchange = false;
+  /// Stage A has dense steps and exchanges. Stage B has exchanges and local steps; an exchange is a
+  /// local step while the learning rates sum to 0.
+  [[nodiscard]] onebit::step_plan plan(const onebit::due& now, std::uint64_t step, float lr) const {
+    using onebit::averages, onebit::update_from;
+    if (now.average) return {};
+    const bool in_stage_b = options_.in_stage_b(step);
+    const bool moves = !in_stage_b || sum_lr_ + static_cast<double>(lr) > 0;
+    return {.update = now.exchange && moves ? update_from::exchange : update_from::own_gradient,
+            .average = averages::nothing,
+            .freezes = in_stage_b};
   }
   template <class P, class G>
   [[nodiscard]] onebit::gradient_message<P, G> gradient(const step_context<B, P, G>& at) const {
@@ -261,8 +269,7 @@ class zero_one_rule : public onebit::rule_defaults {
     return {at.tensors, m_.data(), v_.data(), sum_.data(), at.now, c_, stage_b_};
   }
   template <class P, class G>
-  void local_step(const onebit::step_plan& plan, const step_context<B, P, G>& at) {
-    if (plan.average_gradient) return;  // dense_update has made this step
+  void local_step(const onebit::step_plan&, const step_context<B, P, G>& at) {
     step(onebit::gradient_message<P, G>{at.tensors, at.now}, at, sum_.data(),
          [&](const auto& kernel) { at.launch(kernel); });
     at.backend.launch(lr_sum_.size(),
@@ -278,8 +285,8 @@ class zero_one_rule : public onebit::rule_defaults {
               onebit::sum_lr_kernel<P, G>{lr_sum_.data(), at.tensors, at.now, true});
   }
   void done(const onebit::step_plan& plan, float lr) {
-    if (plan.exchange && stage_b_) sum_lr_ = 0;
-    if (plan.local()) sum_lr_ += static_cast<double>(lr);
+    if (plan.update == onebit::update_from::exchange && stage_b_) sum_lr_ = 0;
+    if (plan.sends_nothing()) sum_lr_ += static_cast<double>(lr);
   }
   /// True in stage B. The exchange starts without an initial momentum: `freeze` returns none.
   [[nodiscard]] bool frozen() const { return stage_b_; }
@@ -313,6 +320,7 @@ class zero_one_rule : public onebit::rule_defaults {
                                           at.now, c_});
   }
 
+  zero_one_options options_;
   onebit::moments moments_;
   moments_constants c_;
   B backend_;
@@ -339,8 +347,8 @@ template <class P, class G, class T, class B = onebit::host,
                        ", var_update_scaler ", o.var_update_scaler, ", local_step_scaler ",
                        o.local_step_scaler, ", local_step_clipper ", o.local_step_clipper, ", ",
                        onebit::policy_name(collective), onebit::describe(groups)),
-      groups, std::move(transport), zero_one_rule<B>(o.adam, std::move(backend)),
-      zero_one_schedule(o), collective, o.dense);
+      groups, std::move(transport), zero_one_rule<B>(o, std::move(backend)), zero_one_schedule(o),
+      collective, o.dense);
 }
 
 }  // namespace deepspeed

@@ -11,10 +11,10 @@
 
 class from_the_peak : public onebit::schedule_defaults {
  public:
-  // Plans the next step. Every rank gets equal arguments and makes the same plan.
-  onebit::step_plan plan(std::uint64_t, float lr) const {
-    if (over_ || lr < peak_) return {.average_gradient = false, .exchange = true};
-    return {.average_gradient = true, .ends_warm_up = true};
+  // What is due in the next step. Every rank gets equal arguments and says the same.
+  onebit::due due_in(std::uint64_t, float lr) const {
+    if (over_ || lr < peak_) return {.average = false, .exchange = true};
+    return {.average = true, .next_needs_outcome = true};
   }
   // Called after each step, except a step that all ranks skipped.
   void done(std::uint64_t, float lr) {

@@ -30,9 +30,8 @@ template <class C>
 row naive(const char* name, C collective) {
   return {
       name, family::adam, [=](const groups& g, threads t, const settings& s) {
-        const custom_schedule always([](std::uint64_t, float) {
-          return step_plan{.average_gradient = false, .exchange = true};
-        });
+        const custom_schedule always(
+            [](std::uint64_t, float) { return due{.average = false, .exchange = true}; });
         return quiet(optimizer("naive", g, t, compressed_gradients(s.adam), always, collective));
       }};
 }

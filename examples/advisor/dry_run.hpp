@@ -77,16 +77,16 @@ template <class Schedule, class LearningRate>
   bool dense = local_steps;  // up to the first step that does not average
   for (std::uint64_t step = 0; step < steps; ++step) {
     const float rate = lr(step);
-    const onebit::step_plan p = schedule.plan(step, rate);
-    dense = dense && p.average_gradient;
+    const onebit::due p = schedule.due_in(step, rate);
+    dense = dense && p.average;
     if (follows && dense) {
       ++n.dense;
-    } else if (p.average_gradient && (!follows || !(p.exchange || local_steps))) {
+    } else if (p.average && (!follows || !(p.exchange || local_steps))) {
       ++(p.exchange ? n.both : n.dense);
     } else {
       ++(p.exchange ? n.compressed : n.local);
-      if (p.average_gradient) ++n.refreshes;
-      if (p.average_gradient && !p.exchange) ++n.alone;
+      if (p.average) ++n.refreshes;
+      if (p.average && !p.exchange) ++n.alone;
     }
     schedule.done(step, rate);
   }

@@ -417,9 +417,9 @@ void optimizer<R, S, C, P, G>::save(std::ostream& out) {
   engine_type& e = between_steps();
   rebind_if_asked();
   e.wait();
-  if constexpr (requires { e.rule.written(e.at(e.mask())); }) {
+  if constexpr (requires { e.rule.written(e.at()); }) {
     e.tensors.copy_changes(e.backend());  // addresses of memory that has moved
-    const auto written = e.rule.written(e.at(e.mask()));
+    const auto written = e.rule.written(e.at());
     if (written) detail::throw_written(e.step, *written, where());
   }
   const detail::checkpoint_header card = detail::own_header(name_, e);

@@ -301,8 +301,8 @@ TEST_CASE("two levels: elements without variance are carried in local steps") {
     };
     int n_local = 0;
     while (n_local < 2) {
-      const auto plan = o.schedule().plan(o.steps(), 0.01F);
-      const bool alone = !plan.average_gradient && !plan.exchange;
+      const auto plan = o.schedule().due_in(o.steps(), 0.01F);
+      const bool alone = !plan.average && !plan.exchange;
       data.compute_gradients(t.rank(), o.steps());
       for (std::size_t i = 0; i < 32; ++i) data.grads[0][i] = alone ? 1.0F : 0.0F;
       (void)o.step(0.01F);
@@ -333,8 +333,8 @@ void check_shape(int n, const std::vector<std::size_t>& sizes, const Make& make,
         half = saved(o);
         for (std::size_t k = 0; k < sizes.size(); ++k) later.params[k] = data.params[k];
       }
-      const auto plan = o.schedule().plan(o.steps(), 0.01F);
-      const bool alone = !plan.exchange && !plan.average_gradient;
+      const auto plan = o.schedule().due_in(o.steps(), 0.01F);
+      const bool alone = !plan.exchange && !plan.average;
       bool freezes = i == Make::freezes_before && n > 1;
       for (std::size_t bad = 0; bad < sizes.size() && !alone; ++bad) {
         if (sizes[bad] == 0) continue;

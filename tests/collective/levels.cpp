@@ -385,8 +385,8 @@ TEST_CASE("0/1 Adam: a local step that one rank leaves out does not part the ran
     while (n_left_out == 0 || !exchanged) {
       REQUIRE(o.steps() < 100);
       data.compute_gradients(o.rank(), o.steps());
-      const auto plan = o.schedule().plan(o.steps(), 0.01F);
-      const bool alone = !plan.exchange && !plan.average_gradient;
+      const auto plan = o.schedule().due_in(o.steps(), 0.01F);
+      const bool alone = !plan.exchange && !plan.average;
       if (alone && t.rank() == 1) data.grads[2][7] = std::numeric_limits<float>::infinity();
       const auto report = o.step(0.01F);
       CHECK(report.skipped == (alone && t.rank() == 1));

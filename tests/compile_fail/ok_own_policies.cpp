@@ -59,8 +59,8 @@ struct own_backend {
 };
 
 struct own_schedule : onebit::schedule_defaults {
-  onebit::step_plan plan(std::uint64_t step, float) const {
-    return {.average_gradient = step < 3, .exchange = step >= 3};
+  onebit::due due_in(std::uint64_t step, float) const {
+    return {.average = step < 3, .exchange = step >= 3};
   }
 };
 

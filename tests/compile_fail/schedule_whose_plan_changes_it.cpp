@@ -8,8 +8,8 @@
 #include <vector>
 
 struct counts_by_itself : onebit::schedule_defaults {
-  onebit::step_plan plan(std::uint64_t, float) {  // must be const: asking changes nothing
-    return {.average_gradient = n_++ < 10};
+  onebit::due due_in(std::uint64_t, float) {  // must be const: asking changes nothing
+    return {.average = n_++ < 10};
   }
 
  private:

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // expect: onebit: this type is no Schedule: derive from schedule_defaults and write
-// expect: step_plan plan(step, lr) const
+// expect: due due_in(step, lr) const
 
 #include <onebit/onebit.hpp>
 #include <vector>

@@ -181,8 +181,8 @@ TEST_CASE_TEMPLATE_DEFINE("a bad gradient in a step that communicates: all skip,
       std::string& problem = problems[static_cast<std::size_t>(transport.rank())];
       while (o.steps() < conformance_steps) {
         const std::uint64_t step = o.steps();
-        const auto plan = o.schedule().plan(step, 0.01F);
-        const bool travels = plan.average_gradient || plan.exchange;
+        const auto plan = o.schedule().due_in(step, 0.01F);
+        const bool travels = plan.average || plan.exchange;
         for (int times = 0; times < 2 && travels; ++times) {
           data.compute_gradients(o.rank(), step);
           if (o.rank() == static_cast<int>(step % 3)) data.grads[2][step * 100] = bad;

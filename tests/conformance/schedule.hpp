@@ -11,12 +11,6 @@
 
 namespace onebit_test::schedule_suite {
 
-inline bool operator==(const onebit::step_plan& a, const onebit::step_plan& b) {
-  return a.average_gradient == b.average_gradient && a.exchange == b.exchange &&
-         a.frozen == b.frozen && a.ends_warm_up == b.ends_warm_up &&
-         a.last_average == b.last_average;
-}
-
 template <class Model>
 float rate_of(std::size_t step) {
   if constexpr (requires { Model::rate(step); }) return Model::rate(step);
@@ -46,26 +40,24 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
   using schedule = decltype(first);
 
   auto second = Model::make();
-  bool compressed = false, frozen = false, no_average_now = false;
+  bool compressed = false, no_average_now = false;
   for (std::size_t step = 0; step < steps; ++step) {
     CAPTURE(step);
     const float rate = rate_of<Model>(step);
-    const onebit::step_plan plan = first.plan(step, rate);
-    CHECK(plan == first.plan(step, rate));   // plan() has no side effects
-    CHECK(plan == second.plan(step, rate));  // ranks get equal plans
-    if (!Model::local) CHECK_FALSE(plan.local());
+    const onebit::due plan = first.due_in(step, rate);
+    CHECK(plan == first.due_in(step, rate));   // plan() has no side effects
+    CHECK(plan == second.due_in(step, rate));  // ranks get equal plans
+    if (!Model::local) CHECK_FALSE(plan.nothing());
     if (!schedule::compresses) CHECK_FALSE(plan.exchange);
-    if (frozen) CHECK(plan.frozen);  // a freeze is final
-    if (!Model::local && plan.frozen) CHECK(plan.exchange);
-    if (no_average_now) CHECK_FALSE(plan.average_gradient);
+    if (!Model::local && compressed) CHECK(plan.exchange);  // the end of dense steps is final
+    if (no_average_now) CHECK_FALSE(plan.average);
     compressed = compressed || plan.exchange;
-    frozen = plan.frozen;
-    no_average_now = plan.last_average;
+    no_average_now = plan.frees_averages;
     advance<Model>(first, step);
     advance<Model>(second, step);
-    // Only a plan with ends_warm_up may be the last one of the warm-up.
-    if (!Model::local && !plan.ends_warm_up) {
-      CHECK(first.plan(step + 1, rate_of<Model>(step + 1)).frozen == plan.frozen);
+    // Only a step with next_needs_outcome may be the last dense one.
+    if (!Model::local && !plan.next_needs_outcome) {
+      CHECK(first.due_in(step + 1, rate_of<Model>(step + 1)).exchange == plan.exchange);
     }
   }
   CHECK(compressed == schedule::compresses);
@@ -84,7 +76,7 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
     CHECK(written(restored) == written(original));
     for (std::size_t step = stop; step < steps; ++step) {
       const float rate = rate_of<Model>(step);
-      REQUIRE(original.plan(step, rate) == restored.plan(step, rate));
+      REQUIRE(original.due_in(step, rate) == restored.due_in(step, rate));
       advance<Model>(original, step);
       advance<Model>(restored, step);
     }

@@ -126,8 +126,8 @@ TEST_CASE("0/1 Adam: a bad gradient in a local step is left out by its rank alon
     training data;
     auto o = zero_one_maker{}(data.groups(), transport);
     while (true) {
-      const auto plan = o.schedule().plan(o.steps(), 0.01F);
-      if (!plan.average_gradient && !plan.exchange) break;
+      const auto plan = o.schedule().due_in(o.steps(), 0.01F);
+      if (!plan.average && !plan.exchange) break;
       train(o, data);
     }
     const std::uint64_t before = data.digest();

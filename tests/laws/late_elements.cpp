@@ -49,8 +49,8 @@ std::vector<moves> train(int n_ranks, const Make& make) {
     bool woken = false, moved = false;
     while (o.steps() < all_steps) {
       const std::uint64_t step = o.steps();
-      const auto plan = o.schedule().plan(step, lr);
-      const bool wakes = step > late && plan.average_gradient && !woken;
+      const auto plan = o.schedule().due_in(step, lr);
+      const bool wakes = step > late && plan.average && !woken;
       if (wakes) look(result.at_waking);
       for (std::size_t i = 0; i < 96; ++i) {
         const bool has = i < 32 || (i < 64 && step >= late);

@@ -177,7 +177,7 @@ TEST_CASE("a loss scale of one rank's own in local steps is its own business") {
     auto o = skipping(data, t);
     for (int i = 0; i < 30; ++i) {
       data.compute_gradients(t.rank(), o.steps());
-      const bool local = o.schedule().plan(o.steps(), 0.01F).local();
+      const bool local = o.schedule().due_in(o.steps(), 0.01F).nothing();
       const float scale = local && t.rank() == 1 ? 0.5F : 1.0F;
       for (auto& g : data.grads) {
         for (float& x : g) x /= scale;
@@ -202,14 +202,14 @@ TEST_CASE("local steps with another learning rate on one rank: told at the next 
     bool odd = false;
     for (int i = 0; i < 40; ++i) {
       data.compute_gradients(t.rank(), optimizer.steps());
-      const auto phase = [&] { return optimizer.schedule().plan(optimizer.steps(), 0.01F); }();
-      const bool now_odd = phase.local() && !odd;
+      const auto phase = [&] { return optimizer.schedule().due_in(optimizer.steps(), 0.01F); }();
+      const bool now_odd = phase.nothing() && !odd;
       odd = odd || now_odd;
       try {
         (void)optimizer.step(now_odd && t.rank() == 1 ? 0.02F : 0.01F);
       } catch (const onebit::rank_mismatch& e) {
         CHECK(odd);
-        CHECK_FALSE(phase.local());
+        CHECK_FALSE(phase.nothing());
         return std::string(e.what());
       }
     }
@@ -224,9 +224,7 @@ TEST_CASE("a rank that refreshes v in another step than the others is found in t
     training<> data;
     const std::uint64_t refresh = t.rank() == 1 ? 7 : 6;
     const onebit::custom_schedule when([refresh](std::uint64_t step, float) {
-      return onebit::step_plan{.average_gradient = step < 4 || step == refresh,
-                               .exchange = step >= 4,
-                               .frozen = step >= 4};
+      return onebit::due{.average = step < 4 || step == refresh, .exchange = step >= 4};
     });
     onebit::optimizer o("refreshes", data.groups(), t,
                         onebit::adam_rule<onebit::host>({}, onebit::host()), when,
@@ -235,7 +233,7 @@ TEST_CASE("a rank that refreshes v in another step than the others is found in t
     return thrown<onebit::rank_mismatch>([&] { (void)train(o, data); });
   });
   for (const auto& text : told)
-    CHECK(text == contains{"whether v is refreshed: no on rank 1, yes on rank 0"});
+    CHECK(text == contains{"what is averaged for v: nothing on rank 1, squares on rank 0"});
 }
 
 TEST_CASE("two optimizers of one shape, called in another order on one rank: all are told") {

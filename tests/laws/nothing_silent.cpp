@@ -391,7 +391,7 @@ TEST_CASE("a veto of one rank skips the step on all, with nothing changed") {
         if (with) o.veto_with([&](float) { return t.rank() == who && attempt % 3 == 2; });
         const auto local = [&] {
           return with && o.steps() > 0 && attempt % 3 == 2 &&
-                 o.schedule().plan(o.steps(), 0.01F).local();
+                 o.schedule().due_in(o.steps(), 0.01F).nothing();
         };
         for (; o.steps() < 14; ++attempt) {
           if (!with && attempt % 3 == 2) continue;
@@ -419,7 +419,7 @@ TEST_CASE("a veto in a local step leaves this rank's gradient out, and the other
     o.veto_with([&](float) { return local && t.rank() == 1; });
     std::uint64_t n_local = 0;
     for (int i = 0; i < 20; ++i) {
-      local = o.schedule().plan(o.steps(), 0.01F).local();
+      local = o.schedule().due_in(o.steps(), 0.01F).nothing();
       n_local += local ? 1 : 0;
       (void)train(o, data);
     }
@@ -473,8 +473,8 @@ TEST_CASE("a veto in a step that averages squares, and exchanges nothing") {
     o.veto_with([&](float) { return vetoes && t.rank() == 1; });
     int n_vetoed = 0;
     for (int i = 0; i < 60; ++i) {
-      const auto plan = o.schedule().plan(o.steps(), 0.01F);
-      vetoes = plan.average_gradient && !plan.exchange && i % 2 == 0;
+      const auto plan = o.schedule().due_in(o.steps(), 0.01F);
+      vetoes = plan.average && !plan.exchange && i % 2 == 0;
       const bool skipped = train(o, data).skipped;
       CHECK(skipped == vetoes);
       n_vetoed += vetoes ? 1 : 0;
@@ -494,7 +494,7 @@ TEST_CASE("a veto that throws: all skip, and the rank that threw throws after th
         return false;
       });
       for (; attempt < 16; ++attempt) {
-        const bool local = o.steps() > 0 && o.schedule().plan(o.steps(), 0.01F).local();
+        const bool local = o.steps() > 0 && o.schedule().due_in(o.steps(), 0.01F).nothing();
         if (local && attempt % 4 == 3) continue;
         const auto params = data.params;
         const auto step = [&] { return train(o, data).skipped; };
@@ -597,7 +597,7 @@ TEST_CASE("a rank that skips its own local steps on and on says so") {
     bool vetoes = false;
     o.veto_with([&](float) { return vetoes && t.rank() == 1; });
     for (int i = 0; i < 120; ++i) {
-      vetoes = o.steps() > 40 && o.schedule().plan(o.steps(), 0.01F).local();
+      vetoes = o.steps() > 40 && o.schedule().due_in(o.steps(), 0.01F).nothing();
       (void)train(o, data);
     }
   });

@@ -29,8 +29,8 @@ struct sgd_maker {
   }
 };
 struct after_seven : onebit::schedule_defaults {
-  [[nodiscard]] static onebit::step_plan plan(std::uint64_t step, float) {
-    return {.average_gradient = step < 7, .exchange = step >= 7};
+  [[nodiscard]] static onebit::due due_in(std::uint64_t step, float) {
+    return {.average = step < 7, .exchange = step >= 7};
   }
 };
 using sgd = sgd_maker<onebit::always_compressed, 0>;

@@ -248,8 +248,7 @@ TEST_CASE("v follows: a rank that does not refresh where the others do is found 
     groups[0].tensors.push_back({x, g});
     const onebit::custom_schedule own([rank = t.rank()](std::uint64_t step, float) {
       const bool dense = step < 10, refresh = step == 12 && rank == 0;
-      return onebit::step_plan{
-          .average_gradient = dense || refresh, .exchange = !dense, .frozen = !dense};
+      return onebit::due{.average = dense || refresh, .exchange = !dense};
     });
     onebit::optimizer o("own", groups, t, onebit::adam_rule({}, onebit::host()), own,
                         onebit::gather_scatter<onebit::sign<>>{});

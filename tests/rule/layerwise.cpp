@@ -279,16 +279,16 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
     for (std::uint64_t step = 0; step < n_steps; ++step) {
       const double lr = static_cast<double>(0.01F);
       // One rank alone takes Adam's steps: nothing would travel.
-      const auto plan = n_ranks == 1 ? onebit::step_plan{} : plans.plan(step, 0.01F);
+      const auto plan = n_ranks == 1 ? onebit::due{} : plans.due_in(step, 0.01F);
       const auto g = all_gradients(n_ranks, step);
       locals += plan.exchange ? 0 : 1;
-      refreshes += plan.average_gradient ? 1 : 0;
+      refreshes += plan.average ? 1 : 0;
       const double m_factor = correction(beta1, step + 1), v_factor = correction(beta2, refreshes);
       sum_lr += lr;
       for (std::size_t t = 0; t < sizes.size(); ++t) {
         const doubles mean = mean_of(g, t);
         for (std::size_t i = 0; i < sizes[t]; ++i) {
-          if (plan.average_gradient) v[t][i] = beta2 * v[t][i] + (1 - beta2) * mean[i] * mean[i];
+          if (plan.average) v[t][i] = beta2 * v[t][i] + (1 - beta2) * mean[i] * mean[i];
           const double d = std::sqrt(v[t][i] * v_factor) + eps;
           const double f = lr_factor_of(t);
           double u_mean = 0;
@@ -340,43 +340,14 @@ TEST_CASE("zero_one: refreshes, exchanges and local steps against plain loops") 
 TEST_CASE("zero_one: a first step without an average, and a negative rate, are errors") {
   onebit::run_threads(2, [&](onebit::threads transport) {
     training<> data = start();
-    const onebit::custom_schedule never([](std::uint64_t, float) {
-      return onebit::step_plan{.average_gradient = false, .exchange = true};
-    });
+    const onebit::custom_schedule never(
+        [](std::uint64_t, float) { return onebit::due{.average = false, .exchange = true}; });
     onebit::optimizer o("test", data.groups(), transport,
                         onebit::zero_one_rule<onebit::host>({}, onebit::host()), never,
                         onebit::gather_scatter<onebit::sign<>>{});
     CHECK(thrown<onebit::invalid_input>([&] { o.step(0.1F); }) == contains{"must average"});
     CHECK(thrown<onebit::invalid_input>([&] { o.step(-0.1F); }) == contains{"0 or positive"});
   });
-}
-
-TEST_CASE(
-    "zero_one: a schedule that says `frozen` changes nothing: the rule knows when v follows") {
-  for (const bool keeps : {false, true}) {
-    const auto digests = [&](bool says) {
-      return on_ranks(2, [&](onebit::threads transport) {
-        training<> data = start();
-        const onebit::custom_schedule own([says](std::uint64_t step, float) {
-          const bool averages = step < 3 || step % 4 == 0;
-          return onebit::step_plan{
-              .average_gradient = averages, .exchange = step % 2 == 0, .frozen = says && step >= 4};
-        });
-        onebit::adam_options options;
-        options.keeps_squares = keeps;
-        onebit::optimizer o("test", data.groups(), transport,
-                            onebit::zero_one_rule<onebit::host>(options, onebit::host()), own,
-                            onebit::gather_scatter<onebit::sign<>>{});
-        for (int i = 0; i < 24; ++i) {
-          data.compute_gradients(transport.rank(), o.steps());
-          CHECK_FALSE(o.step(0.01F).skipped);
-        }
-        return data.digest();
-      });
-    };
-    CAPTURE(keeps);
-    CHECK(digests(true) == digests(false));
-  }
 }
 
 TEST_CASE("zero_one: while the learning rates sum to 0 nothing travels and nothing breaks") {

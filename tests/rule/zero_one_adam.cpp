@@ -40,11 +40,11 @@ struct zero_one_run {
 };
 
 /// Which steps average, and which exchange.
-std::vector<onebit::step_plan> plans(const zero_one_run& run) {
+std::vector<onebit::due> plans(const zero_one_run& run) {
   onebit::intervals schedule(run.options.schedule);
-  std::vector<onebit::step_plan> all;
+  std::vector<onebit::due> all;
   for (std::uint64_t t = 0; t < steps_of_zero_one; ++t) {
-    all.push_back(schedule.plan(t, rate_of_zero_one(t)));
+    all.push_back(schedule.due_in(t, rate_of_zero_one(t)));
     schedule.done(t, rate_of_zero_one(t));
   }
   return all;
@@ -72,8 +72,7 @@ std::pair<std::vector<reference::vec>, double> expected(const zero_one_run& run,
         }
       }
     }
-    oracle.step(static_cast<double>(rate_of_zero_one(t)), g, when[t].average_gradient,
-                when[t].exchange);
+    oracle.step(static_cast<double>(rate_of_zero_one(t)), g, when[t].average, when[t].exchange);
     if (!when[t].exchange) continue;
     reference::vec x;
     for (std::size_t k = 0; k < sizes_of_zero_one.size(); ++k) {

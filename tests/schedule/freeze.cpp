@@ -9,7 +9,6 @@
 #include "../support/training.hpp"
 
 using namespace onebit_test;
-using schedule_suite::operator==;
 
 namespace {
 
@@ -39,15 +38,15 @@ TEST_CASE("freeze: after n dense steps") {
     onebit::freeze schedule({.after = n}, 0.999);
     for (std::uint64_t t = 0; t < n; ++t) {
       const bool last = t + 1 == n;
-      CHECK(schedule.plan(t, 0.1F) ==
-            onebit::step_plan{.ends_warm_up = last, .last_average = last});
+      CHECK(schedule.due_in(t, 0.1F) ==
+            onebit::due{.next_needs_outcome = last, .frees_averages = last});
       schedule.done(t, 0.1F);
       CHECK(schedule.frozen(t + 1) == last);
     }
-    const onebit::step_plan compressed{.average_gradient = false, .exchange = true, .frozen = true};
-    CHECK(schedule.plan(n, 0.1F) == compressed);
+    const onebit::due compressed{.average = false, .exchange = true};
+    CHECK(schedule.due_in(n, 0.1F) == compressed);
     schedule.done(n, 0.1F);
-    CHECK(schedule.plan(n + 1, 0.1F) == compressed);
+    CHECK(schedule.due_in(n + 1, 0.1F) == compressed);
   }
 }
 
@@ -108,9 +107,9 @@ TEST_CASE("freeze: refreshes come at gaps that grow with the step number") {
     onebit::freeze schedule(o, 0.999, n);
     std::vector<std::uint64_t> found;
     for (std::uint64_t step = 0; step < steps; ++step) {
-      const onebit::step_plan plan = schedule.plan(step, 0.1F);
+      const onebit::due plan = schedule.due_in(step, 0.1F);
       CHECK(plan.exchange == (step >= o.after));
-      if (plan.exchange && plan.average_gradient) found.push_back(step);
+      if (plan.exchange && plan.average) found.push_back(step);
       schedule.done(step, 0.1F);
     }
     return found;
@@ -125,8 +124,8 @@ TEST_CASE("freeze: refreshes come at gaps that grow with the step number") {
     onebit::freeze schedule({.after = 5}, beta2, 3);
     std::uint64_t last = 5, most = 0;
     for (std::uint64_t step = 0; step < 30000; ++step) {
-      const onebit::step_plan plan = schedule.plan(step, 0.1F);
-      if (plan.exchange && plan.average_gradient) {
+      const onebit::due plan = schedule.due_in(step, 0.1F);
+      if (plan.exchange && plan.average) {
         most = std::max(most, step - last);
         last = step;
       }
@@ -142,6 +141,6 @@ TEST_CASE("freeze: refreshes come at gaps that grow with the step number") {
   // a step that was skipped is not done, and asked for again
   onebit::freeze schedule({.after = 2}, 0.999, 4);
   for (std::uint64_t step = 0; step < 3; ++step) schedule.done(step, 0.1F);
-  CHECK(schedule.plan(3, 0.1F).average_gradient);
-  CHECK(schedule.plan(3, 0.1F).average_gradient);
+  CHECK(schedule.due_in(3, 0.1F).average);
+  CHECK(schedule.due_in(3, 0.1F).average);
 }

@@ -5,7 +5,6 @@
 #include "../conformance/schedule.hpp"
 
 using namespace onebit_test;
-using schedule_suite::operator==;
 
 namespace {
 
@@ -48,11 +47,10 @@ TEST_CASE("intervals: the fields of a plan") {
     CAPTURE(step);
     const bool refresh = step == 0 || step == 1 || step == 3;
     const bool exchanges = step < 10 || step % 2 == 0;
-    const onebit::step_plan plan = s.plan(step, 0.1F);
-    CHECK(plan == onebit::step_plan{.average_gradient = refresh,
-                                    .exchange = exchanges,
-                                    .last_average = step == 5});
-    CHECK(plan.local() == (!refresh && !exchanges));
+    const onebit::due plan = s.due_in(step, 0.1F);
+    CHECK(plan ==
+          onebit::due{.average = refresh, .exchange = exchanges, .frees_averages = step == 5});
+    CHECK(plan.nothing() == (!refresh && !exchanges));
     s.done(step, 0.1F);
   }
 }
@@ -79,10 +77,10 @@ TEST_CASE("intervals: dense steps, refreshes at growing gaps, exchanges ever mor
   onebit::freeze of_one_bit_adam({}, 0.999, 3);
   std::vector<std::uint64_t> refreshes, wanted, exchanges;
   for (std::uint64_t step = 0; step < 1000; ++step) {
-    const onebit::step_plan plan = s.plan(step, 0.1F), other = of_one_bit_adam.plan(step, 0.1F);
-    if (step < 5) CHECK((plan.average_gradient && other.average_gradient));
-    if (step >= 5 && plan.average_gradient) refreshes.push_back(step);
-    if (step >= 5 && other.average_gradient) wanted.push_back(step);
+    const onebit::due plan = s.due_in(step, 0.1F), other = of_one_bit_adam.due_in(step, 0.1F);
+    if (step < 5) CHECK((plan.average && other.average));
+    if (step >= 5 && plan.average) refreshes.push_back(step);
+    if (step >= 5 && other.average) wanted.push_back(step);
     if (plan.exchange && step < 60) exchanges.push_back(step);
     s.done(step, 0.1F);
     of_one_bit_adam.done(step, 0.1F);
@@ -94,14 +92,14 @@ TEST_CASE("intervals: dense steps, refreshes at growing gaps, exchanges ever mor
 
 TEST_CASE("always_dense, and a schedule of a function") {
   const onebit::always_dense dense;
-  CHECK(dense.plan(7, 0.1F) == onebit::step_plan{});
+  CHECK(dense.due_in(7, 0.1F) == onebit::due{});
   static_assert(!onebit::always_dense::compresses);
   const onebit::custom_schedule mine([](std::uint64_t step, float lr) {
-    return onebit::step_plan{.average_gradient = step<2, .exchange = lr> 0};
+    return onebit::due{.average = step<2, .exchange = lr> 0};
   });
   static_assert(onebit::Schedule<std::remove_const_t<decltype(mine)>>);
-  CHECK(mine.plan(1, 0.5F) == onebit::step_plan{.average_gradient = true, .exchange = true});
-  CHECK(mine.plan(2, 0.0F) == onebit::step_plan{.average_gradient = false, .exchange = false});
+  CHECK(mine.due_in(1, 0.5F) == onebit::due{.average = true, .exchange = true});
+  CHECK(mine.due_in(2, 0.0F) == onebit::due{.average = false, .exchange = false});
 }
 
 TEST_CASE("intervals: the end of the warm-up says what a v without correction lacks") {
@@ -109,7 +107,7 @@ TEST_CASE("intervals: the end of the warm-up says what a v without correction la
   const auto warned = [&](double lacking) {
     onebit::intervals s(options, lacking, lacking == 0);
     for (std::uint64_t step = 0; step < 20; ++step) {
-      CHECK(s.plan(step, 1).ends_warm_up == (lacking > 0 && step == 19));
+      CHECK(s.due_in(step, 1).next_needs_outcome == (lacking > 0 && step == 19));
       s.done(step, 1);
     }
     return s.warning();

@@ -87,8 +87,8 @@ TEST_CASE("intervals: refreshes at 0 to 16, 18, 20, ..., gaps doubling after eve
       {.kappa = 16, .warmup_steps = 100, .doubling_steps = 1000, .stop_refreshing = true});
   std::vector<std::uint64_t> refreshes;
   for (std::uint64_t step = 0; step < 200; ++step) {
-    if (s.plan(step, 1.0F).average_gradient) refreshes.push_back(step);
-    CHECK(s.plan(step, 1.0F).exchange);
+    if (s.due_in(step, 1.0F).average) refreshes.push_back(step);
+    CHECK(s.due_in(step, 1.0F).exchange);
     s.done(step, 1.0F);
   }
   std::vector<std::uint64_t> expected;
@@ -108,7 +108,7 @@ TEST_CASE("intervals: double each time the learning rate has halved, up to the l
     const std::uint64_t halvings = step < 10 ? 0 : (step - 10) / 64;
     const std::uint64_t interval = std::min<std::uint64_t>(8, std::uint64_t{1} << halvings);
     CAPTURE(step);
-    CHECK(s.plan(step, lr(step)).exchange == (step % interval == 0));
+    CHECK(s.due_in(step, lr(step)).exchange == (step % interval == 0));
     s.done(step, lr(step));
   }
 }

@@ -104,7 +104,7 @@ template <class E, class Buffer>
   const auto n_ranks = static_cast<std::size_t>(e.comm.size());
   const auto per_node = static_cast<std::size_t>(e.compressed.ranks_per_node());
   const auto make_flat = [&] { return e.backend().template make_buffer<float>(m.size()); };
-  const auto at = e.at(e.mask());
+  const auto at = e.at();
   auto sum = make_flat(), squares = make_flat();
   add_own_squares(e, n_ranks, squares.data());
   e.comm.all_reduce_sum(squares.data(), squares.size());

@@ -374,10 +374,10 @@ class old_job {
       if (travelled && !travels && e.rule.moved()) {
         // no exchange will follow: apply the one that was due, equally on all ranks
         const detail::active_field due{{residuals_.data()}, e.mask()};
-        e.rule.compressed_update(due, due, e.at(e.mask()),
-                                 [&](const auto& kernel) { e.at(e.mask()).launch(kernel); });
+        e.rule.compressed_update(due, due, e.at(),
+                                 [&](const auto& kernel) { e.at().launch(kernel); });
       }
-      if (!travelled || !travels) e.rule.resume(e.compressed.previous(e.mask()), e.at(e.mask()));
+      if (!travelled || !travels) e.rule.resume(e.compressed.previous(e.mask()), e.at());
       if (!travels) e.compressed.active() = {};
     }
     e.adopt();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/core/config.hpp>
+#include <onebit/core/plan.hpp>
 #include <span>
 #include <string>
 #include <utility>
@@ -193,7 +194,7 @@ struct schedule_defaults {
   static constexpr bool compresses = true;  ///< false: never exchanges, so needs no memory for it
   /// Called after each step, unless all ranks are known to have skipped it. Changes the state.
   void done(std::uint64_t, float) {}
-  /// Text for the user after a kept step with `ends_warm_up`; empty: none.
+  /// Text for the user after a kept step with `next_needs_outcome`; empty: none.
   [[nodiscard]] std::string warning() const { return {}; }
   /// Passes each variable of the state to `a`, for checkpoints: see detail::payload_reader.
   template <class Archive>
@@ -204,8 +205,8 @@ struct schedule_defaults {
 template <class S>
 concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr,
                             detail::any_archive a) {
-  { fixed.plan(step, lr) } -> std::same_as<step_plan>;  // changes nothing; equal on all ranks
-  s.done(step, lr);                                     // these three: see schedule_defaults
+  { fixed.due_in(step, lr) } -> std::same_as<due>;  // changes nothing; equal on all ranks
+  s.done(step, lr);                                 // these three: see schedule_defaults
   { fixed.warning() } -> std::convertible_to<std::string>;
   s.archive(a);
   { S::compresses } -> std::convertible_to<bool>;
@@ -225,14 +226,17 @@ struct rule_defaults {
   [[nodiscard]] moments_updated updated(const step_plan&) const { return {}; }
   /// Limit of the global norm, to which gradients are clipped; 0: no clipping.
   [[nodiscard]] double max_grad_norm() const { return 0; }
+  /// Makes the plan of a step from what is due, the step's number and lr. Changes nothing. Not
+  /// asked with one rank: all steps are dense then. A LocalRule must write its own.
+  [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float) const {
+    return detail::plan_without_local_steps(now, false);
+  }
   /// Called at the start of a step, with its plan, lr, number and context, after any `freeze`.
-  /// Gradients may not be ready; `now` is of the previous step. May reduce the plan, or throw.
+  /// Gradients may not be ready; `now` is of the previous step. May throw.
   template <class At>
-  void begin_step(step_plan&, float, std::uint64_t, const At&) {}
+  void begin_step(const step_plan&, float, std::uint64_t, const At&) {}
   /// True if the host must know whether the step in progress is kept, even if that means to wait.
   [[nodiscard]] bool needs_outcome() const { return false; }
-  /// For a LocalRule: true if the step that `begin_step` began is a `dense_step`.
-  [[nodiscard]] bool dense() const { return false; }
   /// Called after each step, with its plan and lr, unless all ranks are known to have skipped it.
   void done(const step_plan&, float) {}
   /// True after `freeze`, until `thaw`. Each FreezingRule must define this.
@@ -246,7 +250,7 @@ struct rule_defaults {
 template <class R>
 concept Rule = requires(R r, const R fixed, const layout& axis,
                         const detail::any_step_context<R>& at, const detail::any_field& field,
-                        detail::any_archive a, step_plan& plan) {
+                        detail::any_archive a, const step_plan& plan) {
   requires Backend<typename R::backend_type>;
   r.backend();                // the backend that runs the rule's kernels
   r.prepare(axis);            // allocates the state; called once, before the first step
@@ -259,6 +263,7 @@ concept Rule = requires(R r, const R fixed, const layout& axis,
   { fixed.own_moments() } -> std::same_as<moments>;
   { fixed.updated(plan) } -> std::same_as<moments_updated>;
   { fixed.max_grad_norm() } -> std::convertible_to<double>;
+  { fixed.plan(due{}, std::uint64_t{}, 0.0F) } -> std::same_as<step_plan>;
   r.begin_step(plan, 0.0F, std::uint64_t{}, at);
   { fixed.needs_outcome() } -> std::convertible_to<bool>;
   r.done(plan, 0.0F);
@@ -317,7 +322,7 @@ concept LocalRule = ExchangeRule<R> && R::local_steps &&
     requires(R r, const detail::any_step_context<R>& at, const detail::any_field& gradient,
              const step_plan& plan) {
   r.local_step(plan, at);      // step without an exchange
-  r.dense_step(gradient, at);  // step from the mean gradient alone: if dense(), or with one rank
+  r.dense_step(gradient, at);  // step from the mean gradient alone
 };
 
 /// A rule that can resume from a job with another number of ranks. For each rank of the old job a

@@ -99,21 +99,6 @@ struct undo_in_buffer;    // step_context.hpp
 template <class Undo>
 struct exchange_args;  // step_context.hpp
 
-/// Kind of a step, as a schedule plans it. All ranks make equal plans from equal numbers.
-struct step_plan {
-  bool average_gradient = true;  ///< average the gradients exactly
-  bool exchange = false;         ///< exchange the rule's message, compressed
-  /// Refresh v from the mean of what the ranks' own v have taken in. Set by the
-  /// optimizer, in place of average_gradient, in the compressed phase of rules that refresh v.
-  bool average_squares = false;
-  bool frozen = false;        ///< the warm-up is over: the rule freezes before this step
-  bool ends_warm_up = false;  ///< the next plan depends on whether this step is kept
-  bool last_average = false;  ///< free the memory of averages: the next one is far
-
-  /// True for a local step: nothing is sent. Only a LocalRule has such steps.
-  [[nodiscard]] bool local() const { return !average_gradient && !exchange && !average_squares; }
-};
-
 /// Memory that an exchange needs, beside its messages.
 struct exchange_memory {
   bool previous = false;     ///< the mean message of the last exchange, which messages read

@@ -414,7 +414,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
   /// after which `done` frees m.
   [[nodiscard]] bool needs_outcome() const { return frozen_ && m_.size() > 0; }
   void done(const step_plan& plan, float) {
-    if (plan.exchange && needs_outcome()) m_ = {};
+    if (plan.update == update_from::exchange && needs_outcome()) m_ = {};
   }
 
   /// Returns the second variance, on the flat axis; null before the freeze.

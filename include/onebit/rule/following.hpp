@@ -174,12 +174,16 @@ class following_rule : public moments_rule<B, Options> {
     rho_ = make_rho(keeps_squares());
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
+  /// An average beside an exchange is a refresh, if v follows.
+  [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float) const {
+    return detail::plan_without_local_steps(now, keeps_squares());
+  }
   template <class At>
-  void begin_step(step_plan& plan, float, std::uint64_t, const At&) {
-    refreshing_ = plan.average_squares;
+  void begin_step(const step_plan& plan, float, std::uint64_t, const At&) {
+    refreshing_ = plan.refreshes();
   }
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
-    return {options_.bias_correction, true, plan.average_gradient || follows()};
+    return {options_.bias_correction, true, plan.average == averages::gradients || follows()};
   }
   /// True if messages are directions, m / (sqrt(v) + eps); false if they are momenta, m.
   [[nodiscard]] bool directions() const {

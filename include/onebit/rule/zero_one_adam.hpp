@@ -330,30 +330,43 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
   /// m takes in every gradient; v all gradients if v follows, else only the averaged gradients.
   [[nodiscard]] moments_updated updated(const step_plan& plan) const {
-    return {options_.bias_correction, true, plan.average_gradient || options_.keeps_squares};
+    return {options_.bias_correction, true,
+            plan.average == averages::gradients || options_.keeps_squares};
   }
   /// As in following_rule, times the sum of learning rates, since messages are sums of steps.
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, bound_factors_.data()}; }
-  /// Turns an exchange into a local step while the learning rates sum to 0, since nothing has
-  /// moved. If v follows, all steps before `freeze` are dense, without an exchange. Throws
-  /// invalid_input if the first step does not average gradients.
+  /// If v follows, the steps up to the first one without an average are dense; that one freezes v,
+  /// and later averages are refreshes. Else averages are of gradients, beside an exchange or a
+  /// local step, as in the paper. While the learning rates sum to 0 nothing has moved, and an
+  /// exchange that is due is a local step.
+  [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float lr) const {
+    const bool follows = options_.keeps_squares;
+    step_plan made{.freezes = follows && !now.average,
+                   .next_needs_outcome = now.next_needs_outcome,
+                   .frees_averages = now.frees_averages};
+    if (follows && !frozen_ && now.average) return made;  // dense
+    const bool moves = moved_ || lr > 0;
+    made.update = now.exchange && moves ? update_from::exchange : update_from::own_gradient;
+    made.average = !now.average         ? averages::nothing
+                   : follows && frozen_ ? averages::squares
+                                        : averages::gradients;
+    return made;
+  }
+  /// Throws invalid_input if the first step does not average gradients.
   template <class P, class G>
-  void begin_step(step_plan& plan, float lr, std::uint64_t step, const step_context<B, P, G>& at) {
+  void begin_step(const step_plan& plan, float lr, std::uint64_t step,
+                  const step_context<B, P, G>& at) {
     base::begin_step(plan, lr, step, at);
-    if (!started_ && !plan.average_gradient) {
+    if (!started_ && plan.average != averages::gradients) {
       throw invalid_input(detail::message("zero_one_adam: step ", step,
                                           " needs v, which no step has computed yet; "
                                           "the schedule's first step must average gradients"));
     }
-    if (!(moved_ || lr > 0)) plan.exchange = false;
-    dense_ = options_.keeps_squares && !frozen_ && plan.average_gradient;
-    if (dense_) plan.exchange = false;
-    if (plan.exchange) {
+    if (plan.update == update_from::exchange) {
       backend_.launch(lr_sum_.size(), bound_factor_kernel<P, G>{lr_sum_.data(), at.tensors, lr,
                                                                 bound_factors_.data()});
     }
   }
-  [[nodiscard]] bool dense() const { return dense_; }  ///< see rule_defaults
   /// True until a step is kept: after a skipped first step, the next one is the first again.
   [[nodiscard]] bool needs_outcome() const { return !started_; }
 
@@ -406,11 +419,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
     step<true>(base::gradient(at), at, bound_of(options_.max_step));
     const auto add = sum_of_rates(at, false);
-    if (plan.local()) {
+    if (plan.sends_nothing()) {
       at.backend.launch(at.n_tiles(), detail::start_without_step_kernel<P, G>{
                                           at, anchor_.data(), lr_sum_.data(), written_memory()});
-    }
-    if (plan.local()) {
       at.backend.launch(lr_sum_.size(), add);
     } else {
       at.launch(lr_sum_.size(), add);
@@ -426,7 +437,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   }
   void done(const step_plan& plan, float lr) {
     started_ = true;
-    moved_ = !plan.exchange && !dense_ && (moved_ || lr > 0);
+    moved_ = plan.update == update_from::own_gradient && (moved_ || lr > 0);
   }
 
   /// As in following_rule, with the momentum of the last exchange.
@@ -510,7 +521,6 @@ class zero_one_rule : public following_rule<B, adam_options> {
   buffer_of<B, std::uint32_t> written_tensors_;  ///< see detail::written_parameters
   bool moved_ = false;  ///< true if the learning rates since the exchange are not 0
   bool started_ = false;
-  bool dense_ = false;  ///< the step in progress is dense
 };
 
 static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&

@@ -15,29 +15,29 @@ inline constexpr std::uint64_t long_gap = 16;
 /// Averages gradients in every step and never exchanges: the schedule of uncompressed baselines.
 struct always_dense : schedule_defaults {
   static constexpr bool compresses = false;  ///< the optimizer holds no exchange memory
-  /// Plans a dense step.
-  [[nodiscard]] step_plan plan(std::uint64_t, float) const { return {}; }
+  /// An average.
+  [[nodiscard]] due due_in(std::uint64_t, float) const { return {}; }
 };
 
 /// Exchanges in every step, without dense steps: for rules whose steps need no v.
 struct always_compressed : schedule_defaults {
-  /// Plans a compressed step.
-  [[nodiscard]] step_plan plan(std::uint64_t, float) const {
-    return {.average_gradient = false, .exchange = true};
+  /// An exchange.
+  [[nodiscard]] due due_in(std::uint64_t, float) const {
+    return {.average = false, .exchange = true};
   }
 };
 
-/// Schedule given by a function (step, lr) -> step_plan that returns equal plans on all ranks.
+/// Schedule given by a function (step, lr) -> due that returns the same on all ranks.
 template <class F>
 class custom_schedule : public schedule_defaults {
  public:
   /// Takes the function. For a schedule with state, write a class: see Schedule.
-  explicit custom_schedule(F plan) : plan_(std::move(plan)) {}
+  explicit custom_schedule(F due_in) : due_in_(std::move(due_in)) {}
   /// Returns the result of the function.
-  [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const { return plan_(step, lr); }
+  [[nodiscard]] due due_in(std::uint64_t step, float lr) const { return due_in_(step, lr); }
 
  private:
-  F plan_;
+  F due_in_;
 };
 
 static_assert(Schedule<always_dense> && Schedule<always_compressed>);

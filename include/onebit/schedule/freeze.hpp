@@ -64,17 +64,16 @@ class freeze : public schedule_defaults {
 
   /// True if `step` comes after the dense steps.
   [[nodiscard]] bool frozen(std::uint64_t step) const { return step >= after_; }
-  /// Plans a dense step, or after these steps a compressed one, with a refresh if it is due.
-  [[nodiscard]] step_plan plan(std::uint64_t step, float) const {
+  /// An average in a dense step; after these an exchange, and an average if a refresh is due.
+  [[nodiscard]] due due_in(std::uint64_t step, float) const {
     if (!frozen(step)) {
       const bool last = step + 1 == after_;
-      return {.ends_warm_up = last, .last_average = last};
+      return {.next_needs_outcome = last, .frees_averages = last};
     }
     const bool refresh = gaps_.refreshes > 0 && step >= next_refresh_ && next_refresh_ > 0;
-    return {.average_gradient = refresh,
+    return {.average = refresh,
             .exchange = true,
-            .frozen = true,
-            .last_average = refresh && gaps_.after(step) >= long_gap};
+            .frees_averages = refresh && gaps_.after(step) >= long_gap};
   }
   /// Computes the step of the next refresh.
   void done(std::uint64_t step, float) {

@@ -62,16 +62,16 @@ class intervals : public schedule_defaults {
     }
   }
 
-  /// Plans an average, an exchange, both, or a local step.
-  [[nodiscard]] step_plan plan(std::uint64_t step, float lr) const {
+  /// An average, an exchange, both, or neither.
+  [[nodiscard]] due due_in(std::uint64_t step, float lr) const {
     const bool extra = options_.also_every > 0 && (step + 1) % options_.also_every == 0;
     const bool warms_up = step < options_.warmup_steps;
     const bool refresh = step == next_refresh_ && (warms_up || !options_.stop_refreshing);
     const bool stops = options_.stop_refreshing && step + 1 == options_.warmup_steps;
-    return {.average_gradient = refresh,
+    return {.average = refresh,
             .exchange = extra || step % interval(step, lr) == 0,
-            .ends_warm_up = lacking_ > 0 && stops,
-            .last_average = stops || (refresh && gap(step) >= long_gap)};
+            .next_needs_outcome = lacking_ > 0 && stops,
+            .frees_averages = stops || (refresh && gap(step) >= long_gap)};
   }
   /// Computes the step of the next average, and the peak of the learning rate.
   void done(std::uint64_t step, float lr) {

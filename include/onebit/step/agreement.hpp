@@ -14,6 +14,7 @@
 #include <onebit/core/error.hpp>
 #include <onebit/core/function_ref.hpp>
 #include <onebit/core/number_text.hpp>
+#include <onebit/core/plan.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <string>
 #include <string_view>
@@ -174,6 +175,12 @@ template <class T>
   return found;
 }
 
+/// @{
+/// Names of the numbers of a plan, whose values have names.
+inline constexpr char update_of_plan[] = "what the step is made of";
+inline constexpr char average_of_plan[] = "what is averaged for v";
+/// @}
+
 /// Describes the first number of `mine` that differs between ranks, the value of the minority
 /// first: "lr: 0.02 on rank 1, 0.01 on rank 0 (2 of 3 ranks are alike)". Empty if all numbers are
 /// equal, if ranks have different counts of numbers, or if a rank has left. Collective: all ranks
@@ -217,6 +224,12 @@ template <class T>
       const double x = number(rank);
       if (what.starts_with("tensor written") && x < 0) return std::string("none");
       if (what.starts_with("whether")) return std::string(x != 0 ? "yes" : "no");
+      if (what == update_of_plan) {
+        return std::string(to_string(static_cast<update_from>(static_cast<int>(x))));
+      }
+      if (what == average_of_plan) {
+        return std::string(to_string(static_cast<averages>(static_cast<int>(x))));
+      }
       if (x == std::trunc(x) && std::fabs(x) >= 1 && std::fabs(x) < 1e15) {
         return number_text(static_cast<long long>(x));
       }

@@ -125,7 +125,7 @@ class variance_refresh {
   /// Averages the ranks' squares, and the floats beside. Collective.
   template <class E>
   void average(E& e) {
-    const auto at = e.at(e.mask());
+    const auto at = e.at();
     float* const work = average_.work();
     average_.all_reduce(e.rule.own_squares(at.scalars), e.rule.floats_beside(at, work), e.now());
     e.rule.take_floats_beside(average_.beside().latest(), on_axis_of(average_.beside(), e), at,
@@ -136,7 +136,7 @@ class variance_refresh {
   /// Updates v and the active elements, once the step is kept.
   template <class E>
   void refresh(E& e) {
-    const auto at = e.at(e.mask());
+    const auto at = e.at();
     const active_mask after{active_.data()};
     e.rule.refresh_variance(average_.squares().latest(), on_axis_of(average_.squares(), e), at,
                             active_.data(), average_.work());

@@ -61,13 +61,15 @@ template <class R, class S, class C, class P, class G>
 struct engine {
   using backend_type = typename R::backend_type;
   using B = backend_type;
+  using param_type = P;
+  using gradient_type = G;
   static_assert(Rule<R>,
                 "onebit: this type is no Rule: derive from rule_defaults and write backend_type, "
                 "backend(), prepare(axis), gradient(at), dense_update(mean, at), state_bytes() and "
                 "archive(a), as in onebit/rule/adam.hpp");
   static_assert(Schedule<S>,
                 "onebit: this type is no Schedule: derive from schedule_defaults and write "
-                "step_plan plan(step, lr) const");
+                "due due_in(step, lr) const");
   static_assert(
       !S::compresses ||
           requires(const R r, const detail::any_field& previous,
@@ -154,19 +156,16 @@ struct engine {
                                           const F& add) const {
     add(lr);
     add(inverse_loss_scale);
-    for (const bool b : {plan.average_gradient, plan.average_squares, plan.exchange, plan.frozen})
-      add(b ? 1 : 0);
+    add(static_cast<int>(plan.update));
+    add(static_cast<int>(plan.average));
+    add(plan.freezes ? 1 : 0);
     tensors.visit_agreed_numbers(add);
     add(local_steps_digest);
     add(given_digest);
   }
   [[nodiscard, gnu::cold]] std::string agreed_number_name(std::size_t i) const {
-    constexpr const char* names[] = {"lr",
-                                     "the inverse loss scale",
-                                     "whether gradients are averaged",
-                                     "whether v is refreshed",
-                                     "whether there is an exchange",
-                                     "whether v is frozen"};
+    constexpr const char* names[] = {"lr", "the inverse loss scale", detail::update_of_plan,
+                                     detail::average_of_plan, "whether v is frozen"};
     constexpr std::size_t n = std::size(names);
     return i < n ? names[i] : tensors.agreed_number_name(i - n);
   }
@@ -249,62 +248,56 @@ struct engine {
   }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
   [[nodiscard]] active_mask mask() const { return compressed.mask(); }
-  /// Step context for a rule, on the axis of the average; `at`: on the axis of the exchange.
+  /// Step context for a rule, on the axis of the average.
   [[nodiscard]] step_context<B, P, G> at_average(active_mask elements = {}) {
     return average.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
   }
-  [[nodiscard]] step_context<B, P, G> at(active_mask elements) {
-    return compressed.sender().at(tensors.table.data(), tensors.scalars.data(), now(), elements);
+  /// Step context for a rule, on the axis of the exchange.
+  [[nodiscard]] step_context<B, P, G> at() {
+    return compressed.sender().at(tensors.table.data(), tensors.scalars.data(), now(), mask());
   }
   /// Arguments of the exchange in this step.
   [[nodiscard]] auto exchange_args() { return compressed.args(now(), mask(), rule.bound()); }
   /// Returns the next plan, equal on all ranks; dense if there is no other rank (or node).
   [[nodiscard]] step_plan plan(float lr) const {
-    if (!compressed.travels()) return {};
-    step_plan plan = schedule.plan(step, lr);
-    const bool follows = refresh_type::wanted(rule);
-    const bool is_compressed = R::local_steps ? rule.frozen() : plan.exchange;
-    if (plan.average_gradient && is_compressed && follows) {
-      plan.average_gradient = false;
-      plan.average_squares = true;
-    }
-    // with local steps the schedule does not decide: v freezes in the first step without an average
-    if (R::local_steps && R::refreshes && S::compresses)
-      plan.frozen = follows && !plan.average_gradient;
-    return plan;
+    return compressed.travels() ? rule.plan(schedule.due_in(step, lr), step, lr) : step_plan{};
   }
   /// Prepares a step with this plan: freezes the rule, starts the exchange, allocates averages.
   /// Allocates before it changes anything. Throws invalid_input if the rule has no such step.
   [[gnu::cold]] void enter_phase([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
-      if (!R::local_steps && plan.average_gradient == plan.exchange) {
-        refuse(
-            "neither averages nor exchanges, or does both; for this rule plan() must set just one");
-      }
-      if (!R::local_steps && !plan.exchange && (plan.frozen || compressed.started())) {
-        refuse("averages gradients without an exchange, after the warm-up has ended");
+      const bool exchanges = plan.update == update_from::exchange;
+      if constexpr (!LocalRule<R>) {
+        if (exchanges == (plan.average == averages::gradients)) {
+          refuse(
+              "neither averages nor exchanges, or does both; for this rule due_in() must set just "
+              "one");
+        }
+        if (!exchanges && compressed.started()) {
+          refuse("averages gradients without an exchange, after the warm-up has ended");
+        }
       }
       if constexpr (FreezingRule<R>) {
-        // only rules with local steps exchange before they freeze: `frozen` tells whether they have
-        const bool is_over = R::local_steps ? rule.frozen() : compressed.started();
-        if (!is_over && (plan.frozen || (plan.exchange && !R::local_steps))) freeze();
+        if (plan.freezes && !rule.frozen()) freeze();
       }
-      if (plan.exchange && !compressed.started()) start_compressed();
-      if (plan.average_squares && refresh.prepare(*this)) ++graph_epoch;
+      if (exchanges && !compressed.started()) start_compressed();
+      if (plan.refreshes() && refresh.prepare(*this)) ++graph_epoch;
     }
-    if (plan.average_gradient && average.prepare(mean_destination_in(plan))) ++graph_epoch;
+    if (plan.average == averages::gradients && average.prepare(mean_destination_in(plan))) {
+      ++graph_epoch;
+    }
   }
   /// Returns from the compressed phase to dense steps, on a single rank.
   [[gnu::cold]] void thaw() {
     // right after a refresh elements may have become active: an empty mask leaves the mean out
     const auto none = refreshed ? compressed.make_mask() : mask_buffer{};
-    rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at(mask()));
+    rule.thaw(compressed.previous(refreshed ? active_mask{none.data()} : mask()), at());
     compressed.start({}, {});  // frees its memory
     compressed.active() = {};
   }
   void count_step(const step_plan& plan, float lr) {
     local_steps_digest =
-        plan.local() ? digest_of(lr, 1, plan) : 0;  // loss scales may differ in local steps
+        plan.sends_nothing() ? digest_of(lr, 1, plan) : 0;  // loss scales may differ there
     if (lr > 0) last_lr = lr;
     ++step;
   }
@@ -316,7 +309,8 @@ struct engine {
 
   /// Destination of means in a step with this plan: the gradients, unless the step rereads them.
   [[nodiscard]] mean_destination<P, G> mean_destination_in(const step_plan& plan) const {
-    const bool once_more = plan.exchange || (R::local_steps && compressed.travels());
+    const bool once_more =
+        R::local_steps ? compressed.travels() : plan.update == update_from::exchange;
     return {scratch_gradients && !once_more ? tensors.table.data() : nullptr};
   }
   [[nodiscard]] auto mean(const step_plan& plan) {
@@ -362,9 +356,9 @@ struct engine {
     given_digest = 0;
     alike = !R::local_steps;
     ++graph_epoch;
-    if constexpr (requires { rule.take_as_written(at(mask())); }) {
+    if constexpr (requires(const step_context<B, P, G>& c) { rule.take_as_written(c); }) {
       tensors.copy_changes(backend());  // addresses of memory that has moved
-      rule.take_as_written(at(mask()));
+      rule.take_as_written(at());
     }
   }
 

@@ -48,8 +48,8 @@ class step_in_progress {
         scale_(inverse_loss_scale),
         refusal_(e.refuse(lr, inverse_loss_scale)),
         plan_(prepare()),
-        meter_(e.comm, phase_of_step(),
-               refreshes() || (plan_.average_gradient && phase_of_step() != phase::dense), e.step,
+        at_(e.at()),
+        meter_(e.comm, phase_of_step(), averages_beside(), e.step,
                e.compressed.bytes_between_nodes()) {
     const bool nonfinite = !refusal_.empty();
     e.backend().launch(e.tensors.launches(),
@@ -57,10 +57,8 @@ class step_in_progress {
                                                  usable_lr(), nonfinite ? 1.0F : scale_,
                                                  static_cast<std::uint32_t>(e.step % status_steps),
                                                  digest(), nonfinite});
-    // not at(): nvcc 13.0's front end says no to a member whose return type is deduced, the host's
-    // compiler yes, and the device would lack the kernels
-    if constexpr (requires { e.rule.refuse_written(e.at(e.mask()), e.now()); }) {
-      if (plan_.exchange) e.rule.refuse_written(at(), e.now());
+    if constexpr (requires { e.rule.refuse_written(at_, e.now()); }) {
+      if (plan_.update == update_from::exchange) e.rule.refuse_written(at_, e.now());
     }
     for (std::size_t t = 0; t < e.tensors.size(); ++t) {
       e.announced[t] = e.tensors.entries[t].rests ? e.rests : 0;
@@ -138,38 +136,100 @@ class step_in_progress {
  private:
   /// Computes and communicates everything in a step; only enqueues if the backend is deferred.
   [[gnu::cold]] void run_phases() {
-    E& e = *e_;
-    if (plan_.average_gradient) {
-      e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
-      reduce_over_model(true);
+    switch (plan_.update) {
+      case update_from::mean_gradient:
+        dense();
+        break;
+      case update_from::exchange:
+        if constexpr (compresses) compressed();
+        break;
+      case update_from::own_gradient:
+        if constexpr (LocalRule<R>) local();
+        break;
     }
-    if (refreshes() && needs_norms()) average_squares();  // before gradients are clipped
-    if (needs_norms() && uses_own_gradient()) clip_own();
-    if (e.veto) ask_veto();
-    if (plan_.exchange) {
-      if (!diverged()) exchange();
-      reduce_over_model(false);
-    }
-    // after the exchange, which detects ranks with different plans
-    if (refreshes() && !needs_norms()) average_squares();
-    if (plan_.local() && !needs_norms()) require_finite();
-    meter_.communicated();
-    if (plan_.average_gradient) dense_update();
-    if (plan_.exchange) compressed_update();
-    if (!plan_.exchange) local_step();
-    finish();
-    if (refreshes()) e.refresh.refresh(e);
-    const float largest_ratio = std::sqrt(static_cast<float>(e.comm.size()));
-    e.backend().launch(e.tensors.launches(),
-                       detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_),
-                                               largest_ratio, plan_.local(), refreshes()});
+    end();
   }
-  /// Ends every step: makes its results permanent, or restores the state from before.
+
+  /// A step from the exact mean of the gradients.
+  void dense() {
+    E& e = *e_;
+    average_gradients();
+    ask_veto();
+    meter_.communicated();
+    if constexpr (LocalRule<R>) {
+      e.rule.dense_step(e.mean(plan_), e.at_average(e.mask()));
+    } else {
+      e.rule.dense_update(e.mean(plan_), e.at_average(e.mask()));
+    }
+  }
+
+  /// A step from an exchange of messages.
+  void compressed() {
+    E& e = *e_;
+    // The paper's 0/1 Adam averages gradients, too.
+    if (plan_.average == averages::gradients) average_gradients();
+
+    // Clipping and a veto need norms before anything is sent.
+    const bool early = needs_norms();
+    if (early) {
+      average_squares();
+      clip_own();
+    }
+    ask_veto();
+
+    // The exchange finds ranks that are out of step, so nothing but norms goes before it.
+    if (!diverged()) e.compressed.all_reduce(message(), args());
+    reduce_over_model(false);
+    if (!early) average_squares();
+    meter_.communicated();
+
+    // Parameters change here. Tile by tile, the update first completes what the encode pass left
+    // undone: it makes the message again, for the residual.
+    if (plan_.average == averages::gradients) update_shared_variance();
+    e.rule.compressed_update(e.compressed.latest(e.mask()), e.compressed.previous(e.mask()), at_,
+                             e.compressed.updates_after(message(), args()));
+  }
+
+  /// A step from this rank's own gradient. Averages for v at most.
+  void local() {
+    E& e = *e_;
+    if (plan_.average == averages::gradients) average_gradients();
+    const bool early = needs_norms();
+    if (early) {
+      average_squares();
+      clip_own();
+    }
+    ask_veto();
+    if (!early) average_squares();
+
+    // Where nothing is sent, no status reports a gradient that is not finite.
+    if (plan_.sends_nothing() && !early) require_finite();
+    meter_.communicated();
+    if (plan_.average == averages::gradients) update_shared_variance();
+    if constexpr (R::accumulates) e.compressed.accumulate(message(), args());
+    e.rule.local_step(plan_, at_);
+  }
+
+  /// Ends the step: collectives keep or take back what they did; v is refreshed; moments and
+  /// counts.
+  void end() {
+    E& e = *e_;
+    finish();
+    if (plan_.refreshes()) e.refresh.refresh(e);
+    const float largest_ratio = std::sqrt(static_cast<float>(e.comm.size()));
+    e.backend().launch(
+        e.tensors.launches(),
+        detail::end_step_kernel{e.now(), e.tensors.moments_of(e.rule, plan_), largest_ratio,
+                                plan_.sends_nothing(), plan_.refreshes()});
+  }
+  /// Makes the results of the collectives permanent, or restores the state from before.
   [[gnu::cold]] void finish() {
     E& e = *e_;
-    if (plan_.average_gradient) e.average.finish();
-    if (refreshes()) e.refresh.finish();
-    if (plan_.exchange) end_exchange();
+    if (plan_.average == averages::gradients) e.average.finish();
+    if (plan_.refreshes()) e.refresh.finish();
+    if constexpr (compresses) {
+      if (plan_.update == update_from::exchange) e.compressed.finish(args());
+    }
   }
   /// Calls the step off and ends it. Ignores errors of that itself (such as a lost device).
   [[gnu::cold]] void take_back() noexcept {
@@ -189,7 +249,7 @@ class step_in_progress {
   [[nodiscard, gnu::cold]] report report_outcome() {
     E& e = *e_;
     const bool needs_outcome = e.rule.needs_outcome(), refused = !refusal_.empty();
-    const bool is_known = !B::deferred || needs_outcome || plan_.ends_warm_up;
+    const bool is_known = !B::deferred || needs_outcome || plan_.next_needs_outcome;
     outcome o = refused && is_known ? outcome::skipped : outcome::pending;
     float norm = -1;
     std::optional<step_scalars> found;
@@ -210,15 +270,15 @@ class step_in_progress {
     } else if (e.n_attempts % steps_unwatched == 0) {
       found = e.fetch();
     }
-    if (o != outcome::skipped || plan_.local()) {
+    if (o != outcome::skipped || plan_.sends_nothing()) {
       if (needs_outcome) ++e.graph_epoch;
       e.rule.done(plan_, usable_lr());
       e.schedule.done(e.step, usable_lr());
-      if (plan_.last_average) e.release_averages_memory();
-      e.alike = !R::local_steps || plan_.exchange || is_dense();
-      e.refreshed = refreshes();
+      if (plan_.frees_averages) e.release_averages_memory();
+      e.alike = plan_.update != update_from::own_gradient;
+      e.refreshed = plan_.refreshes();
       e.count_step(plan_, usable_lr());  // also a refused step, if other ranks count it
-      if (plan_.ends_warm_up) warn();
+      if (plan_.next_needs_outcome) warn();
     }
     if (refused) throw invalid_input(refusal_);
     report r = meter_.finish(o, e.compressed.bytes_between_nodes(), norm);
@@ -227,7 +287,7 @@ class step_in_progress {
                                            static_cast<double>(e.n_attempts));
     }
     if (!B::deferred) r.sent_of_dense = e.sent_of_dense();
-    if (found) e.watch(*found, plan_.local(), true);
+    if (found) e.watch(*found, plan_.sends_nothing(), true);
     if (veto_failure_) std::rethrow_exception(veto_failure_);
     return r;
   }
@@ -263,12 +323,6 @@ class step_in_progress {
     if (e_->warn == nullptr || e_->comm.rank() != 0 || !e_->compressed.travels()) return;
     if (const std::string text = e_->schedule.warning(); !text.empty()) e_->warn(text);
   }
-  /// True if this rank's gradient goes into a message or a local step, not only into a mean.
-  [[nodiscard]] bool uses_own_gradient() const {
-    return plan_.exchange || (R::local_steps && !is_dense());
-  }
-  /// For rules with local steps: true if this step uses nothing but the mean gradient.
-  [[nodiscard]] bool is_dense() const { return !e_->compressed.travels() || e_->rule.dense(); }
   /// Limit for clipping; 0: norms are not computed. A veto without clipping: FLT_MAX.
   [[nodiscard]] double largest_norm() const {
     const double largest = e_->rule.max_grad_norm();
@@ -277,9 +331,10 @@ class step_in_progress {
   [[nodiscard]] bool needs_norms() const { return largest_norm() > 0; }
   /// Asks the veto before anything has changed. The message of the exchange carries the answer;
   /// dense steps without an exchange gather it. If the veto throws, the step is called off, and the
-  /// exception is rethrown at its end.
+  /// exception is rethrown at its end. Does nothing if there is no veto.
   [[gnu::cold]] void ask_veto() {
     E& e = *e_;
+    if (!e.veto) return;
     const step_scalars now = e.fetch();
     const float norm = gradient_norm_of(now);
     bool own = false;
@@ -291,25 +346,26 @@ class step_in_progress {
     }
     e.vetoed = own;
     std::uint32_t vetoed = own ? 1 : 0;
-    const bool gathers = !plan_.exchange && !plan_.local();
+    const bool exchanges = plan_.update == update_from::exchange;
+    const bool gathers = !exchanges && !plan_.sends_nothing();
     if (gathers) {
       std::vector<std::uint32_t> all(static_cast<std::size_t>(e.comm.size()));
       e.comm.host_all_gather(&vetoed, all.data(), sizeof vetoed);
       for (const std::uint32_t one : all) vetoed |= one;
     }
-    if (vetoed != 0) e.backend().launch(1, detail::call_off_kernel{e.now(), plan_.exchange});
+    if (vetoed != 0) e.backend().launch(1, detail::call_off_kernel{e.now(), exchanges});
     if (gathers) reduce_over_model(false);
   }
+  /// Clips this rank's own gradient, by the norm of the mean or an estimate of it.
   void clip_own() {
     if constexpr (compresses) {
       E& e = *e_;
-      if (!plan_.average_gradient) {
-        const auto axis = at();
+      if (plan_.average != averages::gradients) {
         using squares = typename E::own_squares;
-        e.backend().launch(axis.n_tiles(),
-                           squares{{axis.tensors, axis.now}, axis.tiles, axis.sums});
-        e.backend().launch(1, own_norm_kernel{e.now(), axis.sums, axis.n_tiles(), plan_.local()});
-        if (!plan_.local()) reduce_over_model(true);
+        const bool alone = plan_.sends_nothing();
+        e.backend().launch(at_.n_tiles(), squares{{at_.tensors, at_.now}, at_.tiles, at_.sums});
+        e.backend().launch(1, own_norm_kernel{e.now(), at_.sums, at_.n_tiles(), alone});
+        if (!alone) reduce_over_model(true);
       }
       const auto largest = static_cast<float>(largest_norm());
       e.backend().launch(1, clip_own_kernel{e.now(), largest});
@@ -318,9 +374,7 @@ class step_in_progress {
   /// Combines skips with the other parts of the model, if any; with `norms` also the norms that
   /// this step has just computed, which become norms of the whole model.
   void reduce_over_model(bool norms) {
-    const std::uint32_t plan = (plan_.average_gradient ? 1U : 0U) | (plan_.exchange ? 2U : 0U) |
-                               (needs_norms() ? 4U : 0U) | (refreshes() ? 8U : 0U) |
-                               (e_->veto ? 16U : 0U);
+    const std::uint32_t plan = work_of_plan() | (needs_norms() ? 16U : 0U) | (e_->veto ? 32U : 0U);
     e_->model_parts.reduce(e_->backend(), e_->now(), plan, norms, largest_norm());
   }
   /// True if all ranks have found a rank out of step; always false on a deferred backend.
@@ -328,47 +382,28 @@ class step_in_progress {
     const step_scalars* const now = host_view<B>(e_->now());
     return now != nullptr && now->mismatched_rank != 0;
   }
-  void exchange() {
-    if constexpr (compresses) e_->compressed.all_reduce(own_message(), args());
-  }
-  void end_exchange() {
-    if constexpr (compresses) e_->compressed.finish(args());
-  }
-  void dense_update() {
+  /// Averages the gradients exactly; computes their norm, if it is needed.
+  void average_gradients() {
     E& e = *e_;
-    if constexpr (LocalRule<R>) {
-      if (is_dense()) return e.rule.dense_step(e.mean(plan_), e.at_average(e.mask()));
-    }
-    e.rule.dense_update(e.mean(plan_), e.at_average(e.mask()));
+    e.average.all_reduce(e.mean_message(), e.now(), largest_norm(), e.mean_destination_in(plan_));
+    reduce_over_model(true);
   }
-  /// Averages the squares from which v is refreshed later.
+  /// In a refresh: averages the squares from which v is refreshed when the step ends.
   void average_squares() {
+    if (!plan_.refreshes()) return;
     if (!diverged()) e_->refresh.average(*e_);
     if (!needs_norms()) reduce_over_model(true);  // else in `clip_own`, with own norms
   }
-  /// Updates parameters; before that, tile by tile, completes what the encode pass left undone.
-  void compressed_update() {
-    if constexpr (compresses) {
-      E& e = *e_;
-      const auto latest = e.compressed.latest(e.mask());
-      const auto previous = e.compressed.previous(e.mask());
-      e.rule.compressed_update(latest, previous, at(),
-                               e.compressed.updates_after(own_message(), args()));
-    }
+  /// Updates v, equal on all ranks, from the mean gradient.
+  void update_shared_variance() {
+    e_->rule.dense_update(e_->mean(plan_), e_->at_average(e_->mask()));
   }
   /// Skips a local step on this rank alone if its gradient is not finite: no message reports it.
   void require_finite() {
     if constexpr (LocalRule<R>) {
-      using message = decltype(e_->rule.gradient(at()));
-      const finite_kernel<message> check{e_->rule.gradient(at()), at().tiles, e_->now()};
-      e_->backend().launch(at().n_tiles(), check);
-    }
-  }
-  void local_step() {
-    if constexpr (LocalRule<R>) {
-      if (is_dense()) return;
-      if (R::accumulates) e_->compressed.accumulate(own_message(), args());
-      e_->rule.local_step(plan_, at());
+      using gradient = decltype(e_->rule.gradient(at_));
+      e_->backend().launch(at_.n_tiles(),
+                           finite_kernel<gradient>{e_->rule.gradient(at_), at_.tiles, e_->now()});
     }
   }
 
@@ -381,15 +416,15 @@ class step_in_progress {
   }
   [[gnu::cold]] void send_known() {
     E& e = *e_;
-    if (plan_.average_gradient) {
+    if (plan_.average == averages::gradients) {
       for (; is_known(e.average); sent_early_ = true) {
         e.average.send_next(e.mean_message(), e.now(), e.mean_destination_in(plan_));
       }
     } else if constexpr (compresses) {
       // clipping needs the norm of all gradients
-      const bool may_send = plan_.exchange && !needs_norms();
+      const bool may_send = plan_.update == update_from::exchange && !needs_norms();
       for (; may_send && is_known(e.compressed); sent_early_ = true) {
-        e.compressed.send_next(own_message(), args());
+        e.compressed.send_next(message(), args());
       }
     }
   }
@@ -402,32 +437,36 @@ class step_in_progress {
   /// Prepares options, phase and rule for the step, and returns its plan.
   [[nodiscard, gnu::cold]] step_plan prepare() const {
     e_->model_parts.begin_step();
-    step_plan plan = e_->plan(usable_lr());
-    const bool sends = !plan.local() && e_->comm.size() > 1;
+    const step_plan plan = e_->plan(usable_lr());
+    const bool sends = !plan.sends_nothing() && e_->comm.size() > 1;
     if (!refusal_.empty() && !sends) throw invalid_input(refusal_);
     e_->tensors.take_options(e_->backend());
     try {
       e_->enter_phase(plan);
-      e_->rule.begin_step(plan, usable_lr(), e_->step, e_->at(e_->mask()));
+      e_->rule.begin_step(plan, usable_lr(), e_->step, e_->at());
     } catch (const invalid_input&) {
       if (!refusal_.empty()) throw invalid_input(refusal_);
       throw;
     }
     return plan;
   }
+  /// Kind of work in this step, 0 to 15.
+  [[nodiscard]] std::uint32_t work_of_plan() const {
+    return static_cast<std::uint32_t>(plan_.update) * 4 + static_cast<std::uint32_t>(plan_.average);
+  }
   /// Key for `run`: steps with equal keys do the same work on the same memory.
-  [[nodiscard]] std::uint64_t key() const {
-    return e_->graph_epoch * 8 + (refreshes() ? 4 : 0) + (plan_.average_gradient ? 2 : 0) +
-           (plan_.exchange ? 1 : 0);
-  }
+  [[nodiscard]] std::uint64_t key() const { return e_->graph_epoch * 16 + work_of_plan(); }
   [[nodiscard]] phase phase_of_step() const {
-    if (plan_.exchange) return phase::compressed;
-    return R::local_steps && !is_dense() ? phase::local : phase::dense;
+    return plan_.update == update_from::mean_gradient ? phase::dense
+           : plan_.update == update_from::exchange    ? phase::compressed
+                                                      : phase::local;
   }
-  [[nodiscard]] bool refreshes() const { return plan_.average_squares; }
-  [[nodiscard]] auto at() const { return e_->at(e_->mask()); }
-  [[nodiscard]] auto own_message() const {
-    return e_->rule.message(e_->compressed.previous(e_->mask()), at());
+  /// True if this step averages for v, beside an update that does not need it.
+  [[nodiscard]] bool averages_beside() const {
+    return plan_.update != update_from::mean_gradient && plan_.average != averages::nothing;
+  }
+  [[nodiscard]] auto message() const {
+    return e_->rule.message(e_->compressed.previous(e_->mask()), at_);
   }
   [[nodiscard]] auto args() const { return e_->exchange_args(); }
 
@@ -435,6 +474,7 @@ class step_in_progress {
   float lr_, scale_;
   std::string refusal_;  ///< why the numbers cannot be used; empty: they can
   step_plan plan_;
+  step_context<B, typename E::param_type, typename E::gradient_type> at_;  ///< of this step
   step_meter meter_;
   std::exception_ptr veto_failure_;
   bool sent_early_ = false;
