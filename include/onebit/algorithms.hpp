@@ -28,7 +28,7 @@
 
 /// The algorithms of the papers, as combinations of rule, schedule and collective. With one rank,
 /// or one node in a hierarchy, every algorithm is its uncompressed form.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -275,4 +275,4 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<tw
       groups, comm, std::move(rule), std::move(schedule), collective, options.refresh_sum);
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -26,7 +26,7 @@
 #include <vector>
 
 /// Type-erased optimizer: for members, for containers, and for an algorithm chosen at run time.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Optimizer type that any_optimizer can own: an `optimizer`.
 template <class O>
@@ -270,4 +270,4 @@ class any_optimizer {
   std::unique_ptr<erased> impl_;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

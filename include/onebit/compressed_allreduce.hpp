@@ -30,7 +30,7 @@
 #include <vector>
 
 /// Compressed mean without an optimizer, for trainers that have their own.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -409,4 +409,4 @@ outcome compressed_allreduce<C, T, B>::wait() {
   return result;
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -43,7 +43,7 @@
 ///     extern template class onebit::optimizer<RULE, SCHEDULE, COLLECTIVE, float, float>;
 ///
 /// where it uses an optimizer, and the line without `extern` in one file, compiles the calls there.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// A distributed optimizer: a rule, a schedule and a collective over a transport.
 ///
@@ -470,4 +470,4 @@ std::size_t optimizer<R, S, C, P, G>::work_bytes() const {
   return parts_->engine.work_bytes();
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -19,7 +19,7 @@
 #endif
 
 /// CUDA backend: one warp per index of a launch, all work on one stream.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -314,4 +314,4 @@ class cuda {
 
 static_assert(Backend<cuda>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -10,7 +10,7 @@
 
 /// Lanes of a warp: one float per thread. Needs no CUDA: the warp is a template parameter, and
 /// tests pass an emulated one.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Sums slots that have one sign per element and one scale per slot, on a warp, four words at a
 /// time. Gives the same bits as adding L::with_sign(bits, scale) of each slot, in slot order.
@@ -83,9 +83,9 @@ class warp_sign_sum {
   float scale_[n_slots - n_tabled];
 };
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Lanes for a warp: 32 threads run one kernel call together, and each holds one float of the word.
 /// Gives the same bits as portable_lanes.
@@ -276,4 +276,4 @@ struct warp_lanes {
   ONEBIT_HD static float from_word(std::uint32_t x) { return __builtin_bit_cast(float, x); }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

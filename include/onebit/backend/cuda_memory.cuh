@@ -17,7 +17,7 @@ struct __nv_bfloat16;  // defined in <cuda_bf16.h>
 struct __half;         // defined in <cuda_fp16.h>
 
 /// CUDA memory, streams and graphs, with error checks. Contains no kernels.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 template <>
 struct same_memory<__nv_bfloat16> : std::type_identity<bf16> {};
@@ -241,4 +241,4 @@ class cuda_graphs {
   std::map<std::uint64_t, entry> entries_;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

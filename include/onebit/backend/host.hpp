@@ -26,7 +26,7 @@
 
 /// Host backend: runs kernels with the best instruction set of this machine, on a given number of
 /// threads.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Fork-join team of n threads over an index range: the calling thread works on one share, n - 1
 /// threads on the others. Calls do not allocate. The split does not affect results.
@@ -125,7 +125,7 @@ class thread_team {
   bool stop_ = false;
 };
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail
 
 // nvcc must not instantiate host/device kernels with types that hold vector registers. Under nvcc
 // the host backend uses portable lanes, and is another type (inline namespace) than in plain C++.
@@ -138,7 +138,7 @@ class thread_team {
 #define ONEBIT_RARE
 #endif
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Instruction sets of the host backend. All give the same bits.
 enum class isa : std::uint8_t { scalar, avx2 };
@@ -320,7 +320,7 @@ class host {
 
 static_assert(Backend<host>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit
 
 #undef ONEBIT_RARE
 #undef ONEBIT_HOST_SIMD

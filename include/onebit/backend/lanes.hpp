@@ -16,7 +16,7 @@
 ///
 /// If a warp runs a kernel call, all its lanes must reach each operation together. Control flow may
 /// depend on words, tiles, scalars and results of `fold`, but not on values of single lanes.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 // Kernels are host/device functions. nvcc warns if such a function calls a host function, even in
 // an instantiation for host lanes, which only the host runs. Devices run warp_lanes.
@@ -311,4 +311,4 @@ struct portable_lanes : host_lanes {
 #undef ONEBIT_PORTABLE
 #undef ONEBIT_LANES
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -11,7 +11,7 @@
 /// Lanes for AVX2 with FMA: a word in four registers. Functions have the target attribute, so users
 /// need no -march. They take packs by reference. The compiler inlines them only after it has
 /// inlined the calling kernel into a runner with the same target.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 #define ONEBIT_TARGET [[gnu::target("avx2,fma")]]
 
@@ -293,4 +293,4 @@ struct avx2_lanes : host_lanes {
 
 #undef ONEBIT_TARGET
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -12,7 +12,7 @@
 /// Finds compilers that change arithmetic and define no macro that says so: clang from 20 on with
 /// -ffp-model=fast, any clang with parts of -ffast-math. The lanes of trainings compute what such
 /// compilers change, on values that no compiler knows, and the bits are compared.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Kinds of changes.
 enum strict_math_kind : std::size_t {
@@ -100,4 +100,4 @@ template <class Run>
       "differ, and bad gradients may go unseen; compile it without"));
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

@@ -21,7 +21,7 @@
 #include <vector>
 
 /// Optimizers by name, with options as text, as in configuration files and on command lines.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Map from option names to values, each as JSON writes it: "0.001", "true", "[0.9, 0.999]", "nccl"
 /// (strings without quotes). To convert a JSON object, copy its strings and dump other values.
@@ -514,4 +514,4 @@ template <class P, class G, class T, class B = host>
   throw invalid_input(detail::message("make_optimizer: no algorithm"));
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

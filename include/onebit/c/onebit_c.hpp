@@ -45,7 +45,7 @@ struct onebit_optimizer {
 };
 
 /// Helpers of the C interface: conversion of errors, tensors and reports between C and C++.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 [[nodiscard]] inline std::string& last_c_error() {
   thread_local std::string text;
@@ -234,7 +234,7 @@ template <class F>
   return text.size();
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail
 
 #ifdef ONEBIT_C_WITH_MPI
 #include <onebit/transport/mpi.hpp>

@@ -20,7 +20,7 @@
 #include <vector>
 
 /// Moments of Adam that come from another optimizer, or go to one.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Moments of one tensor, from another optimizer: as many elements of each as the tensor has.
 struct given_moments {
@@ -169,4 +169,4 @@ template <class E>
 }
 
 }  // namespace detail
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

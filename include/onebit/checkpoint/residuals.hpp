@@ -10,7 +10,7 @@
 #include <type_traits>
 
 /// What the ranks of a job hold between two steps, as shares of sums over all ranks.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Adds weight * field to `part`, on the flat axis; index i is the i-th of `tiles`.
 template <class Field>
@@ -82,4 +82,4 @@ template <class E>
   });
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

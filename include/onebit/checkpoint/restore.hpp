@@ -32,7 +32,7 @@
 #include <vector>
 
 /// Resumes a job from checkpoints: with the same number of ranks bit for bit, or with another.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -432,4 +432,4 @@ template <class E, class Card>
   old->adopt();
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -28,7 +28,7 @@
 #include <vector>
 
 /// What the ranks do together on a directory of checkpoints.
-namespace onebit::inline v0_2::detail::files {
+namespace onebit { inline namespace v0_3 { namespace detail { namespace files {
 
 /// What a rank tells the others. `call` is a digest of the call's name.
 struct news {
@@ -164,7 +164,7 @@ void refuse_if_others_see(Optimizer& o, const fs::path& root) {
   return known;
 }
 
-}  // namespace onebit::inline v0_2::detail::files
+}}}}  // namespace onebit::detail::files
 
 /// Checkpoints of a job on disk. A checkpoint is complete or absent, even if processes are killed.
 ///
@@ -179,7 +179,7 @@ void refuse_if_others_see(Optimizer& o, const fs::path& root) {
 /// renames the directory. An existing checkpoint of the step is renamed to step-<n>.former before,
 /// and removed afterwards. Files are the same in every locale. The root must be one directory that
 /// all ranks see, used by one job only. Needs POSIX.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Default number of checkpoints that `save_all` keeps.
 inline constexpr int default_kept_checkpoints = 2;
@@ -384,4 +384,4 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
   }
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -38,7 +38,7 @@
 /// Only these names are ever written or removed: step-<n>, step-<n>.part and step-<n>.former, and
 /// in them `manifest` and rank-<r>. A directory with anything else in it stays, without them. A
 /// link is removed itself; what it leads to stays.
-namespace onebit::inline v0_2::detail::files {
+namespace onebit { inline namespace v0_3 { namespace detail { namespace files {
 
 namespace fs = std::filesystem;
 
@@ -480,4 +480,4 @@ struct step_directory {
   }
 }
 
-}  // namespace onebit::inline v0_2::detail::files
+}}}}  // namespace onebit::detail::files

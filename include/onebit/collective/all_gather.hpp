@@ -14,7 +14,7 @@
 #include <utility>
 
 /// Compressed all-gather: every rank sends its message to all ranks and averages what it received.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Base of exchanges without servers: only workers encode and keep residuals; a bucket is one
 /// chunk. The mean message is the sum of `n_slots` slots per bucket, divided by W. A derived class
@@ -192,4 +192,4 @@ struct all_gather : collective_defaults {
 
 static_assert(Collective<all_gather<identity>>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -22,7 +22,7 @@
 #include <vector>
 
 /// Uncompressed means: of gradients in the warm-up and the baselines, of squares in a refresh.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Place and wire format of the sum of gradients. All modes but transport_in_bf16 sum in fp32.
 enum class dense_sum : std::uint8_t {
@@ -560,4 +560,4 @@ class squares_average {
   buffer_of<B, float> work_;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -11,7 +11,7 @@
 #include <onebit/core/step_state.hpp>
 
 /// Encode kernels of an exchange, one call per tile, and the residuals that the exchange carries.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Values on the flat axis from word `first` on: compensated values, or a server residual.
 struct compensated_words {
@@ -378,4 +378,4 @@ struct count_active_kernel {
   }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

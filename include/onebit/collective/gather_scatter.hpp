@@ -16,7 +16,7 @@
 #include <utility>
 
 /// Compressed allreduce of the papers: every rank averages one chunk.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Exchange in two phases, all tensors together: an all_to_all of the workers' messages, after
 /// which each rank averages one chunk; an all_gather of the averages, which servers encode with
@@ -247,4 +247,4 @@ template <class C>
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

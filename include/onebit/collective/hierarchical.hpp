@@ -17,7 +17,7 @@
 #include <utility>
 
 /// Two-level averages: full precision inside a node, compressed between nodes.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -326,4 +326,4 @@ struct hierarchical : collective_defaults {
 
 static_assert(Collective<hierarchical<identity>>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -13,7 +13,7 @@
 #include <vector>
 
 /// Wire format: the bytes of a slot, and the views that read values from them.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Buffers that one kernel call has for the values of a tile. Values that the call holds at the
 /// same time go into different buffers.
@@ -489,4 +489,4 @@ struct mean_view {
   }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -12,7 +12,7 @@
 
 /// Header of a message: scales, and the status that tells other ranks of the sender's step and bad
 /// values. A few scalars a call: serial kernels.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Scale shared by `n_active` elements of a range of tiles, and its place in a slot.
 struct scale_entry {
@@ -259,4 +259,4 @@ struct total_active_kernel {
   }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

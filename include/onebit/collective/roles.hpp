@@ -19,7 +19,7 @@
 
 /// The two roles of a rank in an exchange. As a worker it encodes its own message; as a server it
 /// averages the messages of all ranks for its chunk. Both encode with the same tables.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Encode side of an exchange: the flat axis in the backend's memory, the slot format, and the
 /// encode passes of a worker, by bucket, and of a server, by chunk. An encoder carries no state.
@@ -553,4 +553,4 @@ void archive_start(X& x, Archive& a, const exchange_memory& memory, Places&... p
   }
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -11,7 +11,7 @@
 #include <utility>
 
 /// Exchange with the memory that its steps need, as optimizers and compressed_allreduce hold it.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Exchange X, with the mask of active elements and memory for values that the encode pass
 /// overwrites. Adds to `state_bytes` 1 bit per element for the mask, and 4 bytes per element if a
@@ -94,4 +94,4 @@ class stateful_exchange : public X {
   buffer_of<B, float> undo_;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

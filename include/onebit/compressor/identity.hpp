@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// No compression: C(y) = y in fp32. The residual is 0, but an exchange carries it like any other.
 /// 128 bytes on the wire per word of 32 elements. Through gather-scatter the result is the dense
@@ -63,4 +63,4 @@ template <class C>
   }
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

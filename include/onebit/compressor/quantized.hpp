@@ -11,7 +11,7 @@
 
 /// 4 or 2 bits per element and a scale per word of 32 elements: for networks where one bit is not
 /// the optimum, and for trainings that one bit slows down.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// C(y) is the nearest of 2^Bits levels from -top to top, in equal steps, none of them 0. Each word
 /// of 32 elements has its own `top`. A word of zeros stays zeros.
@@ -105,4 +105,4 @@ using two_bits = quantized<2>;   ///< 3 bits per element on the wire
 
 static_assert(WordCompressor<four_bits> && WordCompressor<two_bits>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

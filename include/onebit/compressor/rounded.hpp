@@ -9,7 +9,7 @@
 #include <onebit/core/layout.hpp>
 #include <string>
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Rounds to bf16 or int8; sums of decoded values are in fp32. The dense averages and the sharded
 /// halves use it and carry no residual: without error feedback it suits states as well as
@@ -137,4 +137,4 @@ struct rounded {
 };
 static_assert(WordCompressor<rounded>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -12,7 +12,7 @@
 #include <string>
 
 /// One sign per element and one scale for many elements: the compressor of all three papers.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// s = ||y||_2 / sqrt(d), as in the authors' implementation: s sign(y) has the norm of y. Squares
 /// are summed in float: values above 1.8e19 overflow, and the step is skipped.
@@ -125,4 +125,4 @@ struct sign {
 
 static_assert(WordCompressor<sign<l2_scale>> && WordCompressor<sign<l1_scale>>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -24,7 +24,7 @@
 ///   and at the end, 4 bytes: the CRC-32C of the bytes since the last CRC
 ///
 /// Integers and floats are in the writer's byte order. A reader with another byte order throws.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Checkpoints on disk that an object has loaded or saved, by a digest: its later saves may replace
 /// and remove them. False for one that was damaged.
@@ -316,4 +316,4 @@ void write_checkpoint(std::ostream& out, const F& write) {
 }
 
 }  // namespace detail
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

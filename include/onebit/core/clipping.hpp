@@ -20,7 +20,7 @@
 /// that averaged. If the norms of ranks differ permanently, and most steps are clipped, ranks then
 /// have other weights than with a clip of the mean. In steps without an average, a largest norm
 /// costs a pass over the own gradients, 4 bytes per element.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// n floats that lie `stride` bytes apart.
 struct strided_floats {
@@ -143,4 +143,4 @@ struct clipped_view {
   }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -13,7 +13,7 @@
 
 /// Requirements on each kind of policy: what each member does, and when it is called. Optional
 /// members have defaults in a `*_defaults` class, or a concept of their own.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 // -- where arithmetic runs -----------------------------------------------------------------------
 
@@ -549,4 +549,4 @@ consteval void check_backend() {
 }
 /// @}
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

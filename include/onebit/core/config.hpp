@@ -52,7 +52,7 @@
 /// Worker, server, residual, scale, momentum, variance and freeze: as in the papers.
 
 /// major * 10000 + minor * 100 + patch
-#define ONEBIT_VERSION 200
+#define ONEBIT_VERSION 300
 
 /// Marks arithmetic on elements. On the host such a function is inlined into a caller compiled for
 /// one instruction set (by a target attribute). Under nvcc it is also compiled for the device.
@@ -76,7 +76,7 @@
 -msse2 -mfpmath=sse on x86, with -fexcess-precision=fast elsewhere"
 #endif
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 inline constexpr std::size_t word_elements = 32;    ///< elements in a word
 inline constexpr std::size_t tile_elements = 4096;  ///< largest number of elements in a tile
@@ -264,4 +264,4 @@ struct any_archive {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

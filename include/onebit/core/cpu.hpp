@@ -10,7 +10,7 @@
 
 /// What the processor can do. Compilers have builtins for it, but some link no library that has
 /// what those need (`zig c++`).
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Instructions of this processor that the operating system lets programs use.
 struct cpu_instructions {
@@ -38,4 +38,4 @@ struct cpu_instructions {
   return found;
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

@@ -11,7 +11,7 @@
 #include <type_traits>
 
 /// Checksums of bytes: a digest, to compare data, and a CRC, to find damage.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// 64-bit digest of bytes: FNV-1a over 8-byte words. The division of the bytes into calls does not
 /// matter. Detects accidental differences, but is not cryptographic.
@@ -103,4 +103,4 @@ namespace detail {
   return ~detail::crc32c_by_table(~before, p, n);
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

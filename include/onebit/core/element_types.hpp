@@ -12,7 +12,7 @@
 /// Element types of a trainer's memory: float, bf16, fp16. Arithmetic is always in float; the
 /// 16-bit types are for storage only. Conversions use integer arithmetic, not instructions that
 /// treat subnormals and NaN in their own way, so all backends give the same bits.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// bfloat16: the upper 16 bits of a float. Bit-compatible with __nv_bfloat16, at::BFloat16 and
 /// std::bfloat16_t: memory of those types may be viewed as bf16 (see as_bf16).
@@ -280,4 +280,4 @@ template <detail::two_bytes X, std::size_t N>
   return std::span<to, N>(reinterpret_cast<to*>(values.data()), values.size());
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

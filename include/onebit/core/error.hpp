@@ -14,7 +14,7 @@
 
 /// The exceptions that onebit throws. Every message names the problem, with its numbers, and what
 /// to do about it. Messages about a job of several ranks end in `[rank r/W]`.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Base class of all exceptions that onebit throws on purpose.
 class error : public std::runtime_error {
@@ -140,4 +140,4 @@ template <class... Parts>
   return detail::join({detail::text_part(parts)...});
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

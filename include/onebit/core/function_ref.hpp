@@ -7,7 +7,7 @@
 #include <type_traits>
 
 /// A reference to any callable of one signature.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Non-owning reference to a callable of this signature: the callable must outlive the reference.
 template <class Signature>
@@ -50,4 +50,4 @@ class function_ref<Result(Args...)> {
 /// Calls enqueue(), or repeats the work of an earlier call with an equal key: optimizer::step_with.
 using step_runner = function_ref<void(std::uint64_t key, function_ref<void()> enqueue)>;
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

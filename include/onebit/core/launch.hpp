@@ -9,7 +9,7 @@
 #include <type_traits>
 
 /// Ways to run kernels: with lanes for several words, and several kernels in one launch.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 // Several words at a time, for the lanes of a warp, where a word takes one register per lane. Loads
 // of all words precede the arithmetic; addresses, loops and masks are computed once for all words.
@@ -284,4 +284,4 @@ void launch_then_once(B& backend, const calls<Each>& each, const After& after,
   }
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -16,7 +16,7 @@
 
 /// Layout of tensors of any sizes on one flat axis, and the division of this axis into words,
 /// tiles, chunks, buckets and scale segments.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Unit of elements that share one scale. In the worker phase of an exchange a scale is of the
 /// whole unit, in the server phase of the unit's part in one chunk.
@@ -287,4 +287,4 @@ inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
   return buckets == 0 ? 1 : static_cast<int>(buckets);
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

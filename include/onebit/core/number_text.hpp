@@ -11,7 +11,7 @@
 #include <type_traits>
 
 /// Numbers as text: equal in every locale, of C and of C++. No other header formats numbers.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Returns a number with the fewest characters that read back as the same number of its type: 0.9,
 /// 1e-08, inf. Ranks, checkpoints and manifests compare such texts: different numbers differ.
@@ -52,4 +52,4 @@ template <std::unsigned_integral T>
   return true;
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

@@ -15,7 +15,7 @@
 #include <vector>
 
 /// Views of the trainer's memory, and the groups of tensors that a trainer passes to an optimizer.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -181,4 +181,4 @@ struct param_group {
   }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -13,7 +13,7 @@
 ///     mean_gradient           -          dense                  -
 ///     exchange            compressed     0/1 Adam's paper     refresh
 ///     own_gradient          local        0/1 Adam's paper     local, with a refresh
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// What a schedule says is due in a step. All ranks must say the same.
 struct due {
@@ -85,4 +85,4 @@ namespace detail {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -15,7 +15,7 @@
 
 /// Kernel-side views of a step: the trainer's tensors, the step context that rules receive, and the
 /// arguments of an exchange.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Kernel-side view of one tensor: raw pointers and the options of its group.
 template <class P, class G>
@@ -469,4 +469,4 @@ struct exchange_args {
   scale_bound bound{};  ///< of the message's scales
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -16,7 +16,7 @@
 /// Scalars of the step in progress. They lie in the backend's memory, where kernels read them. One
 /// of them, `skip`, calls the step off. So no step waits for the host, a captured CUDA graph
 /// replays with new scalars, and everything that interrupts a step sets the same flag.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Ways in which another rank can be out of step with this one.
 enum class mismatch : std::uint32_t {
@@ -461,4 +461,4 @@ struct end_step_kernel {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -27,7 +27,7 @@
 ///
 ///     const auto form = onebit::papers::one_bit_adam(23000);
 ///     auto optimizer = onebit::one_bit_adam(groups, transport, form.options, form.collective);
-namespace onebit::inline v0_2::papers {
+namespace onebit { inline namespace v0_3 { namespace papers {
 
 /// Options of a step of the paper's 1-bit LAMB.
 struct lamb_options {
@@ -488,9 +488,9 @@ struct form {
           {{granularity::layer(), 1}}};
 }
 
-}  // namespace onebit::inline v0_2::papers
+}}}  // namespace onebit::papers
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// The paper's 1-bit LAMB: see papers::lamb_rule. Collective over the transport.
 ///
@@ -514,4 +514,4 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                    options.warm_up_sum);
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

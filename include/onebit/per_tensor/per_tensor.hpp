@@ -21,7 +21,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Properties of the trainer's tensors, for per_tensor.
 struct per_tensor_options {
@@ -240,4 +240,4 @@ class per_tensor {
   resume_with with_ = resume_with::same_options;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

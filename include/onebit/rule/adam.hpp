@@ -16,7 +16,7 @@
 #include <utility>
 
 /// The rule of Adam and 1-bit Adam: dense steps, and updates from mean messages.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -118,4 +118,4 @@ class adam_rule : public freezing_rule<B, adam_options> {
 static_assert(ResumingRule<adam_rule<detail::any_backend>> &&
               RefreshingRule<adam_rule<detail::any_backend>>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -17,7 +17,7 @@
 #include <vector>
 
 /// Bases of rules whose v follows: compressed steps refresh v, from the ranks' own squares.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Message with the next local momentum: base + beta1 m + (1 - beta1) g, m the previous mean
 /// message and g in `units`. The sum starts from the base, so that a momentum gives the same bits
@@ -423,4 +423,4 @@ class freezing_rule : public following_rule<B, Options> {
   using base::backend_, base::m_, base::v_, base::frozen_;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -19,7 +19,7 @@
 
 /// The rule of LAMB and 1-bit LAMB: Adam's directions, with a learning rate per layer. Squares are
 /// summed in float within a tile, in double over tiles; the norm is rounded to float.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// State of LAMB for one layer: a tensor.
 struct lamb_layer {
@@ -473,4 +473,4 @@ class lamb_rule : public freezing_rule<B, Options> {
 static_assert(ResumingRule<lamb_rule<detail::any_backend>> &&
               RefreshingRule<lamb_rule<detail::any_backend>>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

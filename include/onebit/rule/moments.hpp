@@ -14,7 +14,7 @@
 #include <utility>
 
 /// Common parts of the rules that keep a first and a second moment.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Throws invalid_input unless both betas are in [0, 1), eps is a positive normal float, and
 /// max_grad_norm and max_step are 0 or positive normal floats.
@@ -295,4 +295,4 @@ struct thaw_kernel {
 };
 
 }  // namespace detail
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -14,7 +14,7 @@
 /// Sketches of gradients. A sketch has one sum for 128 elements. The ranks average their sketches,
 /// which are small, and compute from the mean the squared norm of the mean gradient. Its ratio to
 /// the mean of the ranks' own squared norms is rho (see following_rule).
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Returns random signs, a bit per element of a word, equal on all ranks. Without `step` they are
 /// the same in all steps, for sketches that are averaged over steps (LAMB). Source: splitmix64.
@@ -222,4 +222,4 @@ struct refresh_floats {
   }
 };
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

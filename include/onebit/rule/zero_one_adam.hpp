@@ -18,7 +18,7 @@
 #include <vector>
 
 /// The rule of 0/1 Adam: local Adam steps from an anchor, and exchanges of their sum.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Adds this step's learning rate to the sums of the tensors that do not rest, or zeroes all sums.
 template <class P, class G>
@@ -526,4 +526,4 @@ class zero_one_rule : public following_rule<B, adam_options> {
 static_assert(ResumingRule<zero_one_rule<detail::any_backend>> &&
               LocalRule<zero_one_rule<detail::any_backend>>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -7,7 +7,7 @@
 #include <utility>
 
 /// Schedules without options: always dense, always compressed, or a function of the user.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Least gap between averages, in steps, for which to free their memory: allocating costs a pass.
 inline constexpr std::uint64_t long_gap = 16;
@@ -42,4 +42,4 @@ class custom_schedule : public schedule_defaults {
 
 static_assert(Schedule<always_dense> && Schedule<always_compressed>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

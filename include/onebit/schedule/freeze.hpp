@@ -12,7 +12,7 @@
 #include <string>
 
 /// The schedule of 1-bit Adam and 1-bit LAMB: dense steps, then compressed steps.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Options of `freeze`.
 struct freeze_options {
@@ -118,4 +118,4 @@ class freeze : public schedule_defaults {
 
 static_assert(Schedule<freeze>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -10,7 +10,7 @@
 #include <string>
 
 /// The schedule of 0/1 Adam: averages and exchanges at growing intervals.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Options of `intervals`.
 struct intervals_options {
@@ -128,4 +128,4 @@ class intervals : public schedule_defaults {
 
 static_assert(Schedule<intervals>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

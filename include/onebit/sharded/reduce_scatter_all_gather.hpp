@@ -25,7 +25,7 @@
 
 /// The two halves of a compressed allreduce as separate collectives, for trainers that shard their
 /// optimizer states (ZeRO) or distribute matrices over ranks (Muon). Every rank owns one part.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Part of a vector that one rank owns: contiguous elements.
 struct vector_part {
@@ -344,4 +344,4 @@ class compressed_all_gather : detail::sharded_half<C, B, true> {
   using half::own, half::settle, half::reset, half::save, half::load, half::sent, half::state_bytes;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

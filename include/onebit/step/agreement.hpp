@@ -22,7 +22,7 @@
 #include <vector>
 
 /// Checks that all ranks agree: when an optimizer is built, and later in `verify`.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Fingerprint of one rank, compared by all ranks when the optimizer is built.
 struct rank_fingerprint {
@@ -401,4 +401,4 @@ template <class E>
   compare_digests(e.comm, e.step, mine);
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

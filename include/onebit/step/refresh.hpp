@@ -21,7 +21,7 @@
 ///               sketches of their gradients beside; from these rho and the mean gradient's norm
 ///     refresh   after they have: v, and the ranks' own v anew, with this step's gradient; which
 ///               elements are active; what is carried of elements that become active
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -194,4 +194,4 @@ class variance_refresh<B, R, false> {
   [[nodiscard]] std::size_t work_bytes() const { return 0; }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

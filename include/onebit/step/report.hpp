@@ -16,7 +16,7 @@
 #include <string_view>
 
 /// Report of one step, and its text forms.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// What a step made of the ranks' gradients.
 enum class phase : std::uint8_t {
@@ -187,4 +187,4 @@ class step_meter {
   clock::time_point communicated_{};
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -27,7 +27,7 @@
 #include <vector>
 
 /// State that lasts from step to step.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -441,4 +441,4 @@ struct engine {
   }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -24,7 +24,7 @@
 #include <vector>
 
 /// One step: a fixed sequence of passes and collectives, kept or taken back as a whole.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// State of a step from its begin to its end. The constructor opens the step with its numbers;
 /// `ready` may send buckets early; `run` does the rest. No phase asks whether an earlier one
@@ -512,4 +512,4 @@ struct running {
   std::optional<step_in_progress<E>> in_progress;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -23,7 +23,7 @@
 #include <vector>
 
 /// The trainer's tensors in one order: checks of their memory.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Address range of the parameters, gradients or masters of one tensor.
 struct memory_range {
@@ -170,10 +170,10 @@ template <class P, class G>
   return groups;
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail
 
 /// Table of the trainer's tensors and their options, which may change between steps.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Options of a group in a checkpoint. Has no padding: part of the format.
 struct saved_options {
@@ -426,9 +426,9 @@ struct tensor_table : detail::flat_tensors<P, G> {
   }
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit
 
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Describes the first gradient that is not finite or reaches gradient_limit, or returns an empty
 /// text. Reads all gradients on the host (means, if a step has overwritten the gradients).
@@ -507,4 +507,4 @@ template <class Table, class P, class G>
   return n_moved;
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

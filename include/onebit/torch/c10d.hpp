@@ -29,7 +29,7 @@
 
 /// Transport over torch's process groups: Gloo, NCCL, MPI or another backend of libtorch. Needs
 /// torch's headers, like torch/torch.hpp; no other header of the library includes this one.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
@@ -391,4 +391,4 @@ class c10d {
 static_assert(StartingTransport<c10d> && SplittingTransport<c10d> && NodeAwareTransport<c10d> &&
               HostGatheringTransport<c10d> && WaitingTransport<c10d>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

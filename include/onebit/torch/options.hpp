@@ -25,7 +25,7 @@
 #include <vector>
 
 /// Options of the adapter for torch, and the options of torch that the adapter reads.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Scope in which torch works on the optimizer's stream, if there is one: after all earlier work of
 /// torch's current stream, and before all later work of the current stream.
@@ -59,10 +59,10 @@ class on_stream {
   std::optional<::c10::StreamGuard> guard_;
 };
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail
 
 /// Conversion of the groups of a torch optimizer, and of their options, to onebit's.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Groups whose tensors may have different element types.
 using torch_groups = std::vector<param_group<any_element>>;
@@ -209,4 +209,4 @@ struct torch_terms {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

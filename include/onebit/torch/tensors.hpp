@@ -27,7 +27,7 @@
 #include <vector>
 
 /// One parameter of a torch optimizer, as onebit uses it.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 [[nodiscard, gnu::cold]] inline std::string shape_of(const at::Tensor& x) {
   std::string text = "[";
@@ -256,12 +256,10 @@ class torch_tensor {
   const void *told_param_ = nullptr, *told_grad_ = nullptr, *told_master_ = nullptr;
 };
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail
 
 /// All parameters of a torch optimizer, and their bookkeeping in a step.
-namespace onebit::inline v0_2 {
-
-namespace detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Parameters in the order of torch_options::order. `consumes`: steps use gradients as scratch.
 class torch_tensors {
@@ -561,4 +559,4 @@ class torch_tensors {
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

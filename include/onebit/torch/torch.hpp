@@ -27,7 +27,7 @@
 #include <vector>
 
 /// Adapter for torch::optim::Optimizer. Needs torch's headers. No other header includes this one.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// A torch::optim::Optimizer over any algorithm, collective, backend and transport:
 ///
@@ -307,4 +307,4 @@ class torch_optimizer : public ::torch::optim::Optimizer {
   bool is_open_ = false, accumulates_ = false;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

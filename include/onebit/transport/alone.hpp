@@ -6,7 +6,7 @@
 #include <cstring>
 #include <onebit/core/config.hpp>
 
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Transport of a single rank. Its copies are memcpy, thus within host memory. A trainer with
 /// device memory may use this transport too, since optimizers with one rank send nothing.
@@ -28,4 +28,4 @@ class alone {
   /// @}
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -15,7 +15,7 @@
 #include <vector>
 
 /// Type-erased transport that the library uses for all communication. Counts and times traffic.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Traffic of one rank: bytes sent to other ranks, collectives, seconds in transport calls.
 struct traffic {
@@ -376,4 +376,4 @@ template <class C, class T>
 
 }  // namespace detail
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -10,7 +10,7 @@
 #include <utility>
 
 /// Access to the memory that transports send from and receive into: host or device memory.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Host memory: `copy` is memcpy, `wait` returns at once.
 struct host_memory {
@@ -70,4 +70,4 @@ class host_staging {
 };
 
 }  // namespace detail
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -27,7 +27,7 @@
 #include <vector>
 
 /// Ranks as MPI processes. Includes mpi.h, which no other public header does. Call MPI_Init first.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Handle of a started collective. MPI owns the buffers until `wait` returns or `test` returns
 /// true. Many MPI libraries make progress only inside these calls. The destructor waits if the
@@ -355,4 +355,4 @@ class mpi {
 static_assert(StartingTransport<mpi> && SplittingTransport<mpi> && NodeAwareTransport<mpi> &&
               DeviceAwareTransport<mpi> && DuplicatingTransport<mpi>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

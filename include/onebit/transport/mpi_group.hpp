@@ -25,7 +25,7 @@
 #include <vector>
 
 /// MPI communicators with time-outs: a failed collective throws an error that names missing ranks.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 [[noreturn]] inline void fail_mpi(int code, const char* call, const std::string& suffix) {
   char text[MPI_MAX_ERROR_STRING] = "";
@@ -344,4 +344,4 @@ struct mpi_node {
   return nodes[0].size;
 }
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail

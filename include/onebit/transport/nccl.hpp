@@ -19,7 +19,7 @@
 
 /// Ranks as CUDA devices, one process or thread per device. Needs NCCL 2.18 or later, but not nvcc.
 /// The only header that includes nccl.h, which includes the CUDA runtime.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Options of `nccl`.
 struct nccl_options {
@@ -528,4 +528,4 @@ class nccl {
 static_assert(StartingTransport<nccl> && SplittingTransport<nccl> && HostGatheringTransport<nccl> &&
               WaitingTransport<nccl>);
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

@@ -9,7 +9,7 @@
 #include <utility>
 
 /// Adapter that lets a transport of host memory carry device memory.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Transport of device memory that stages its collectives through `T`, a Transport of host memory.
 /// `M` copies between host and device. A handle, cheap to copy. Copies of a handle share the
@@ -122,4 +122,4 @@ class staged {
   std::shared_ptr<detail::host_staging<M>> staging_;
 };
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit

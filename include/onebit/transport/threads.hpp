@@ -22,7 +22,7 @@
 #include <vector>
 
 /// Ranks as threads of one process.
-namespace onebit::inline v0_2::detail {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Meeting point of the ranks of one process. In each collective every rank publishes a pointer,
 /// waits for all ranks, copies, and waits again. If a rank fails or does not arrive in time, the
@@ -225,10 +225,10 @@ class thread_hub {
   std::vector<child> children_;
 };
 
-}  // namespace onebit::inline v0_2::detail
+}}}  // namespace onebit::detail
 
 /// Ranks as threads of one process: for tests, experiments, and machines with few cores.
-namespace onebit::inline v0_2 {
+namespace onebit { inline namespace v0_3 {
 
 /// Transport of one rank among threads, for memory that `M` accesses. A handle, cheap to copy.
 /// Ranks may use different devices if M can copy between them.
@@ -424,4 +424,4 @@ template <class F>
   run_threads(std::vector<host_memory>(static_cast<std::size_t>(n)), std::move(f), timeout);
 }
 
-}  // namespace onebit::inline v0_2
+}}  // namespace onebit
