@@ -557,6 +557,4 @@ class torch_tensors {
   std::size_t next_ = 0;               ///< tensors from here on were passed to optimizer::ready
 };
 
-}  // namespace detail
-
-}}  // namespace onebit
+}}}  // namespace onebit::detail
