@@ -26,7 +26,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/exchange.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <onebit/transport/threads.hpp>

@@ -16,8 +16,9 @@
 #include <memory>
 #include <mutex>
 #include <onebit/backend/host.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
+#include <onebit/core/words.hpp>
 #include <onebit/transport/threads.hpp>
 #include <string>
 #include <thread>

@@ -11,3 +11,18 @@ s/\.average_gradient\b/.average/g
 s/\.ends_warm_up\b/.next_needs_outcome/g
 s/\.last_average\b/.frees_averages/g
 s/, *\.frozen = [a-z]+//g
+
+# headers: rooms that name themselves
+s:onebit/(core/config|core/concepts)\.hpp:onebit/onebit.hpp:
+s:onebit/core/(launch|clipping|param_group)\.hpp:onebit/kernel/\1.hpp:
+s:onebit/core/step_state\.hpp:onebit/kernel/scalars.hpp:
+s:onebit/core/step_context\.hpp:onebit/kernel/context.hpp:
+s:onebit/rule/following\.hpp:onebit/rule/refreshing.hpp:
+s:onebit/step/state\.hpp:onebit/step/engine.hpp:
+s:onebit/step/step\.hpp:onebit/step/step_in_progress.hpp:
+s:onebit/checkpoint/restore\.hpp:onebit/step/restore.hpp:
+s:onebit/by_name/make_optimizer\.hpp:onebit/extras/by_name.hpp:
+s:onebit/papers/papers\.hpp:onebit/extras/papers.hpp:
+s:onebit/per_tensor/per_tensor\.hpp:onebit/extras/per_tensor.hpp:
+s:onebit/sharded/reduce_scatter_all_gather\.hpp:onebit/extras/sharded.hpp:
+s:onebit/checkpoint_directory/checkpoint_files\.hpp:onebit/extras/checkpoint_files.hpp:

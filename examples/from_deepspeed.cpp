@@ -6,7 +6,7 @@
 
 // [options]
 #include <nlohmann/json.hpp>
-#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/extras/by_name.hpp>
 
 onebit::option_map options_of(const nlohmann::json& params) {
   onebit::option_map options;

@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/plan.hpp>
+#include <onebit/concepts/schedule.hpp>
 
 class from_the_peak : public onebit::schedule_defaults {
  public:

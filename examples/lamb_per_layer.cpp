@@ -4,7 +4,7 @@
 // The paper's 1-bit LAMB with one scale per layer instead of its momentum scaling: a combination
 // that no paper has.
 
-#include <onebit/papers/papers.hpp>
+#include <onebit/extras/papers.hpp>
 
 #include "toy_problem.hpp"
 

@@ -4,7 +4,7 @@
 // A custom transport: five members. This one forwards all calls to another transport, and logs when
 // the number of bytes changes. A wrapper must also forward the optional abilities of the inner
 // transport (to start collectives, to be split, to carry device memory: the concepts of
-// onebit/core/concepts.hpp); otherwise the library does not use them.
+// onebit/concepts/transport.hpp); otherwise the library does not use them.
 
 #include <cstddef>
 #include <cstdio>

@@ -8,8 +8,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <onebit/extras/per_tensor.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/per_tensor/per_tensor.hpp>
 #include <random>
 #include <vector>
 

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <random>
 #include <string>

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <onebit/compressor/rounded.hpp>
-#include <onebit/sharded/reduce_scatter_all_gather.hpp>
+#include <onebit/extras/sharded.hpp>
 #include <onebit/transport/threads.hpp>
 #include <random>
 #include <vector>

@@ -32,7 +32,7 @@
 #include <onebit/collective/roles.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_context.hpp>
+#include <onebit/kernel/context.hpp>
 #include <onebit/rule/adam.hpp>
 #include <span>
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <onebit/algorithms.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/plan.hpp>
+#include <onebit/concepts/schedule.hpp>
+#include <onebit/core/words.hpp>
 #include <onebit/schedule/freeze.hpp>
 #include <onebit/schedule/intervals.hpp>
 

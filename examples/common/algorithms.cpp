@@ -4,7 +4,7 @@
 // All of the trainers' use of onebit: the optimizers and the transports.
 #include "algorithms.hpp"
 
-#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/extras/by_name.hpp>
 #include <onebit/transport/threads.hpp>
 #ifdef EXAMPLE_WITH_MPI
 #include <mpi.h>

@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 #include <onebit/any_optimizer.hpp>
-#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/extras/by_name.hpp>
 #include <span>
 #include <string>
 #include <vector>

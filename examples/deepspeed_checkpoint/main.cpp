@@ -20,7 +20,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/extras/by_name.hpp>
 #include <onebit/transport/threads.hpp>
 #include <span>
 #include <stdexcept>

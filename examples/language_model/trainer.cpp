@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <istream>
 #include <limits>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <optional>
 #include <ostream>
 #include <sstream>

@@ -6,8 +6,8 @@
 
 #include <onebit/compressor/identity.hpp>
 #include <onebit/compressor/quantized.hpp>
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <optional>
 
 #include "common/schedule.hpp"

@@ -10,10 +10,12 @@
 #include <onebit/compressor/identity.hpp>
 #include <onebit/compressor/quantized.hpp>
 #include <onebit/compressor/sign.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
+#include <onebit/concepts/exchange.hpp>
+#include <onebit/concepts/transport.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/param_group.hpp>
+#include <onebit/kernel/param_group.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>

@@ -7,14 +7,13 @@
 #include <functional>
 #include <istream>
 #include <memory>
+#include <onebit/concepts/moments.hpp>
 #include <onebit/core/archive.hpp>
-#include <onebit/core/concepts.hpp>
-#include <onebit/core/config.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/function_ref.hpp>
-#include <onebit/core/param_group.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/param_group.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/step/report.hpp>
 #include <onebit/transport/communicator.hpp>

@@ -4,7 +4,7 @@
 
 /// Algorithms and policies for the host, with ranks as threads. Other headers are included
 /// separately: transports (transport/mpi.hpp, ...), checkpoint_files.hpp, any_optimizer.hpp,
-/// make_optimizer.hpp.
+/// extras/by_name.hpp.
 #include <onebit/algorithms.hpp>
 #include <onebit/backend/host.hpp>
 #include <onebit/collective/all_gather.hpp>
@@ -14,11 +14,10 @@
 #include <onebit/compressed_allreduce.hpp>
 #include <onebit/compressor/identity.hpp>
 #include <onebit/compressor/sign.hpp>
-#include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/param_group.hpp>
+#include <onebit/kernel/param_group.hpp>
 #include <onebit/optimizer.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>

@@ -11,37 +11,43 @@ cmake_minimum_required(VERSION 3.25)
 
 # -- the rules ---------------------------------------------------------------------------------
 
-# A unit is a folder under onebit/, or one of the headers that lie in onebit/ itself; communicator.hpp, any
-# transport without its type, is a unit of its own. A unit may include itself and the units named here;
-# a unit that is not named here may not exist.
+# A unit is a folder under onebit/, or one of the headers that lie in onebit/ itself or in extras/;
+# communicator.hpp, any transport without its type, is a unit of its own. A unit may include itself and the
+# units named here; a unit that is not named here may not exist.
 
-# The core.
+# From the ground up: what knows no optimizer; what policies promise; what kernels see of a step; policies;
+# a step; optimizers.
 set(may_include_core "")
-set(may_include_communicator core)
-set(may_include_transport core communicator)
-set(may_include_backend core)
-set(may_include_compressor core)
-set(may_include_rule core)
-set(may_include_schedule core)
-set(may_include_collective core communicator compressor)
-set(may_include_step core communicator collective)
-set(may_include_checkpoint core communicator collective step)
-set(may_include_optimizer core communicator collective step checkpoint)
-set(may_include_compressed_allreduce core communicator backend compressor collective step checkpoint)
-set(may_include_algorithms core communicator backend compressor rule schedule collective optimizer)
-set(may_include_any_optimizer core communicator step checkpoint optimizer)
+set(may_include_concepts core)
+set(may_include_kernel core concepts)
+set(may_include_communicator core concepts)
+set(may_include_transport core concepts communicator)
+set(may_include_backend core concepts kernel)
+set(may_include_compressor core concepts kernel)
+set(may_include_rule core concepts kernel)
+set(may_include_schedule core concepts)
+set(may_include_collective core concepts kernel communicator compressor)
+set(may_include_step core concepts kernel communicator collective)
+set(may_include_optimizer core concepts kernel communicator collective step)
+set(may_include_compressed_allreduce core concepts kernel communicator backend compressor collective step)
+set(may_include_algorithms core concepts kernel communicator backend compressor rule schedule collective optimizer)
+set(may_include_any_optimizer core concepts kernel communicator step optimizer)
 set(may_include_onebit algorithms compressed_allreduce transport step ${may_include_algorithms})
-set(core_units core communicator transport backend compressor rule schedule collective step checkpoint optimizer
+set(core_units core concepts kernel communicator transport backend compressor rule schedule collective step optimizer
     compressed_allreduce algorithms any_optimizer onebit)
 
-# The extras: they include the core, and nothing of the core includes them.
+# The extras: they include the units above, and none of these includes them.
 set(may_include_papers ${core_units})
 set(may_include_by_name ${core_units} papers)
 set(may_include_checkpoint_directory core communicator)
-set(may_include_c ${core_units} by_name checkpoint_directory)
-set(may_include_torch core communicator step any_optimizer)
-set(may_include_per_tensor core step any_optimizer)
-set(may_include_sharded core communicator backend compressor collective step checkpoint)
+set(may_include_checkpoint_files core communicator checkpoint_directory)
+set(may_include_c ${core_units} by_name checkpoint_files checkpoint_directory)
+set(may_include_torch core concepts kernel communicator step any_optimizer)
+set(may_include_per_tensor core concepts kernel step any_optimizer)
+set(may_include_sharded core concepts kernel communicator backend compressor collective step)
+
+# No optimizer's words in the core.
+set(words_of_optimizers "beta[12]?|momentum|moments?|message|exchange|step_plan")
 
 # Words of the extras: no header of the core names them.
 set(words_of_extras "torch|c10d|save_all|load_latest|make_optimizer|read_options|option_map|onebit_c|per_tensor")
@@ -69,7 +75,7 @@ set(read_from_a_stream "[^A-Za-z0-9_](in|is|file|stream|cin)\\)? *>>[^=>]")
 set(string_streams_of onebit/torch/torch.hpp)
 
 set(max_lines 600)
-set(max_floors 14)
+set(max_floors 15)
 
 # -- the check ---------------------------------------------------------------------------------
 
@@ -91,6 +97,8 @@ endif()
 function(unit_of header result)
   if(header STREQUAL "onebit/transport/communicator.hpp")
     set(${result} communicator PARENT_SCOPE)
+  elseif(header MATCHES "^onebit/extras/([^/.]+)\\.hpp$")
+    set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   elseif(header MATCHES "^onebit/([^/.]+)(/|\\.(hpp|cuh)$)")
     set(${result} "${CMAKE_MATCH_1}" PARENT_SCOPE)
   else()
@@ -120,6 +128,9 @@ foreach(header IN LISTS headers)
   string(REGEX REPLACE "//[^\n]*" "" code "${text}")
   if(unit IN_LIST core_units AND code MATCHES "[^A-Za-z0-9_](${words_of_extras})[^A-Za-z0-9_]")
     breach("${header}: names '${CMAKE_MATCH_1}', which is an extra's")
+  endif()
+  if(unit STREQUAL "core" AND code MATCHES "[^A-Za-z0-9_:](${words_of_optimizers})[^A-Za-z0-9_(]")
+    breach("${header}: names '${CMAKE_MATCH_1}', which is an optimizer's")
   endif()
 
   string(REGEX REPLACE "/\\*([^*]|\\*+[^*/])*\\*+/" "" code "${code}")

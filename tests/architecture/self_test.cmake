@@ -12,20 +12,20 @@ function(write_good_tree)
   file(REMOVE_RECURSE "${WORK_DIR}")
   set(tree "${WORK_DIR}/onebit")
   file(WRITE "${tree}/core/error.hpp" "#include <string>\n")
-  file(WRITE "${tree}/core/concepts.hpp" "#include <cstddef>\n")
-  file(WRITE "${tree}/core/step_context.hpp" "#include <onebit/core/concepts.hpp>\n")
-  file(WRITE "${tree}/rule/adam.hpp" "#include \"../core/step_context.hpp\"\n")
-  file(WRITE "${tree}/transport/communicator.hpp" "#include <onebit/core/concepts.hpp>\n")
+  file(WRITE "${tree}/concepts/rule.hpp" "#include <cstddef>\n")
+  file(WRITE "${tree}/kernel/context.hpp" "#include <onebit/concepts/rule.hpp>\n")
+  file(WRITE "${tree}/rule/adam.hpp" "#include \"../kernel/context.hpp\"\n")
+  file(WRITE "${tree}/transport/communicator.hpp" "#include <onebit/concepts/rule.hpp>\n")
   file(WRITE "${tree}/transport/threads.hpp" "#include \"onebit/core/error.hpp\"\n")
   file(WRITE "${tree}/transport/mpi.hpp" "#include <mpi.h>\n")
   file(WRITE "${tree}/collective/dense_average.hpp" "#include <onebit/transport/communicator.hpp>\n")
-  file(WRITE "${tree}/step/state.hpp" "#include <onebit/collective/dense_average.hpp>\n")
-  file(WRITE "${tree}/checkpoint/restore.hpp" "#include <onebit/step/state.hpp>\n")
-  file(WRITE "${tree}/optimizer.hpp" "#include <onebit/checkpoint/restore.hpp>\n")
+  file(WRITE "${tree}/step/engine.hpp" "#include <onebit/collective/dense_average.hpp>\n")
+  file(WRITE "${tree}/step/restore.hpp" "#include <onebit/step/engine.hpp>\n")
+  file(WRITE "${tree}/optimizer.hpp" "#include <onebit/step/restore.hpp>\n")
   file(WRITE "${tree}/algorithms.hpp"
        "#include <onebit/optimizer.hpp>\n#include <onebit/rule/adam.hpp>\n")
-  file(WRITE "${tree}/onebit.hpp" "// by_name has make_optimizer\n#include <onebit/algorithms.hpp>\n")
-  file(WRITE "${tree}/by_name/make_optimizer.hpp" "#include <onebit/algorithms.hpp>\n")
+  file(WRITE "${tree}/onebit.hpp" "// extras/by_name.hpp has make_optimizer\n#include <onebit/algorithms.hpp>\n")
+  file(WRITE "${tree}/extras/by_name.hpp" "#include <onebit/algorithms.hpp>\n")
   file(WRITE "${tree}/c/onebit.h" "\n")
   file(WRITE "${tree}/torch/c10d.hpp" "#include <torch/csrc/c10d.hpp>\n")
 endfunction()
@@ -68,15 +68,15 @@ check_breach("rule includes the communicator" rule/adam.hpp "#include <onebit/tr
              "rule may not include communicator")
 check_breach("the communicator includes a transport" transport/communicator.hpp "#include \"threads.hpp\"\n"
              "communicator may not include transport")
-check_breach("a step includes a rule" step/state.hpp "#include <onebit/rule/adam.hpp>\n"
+check_breach("a step includes a rule" step/engine.hpp "#include <onebit/rule/adam.hpp>\n"
              "step may not include rule")
-check_breach("a step includes checkpoints" step/state.hpp "#include <onebit/checkpoint/restore.hpp>\n"
-             "step may not include checkpoint")
+check_breach("the core knows a moment" core/error.hpp "double beta1 = 0;\n"
+             "names 'beta1', which is an optimizer's")
 check_breach("collective includes optimizer" collective/dense_average.hpp
              "#include <onebit/optimizer.hpp>\n" "collective may not include optimizer")
 check_breach("optimizer includes the umbrella" optimizer.hpp "#include <onebit/onebit.hpp>\n"
              "optimizer may not include onebit")
-check_breach("the core includes an extra" onebit.hpp "#include <onebit/by_name/make_optimizer.hpp>\n"
+check_breach("the core includes an extra" onebit.hpp "#include <onebit/extras/by_name.hpp>\n"
              "onebit may not include by_name")
 check_breach("the core names what an extra has" optimizer.hpp "struct option_map;\n"
              "names 'option_map', which is an extra's")
@@ -84,7 +84,7 @@ check_breach("MPI outside its folder" optimizer.hpp "#include <mpi.h>\n"
              "includes mpi.h, which belongs in transport/ alone")
 check_breach("CUDA outside its folder" transport/threads.hpp "#include <cuda_runtime.h>\n"
              "includes cuda_runtime.h, which belongs in backend/ alone")
-check_breach("torch outside its folder" step/state.hpp "#include <ATen/ATen.h>\n"
+check_breach("torch outside its folder" step/engine.hpp "#include <ATen/ATen.h>\n"
              "includes ATen/ATen.h, but torch's headers belong in")
 check_breach("the umbrella reaches torch" onebit.hpp "#include <onebit/torch/c10d.hpp>\n"
              "onebit/onebit.hpp: reaches torch.h")
@@ -96,8 +96,8 @@ check_breach("a header that is not there" rule/adam.hpp "#include <onebit/core/l
              "which does not exist")
 check_breach("a comment on a header that is not there" rule/adam.hpp "/// See clip.hpp.\n"
              "a comment speaks of clip.hpp, which does not exist")
-check_breach("a circle" core/concepts.hpp "#include <onebit/core/step_context.hpp>\n"
-             "includes, more than 14")
+check_breach("a circle" concepts/rule.hpp "#include <onebit/kernel/context.hpp>\n"
+             "includes, more than 15")
 foreach(line IN ITEMS "auto s = std::to_string(x)" "std::snprintf(s, n, format, x)" "std::ostringstream s"
                       "std::to_chars(s, end, x)" "double x = strtod(s, &end)")
   check_breach("a number that becomes text elsewhere: ${line}" core/error.hpp "${line};\n"

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include <onebit/papers/papers.hpp>
+#include <onebit/extras/papers.hpp>
 
 #include "grid.hpp"
 

@@ -7,8 +7,8 @@
 #ifndef ONEBIT_TESTS_COMPILED_OPTIMIZERS_HPP
 #define ONEBIT_TESTS_COMPILED_OPTIMIZERS_HPP
 
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 
 // Of every element type, where all tests are built.
 #if defined(ONEBIT_TESTS_ALL)

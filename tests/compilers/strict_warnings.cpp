@@ -5,17 +5,17 @@
 // each kind of optimizer and collective.
 
 #include <onebit/any_optimizer.hpp>
-#include <onebit/by_name/make_optimizer.hpp>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
 #include <onebit/compressed_allreduce.hpp>
 #include <onebit/compressor/quantized.hpp>
 #include <onebit/compressor/rounded.hpp>
+#include <onebit/extras/by_name.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
+#include <onebit/extras/papers.hpp>
+#include <onebit/extras/per_tensor.hpp>
+#include <onebit/extras/sharded.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
-#include <onebit/per_tensor/per_tensor.hpp>
-#include <onebit/sharded/reduce_scatter_all_gather.hpp>
 #include <vector>
 
 int main() {

@@ -12,8 +12,8 @@
 #include <onebit/collective/message.hpp>
 #include <onebit/compressor/rounded.hpp>
 #include <onebit/compressor/sign.hpp>
-#include <onebit/core/launch.hpp>
 #include <onebit/core/layout.hpp>
+#include <onebit/kernel/launch.hpp>
 #include <span>
 #include <vector>
 

@@ -15,7 +15,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/transport.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>

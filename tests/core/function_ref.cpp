@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <onebit/core/config.hpp>
 #include <onebit/core/function_ref.hpp>
 #include <string>
 #include <utility>

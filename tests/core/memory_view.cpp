@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <onebit/core/param_group.hpp>
+#include <onebit/kernel/param_group.hpp>
 #include <vector>
 
 namespace {

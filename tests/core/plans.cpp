@@ -8,8 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <string>
 #include <vector>
 

@@ -23,8 +23,8 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <onebit/transport/memory.hpp>
 #include <span>
 #include <string>

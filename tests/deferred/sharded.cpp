@@ -14,7 +14,7 @@
 #include <onebit/backend/host.hpp>
 #include <onebit/compressor/rounded.hpp>
 #include <onebit/compressor/sign.hpp>
-#include <onebit/sharded/reduce_scatter_all_gather.hpp>
+#include <onebit/extras/sharded.hpp>
 #include <onebit/transport/staged.hpp>
 #include <span>
 #include <sstream>

@@ -15,8 +15,8 @@
 #include <onebit/any_optimizer.hpp>
 #include <onebit/collective/all_gather.hpp>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <onebit/transport/staged.hpp>
 #include <optional>
 #include <set>

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
-#include <onebit/by_name/make_optimizer.hpp>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/by_name.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/transport/threads.hpp>
 #include <sstream>
 #include <string>

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <new>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <optional>
 #include <stdexcept>

@@ -16,8 +16,8 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <onebit/by_name/make_optimizer.hpp>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/by_name.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <random>
 #include <sstream>

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/extras/by_name.hpp>
 #include <onebit/transport/threads.hpp>
 #include <set>
 #include <sstream>

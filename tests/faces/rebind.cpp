@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstring>
 #include <iterator>
-#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/extras/by_name.hpp>
 #include <onebit/transport/threads.hpp>
 #include <span>
 #include <string>

@@ -12,7 +12,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <string>
 #include <vector>

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <sstream>
 #include <utility>
 

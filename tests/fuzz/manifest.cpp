@@ -3,7 +3,7 @@
 
 // Any bytes as a manifest: nothing, or what is written again as the same bytes.
 
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 
 #include "bytes.hpp"
 

@@ -27,7 +27,7 @@ seed() {
 }
 
 cover() {
-  local readers=(include/onebit/{core/archive,checkpoint/restore,checkpoint_directory/{directory,checkpoint_files}}.hpp
+  local readers=(include/onebit/{core/archive,step/restore,extras/{checkpoint_directory,checkpoint_files}}.hpp
     include/onebit/{step/agreement,collective/message}.hpp)
   local source name program
   for source in tests/fuzz/*.cpp; do

@@ -13,8 +13,8 @@
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <string>
 #include <vector>
 

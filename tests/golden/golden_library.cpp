@@ -14,7 +14,7 @@
 #include <iostream>
 #include <map>
 #include <mutex>
-#include <onebit/papers/papers.hpp>
+#include <onebit/extras/papers.hpp>
 #include <optional>
 #include <string>
 #include <vector>

@@ -12,8 +12,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <stdexcept>
 #include <string>

@@ -24,7 +24,7 @@
 #include <filesystem>
 #include <iostream>
 #include <locale>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <optional>
 #include <random>
 #include <sstream>

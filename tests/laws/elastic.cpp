@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <onebit/collective/hierarchical.hpp>
-#include <onebit/papers/papers.hpp>
+#include <onebit/extras/papers.hpp>
 #include <sstream>
 
 #include "../support/training.hpp"

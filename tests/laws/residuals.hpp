@@ -8,8 +8,8 @@
 
 #include <cstdint>
 #include <onebit/backend/lanes.hpp>
-#include <onebit/checkpoint/restore.hpp>
 #include <onebit/core/layout.hpp>
+#include <onebit/step/restore.hpp>
 #include <vector>
 
 namespace onebit_test {

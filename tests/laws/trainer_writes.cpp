@@ -10,7 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <onebit/any_optimizer.hpp>
-#include <onebit/papers/papers.hpp>
+#include <onebit/extras/papers.hpp>
 #include <sstream>
 #include <type_traits>
 

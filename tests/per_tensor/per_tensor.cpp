@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <onebit/extras/per_tensor.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/per_tensor/per_tensor.hpp>
 #include <span>
 #include <sstream>
 #include <string>

@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <vector>
 
 #include "../support/training.hpp"

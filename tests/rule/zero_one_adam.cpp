@@ -8,8 +8,8 @@
 
 #include <cmath>
 #include <cstdint>
+#include <onebit/extras/papers.hpp>
 #include <onebit/onebit.hpp>
-#include <onebit/papers/papers.hpp>
 #include <vector>
 
 #include "../support/golden.hpp"

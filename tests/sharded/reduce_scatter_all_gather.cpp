@@ -17,7 +17,7 @@
 #include <onebit/compressor/rounded.hpp>
 #include <onebit/compressor/sign.hpp>
 #include <onebit/core/element_types.hpp>
-#include <onebit/sharded/reduce_scatter_all_gather.hpp>
+#include <onebit/extras/sharded.hpp>
 #include <onebit/transport/alone.hpp>
 #include <span>
 #include <sstream>

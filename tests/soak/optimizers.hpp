@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
 #include <onebit/collective/hierarchical.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/onebit.hpp>
 #include <sstream>
 #include <string>

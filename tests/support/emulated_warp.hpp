@@ -17,7 +17,7 @@
 #include <exception>
 #include <memory>
 #include <onebit/backend/cuda_lanes.hpp>
-#include <onebit/core/launch.hpp>
+#include <onebit/kernel/launch.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>

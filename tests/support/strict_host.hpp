@@ -16,7 +16,7 @@
 #include <memory>
 #include <new>
 #include <onebit/backend/host.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
 #include <onebit/transport/threads.hpp>
 #include <string>
 #include <utility>

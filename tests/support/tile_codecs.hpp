@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/compressor.hpp>
 #include <string>
 
 namespace onebit_test {

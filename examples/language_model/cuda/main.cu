@@ -17,7 +17,7 @@
 #include <exception>
 #include <memory>
 #include <onebit/backend/cuda.cuh>
-#include <onebit/by_name/make_optimizer.hpp>
+#include <onebit/extras/by_name.hpp>
 #include <onebit/transport/nccl.hpp>
 #include <optional>
 #include <span>

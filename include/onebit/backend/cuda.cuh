@@ -10,8 +10,10 @@
 #include <memory>
 #include <onebit/backend/cuda_lanes.hpp>
 #include <onebit/backend/cuda_memory.cuh>
-#include <onebit/core/concepts.hpp>
-#include <onebit/core/launch.hpp>
+#include <onebit/concepts/backend.hpp>
+#include <onebit/core/config.hpp>
+#include <onebit/core/words.hpp>
+#include <onebit/kernel/launch.hpp>
 #include <type_traits>
 
 #if CUDART_VERSION < 12000

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/element_types.hpp>
 
 /// Lanes of a warp: one float per thread. Needs no CUDA: the warp is a template parameter, and

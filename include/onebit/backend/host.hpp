@@ -12,11 +12,11 @@
 #include <new>
 #include <onebit/backend/lanes.hpp>
 #include <onebit/backend/strict_math.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/cpu.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/core/launch.hpp>
+#include <onebit/kernel/launch.hpp>
 #include <string_view>
 #include <thread>
 #include <tuple>

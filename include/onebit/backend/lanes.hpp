@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
 #include <onebit/core/element_types.hpp>
 
 /// Reference lane type, which holds a word as 32 floats. All other lane types give the same bits.

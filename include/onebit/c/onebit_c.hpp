@@ -19,8 +19,8 @@
 #include <limits>
 #include <memory>
 #include <new>
-#include <onebit/by_name/make_optimizer.hpp>
-#include <onebit/checkpoint_directory/checkpoint_files.hpp>
+#include <onebit/extras/by_name.hpp>
+#include <onebit/extras/checkpoint_files.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/transport/alone.hpp>
 #include <onebit/transport/communicator.hpp>

@@ -5,10 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/message.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/scalars.hpp>
 
 /// Encode kernels of an exchange, one call per tile, and the residuals that the exchange carries.
 namespace onebit { inline namespace v0_3 {

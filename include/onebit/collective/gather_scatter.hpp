@@ -7,7 +7,8 @@
 #include <onebit/collective/message.hpp>
 #include <onebit/collective/roles.hpp>
 #include <onebit/compressor/identity.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/concepts/exchange.hpp>
 #include <onebit/core/layout.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <span>

@@ -8,9 +8,12 @@
 #include <onebit/collective/message.hpp>
 #include <onebit/collective/roles.hpp>
 #include <onebit/compressor/identity.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/concepts/exchange.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
+#include <onebit/core/words.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <span>
 #include <string>

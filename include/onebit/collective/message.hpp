@@ -5,11 +5,14 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
-#include <onebit/core/launch.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/concepts/stand_ins.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/core/words.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/launch.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <vector>
 
 /// Wire format: the bytes of a slot, and the views that read values from them.

@@ -5,9 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/message.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/rule.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <vector>
 
 /// Header of a message: scales, and the status that tells other ranks of the sender's step and bad

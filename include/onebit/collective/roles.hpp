@@ -7,11 +7,13 @@
 #include <onebit/collective/encode.hpp>
 #include <onebit/collective/message.hpp>
 #include <onebit/collective/message_header.hpp>
-#include <onebit/core/concepts.hpp>
-#include <onebit/core/launch.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/concepts/exchange.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/core/words.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/launch.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <span>
 #include <utility>

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/concepts/exchange.hpp>
+#include <onebit/concepts/rule.hpp>
+#include <onebit/core/words.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <type_traits>
 #include <utility>
 

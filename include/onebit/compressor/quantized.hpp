@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
+#include <onebit/core/words.hpp>
 #include <string>
 
 /// 4 or 2 bits per element and a scale per word of 32 elements: for networks where one bit is not

@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/layout.hpp>
 #include <string>

@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/compressor.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
+#include <onebit/core/words.hpp>
 #include <string>
 
 /// One sign per element and one scale for many elements: the compressor of all three papers.

@@ -26,6 +26,13 @@
 /// Integers and floats are in the writer's byte order. A reader with another byte order throws.
 namespace onebit { inline namespace v0_3 {
 
+/// Options that must be equal in a checkpoint and in the optimizer that loads it. Algorithm,
+/// tensors and messages must be equal in any case.
+enum class resume_with : std::uint8_t {
+  same_options,  ///< all options
+  other_options  ///< none: the rule and the groups may have others; the schedule goes on as saved
+};
+
 /// Checkpoints on disk that an object has loaded or saved, by a digest: its later saves may replace
 /// and remove them. False for one that was damaged.
 using known_checkpoints = std::map<std::uint64_t, bool>;

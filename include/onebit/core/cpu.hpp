@@ -6,8 +6,6 @@
 #include <cpuid.h>
 #endif
 
-#include <onebit/core/config.hpp>
-
 /// What the processor can do. Compilers have builtins for it, but some link no library that has
 /// what those need (`zig c++`).
 namespace onebit { inline namespace v0_3 { namespace detail {

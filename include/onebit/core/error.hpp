@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
-#include <onebit/core/config.hpp>
 #include <onebit/core/number_text.hpp>
 #include <stdexcept>
 #include <string>

@@ -7,9 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <onebit/core/concepts.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
+#include <onebit/core/words.hpp>
 #include <span>
 #include <string>
 #include <vector>

@@ -5,13 +5,17 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
+#include <onebit/concepts/moments.hpp>
+#include <onebit/concepts/rule.hpp>
+#include <onebit/concepts/stand_ins.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/param_group.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
-#include <onebit/rule/following.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/param_group.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/moments.hpp>
+#include <onebit/rule/refreshing.hpp>
 #include <type_traits>
 #include <utility>
 

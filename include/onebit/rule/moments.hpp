@@ -5,12 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
+#include <onebit/concepts/moments.hpp>
+#include <onebit/concepts/rule.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/param_group.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/core/words.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/param_group.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <utility>
 
 /// Common parts of the rules that keep a first and a second moment.
@@ -44,7 +48,7 @@ struct adam_options {
   /// papers and their authors' code.
   bool bias_correction = true;
   /// Largest global norm of gradients, as in torch's clip_grad_norm_: clips the mean in steps that
-  /// average gradients, else each rank's own gradient (core/clipping.hpp). 0: no clipping.
+  /// average gradients, else each rank's own gradient (kernel/clipping.hpp). 0: no clipping.
   double max_grad_norm = 0;
   /// Largest scale of a message; the residual keeps what it cuts. Messages are directions,
   /// m / (sqrt(v) + eps), so elements that share a scale make steps of one size. A step moves an

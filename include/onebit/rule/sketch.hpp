@@ -6,10 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/core/config.hpp>
-#include <onebit/core/launch.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/core/words.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/launch.hpp>
+#include <onebit/kernel/scalars.hpp>
 
 /// Sketches of gradients. A sketch has one sum for 128 elements. The ranks average their sketches,
 /// which are small, and compute from the mean the squared norm of the mean gradient. Its ratio to

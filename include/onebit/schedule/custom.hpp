@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/plan.hpp>
+#include <onebit/concepts/schedule.hpp>
 #include <utility>
 
 /// Schedules without options: always dense, always compressed, or a function of the user.

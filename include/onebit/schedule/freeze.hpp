@@ -5,7 +5,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/moments.hpp>
+#include <onebit/concepts/plan.hpp>
+#include <onebit/concepts/schedule.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
 #include <onebit/schedule/custom.hpp>

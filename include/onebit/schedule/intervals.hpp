@@ -3,7 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/plan.hpp>
+#include <onebit/concepts/schedule.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/schedule/custom.hpp>
 #include <onebit/schedule/freeze.hpp>

@@ -9,12 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <onebit/concepts/plan.hpp>
 #include <onebit/core/archive.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/function_ref.hpp>
 #include <onebit/core/number_text.hpp>
-#include <onebit/core/plan.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <string>
 #include <string_view>

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/clipping.hpp>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
 #include <onebit/core/config.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/clipping.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <utility>

@@ -5,11 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <onebit/collective/dense_average.hpp>
-#include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <type_traits>
 #include <utility>

@@ -6,10 +6,9 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
-#include <onebit/core/concepts.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <string>

@@ -15,7 +15,8 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
+#include <onebit/concepts/transport.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
 #include <optional>

@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/core/param_group.hpp>
+#include <onebit/kernel/param_group.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <typeinfo>

@@ -17,7 +17,7 @@
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
-#include <onebit/core/param_group.hpp>
+#include <onebit/kernel/param_group.hpp>
 #include <onebit/torch/options.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <string>

@@ -16,7 +16,7 @@
 #include <onebit/any_optimizer.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
-#include <onebit/core/param_group.hpp>
+#include <onebit/kernel/param_group.hpp>
 #include <onebit/step/report.hpp>
 #include <onebit/torch/tensors.hpp>
 #include <onebit/transport/communicator.hpp>

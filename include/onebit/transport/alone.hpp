@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstring>
-#include <onebit/core/config.hpp>
+#include <onebit/concepts/transport.hpp>
 
 namespace onebit { inline namespace v0_3 {
 

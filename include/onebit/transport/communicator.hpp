@@ -7,7 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/exchange.hpp>
+#include <onebit/concepts/transport.hpp>
 #include <onebit/core/error.hpp>
 #include <optional>
 #include <string>

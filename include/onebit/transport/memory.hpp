@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <new>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/transport.hpp>
 #include <utility>
 
 /// Access to the memory that transports send from and receive into: host or device memory.

@@ -17,7 +17,7 @@
 #include <climits>
 #include <cstddef>
 #include <cstdlib>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/transport.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <string>

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/transport.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
 #include <string>

@@ -4,7 +4,8 @@
 
 #include <cstddef>
 #include <memory>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/transport.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/transport/memory.hpp>
 #include <utility>
 

@@ -11,7 +11,8 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/transport.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>

@@ -5,7 +5,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/moments.hpp>
 #include <onebit/core/element_types.hpp>
 #include <onebit/core/error.hpp>
 #include <ranges>

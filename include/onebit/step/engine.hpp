@@ -9,13 +9,17 @@
 #include <iterator>
 #include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/stateful_exchange.hpp>
-#include <onebit/core/clipping.hpp>
-#include <onebit/core/concepts.hpp>
-#include <onebit/core/config.hpp>
+#include <onebit/concepts/exchange.hpp>
+#include <onebit/concepts/plan.hpp>
+#include <onebit/concepts/rule.hpp>
+#include <onebit/concepts/schedule.hpp>
+#include <onebit/concepts/stand_ins.hpp>
+#include <onebit/core/archive.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/clipping.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/step/agreement.hpp>
 #include <onebit/step/model_parallel.hpp>
 #include <onebit/step/tensors.hpp>
@@ -55,8 +59,8 @@ template <class B, class R, bool Follows>
 class variance_refresh;  // step/refresh.hpp
 
 /// Parts and state of an optimizer: communicator, the trainer's tensors, a rule R, a schedule S,
-/// the exact average of gradients, and the compressed exchange that the policy C makes. step.hpp
-/// runs steps over an engine.
+/// the exact average of gradients, and the compressed exchange that the policy C makes.
+/// step_in_progress.hpp runs steps over an engine.
 template <class R, class S, class C, class P, class G>
 struct engine {
   using backend_type = typename R::backend_type;

@@ -8,20 +8,21 @@
 #include <exception>
 #include <istream>
 #include <memory>
-#include <onebit/checkpoint/residuals.hpp>
 #include <onebit/collective/dense_average.hpp>
 #include <onebit/collective/encode.hpp>
 #include <onebit/collective/message.hpp>
+#include <onebit/concepts/plan.hpp>
 #include <onebit/core/archive.hpp>
-#include <onebit/core/concepts.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/function_ref.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/param_group.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/core/words.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/param_group.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/step/agreement.hpp>
+#include <onebit/step/residuals.hpp>
 #include <onebit/step/tensors.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <optional>
@@ -321,7 +322,7 @@ class old_job {
         old.thaw();
         return;
       }
-      given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at(old.mask()));
+      given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at());
       if (given_.momentum.size() == 0 && e_->average.axis().n_words() > 0) {
         throw checkpoint_error(detail::message("load_old_job: the rule's resume() returned no ",
                                                "momentum; return zeros if the rule keeps its own"));

@@ -8,10 +8,11 @@
 #include <istream>
 #include <iterator>
 #include <onebit/any_optimizer.hpp>
+#include <onebit/core/archive.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>
-#include <onebit/core/param_group.hpp>
+#include <onebit/kernel/param_group.hpp>
 #include <onebit/step/report.hpp>
 #include <optional>
 #include <ostream>

@@ -20,7 +20,6 @@
 #include <locale>
 #include <memory>
 #include <onebit/core/archive.hpp>
-#include <onebit/core/config.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/number_text.hpp>

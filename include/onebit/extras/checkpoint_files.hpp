@@ -14,11 +14,10 @@
 #include <ios>
 #include <istream>
 #include <memory>
-#include <onebit/checkpoint_directory/directory.hpp>
 #include <onebit/core/archive.hpp>
-#include <onebit/core/config.hpp>
 #include <onebit/core/digest.hpp>
 #include <onebit/core/error.hpp>
+#include <onebit/extras/checkpoint_directory.hpp>
 #include <optional>
 #include <ostream>
 #include <string>

@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
+#include <onebit/concepts/rule.hpp>
+#include <onebit/core/config.hpp>
 #include <onebit/core/element_types.hpp>
-#include <onebit/core/launch.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/param_group.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/launch.hpp>
+#include <onebit/kernel/param_group.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <type_traits>
 #include <utility>
 

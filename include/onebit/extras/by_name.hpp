@@ -12,7 +12,7 @@
 #include <onebit/algorithms.hpp>
 #include <onebit/any_optimizer.hpp>
 #include <onebit/core/error.hpp>
-#include <onebit/papers/papers.hpp>
+#include <onebit/extras/papers.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -6,7 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <onebit/core/concepts.hpp>
+#include <onebit/concepts/backend.hpp>
+#include <onebit/concepts/moments.hpp>
 #include <onebit/core/config.hpp>
 #include <onebit/core/error.hpp>
 #include <string>

@@ -6,7 +6,7 @@
 #include <onebit/collective/encode.hpp>
 #include <onebit/collective/message.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/step_context.hpp>
+#include <onebit/kernel/context.hpp>
 #include <type_traits>
 
 /// What the ranks of a job hold between two steps, as shares of sums over all ranks.

@@ -9,9 +9,9 @@
 #include <onebit/algorithms.hpp>
 #include <onebit/core/error.hpp>
 #include <onebit/core/layout.hpp>
-#include <onebit/core/param_group.hpp>
-#include <onebit/core/step_context.hpp>
-#include <onebit/core/step_state.hpp>
+#include <onebit/kernel/context.hpp>
+#include <onebit/kernel/param_group.hpp>
+#include <onebit/kernel/scalars.hpp>
 #include <onebit/rule/adam.hpp>
 #include <onebit/rule/lamb.hpp>
 #include <onebit/rule/moments.hpp>

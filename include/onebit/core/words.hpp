@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: 2026 The onebit authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+/// The vocabulary of the library.
+///
+/// axis     flat axis: all tensors one after the other, each from a multiple of 32 on
+/// word     32 elements of the axis; their signs are one uint32_t, bit i for element i
+/// tile     unit of work and of partial sums: up to 4096 elements of one tensor in one chunk, at
+///          least 1024 unless the tensor, chunk or scale block ends; see words_of_tiles
+/// chunk    contiguous words that one rank serves (averages) in gather-scatter
+/// bucket   chunks that travel together; in a hierarchy, the share of one rank of each node
+/// segment  tiles of a chunk that share a scale; group: tiles with one scale in a rank's message
+/// slot     bytes that one rank sends to another in one collective
+/// field    function object: `at<L>(tile, index)` returns a reader, word of the tile -> 32 values
+/// message  a field that starts from a base value: its reader takes (word, base)
+/// refresh  a step that updates v from averaged squares, in the compressed phase
+/// now      step_scalars of the step in progress; `now->skip` calls it off: nothing lasting changes
+/// compensated  values that a worker encoded, residual included; give the next residual
+/// active       elements that have variance; the others send and receive 0, and a worker carries
+///              their values until they are active
+/// previous     mean message of the last exchange that was kept
+/// latest       mean message of the exchange in this step
+/// Worker, server, residual, scale, momentum, variance and freeze: as in the papers.
+namespace onebit { inline namespace v0_3 {
+
+inline constexpr std::size_t word_elements = 32;    ///< elements in a word
+inline constexpr std::size_t tile_elements = 4096;  ///< largest number of elements in a tile
+/// Number of tiles that a kernel call may hold as floats in memory shared by its lanes (48 KiB).
+inline constexpr std::uint32_t tile_rooms = 3;
+inline constexpr std::size_t tile_words = tile_elements / word_elements;  ///< in words
+
+}}  // namespace onebit
