@@ -38,7 +38,7 @@ void train(int rank, int size, ncclUniqueId id) {
     options.freeze.after = 60;
     onebit::nccl comm(communicator, stream);  // instead of threads or MPI
     const onebit::cuda device(stream);        // instead of the host
-    auto optimizer = onebit::one_bit_adam(groups, comm, options, {}, device);
+    auto optimizer = onebit::one_bit_adam(groups, comm, options, device);
     // [/cuda]
     onebit::report done;
     for (int step = 0; step < 400; ++step) {

@@ -26,3 +26,7 @@ s:onebit/papers/papers\.hpp:onebit/extras/papers.hpp:
 s:onebit/per_tensor/per_tensor\.hpp:onebit/extras/per_tensor.hpp:
 s:onebit/sharded/reduce_scatter_all_gather\.hpp:onebit/extras/sharded.hpp:
 s:onebit/checkpoint_directory/checkpoint_files\.hpp:onebit/extras/checkpoint_files.hpp:
+
+# policies come in any order, each found by its type: no {} in place of a collective
+s/, \{\}, (device|backend|onebit::cuda\(|onebit::host[({])/, \1/
+s/\((groups|[a-z_.]+\(\)), ([a-z_]+), (device|onebit::cuda\(|onebit::host[({])/(\1, \2, {}, \3/

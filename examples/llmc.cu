@@ -146,7 +146,7 @@ struct trainer {
       onebit::one_bit_adam_options options{.adam = {.beta1 = beta1, .beta2 = beta2, .eps = eps}};
       options.adam.max_grad_norm = 1;
       const onebit::nccl comm(multi_gpu_config->nccl_comm, main_stream);
-      optimizer = onebit::one_bit_adam(groups, comm, options, {}, onebit::cuda(main_stream));
+      optimizer = onebit::one_bit_adam(groups, comm, options, onebit::cuda(main_stream));
       // [/build]
       if (skip_update_gradz != 0) {
         optimizer.veto_with([&](float norm) {

@@ -6,6 +6,7 @@
 #
 #   tests/run.sh [ctest argument...]            for example: tests/run.sh -L golden --verbose
 #   tests/run.sh --all [ctest argument...]      all element types, recorded bits, examples, headers ... too
+#   tests/run.sh -R NAME                        one test (rule, core, laws ...), and builds only that
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
 # ONEBIT_BUILD_DIR    where to build, instead of build/tests
@@ -17,6 +18,14 @@ tier=quick examples=OFF build=build/tests time="5 minutes"
 if [[ "${1:-}" == --all ]]; then
   tier=all examples=ON build=build/tests-all time="16 minutes"
   shift
+fi
+# One test: nothing else is built, and no optimizer that other tests share.
+only=()
+if [[ "${1:-}" == -R && "${2:-}" =~ ^[a-z_]+$ ]]; then
+  only=(--target "test_$2")
+  build=build/tests-one time="a minute or two"
+  ONEBIT_CMAKE_ARGS="-DONEBIT_TESTS_COMPILED=OFF -DONEBIT_CUDA=OFF ${ONEBIT_CMAKE_ARGS:-}"
+  set -- -R "^$2(\\.[0-9]+)?\$" "${@:3}"
 fi
 build="${ONEBIT_BUILD_DIR:-$build}"
 
@@ -67,7 +76,7 @@ fi
 read -r -a more <<<"${ONEBIT_CMAKE_ARGS:-}" || true
 "${configure[@]}" "${more[@]}"
 echo "building the tests: about $time with their run on two cores, the first time"
-cmake --build "$build" --parallel "$cores"
+cmake --build "$build" --parallel "$cores" "${only[@]}"
 echo "running the tests"
 status=0
 CTEST_PARALLEL_LEVEL="${CTEST_PARALLEL_LEVEL:-$cores}" \

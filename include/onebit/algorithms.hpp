@@ -25,20 +25,69 @@
 #include <onebit/schedule/intervals.hpp>
 #include <onebit/transport/communicator.hpp>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-/// The algorithms of the papers, as combinations of rule, schedule and collective. With one rank,
-/// or one node in a hierarchy, every algorithm is its uncompressed form.
+/// The algorithms of the papers, as combinations of rule, schedule and collective. After groups,
+/// transport and options come policies in any order, each found by its type:
+///
+///     one_bit_adam(groups, comm)
+///     one_bit_adam(groups, comm, {.refreshes = 4}, hierarchical{sign<>{}, 8})
+///     one_bit_adam(groups, comm, {}, cuda(stream), all_gather<sign<>>{})
+///
+/// With one rank, or one node in a hierarchy, every algorithm is its uncompressed form.
 namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
-/// Asserts with readable messages that transport and backend are valid, before their use.
-template <class T, class B>
+/// What an argument after the options is.
+enum class policy_kind : std::uint8_t { collective, backend, sum, none };
+
+template <class T>
+consteval policy_kind kind_of() {
+  if constexpr (std::is_same_v<T, dense_sum>) {
+    return policy_kind::sum;
+  } else if constexpr (Compressor<T> || requires { typename T::template exchange<any_backend>; }) {
+    return policy_kind::collective;
+  } else if constexpr (
+      requires { T::deferred; } || requires(T b) { b.template make_buffer<float>(1); } ||
+      requires(T b, const any_kernel& kernel) { b.launch(1, kernel); }) {
+    return policy_kind::backend;
+  } else {
+    return policy_kind::none;
+  }
+}
+
+/// Asserts with readable messages that transport and policies are valid, before their use, and
+/// that each policy is one of two kinds, and the only one of its kind.
+template <class T, policy_kind A, policy_kind B, class... Policies>
 consteval void check_policies() {
   check_transport<T>();
-  check_backend<B>();
+  constexpr bool all_known = ((kind_of<Policies>() == A || kind_of<Policies>() == B) && ...);
+  static_assert(all_known || A != policy_kind::collective,
+                "onebit: after the options come a collective (gather_scatter, all_gather, "
+                "hierarchical) and a backend (host, cuda), in any order; the sum of averages is an "
+                "option");
+  static_assert(all_known || A == policy_kind::collective,
+                "onebit: after the options come a backend (host, cuda) and a dense_sum, in any "
+                "order");
+  constexpr int of_a = (0 + ... + (kind_of<Policies>() == A ? 1 : 0));
+  constexpr int of_b = (0 + ... + (kind_of<Policies>() == B ? 1 : 0));
+  static_assert(of_a < 2 && of_b < 2, "onebit: two policies of one kind after the options");
+}
+/// Returns the policy of a kind among `given`, or a default one.
+template <policy_kind Kind, class Default>
+[[nodiscard]] Default policy() {
+  return Default{};
+}
+template <policy_kind Kind, class Default, class First, class... More>
+[[nodiscard]] auto policy(First first, More... more) {
+  if constexpr (kind_of<First>() == Kind) {
+    return first;
+  } else {
+    return policy<Kind, Default>(std::move(more)...);
+  }
 }
 
 /// Throws invalid_input if there are no dense steps: LAMB's first coefficients come from them.
@@ -126,13 +175,18 @@ struct one_bit_adam_options {
 /// Adam with exact averages: the uncompressed baseline. Collective over the transport.
 ///
 /// Cost per step: 2 (W-1)/W 4n bytes sent; state 8 bytes per parameter; work space: messages of 8
-/// buckets of 2^22 elements, and 4 bytes per parameter (2 if averages are in bf16) if gradients are
-/// not floats, or are only read.
-template <class P, class G, class T, class B = host>
+/// buckets of 2^22 elements, and 4 bytes per parameter (2 if averages are in bf16) if gradients
+/// are not floats, or are only read. `policies`, in any order: a backend, by default host; a
+/// dense_sum.
+template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto adam(const std::vector<param_group<P, G>>& groups, T transport,
-                                   adam_options options = {}, B backend = B{},
-                                   dense_sum sum = dense_sum::automatic) {
-  detail::check_policies<T, B>();
+                                   adam_options options = {}, Policies... policies) {
+  using detail::policy_kind;
+  detail::check_policies<T, policy_kind::backend, policy_kind::sum, Policies...>();
+  auto backend = detail::policy<policy_kind::backend, host>(policies...);
+  const auto sum = detail::policy<policy_kind::sum, dense_sum>(policies...);
+  using B = decltype(backend);
+  check_backend<B>();
   communicator comm(std::move(transport));
   auto rule = detail::collective_try(comm, [&] {
     detail::refuse_options_of_exchanges("adam", options);
@@ -147,21 +201,28 @@ template <class P, class G, class T, class B = host>
 /// updates a v of its own, and refreshes bring the ranks together (`refreshes`; 0: v is constant,
 /// as in the paper). Collective over the transport.
 ///
-/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 + 4/W
-/// bytes per parameter (8.25 + 4/W without refreshes). A step with a refresh adds 4 collectives,
-/// about 2 (W-1)/W 0.77 n bytes sent, and 1.6 + 1.5/W bytes per parameter of work space, freed if
-/// the gap is at least 16 steps. Gradients are not written. An element without a gradient up to the
-/// freeze or a refresh does not move until then; its directions are carried. Weight decay acts on
-/// it (with one rank nothing freezes). Source: 1-bit Adam (arXiv 2102.02888), algorithm 1;
-/// refreshes are this library's (guide/variance.md), at growing gaps like T_v of 0/1 Adam.
-/// `collective` is gather_scatter or all_gather with any compressor, or hierarchical with a
-/// WordCompressor; by default gather_scatter with sign<l2_scale>.
-template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+/// Cost per compressed step: 2 collectives, 2 (W-1)/W n/8 bytes sent plus scales; state 12.25 +
+/// 4/W bytes per parameter (8.25 + 4/W without refreshes). A step with a refresh adds 4
+/// collectives, about 2 (W-1)/W 0.77 n bytes sent, and 1.6 + 1.5/W bytes per parameter of work
+/// space, freed if the gap is at least 16 steps. Gradients are not written. An element without a
+/// gradient up to the freeze or a refresh does not move until then; its directions are carried.
+/// Weight decay acts on it (with one rank nothing freezes). Source: 1-bit Adam (arXiv
+/// 2102.02888), algorithm 1; refreshes are this library's (guide/variance.md), at growing gaps
+/// like T_v of 0/1 Adam. `policies`, in any order: a collective, which is gather_scatter or
+/// all_gather with any compressor, or hierarchical with a WordCompressor, by default
+/// gather_scatter with sign<l2_scale>; and a backend, by default host.
+template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_adam(const std::vector<param_group<P, G>>& groups,
-                                           T transport, one_bit_adam_options options,
-                                           C collective = {}, B backend = B{}) {
-  detail::check_policies<T, B>();
-  check_split<C, T>();
+                                           T transport, one_bit_adam_options options = {},
+                                           Policies... policies) {
+  using detail::policy_kind;
+  detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
+  auto collective =
+      detail::policy<policy_kind::collective, gather_scatter<sign<l2_scale>>>(policies...);
+  auto backend = detail::policy<policy_kind::backend, host>(policies...);
+  using B = decltype(backend);
+  check_backend<B>();
+  check_split<decltype(collective), T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     if (!options.adam.keeps_squares && options.refreshes > 0) {
@@ -180,13 +241,17 @@ template <class P, class G, class T, class B = host, class C = gather_scatter<si
                    options.warm_up_sum);
 }
 
-/// LAMB with exact averages: the uncompressed baseline. Collective over the transport. A layer is a
-/// tensor.
-template <class P, class G, class T, class B = host>
+/// LAMB with exact averages: the uncompressed baseline. Collective over the transport. A layer is
+/// a tensor.
+template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto lamb(const std::vector<param_group<P, G>>& groups, T transport,
-                                   lamb_options options = {}, B backend = B{},
-                                   dense_sum sum = dense_sum::automatic) {
-  detail::check_policies<T, B>();
+                                   lamb_options options = {}, Policies... policies) {
+  using detail::policy_kind;
+  detail::check_policies<T, policy_kind::backend, policy_kind::sum, Policies...>();
+  auto backend = detail::policy<policy_kind::backend, host>(policies...);
+  const auto sum = detail::policy<policy_kind::sum, dense_sum>(policies...);
+  using B = decltype(backend);
+  check_backend<B>();
   communicator comm(std::move(transport));
   auto rule = detail::collective_try(comm, [&] {
     detail::refuse_options_of_exchanges("lamb", options);
@@ -205,18 +270,25 @@ struct one_bit_lamb_options {
 };
 
 /// 1-bit LAMB: a few steps of LAMB, then as one_bit_adam. The coefficients of LAMB come from
-/// sketches of the direction, which ranks average in a refresh of v. Collective over the transport.
-/// Throws invalid_input if refreshes is 0.
+/// sketches of the direction, which ranks average in a refresh of v. Collective over the
+/// transport. Throws invalid_input if refreshes is 0.
 ///
 /// Cost: as one_bit_adam, and 64 numbers per tile in a refresh. Source: 1-bit LAMB (arXiv
-/// 2104.06069), whose own form (coefficients of the warm-up, times the drift of a second variance)
-/// is papers::one_bit_lamb; refreshes and sketches are this library's (guide/variance.md).
-template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+/// 2104.06069), whose own form (coefficients of the warm-up, times the drift of a second
+/// variance) is papers::one_bit_lamb; refreshes and sketches are this library's
+/// (guide/variance.md).
+template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
-                                           T transport, one_bit_lamb_options options,
-                                           C collective = {}, B backend = B{}) {
-  detail::check_policies<T, B>();
-  check_split<C, T>();
+                                           T transport, one_bit_lamb_options options = {},
+                                           Policies... policies) {
+  using detail::policy_kind;
+  detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
+  auto collective =
+      detail::policy<policy_kind::collective, gather_scatter<sign<l2_scale>>>(policies...);
+  auto backend = detail::policy<policy_kind::backend, host>(policies...);
+  using B = decltype(backend);
+  check_backend<B>();
+  check_split<decltype(collective), T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     if (options.refreshes == 0) {
@@ -247,8 +319,8 @@ struct zero_one_adam_options {
 /// them. Collective over the transport in steps that communicate.
 ///
 /// The steps up to the first one without an average are Adam's; after these v follows as in
-/// one_bit_adam (adam_options::keeps_squares). Where ranks see data of different kinds, local steps
-/// cost loss: set schedule.max_interval to 1, or use one_bit_adam.
+/// one_bit_adam (adam_options::keeps_squares). Where ranks see data of different kinds, local
+/// steps cost loss: set schedule.max_interval to 1, or use one_bit_adam.
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two exchanges
 /// parameters differ. Cost per exchange: as one_bit_adam, at 3 bits per parameter in place of 1;
@@ -258,12 +330,17 @@ struct zero_one_adam_options {
 /// out, unknown to the others. Messages are sums of learning rates times directions: rates that
 /// change up and down by factors between exchanges feed the residuals until they overflow; slowly
 /// changing schedules do not. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1.
-template <class P, class G, class T, class B = host, class C = gather_scatter<two_bits>>
+template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto zero_one_adam(const std::vector<param_group<P, G>>& groups,
-                                            T transport, zero_one_adam_options options,
-                                            C collective = {}, B backend = B{}) {
-  detail::check_policies<T, B>();
-  check_split<C, T>();
+                                            T transport, zero_one_adam_options options = {},
+                                            Policies... policies) {
+  using detail::policy_kind;
+  detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
+  auto collective = detail::policy<policy_kind::collective, gather_scatter<two_bits>>(policies...);
+  auto backend = detail::policy<policy_kind::backend, host>(policies...);
+  using B = decltype(backend);
+  check_backend<B>();
+  check_split<decltype(collective), T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     return std::pair(zero_one_rule<B>(options.adam, std::move(backend)),

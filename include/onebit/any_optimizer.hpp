@@ -93,7 +93,7 @@ class any_optimizer {
     const std::function<list()> f = std::move(groups);
     impl().rebind_with(&f, elements_in(static_cast<list*>(nullptr)));
   }
-  void warn_with(void (*f)(const std::string& text)) { impl().warn_with(f); }
+  void warn_with(std::function<void(const std::string& text)> f) { impl().warn_with(std::move(f)); }
 
   void save(std::ostream& out) { impl().save(out); }
   void load(std::istream& in, resume_with with = resume_with::same_options) {
@@ -161,7 +161,7 @@ class any_optimizer {
     virtual void verify() = 0;
     virtual void veto_with(std::function<bool(float norm)> f) = 0;
     virtual void rebind_with(const void* groups, int elements) = 0;
-    virtual void warn_with(void (*f)(const std::string& text)) = 0;
+    virtual void warn_with(std::function<void(const std::string&)> f) = 0;
     virtual void save(std::ostream& out) = 0;
     virtual void load(std::istream& in, resume_with with) = 0;
     virtual void load_old_job(std::size_t n_ranks, opener open, resume_with with) = 0;
@@ -228,7 +228,9 @@ class any_optimizer {
       if (elements != own_elements) refuse("rebind_with", "of other element types");
       o.rebind_with(*static_cast<const std::function<groups_type()>*>(groups));
     }
-    void warn_with(void (*f)(const std::string& text)) override { o.warn_with(f); }
+    void warn_with(std::function<void(const std::string&)> f) override {
+      o.warn_with(std::move(f));
+    }
     void save(std::ostream& out) override { o.save(out); }
     void load(std::istream& in, resume_with with) override { o.load(in, with); }
     void load_old_job([[maybe_unused]] std::size_t n_ranks, [[maybe_unused]] opener open,

@@ -215,10 +215,12 @@ class optimizer {
   /// a collective of 24 bytes.
   [[gnu::cold]] void verify();
 
-  /// Sets the receiver of warnings (null: none); at first stderr. Rank 0 warns, and after 10
+  /// Sets the receiver of warnings (empty: none); at first stderr. Rank 0 warns, and after 10
   /// skipped steps in a row (20, 40, ...) the ranks that called them off. (On a deferred backend
   /// the library looks in settle, in steps that wait, and once in 128 steps.)
-  void warn_with(void (*f)(const std::string& text)) { parts_->engine.warn = f; }
+  void warn_with(std::function<void(const std::string& text)> f) {
+    parts_->engine.warn = std::move(f);
+  }
 
   /// Writes all state that this rank needs to go on, residuals included; not the parameters. Not
   /// collective. Throws checkpoint_error, and invalid_input if the trainer has written to

@@ -61,20 +61,16 @@ TEST_CASE("freeze: says when a v without correction has averaged too little") {
   CHECK(onebit::freeze({.after = 20}, 0.999, 16, false).warning().empty());  // v follows
 }
 
-namespace {
-std::string heard;
-}  // namespace
-
 TEST_CASE("freeze: rank 0 warns once, through the trainer's hook, when the dense steps end") {
   for (const bool corrects : {true, false}) {
-    heard.clear();
+    std::string heard;
     onebit::run_threads(2, [&](onebit::threads comm) {
       training<> data({100});
       auto o = onebit::one_bit_adam(
           data.groups(), comm,
           {.adam = {.bias_correction = corrects}, .freeze = {.after = 10}, .refreshes = 0});
-      o.warn_with(comm.rank() == 0 ? [](const std::string& text) { heard += text; }
-                                   : [](const std::string&) { heard += "rank 1 too"; });
+      if (comm.rank() == 0) o.warn_with([&](const std::string& text) { heard += text; });
+      if (comm.rank() == 1) o.warn_with([&](const std::string&) { heard += "rank 1 too"; });
       for (int step = 0; step < 14; ++step) {
         CHECK((comm.rank() != 0 || step > 9 || heard.empty()));
         data.grads[0].assign(100, 1.0F);

@@ -496,12 +496,18 @@ namespace onebit { inline namespace v0_3 {
 ///
 /// Cost per compressed step: as one_bit_adam without refreshes; state 12.25 + 4/W bytes per
 /// parameter. A collective with one scale for all layers needs momentum_scaling.
-template <class P, class G, class T, class B = host, class C = gather_scatter<sign<l2_scale>>>
+template <class P, class G, class T, class... Policies>
 [[nodiscard, gnu::cold]] auto one_bit_lamb(const std::vector<param_group<P, G>>& groups,
                                            T transport, papers::one_bit_lamb_options options,
-                                           C collective, B backend = B{}) {
-  detail::check_policies<T, B>();
-  check_split<C, T>();
+                                           Policies... policies) {
+  using onebit::detail::policy_kind;
+  onebit::detail::check_policies<T, policy_kind::collective, policy_kind::backend, Policies...>();
+  auto collective =
+      onebit::detail::policy<policy_kind::collective, gather_scatter<sign<l2_scale>>>(policies...);
+  auto backend = onebit::detail::policy<policy_kind::backend, host>(policies...);
+  using B = decltype(backend);
+  check_backend<B>();
+  check_split<decltype(collective), T>();
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     detail::require_dense_steps("papers::one_bit_lamb", options.freeze);

@@ -378,7 +378,7 @@ struct engine {
   static constexpr char is_final = 1, rests = 2;
   std::vector<char> announced;          ///< by tensor, in this step: is_final, rests or 0
   model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
-  void (*warn)(const std::string& text) = &detail::warn_on_stderr;
+  std::function<void(const std::string& text)> warn = &detail::warn_on_stderr;
   std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped or not
   std::uint32_t next_warning = 10;               ///< `watch` warns at this number of skips in a row
   bool warned_equal_gradients = false;           ///< warned that all ranks have the same gradients
