@@ -3,10 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes what a DeepSpeed job with a 1-bit optimizer has learned as raw floats.
 
-    python3 export.py CHECKPOINT FOLDER [--names FILE]
+    python3 export.py CHECKPOINT FOLDER [--names FILE] [--resumed STEP ...]
 
 CHECKPOINT is a file mp_rank_00_model_states.pt, or the folder that was given to save_checkpoint
-(its newest step is taken). DeepSpeed itself is not needed, only torch. FOLDER gets
+(its newest step is taken). Of a model that is split over model-parallel ranks it must be a file:
+each part has one, and gets a FOLDER of its own. DeepSpeed itself is not needed, only torch. FOLDER
+gets
 
     parameters.f32  exp_avg.f32  exp_avg_sq.f32   float32, one tensor after the other
     tensors.txt                                   "steps N": the squares that exp_avg_sq averages;
@@ -19,6 +21,10 @@ Parameters are the fp32 masters where the job trained in bf16 or fp16. A checkpo
 which parameter is in which group nor which was not trained: a job with several groups, or with
 frozen or tied parameters, needs --names, a file with the names of the optimizer's parameters, one
 a line, in the order in which the groups listed them.
+
+ZeroOneAdam counts the squares of exp_avg_sq anew when DeepSpeed resumes a job. The script adds the
+squares before that as if the job was resumed once, and says so; --resumed gives the steps at which
+DeepSpeed resumed it, all of them, and makes the count exact.
 """
 
 import argparse
@@ -39,18 +45,29 @@ def fail(text):
 
 
 def load(path):
-    if path.is_dir():
+    named = not path.is_dir()
+    if not named:
         path = path / (path / "latest").read_text().strip() / "mp_rank_00_model_states.pt"
-    return torch.load(path, map_location="cpu", weights_only=True)
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    parts = checkpoint.get("mp_world_size", 1)
+    if parts != 1:
+        names = ", ".join(f"mp_rank_{r:02}_model_states.pt" for r in range(min(parts, 4)))
+        text = f"the model is split over {parts} model-parallel ranks"
+        if not named:
+            fail(f"{text}, and each has a file of its own in {path.parent}: {names}"
+                 f"{', ...' if parts > 4 else ''}; run export.py {parts} times, with each file as "
+                 "CHECKPOINT and another FOLDER for each. Then let each rank of the new job train "
+                 "the part that its rank had, with an optimizer of its own, and connect these by "
+                 "join_model_parallel")
+        print(f"export.py: {text}: {path.name} holds one part", file=sys.stderr)
+    return checkpoint
 
 
 def optimizer_of(checkpoint):
     """Returns type and params of the configuration, and the optimizer's own state."""
-    if checkpoint.get("mp_world_size", 1) != 1:
-        fail(f"the model is split over {checkpoint['mp_world_size']} ranks; export each part's file "
-             "and give each its optimizer (join_model_parallel)")
     if checkpoint["module"] is None:
-        fail("the parameters are not in this file (pipeline parallelism keeps them by layer)")
+        fail("the parameters are not in this file: the job had pipeline stages, which save each "
+             "layer in a file of its own (layer_*-model_states.pt); this script does not read them")
     config = checkpoint["ds_config"]["optimizer"]
     if config["type"].lower() not in TYPES:
         fail(f"the optimizer is {config['type']}, none of {', '.join(TYPES)}")
@@ -106,13 +123,75 @@ def tensors_of(checkpoint, state, names):
     return groups, inner["state"][0]
 
 
-def squares_in(kind, params, state):
+class ZeroOneSquares:
+    """Counts the squares that ZeroOneAdam's exp_avg_sq averages.
+
+    One square at each multiple of an interval, which starts at 1 and doubles after
+    var_update_scaler squares, up to the first step after var_freeze_step. The first step of a job
+    sets buffers up, and averages nothing; so does, in an fp32 job, the first step after a resume.
+    A resume starts the interval anew, with one square where v was frozen.
+    """
+
+    def __init__(self, params, halves):
+        self.scaler = params.get("var_update_scaler", 16)
+        self.last = params.get("var_freeze_step", 100000) + 1
+        self.halves = halves
+
+    def since(self, resumed, step):
+        """Returns the squares in the steps after `resumed`, up to `step`; 0: the job's start."""
+        first = resumed if self.halves and resumed > 0 else resumed + 1
+        step = min(step, max(self.last, first + 1) if resumed > 0 else self.last)
+        n, interval = 0, 1
+        while step > first:
+            end = (first // interval + self.scaler) * interval
+            if end > step:
+                return n + step // interval - first // interval
+            n, first, interval = n + self.scaler, end, 2 * interval
+        return n
+
+    def at_resumes(self, steps):
+        """Returns the squares between resumes; steps: those of all resumes, and the last one."""
+        return [self.since(a, b) for a, b in zip([0] + steps, steps)]
+
+    def latest_resume(self, step, n):
+        """Returns the first step at which a resume leads to n squares since it, at `step`."""
+        low, high = 1, step  # the later the resume, the fewer squares since
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.since(middle, step) <= n else (middle + 1, high)
+        return low
+
+
+def squares_in(kind, params, state, halves, resumed):
     """Returns the number of squares that exp_avg_sq averages."""
-    if kind == "zerooneadam":  # var_update_scaler updates at each interval, which doubles
-        scaler = params.get("var_update_scaler", 16)
-        return int(math.log2(state["var_interval"])) * scaler + state["var_counter"]
-    # DeepSpeed's first step sets buffers up, and averages nothing.
-    return max(0, min(state["step"], params.get("freeze_step", 100000)) - 1)
+    step = state["step"]
+    if kind != "zerooneadam":
+        if resumed:
+            fail(f"--resumed is for ZeroOneAdam; {kind} counts its steps over resumes")
+        # DeepSpeed's first step sets buffers up, and averages nothing.
+        return max(0, min(step, params.get("freeze_step", 100000)) - 1)
+    count = ZeroOneSquares(params, halves)
+    # var_update_scaler squares at each interval, which doubles
+    seen = int(math.log2(state["var_interval"])) * count.scaler + state["var_counter"]
+    if resumed:
+        # with halves the optimizer makes a step before the job's first
+        stretches = count.at_resumes([s + halves for s in sorted(resumed)] + [step])
+        if stretches[-1] != seen:
+            fail(f"--resumed: after a resume at step {max(resumed)} the optimizer would have "
+                 f"averaged {stretches[-1]} squares at step {step - halves}, but its state says {seen} "
+                 f"(var_interval {state['var_interval']}, var_counter {state['var_counter']}); "
+                 "give the steps that the job had done at each resume, the last one too")
+        return sum(stretches)
+    if seen == count.since(0, step):
+        return seen
+    at = count.latest_resume(step, seen)
+    n = count.since(0, at) + seen
+    print(f"export.py: DeepSpeed has resumed this job, last at step {at - halves} or later of "
+          f"{step - halves}, and its count of squares began anew there ({seen} since): steps is "
+          f"{n}, as if this was the only resume. If there were more, it is too small, and with "
+          "bias_correction the first steps here are too short: give the steps of all resumes with "
+          "--resumed", file=sys.stderr)
+    return n
 
 
 def unit_of(checkpoint):
@@ -153,6 +232,8 @@ def main():
     p.add_argument("checkpoint", type=pathlib.Path)
     p.add_argument("folder", type=pathlib.Path)
     p.add_argument("--names", type=pathlib.Path, help="parameters of the optimizer, one a line")
+    p.add_argument("--resumed", type=int, nargs="+", metavar="STEP",
+                   help="steps at which DeepSpeed resumed the job (ZeroOneAdam)")
     o = p.parse_args()
     checkpoint = load(o.checkpoint)
     config, state = optimizer_of(checkpoint)
@@ -162,7 +243,8 @@ def main():
     groups, first = tensors_of(checkpoint, state, names)
     unit = unit_of(checkpoint)
     o.folder.mkdir(parents=True, exist_ok=True)
-    lines = [f"steps {squares_in(kind, config['params'], first)}"]
+    halves = "optimizer_state_dict" in state
+    lines = [f"steps {squares_in(kind, config['params'], first, halves, o.resumed)}"]
     columns = [[], [], []]
     for decay, tensors in groups:
         lines.append(f"group {decay}")

@@ -58,12 +58,13 @@ ranks 1 "$data" alone
 
 # The groups of the 16-bit jobs list matrices first.
 printf '%s\n' first.weight second.weight first.bias second.bias >"$data/names"
+# export_of <checkpoint> <folder> <arguments of export.py>
+export_of() { "$python" "$source_dir/examples/deepspeed_checkpoint/export.py" "$@"; }
 # move <case> <type> <ranks> <optimizer of ours> <arguments of export.py>
 move() {
-  local case=$1 type=$2 n=$3 ours=$4 at="$data/$1"
+  local type=$2 n=$3 ours=$4 at="$data/$1"
   shift 4
-  "$python" "$source_dir/examples/deepspeed_checkpoint/export.py" "$at/checkpoint" "$at/exported" "$@" \
-    >"$at/export.log"
+  export_of "$at/checkpoint" "$at/exported" "$@" >"$at/export.log"
   "$program" "$at/exported" "$type" "$n" "$at/data.f32" "$at/moved.f32"
   "$program" "$at/exported" "$type" "$n" "$at/data.f32" "$at/ours.f32" "$ours"
 }
@@ -75,13 +76,49 @@ move bf16 bf16 2 one_bit_adam --names "$data/names"
 move fp16 fp16 2 one_bit_adam --names "$data/names"
 move zero_one fp32 2 zero_one_adam
 move lamb fp32 2 one_bit_lamb
+move zero_one_twice fp32 2 zero_one_adam --resumed 60
+
+# refused <what is wrong> <a part of the message> <arguments of export.py>
+refused() {
+  local what=$1 message=$2
+  shift 2
+  if export_of "$@" 2>"$data/refused.log" || ! grep -q -- "$message" "$data/refused.log"; then
+    cat "$data/refused.log" >&2
+    echo "export.py does not say: $message" >&2
+    exit 1
+  fi
+  echo "  ok   refused: $what"
+}
 
 # Groups that are not in the order of the model are refused, not taken for another.
-if "$python" "$source_dir/examples/deepspeed_checkpoint/export.py" "$data/bf16/checkpoint" "$data/refused" \
-  2>"$data/refused.log"; then
-  echo "export.py takes groups in the wrong order" >&2
-  exit 1
-fi
-grep -q 'does not round to its parameter; list the optimizer' "$data/refused.log"
+refused "groups in the wrong order" 'does not round to its parameter; list the optimizer' \
+  "$data/bf16/checkpoint" "$data/refused"
+
+# Of a job of ZeroOneAdam that was resumed: a guess is called one, and wrong steps are refused.
+export_of "$data/zero_one_twice/checkpoint" "$data/zero_one_twice/guessed" 2>&1 >"$data/guessed.log" |
+  tee "$data/guessed.told"
+grep -q 'DeepSpeed has resumed this job, last at step [56].*give the steps of all resumes' "$data/guessed.told"
+refused "steps at which nothing was resumed" '--resumed: after a resume at step 100 the optimizer would' \
+  "$data/zero_one_twice/checkpoint" "$data/refused" --resumed 100
+
+# A model that is split over ranks: the files are those of a whole one, and say that they are parts.
+"$python" - "$data/fp32/checkpoint" "$data/parts" <<'PYTHON'
+import pathlib
+import sys
+
+import torch
+
+whole, parts = map(pathlib.Path, sys.argv[1:])
+(parts / "step").mkdir(parents=True)
+(parts / "latest").write_text("step")
+state = torch.load(whole / (whole / "latest").read_text() / "mp_rank_00_model_states.pt", weights_only=True)
+for rank in range(2):
+    torch.save({**state, "mp_world_size": 2}, parts / "step" / f"mp_rank_{rank:02}_model_states.pt")
+PYTHON
+refused "a folder with two parts of a model" \
+  'split over 2 model-parallel ranks.*mp_rank_00_model_states.pt, mp_rank_01_model_states.pt; run export.py 2 times' \
+  "$data/parts" "$data/refused"
+export_of "$data/parts/step/mp_rank_01_model_states.pt" "$data/parts/exported" >"$data/parts/export.log"
+cmp "$data/parts/exported/parameters.f32" "$data/fp32/exported/parameters.f32"
 
 "$python" "$source_dir/tests/deepspeed/compare.py" "$data"

@@ -4,10 +4,12 @@
 
     train.py FOLDER [CASE]   on each rank, with RANK, WORLD_SIZE, ... from the environment
 
-For each case (without CASE: all but `alone`) FOLDER/CASE gets the checkpoint, the batches that follow it (data.f32), and the
-parameters after these batches: of the job that was not stopped (whole.RANK.f32) and of the one that
-resumed (resumed.RANK.f32). The classes of DeepSpeed are used as they are. Three things that they
-meet on the CPU only are put right: see cupy_on_host, and the lines below.
+For each case (without CASE: all but `alone`) FOLDER/CASE gets the checkpoint, the batches that
+follow it (data.f32), and the parameters after these batches: of the job that was not stopped
+(whole.RANK.f32) and of the one that resumed (resumed.RANK.f32). The jobs of AGAIN save once more
+after their resume, under another name, with the number of squares that exp_avg_sq has averaged.
+The classes of DeepSpeed are used as they are. Three things that they meet on the CPU only are put
+right: see cupy_on_host, and the lines below.
 """
 
 import os
@@ -38,6 +40,7 @@ CASES = {
     "zero_one": ("ZeroOneAdam", "fp32", 1, 1000, 60, 260),
     "lamb": ("OneBitLamb", "fp32", 1, 40, 60, 260),
 }
+AGAIN = {"fp32": "twice", "zero_one": "zero_one_twice"}
 
 
 class Model(torch.nn.Module):
@@ -91,12 +94,23 @@ def engine_of(case):
                                 config=config)[0]
 
 
+def squares_of(engine):
+    """Returns exp_avg_sq of a tensor, once there is one."""
+    state = engine.optimizer.state.get(engine.module.first.weight, {})
+    return state["exp_avg_sq"].clone() if "exp_avg_sq" in state else torch.zeros(1)
+
+
 def train(engine, case, steps, rank):
+    """Trains. Returns the number of steps that averaged squares, of the jobs of AGAIN."""
+    n_squares = 0
     for step in steps:
         x, target = batch(step, rank)
         y = engine(x.to(TYPES[CASES[case][1]]))
         engine.backward((y.float() - target).square().sum() / (2 * ROWS))
+        before = squares_of(engine) if case in AGAIN else None
         engine.step()
+        n_squares += case in AGAIN and bool((squares_of(engine) != before).any())
+    return n_squares
 
 
 def write(engine, file):
@@ -117,22 +131,24 @@ def main():
         folder = root / case
         folder.mkdir(parents=True, exist_ok=True)
         engine = engine_of(case)
-        train(engine, case, range(stop), rank)
+        n_squares = train(engine, case, range(stop), rank)
         engine.save_checkpoint(str(folder / "checkpoint"))
         train(engine, case, range(stop, end), rank)
         write(engine, folder / f"whole.{rank}.f32")
         again = engine_of(case)
         assert again.load_checkpoint(str(folder / "checkpoint"))[0] is not None
-        train(again, case, range(stop, end), rank)
+        n_squares += train(again, case, range(stop, end), rank)
         write(again, folder / f"resumed.{rank}.f32")
-        if case == "fp32":  # a job that was resumed, as its checkpoint has it
-            again.save_checkpoint(str(root / "twice" / "checkpoint"))
+        twice = root / AGAIN[case] if case in AGAIN else None
+        if twice:  # a job that was resumed, as its checkpoint has it
+            again.save_checkpoint(str(twice / "checkpoint"))
         if rank == 0:
             rows = [torch.cat(batch(step, r), 1).numpy() for step in range(stop, end)
                     for r in range(size)]
             numpy.concatenate(rows).tofile(folder / "data.f32")
-            if case == "fp32":  # `twice` repeats them
-                numpy.concatenate(rows).tofile(root / "twice" / "data.f32")
+            if twice:  # it repeats them
+                numpy.concatenate(rows).tofile(twice / "data.f32")
+                (twice / "squares").write_text(str(n_squares))
 
 
 main()
