@@ -59,7 +59,8 @@ typedef struct onebit_transport {
   int (*all_to_all)(void* context, const void* send, void* receive, size_t slot_bytes);
   /** Sends the slot_bytes at `send` to all ranks. */
   int (*all_gather)(void* context, const void* send, void* receive, size_t slot_bytes);
-  /** Replaces data[i] by its sum over the ranks. May be NULL unless a sum option is "transport". */
+  /** Replaces data[i] by its sum over the ranks, in equal bits on all. May be NULL, unless a sum
+      option is "transport" or onebit_moments is called in compressed steps. */
   int (*all_reduce_sum)(void* context, float* data, size_t n);
 } onebit_transport;
 

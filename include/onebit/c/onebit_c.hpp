@@ -114,8 +114,10 @@ class c_transport {
   }
   void all_reduce_sum(float* data, std::size_t n) {
     if (t_.all_reduce_sum == nullptr) {
-      throw invalid_input(message("onebit_transport: all_reduce_sum is NULL, and sums are to be ",
-                                  "the transport's", rank_suffix(rank(), size())));
+      throw invalid_input(
+          message("onebit_transport: all_reduce_sum is NULL, and a sum is needed: by a ",
+                  "sum option of \"transport\", or by onebit_moments in compressed ",
+                  "steps; set it", rank_suffix(rank(), size())));
     }
     require_ok(t_.all_reduce_sum(t_.context, data, n), "all_reduce_sum");
   }

@@ -435,6 +435,20 @@ struct step_directory {
   for (const fs::path& entry : own_entries(directory, others)) fs::remove(entry);
   if (!others) fs::remove(directory);
 }
+/// Moves what others have put into a replaced checkpoint to its replacement, under the same name.
+[[gnu::cold]] inline void hand_over(const fs::path& former, const fs::path& whole) {
+  if (fs::is_symlink(former)) return;  // what a link leads to stays
+  bool others = false;
+  const auto own = own_entries(former, others);
+  if (!others) return;
+  std::vector<fs::path> all;
+  for (const auto& entry : fs::directory_iterator(former)) all.push_back(entry.path());
+  for (const fs::path& entry : all) {
+    const fs::path to = whole / entry.filename();
+    const bool is_own = std::find(own.begin(), own.end(), entry) != own.end();
+    if (!is_own && !fs::exists(fs::symlink_status(to))) fs::rename(entry, to);
+  }
+}
 /// Clears what saves that failed or were killed have left: removes what they wrote, and of a
 /// replaced checkpoint and its replacement, which is read for this, one. `only`: after a save of
 /// this step that failed; a replacement that is in place is left to the next save.
@@ -453,7 +467,9 @@ struct step_directory {
       if (only || !fs::is_directory(whole.path) || !is_known(root, whole, known)) continue;
       const auto files = files_of(whole.path, d.step);
       const bool is_whole = files && are_whole(whole.path, *files, 0, 1);
-      remove_own(root, is_whole ? d : whole);
+      const step_directory &spent = is_whole ? d : whole, &stays = is_whole ? whole : d;
+      hand_over(spent.path, stays.path);
+      remove_own(root, spent);
       if (is_whole) continue;
     }
     fs::rename(d.path, whole.path);
@@ -469,7 +485,9 @@ struct step_directory {
     const auto place = identity ? known.find(*identity) : known.end();
     if (place == known.end()) continue;
     if (d.suffix == former_suffix) {
-      if (d.step == step) remove_own(root, d);
+      if (d.step != step) continue;
+      hand_over(d.path, root / step_name(step));
+      remove_own(root, d);
     } else if (d.step <= step && n_kept < keep && place->second) {
       ++n_kept;
     } else {

@@ -158,7 +158,7 @@ void refuse_if_others_see(Optimizer& o, const fs::path& root) {
     const auto identity = identity_of(root, d);
     if (!identity) continue;
     const auto place = std::find(passed_over.begin(), passed_over.end(), d.path);
-    known[*identity] = place == passed_over.end();
+    known[*identity] = place == passed_over.end() && files_of(d.path, d.step).has_value();
   }
   return known;
 }

@@ -19,7 +19,7 @@ namespace onebit { inline namespace v0_3 {
 
 namespace detail {
 
-/// Views that tell their strides: of Eigen; or whether they are contiguous, as std::mdspan does.
+/// Views that tell their strides, as those of Eigen; or whether they are contiguous.
 template <class C>
 concept tells_strides = requires(const C& c) {
   c.innerStride() + c.outerStride() + c.innerSize() + c.outerSize();

@@ -271,8 +271,9 @@ struct thaw_kernel {
   active_mask active;
   float *m, *v;
   const tensor_scalars* scalars;
-  bool directions;  ///< `previous` has directions; false: momenta
-  bool inverted;    ///< v is an inverse, see freeze_kernel
+  bool directions;     ///< `previous` has directions; false: momenta
+  bool inverted;       ///< v is an inverse, see freeze_kernel
+  bool whole = false;  ///< m is not cut: `previous` has what residuals hold
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t i) const {
@@ -289,7 +290,7 @@ struct thaw_kernel {
       const auto least = L::sub(zero, root);
       const auto agreed_m = directions ? L::div(m_at(k), inverse) : m_at(k);
       const auto at_most = L::sub(zero, (L::max)(agreed_m, least));
-      const auto bounded = L::sub(zero, (L::max)(at_most, least));
+      const auto bounded = whole ? agreed_m : L::sub(zero, (L::max)(at_most, least));
       L::store(m + word * 32, active.template keep<L>(word, bounded));
       if (!inverted) continue;
       const auto variance = L::mul(L::mul(root, root), L::set(1 / corrected));

@@ -234,7 +234,7 @@ class following_rule : public moments_rule<B, Options> {
   void write_moments(const View& mean, const At& at, float* m, float* v) {
     backend_.launch(at.n_tiles(),
                     detail::thaw_kernel<View>{mean, at.tiles, at.active, m, v, at.scalars,
-                                              directions(), !keeps_squares()});
+                                              directions(), !keeps_squares(), true});
   }
 
   /// Returns the number of floats that travel beside v, for messages on `axis`.

@@ -377,7 +377,7 @@ struct common_digests {
 /// Implements optimizer::verify. Throws rank_mismatch on all ranks if one differs. Collective.
 template <class E>
 [[gnu::cold]] void verify(E& e) {
-  if (!e.alike) {
+  if (!e.ranks_alike()) {
     throw invalid_input(message("verify: after ", e.step,
                                 " steps the ranks are between two exchanges, where a local step "
                                 "makes their parameters differ; call it after a step whose phase "

@@ -250,6 +250,14 @@ struct engine {
     backend().copy_out(&s, now(), 1);
     return s;
   }
+  /// True if all ranks have equal parameters: not between exchanges with local steps. May wait.
+  [[nodiscard]] bool ranks_alike() {
+    if constexpr (B::deferred && requires { rule.between_exchanges(); }) {
+      wait();
+      return alike && !rule.between_exchanges();
+    }
+    return alike;
+  }
   [[nodiscard]] step_scalars* now() { return scalars.data(); }
   [[nodiscard]] active_mask mask() const { return compressed.mask(); }
   /// Step context for a rule, on the axis of the average.
@@ -356,6 +364,7 @@ struct engine {
   [[gnu::cold]] void adopt() {
     if (compressed.active().size() > 0) compressed.count_active(mask());
     release_averages();
+    refresh.forget();
     local_steps_digest = 0;
     given_digest = 0;
     alike = !R::local_steps;

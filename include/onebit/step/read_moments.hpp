@@ -99,6 +99,31 @@ template <class E>
   e.tensors.count_steps(e.backend(), steps);
 }
 
+/// The previous mean message as the next message takes it up: right after a refresh, elements that
+/// it has made active have had beta1 times theirs taken off the residual (woken_message).
+template <class View>
+struct taken_up_field {
+  View previous;
+  active_mask before;
+  const tensor_scalars* scalars;
+
+  template <class L>
+  struct reader {
+    typename View::template reader<L> previous;
+    active_mask before;
+    std::size_t word;
+    float beta1;
+    ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
+      const auto value = previous(k);
+      return before.template select<L>(word + k, value, L::mul(value, L::set(beta1)));
+    }
+  };
+  template <class L>
+  ONEBIT_HD reader<L> at(const tile& t, std::size_t index) const {
+    return {previous.template at<L>(t, index), before, t.word, scalars[t.tensor].own_beta1};
+  }
+};
+
 /// Writes the moments of a rule in its compressed phase to m and v, on the flat axis. Collective.
 template <class E, class Buffer>
 [[gnu::cold]] void compressed_moments(E& e, Buffer& m, Buffer& v) {
@@ -114,9 +139,11 @@ template <class E, class Buffer>
     add_residuals(e, n_ranks, per_node, sum.data());
     e.comm.all_reduce_sum(sum.data(), sum.size());
     const auto previous = e.compressed.previous(e.mask());
-    using field = std::remove_const_t<decltype(previous)>;
-    e.backend().launch(at.n_tiles(),
-                       add_field_kernel<field>{previous, {at.tiles}, {sum.data()}, 1.0F});
+    using field = taken_up_field<std::remove_const_t<decltype(previous)>>;
+    const active_mask before = e.refreshed ? e.refresh.before() : active_mask{};
+    e.backend().launch(
+        at.n_tiles(),
+        add_field_kernel<field>{{previous, before, at.scalars}, {at.tiles}, {sum.data()}, 1.0F});
   }
   e.rule.write_moments(flat_field{sum.data()}, at, m.data(), v.data());
 }
@@ -124,7 +151,7 @@ template <class E, class Buffer>
 /// Implements optimizer::moments. Collective.
 template <class E>
 [[nodiscard, gnu::cold]] std::vector<tensor_moments> moments_of(E& e) {
-  if (!e.alike) {
+  if (!e.ranks_alike()) {
     throw invalid_input(message("moments: after ", e.step,
                                 " steps the ranks are between two exchanges, where their moments "
                                 "differ; call it after a step whose phase is not local",

@@ -51,6 +51,19 @@ struct woken_message {
   }
 };
 
+/// Swaps the mask before a refresh with the one after it; index i is a word.
+struct swap_masks_kernel {
+  static constexpr bool serial = true;
+  std::uint32_t *a, *b;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const std::uint32_t was = a[i], will = b[i];
+    L::store_scalar(a + i, will);
+    L::store_scalar(b + i, was);
+  }
+};
+
 /// Message that leaves a sum of local steps as it is: it has no part of the previous mean.
 struct unchanged_message {
   template <class L>
@@ -114,11 +127,10 @@ class variance_refresh {
     active_ = std::move(active);
     return allocated;
   }
-  /// Frees the memory.
-  void release() noexcept {
-    average_.release();
-    active_ = {};
-  }
+  /// Frees the memory, but for the mask: a bit per element.
+  void release() noexcept { average_.release(); }
+  /// Forgets the elements that were active before the last refresh: after a load.
+  void forget() noexcept { active_ = {}; }
   [[nodiscard]] std::size_t work_bytes() const { return average_.work_bytes() + active_.bytes(); }
 
   /// Averages the ranks' squares, and the floats beside. Collective.
@@ -132,6 +144,8 @@ class variance_refresh {
   }
   /// Ends the step for the collectives. Keeps nothing but the memory.
   void finish() { average_.finish(); }
+  /// Active elements before the last refresh; null if nobody knows, as after a load.
+  [[nodiscard]] active_mask before() const { return {active_.data()}; }
   /// Updates v and the active elements, once the step is kept.
   template <class E>
   void refresh(E& e) {
@@ -146,8 +160,8 @@ class variance_refresh {
       using message = detail::woken_message<std::remove_const_t<decltype(previous)>>;
       e.compressed.settle(message{previous, e.mask(), after, at.scalars}, e.exchange_args());
     }
-    const copy_kernel take{active_.data(), e.compressed.active().data(), active_.size()};
-    at.launch(take.launches(), take);
+    at.launch(active_.size(),
+              detail::swap_masks_kernel{active_.data(), e.compressed.active().data()});
     at.launch(e.tensors.size(), detail::begin_since_kernel{e.tensors.scalars.data()});
     e.compressed.count_active(e.mask());
   }
@@ -159,7 +173,7 @@ class variance_refresh {
   }
 
   squares_average<B> average_;
-  buffer_of<B, std::uint32_t> active_;  ///< mask of the elements that are active after the refresh
+  buffer_of<B, std::uint32_t> active_;  ///< in a refresh: mask after it; then: before it
 };
 
 /// Stand-in where v is never refreshed: does nothing.
@@ -189,7 +203,9 @@ class variance_refresh<B, R, false> {
   template <class E>
   void refresh(E&) {}
   void finish() noexcept {}
+  [[nodiscard]] active_mask before() const { return {}; }
   void release() noexcept {}
+  void forget() noexcept {}
   [[nodiscard]] std::size_t work_bytes() const { return 0; }
 };
 
