@@ -51,7 +51,7 @@ class rank_memory {
   }
   /// An exchange may consume its input; this goes before every one, outside of what is timed.
   void refill() {
-    const onebit::copy_kernel copy{source_.data(), grads_.data(), size()};
+    const onebit::detail::copy_kernel copy{source_.data(), grads_.data(), size()};
     backend_.launch(copy.launches(), copy);
     wait();
   }
@@ -183,7 +183,7 @@ expected_traffic sent_by(const onebit::hierarchical<C>& c, std::uint64_t ranks, 
 inline expected_traffic sent_by(onebit::dense_sum mode, std::uint64_t ranks, std::size_t n) {
   const onebit::rounded codec{onebit::detail::word_bytes_of(mode), false};
   // by the transport: all slots as a ring sends them, and a status to each other rank
-  const std::uint64_t status = onebit::by_transport(mode) ? sizeof(onebit::slot_status) : 0;
+  const std::uint64_t status = onebit::by_transport(mode) ? sizeof(onebit::detail::slot_status) : 0;
   return {(ranks - 1) * (2 * slot_bytes(codec, n, ranks) + status), 2};
 }
 

@@ -164,7 +164,7 @@ class watched : public mpi {
   /// A started collective: only its calls count as communication.
   class request {
    public:
-    request(onebit::mpi_request inner, stopwatch& watch)
+    request(onebit::detail::mpi_request inner, stopwatch& watch)
         : inner_(std::move(inner)), watch_(&watch) {}
     void wait() {
       watch_->enter();
@@ -174,7 +174,7 @@ class watched : public mpi {
     [[nodiscard]] bool test() { return inner_.test(); }
 
    private:
-    onebit::mpi_request inner_;
+    onebit::detail::mpi_request inner_;
     stopwatch* watch_;
   };
   [[nodiscard]] request start_all_to_all(const void* send, void* receive, std::size_t slot_bytes) {

@@ -111,7 +111,7 @@ struct scene {
   [[nodiscard]] view latest() const {
     return {codec{}, own.format(), agreed.data(), {active.data()}};
   }
-  [[nodiscard]] onebit::exchange_args<onebit::undo_by_repeating> args() {
+  [[nodiscard]] onebit::exchange_args<onebit::detail::undo_by_repeating> args() {
     return {&now, {active.data()}, {}, {2}};
   }
 };

@@ -125,7 +125,7 @@ class encode_pass {
   [[nodiscard]] onebit::direction_units units() const {
     return {variances_.data(), rho_.data(), nullptr};
   }
-  [[nodiscard]] onebit::exchange_args<onebit::undo_by_repeating> args() {
+  [[nodiscard]] onebit::exchange_args<onebit::detail::undo_by_repeating> args() {
     return {s_.now.data(), s_.mask(), {}, {2}};
   }
 
@@ -139,7 +139,7 @@ class encode_pass {
 class serve_pass {
  public:
   static constexpr double bytes = 4.5;
-  using feedback = onebit::server_feedback;
+  using feedback = onebit::detail::server_feedback;
 
   serve_pass(cudaStream_t stream, std::size_t n)
       : s_(stream, n_ranks * n),
@@ -159,7 +159,7 @@ class serve_pass {
                           s_.own.sums()});
     const onebit::tile_range segments = s_.own.axis().chunk_segments(0);
     s_.backend.launch(segments.end - segments.begin,
-                      onebit::scale_kernel<codec>{codec{},
+                      onebit::detail::scale_kernel<codec>{codec{},
                                                   s_.own.segments() + segments.begin,
                                                   s_.own.sums(),
                                                   nullptr,
@@ -185,7 +185,7 @@ class serve_commit_pass : public serve_pass {
   void run() {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
     s_.backend.launch(own.end - own.begin,
-                      onebit::server_residual_kernel<mean, view>{average(),
+                      onebit::detail::server_residual_kernel<mean, view>{average(),
                                                                  s_.latest(served_),
                                                                  s_.mask(),
                                                                  {s_.own.tiles(), own.begin},

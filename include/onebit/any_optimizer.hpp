@@ -27,11 +27,15 @@
 /// Type-erased optimizer: for members, for containers, and for an algorithm chosen at run time.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Optimizer type that any_optimizer can own: an `optimizer`.
 template <class O>
 concept OwnedOptimizer = requires(O o, const typename O::groups_type& groups) {
   { o.step(1.0F) } -> std::same_as<report>;
 };
+
+}  // namespace detail
 
 /// Owner of an optimizer of any type. Each call makes one virtual call and then calls the function
 /// of this name in optimizer.hpp, which documents costs, exceptions, and whether the call is
@@ -44,7 +48,7 @@ class any_optimizer {
  public:
   any_optimizer() = default;
   /// Takes ownership of an optimizer.
-  template <OwnedOptimizer O>
+  template <detail::OwnedOptimizer O>
   any_optimizer(O owned) : impl_(std::make_unique<model_of<O>>(std::move(owned))) {}
 
   /// True if this object owns an optimizer.

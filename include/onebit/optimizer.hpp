@@ -398,7 +398,7 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::join_model(communicator transport) {
   engine_type& e = between_steps();
   detail::check_streams(transport, e.backend());
-  e.model_parts = model_parallel_group<B>(std::move(transport), e.backend());
+  e.model_parts = detail::model_parallel_group<B>(std::move(transport), e.backend());
   ++e.graph_epoch;
 }
 template <class R, class S, class C, class P, class G>

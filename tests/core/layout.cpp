@@ -239,7 +239,7 @@ TEST_CASE("layout: more than 2^31 and 2^32 elements") {
     // the bytes of a slot are beyond 32 bits too, for a compressor of 4 bytes an element
     std::vector<std::uint64_t> unused;
     const auto format = onebit::make_slot_format(onebit::identity{}, axis, unused);
-    CHECK(format.slot_bytes == 128 * axis.chunk_words() + sizeof(onebit::slot_status));
+    CHECK(format.slot_bytes == 128 * axis.chunk_words() + sizeof(onebit::detail::slot_status));
     if (n_chunks == 1) CHECK(format.slot_bytes > std::size_t{1} << 34U);
     const std::size_t last = axis.tiles().size() - 1;
     const auto& t = axis.tiles()[last];

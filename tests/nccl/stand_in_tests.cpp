@@ -101,7 +101,7 @@ TEST_CASE("what is called on which stream") {
     }
     CHECK(std::count(record.calls.begin(), record.calls.end(), "wait user") == 1);
 
-    std::vector<onebit::nccl_request> many;
+    std::vector<onebit::detail::nccl_request> many;
     for (int i = 0; i < 9; ++i) many.push_back(transport.start_all_gather(a.data(), b.data(), 8));
     CHECK(record.events == 9);
     many.clear();

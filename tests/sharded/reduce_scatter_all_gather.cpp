@@ -50,7 +50,7 @@ floats data_of(int rank, std::uint64_t call, std::size_t n) {
   }
   return x;
 }
-floats part_of(const floats& all, const onebit::vector_part& own) {
+floats part_of(const floats& all, const onebit::detail::vector_part& own) {
   const auto first = all.begin() + static_cast<std::ptrdiff_t>(own.first);
   return {first, first + static_cast<std::ptrdiff_t>(own.size)};
 }
@@ -211,7 +211,7 @@ TEST_CASE("sharded: what is left out is owed: sums telescope, with every compres
         const auto all = on_ranks(w, [&](onebit::threads t) {
           both x(t, n, codec);
           result r{sums(n), sums(n), sums(n), sums(n), sums(n)};
-          const onebit::vector_part own = x.scatter.own();
+          const onebit::detail::vector_part own = x.scatter.own();
           for (std::uint64_t call = 0; call < calls; ++call) {
             const floats data = data_of(t.rank(), call, n), got = x.mean(data);
             add(r.given, data, 0);

@@ -443,7 +443,7 @@ TEST_CASE("two_phases: waits for one, pokes them in their order, ends them all")
     int received[3][2] = {}, all[3][2] = {};
     const auto bytes = [](const auto& x) { return reinterpret_cast<const std::byte*>(&x); };
     const auto place = [](auto& x) { return reinterpret_cast<std::byte*>(&x); };
-    onebit::two_phases phases(w, 3, sizeof mine);
+    onebit::detail::two_phases phases(w, 3, sizeof mine);
     phases.wait_gathered(0);  // none is there: nothing to wait for
     phases.poke();
     CHECK_FALSE(phases.serves_now());

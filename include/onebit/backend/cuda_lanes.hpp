@@ -181,16 +181,16 @@ struct warp_lanes {
   ONEBIT_HD static void store(float* p, value v, std::uint32_t n) {
     if (Warp::lane() < n) p[Warp::lane()] = v;
   }
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_HD static value load_as(const T* p, std::uint32_t n) {
     return Warp::lane() < n ? to_float(p[Warp::lane()]) : 0.0F;
   }
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_HD static void store_as(T* p, value v, std::uint32_t n) {
     if (Warp::lane() < n) p[Warp::lane()] = from_float<T>(v);
   }
 
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_HD static value unrounded(value a, value b) {
     return onebit::unrounded<T>(a, b);
   }

@@ -282,9 +282,9 @@ class host {
   }
   template <class Kernel>
   [[nodiscard]] task task_of() const {
-    if constexpr (SerialKernel<Kernel>) {
+    if constexpr (detail::SerialKernel<Kernel>) {
       return &run_serial<Kernel>;
-    } else if constexpr (OneIsaKernel<Kernel>) {
+    } else if constexpr (detail::OneIsaKernel<Kernel>) {
       return &run_portable<Kernel>;
     } else {
 #if ONEBIT_HOST_SIMD

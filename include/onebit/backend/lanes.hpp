@@ -102,11 +102,11 @@ struct host_lanes {
 
  protected:
   /// Converts the first n of 32 elements; the others become 0. For lanes without a faster way.
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_LANES static void widen(float (&to)[32], const T* p, std::uint32_t n) {
     for (std::uint32_t l = 0; l < 32; ++l) to[l] = l < n ? to_float(p[l]) : 0.0F;
   }
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_LANES static void narrow(T* p, const float (&from)[32], std::uint32_t n) {
     for (std::uint32_t l = 0; l < 32 && l < n; ++l) p[l] = from_float<T>(from[l]);
   }
@@ -152,19 +152,19 @@ struct portable_lanes : host_lanes {
     for (std::uint32_t l = 0; l < n; ++l) p[l] = v.lane[l];
   }
   /// Loads and converts the first n elements (all 32 if n >= 32) of any type; other lanes are 0.
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_PORTABLE static value load_as(const T* p, std::uint32_t n) {
     value r;
     widen(r.lane, p, n);
     return r;
   }
   /// Stores the first n lanes (all 32 if n >= 32), rounded to any element type.
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_PORTABLE static void store_as(T* p, const value& v, std::uint32_t n) {
     narrow(p, v.lane, n);
   }
   /// Returns a in lanes where a, rounded to T, equals b; else b. For NaN returns b.
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_PORTABLE static value unrounded(const value& a, const value& b) {
     value r;
     for (int l = 0; l < 32; ++l) r.lane[l] = onebit::unrounded<T>(a.lane[l], b.lane[l]);

@@ -58,7 +58,7 @@ struct avx2_lanes : host_lanes {
     _mm256_maskstore_ps(p + 16, _mm256_castps_si256(b.p2), v.p2);
     _mm256_maskstore_ps(p + 24, _mm256_castps_si256(b.p3), v.p3);
   }
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_TARGET static value load_as(const T* p, std::uint32_t n) {
     if constexpr (std::same_as<T, float>) {
       return n >= 32 ? load(p) : load(p, n);
@@ -69,7 +69,7 @@ struct avx2_lanes : host_lanes {
     widen(x, p, n);
     return load(x);
   }
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_TARGET static void store_as(T* p, const value& v, std::uint32_t n) {
     if constexpr (std::same_as<T, float>) {
       return n >= 32 ? store(p, v) : store(p, v, n);
@@ -83,7 +83,7 @@ struct avx2_lanes : host_lanes {
     store(x, v);
     narrow(p, x, n);
   }
-  template <Storable T>
+  template <detail::Storable T>
   ONEBIT_TARGET static value unrounded(const value& a, const value& b) {
     if constexpr (std::same_as<T, bf16>) {
       return {own(a.p0, b.p0), own(a.p1, b.p1), own(a.p2, b.p2), own(a.p3, b.p3)};

@@ -156,10 +156,11 @@ class all_gather_exchange : public worker_exchange<C, B> {
     // The sum of finite messages may overflow. All ranks hold equal messages, so all decide alike.
     if (base::sender_type::scaled) {
       backend.launch(base::axis().slot_segments(),
-                     finite_scales_kernel{t.now, all, sender_.format(), w});
+                     detail::finite_scales_kernel{t.now, all, sender_.format(), w});
     } else {
-      backend.launch(base::axis().tiles().size(),
-                     finite_kernel<mean_view<C>>{base::latest(t.active), sender_.tiles(), t.now});
+      backend.launch(
+          base::axis().tiles().size(),
+          detail::finite_kernel<mean_view<C>>{base::latest(t.active), sender_.tiles(), t.now});
     }
   }
 

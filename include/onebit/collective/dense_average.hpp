@@ -63,6 +63,8 @@ template <class G>
   return halves ? dense_sum::in_bf16 : dense_sum::rank_order;
 }
 
+namespace detail {
+
 /// Destination of a mean: the gradients, if no later pass needs the local gradients; else none: the
 /// mean is read from the received slots. Chosen by step; only float gradients are overwritten.
 template <class P, class G>
@@ -70,13 +72,12 @@ struct mean_destination {
   static constexpr bool in_gradients = std::is_same_v<G, float>;  ///< may overwrite gradients
   const tensor_entry<P, G>* tensors = nullptr;                    ///< null: no destination
 };
+
 /// Destination that is always none.
 struct no_destination {
   static constexpr bool in_gradients = false;  ///< see mean_destination
   const void* tensors = nullptr;               ///< see mean_destination
 };
-
-namespace detail {
 
 /// Bytes on the wire per word of 32 elements.
 [[nodiscard]] constexpr std::size_t word_bytes_of(dense_sum mode) {
@@ -259,7 +260,7 @@ class rounded_exchange {
   [[gnu::cold]] void send_next(const Produce& produce, step_scalars* now, const Take* take) {
     make_way(now, take);
     const int b = phases_.next_to_send();
-    encoder_.encode_bucket(produce, no_feedback{}, args_of(now), gathered().counted(b), b);
+    encoder_.encode_bucket(produce, detail::no_feedback{}, args_of(now), gathered().counted(b), b);
     if (!B::deferred) phases_.poke();
     if (travels()) phases_.scatter(gathered().at(b), received().at(b));
   }
@@ -327,8 +328,8 @@ class rounded_exchange {
     const auto mean =
         encoder_.mean(encoder_.format(), received().counted(b), phases_.comm().size());
     encoder_.encode_chunk(
-        mean, no_feedback{}, b * phases_.comm().size() + phases_.comm().rank(), args_of(now),
-        served().counted(b), [&](const auto& scales) {
+        mean, detail::no_feedback{}, b * phases_.comm().size() + phases_.comm().rank(),
+        args_of(now), served().counted(b), [&](const auto& scales) {
           encoder_.check_then_write_status(
               scales, phases_.check_of(now, received().at(b), 1, part),
               encoder_.write_status(slot, 1, message_tag::from_server + part, now));
@@ -348,7 +349,7 @@ class rounded_exchange {
   encoder<rounded, B> encoder_;
   buffer_of<B, std::byte> gathered_, received_, served_;  ///< as in gather_scatter_exchange
   int n_taken_ = 0;                                       ///< buckets consumed in this step
-  two_phases phases_;  // last: pending requests end before their buffers do
+  detail::two_phases phases_;  // last: pending requests end before their buffers do
 };
 
 /// Averages a field over the ranks: by a rounded_exchange, which sums in fp32, or by the
@@ -359,7 +360,7 @@ class rounded_exchange {
 /// 33/128; transport: its allreduce and an all_gather of 12 bytes; in bf16 half the allreduce.
 /// Memory while in use: messages of 8 buckets if means go to gradients, else 4 bytes per element
 /// and messages of 4 (in_bf16: half); transport: 4 bytes per element, in bf16 2.
-template <class B, class To = no_destination>
+template <class B, class To = detail::no_destination>
 class dense_average {
  public:
   dense_average(dense_sum mode, communicator w, B backend, std::span<const std::size_t> sizes,
@@ -370,13 +371,14 @@ class dense_average {
                   std::move(backend), sizes, n_buckets),
         squares_(exchange_.sender().backend().template make_buffer<float>(
             To::in_gradients ? static_cast<std::size_t>(axis().n_slots()) : 0)),
-        statuses_(exchange_.sender().backend().template make_buffer<slot_status>(
+        statuses_(exchange_.sender().backend().template make_buffer<detail::slot_status>(
             by_rank_order() ? 0 : static_cast<std::size_t>(comm_.size()) + 1)) {
     if (mode == dense_sum::transport_in_bf16 && comm_.size() > 1) comm_.require_half_sums();
   }
 
   using came = gathered_view<rounded>;
-  using view = clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
+  using view =
+      detail::clipped_view<std::conditional_t<To::in_gradients, detail::mean_field<To>, came>>;
   /// Clipped mean; `to` as in `all_reduce`.
   [[nodiscard]] view latest(const step_scalars* now, [[maybe_unused]] const To& to = {}) {
     if constexpr (To::in_gradients) {
@@ -410,7 +412,7 @@ class dense_average {
     const std::size_t words = axis().n_words(), each = axis().chunk_words();
     const auto n_slots = static_cast<std::uint32_t>(words == 0 ? 0 : (words - 1) / each + 1);
     const slot_format& f = s.format();
-    strided_floats squares{exchange_.slots() + f.scales_at, f.slot_bytes, n_slots};
+    detail::strided_floats squares{exchange_.slots() + f.scales_at, f.slot_bytes, n_slots};
     if (!by_rank_order()) {
       sum_by_transport(produce, now);
       squares = floats_of(s.sums(), axis().tiles().size());
@@ -419,8 +421,8 @@ class dense_average {
       if (passes(to)) squares = floats_of(squares_.data(), n_slots);
     }
     s.backend().launch(
-        1, mean_norm_kernel{now, squares, floats_of(s.new_scales(), axis().groups().size()),
-                            static_cast<float>(largest_norm)});
+        1, detail::mean_norm_kernel{now, squares, floats_of(s.new_scales(), axis().groups().size()),
+                                    static_cast<float>(largest_norm)});
   }
   /// Ends the step. Keeps nothing but the memory.
   void finish() { exchange_.finish(); }
@@ -468,10 +470,10 @@ class dense_average {
     const auto n_slots = static_cast<std::uint32_t>(axis().n_slots());
     std::byte* slots = exchange_.slots();
     for (int b = axis().n_buckets() - 1; b >= 0; --b) {
-      s.encode_bucket(produce, no_feedback{}, exchange_.args_of(now), slots, b);
+      s.encode_bucket(produce, detail::no_feedback{}, exchange_.args_of(now), slots, b);
     }
     const std::size_t bytes = n_slots * f.slot_bytes;
-    slot_status *const all = statuses_.data(), *const own = all + w;
+    detail::slot_status *const all = statuses_.data(), *const own = all + w;
     s.backend().launch(1, detail::take_status_kernel{slots, f, n_slots, own});
     if (mode_ == dense_sum::transport_in_bf16) {
       comm_.all_reduce_sum(detail::aligned_as<bf16>(slots), bytes / sizeof(bf16));
@@ -497,9 +499,12 @@ class dense_average {
   dense_sum mode_;
   communicator comm_;
   rounded_exchange<B> exchange_;
-  buffer_of<B, float> squares_;         ///< by slot; only if means go to gradients
-  buffer_of<B, slot_status> statuses_;  ///< of all ranks, then this one's; by_transport only
+  buffer_of<B, float> squares_;  ///< by slot; only if means go to gradients
+  buffer_of<B, detail::slot_status>
+      statuses_;  ///< of all ranks, then this one's; by_transport only
 };
+
+namespace detail {
 
 /// Averages squares of the ranks' gradients, in 5 bits, and floats beside them, in 16 bits.
 ///
@@ -561,5 +566,7 @@ class squares_average {
   std::size_t n_work_;
   buffer_of<B, float> work_;
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -14,6 +14,8 @@
 /// Encode kernels of an exchange, one call per tile, and the residuals that the exchange carries.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Values on the flat axis from word `first` on: compensated values, or a server residual.
 struct compensated_words {
   float* values = nullptr;
@@ -95,8 +97,6 @@ struct residual_field {
   }
 };
 
-namespace detail {
-
 /// Returns what is carried of a word whose compensated value is y: the residual of its active
 /// elements, as they were encoded, and y itself in the others, of which nothing was sent.
 template <class L, class Residual>
@@ -104,8 +104,6 @@ ONEBIT_HD typename L::value carried(const active_mask& active, std::size_t word,
                                     const typename L::value& y, const Residual& residual) {
   return active.template select<L>(word, residual.of(active.template keep<L>(word, y)), y);
 }
-
-}  // namespace detail
 
 /// What a worker carries, as a field: its residual, and in elements that are not active, of which
 /// nothing is sent, the whole compensated value.
@@ -158,7 +156,11 @@ struct worker_feedback {
   }
 };
 
+}  // namespace detail
+
 // Kernels of an exchange: one call per tile.
+
+namespace detail {
 
 /// Destination of encoded tiles.
 struct code_slots {
@@ -171,6 +173,8 @@ struct code_slots {
   }
 };
 
+}  // namespace detail
+
 /// Computes value = produce(residual), writes its code to the slots and its statistic to `sums`.
 /// One pass. A worker's pass also stores the value (for a tile compressor, the new residual) in the
 /// compensated buffer, except with undo_by_repeating. Elements that are not active are encoded as
@@ -181,14 +185,14 @@ struct encode_kernel {
   Produce produce;
   Feedback feedback;
   active_mask active;
-  tiles_from tiles;
-  code_slots to;
+  detail::tiles_from tiles;
+  detail::code_slots to;
   float* sums;              ///< by tile
   const step_scalars* now;  ///< its number and, of a worker, the rank are keys of random rounding
   bool by_server;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(WordCompressor<C> && !SingleWordField<Produce>) {
+      requires(WordCompressor<C> && !detail::SingleWordField<Produce>) {
     return tiles[i];
   }
   template <class L>
@@ -241,6 +245,8 @@ struct encode_kernel {
   }
 };
 
+namespace detail {
+
 /// Ends a step for the compensated values: clears `saved` and, if the step was called off, restores
 /// the overwritten values. One call handles 32 tiles: most calls only clear `saved`, too little
 /// work for a warp per tile.
@@ -282,16 +288,18 @@ struct take_back_kernel {
   }
 };
 
+}  // namespace detail
+
 /// Adds a message to the compensated values: compensated = produce(residual).
 template <class C, class Produce>
 struct accumulate_kernel {
-  residual_field<C> residual;
+  detail::residual_field<C> residual;
   Produce produce;
   active_mask active;
-  tiles_from tiles;
+  detail::tiles_from tiles;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const
-      requires(!SingleWordField<Produce>) {
+      requires(!detail::SingleWordField<Produce>) {
     return tiles[i];
   }
   template <class L>
@@ -307,6 +315,8 @@ struct accumulate_kernel {
     }
   }
 };
+
+namespace detail {
 
 /// New residual of the server: the message that it encoded minus the message as received; 0 where
 /// an element is not active.
@@ -378,5 +388,7 @@ struct count_active_kernel {
     L::store_scalar(counts + i, n);
   }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -192,9 +192,9 @@ class gather_scatter_exchange : public flat_exchange<C, B> {
   /// W slots per bucket. `next` holds the messages to send, then the gathered mean message.
   /// `current` is the previous mean message, in wire format.
   double_buffer<B, std::byte> gathered_;
-  byte_buffer received_;  ///< W slots per bucket: this rank's chunk, from every rank
-  byte_buffer served_;    ///< one slot per bucket: the average of this rank's chunk
-  two_phases phases_;     // last: pending requests end before their buffers do
+  byte_buffer received_;       ///< W slots per bucket: this rank's chunk, from every rank
+  byte_buffer served_;         ///< one slot per bucket: the average of this rank's chunk
+  detail::two_phases phases_;  // last: pending requests end before their buffers do
 };
 
 /// Collective policy: gather-scatter with error feedback on both sides.

@@ -121,8 +121,8 @@ class hierarchical_exchange : public flat_exchange<C, B> {
         held_.compensated = std::move(given.momentum);
       } else {
         const std::size_t first = (std::min)(share_first(), axis().n_words());
-        const copy_kernel copy{given.momentum.data() + first * word_elements,
-                               held_.compensated.data(), share_words() * word_elements};
+        const detail::copy_kernel copy{given.momentum.data() + first * word_elements,
+                                       held_.compensated.data(), share_words() * word_elements};
         sender_.backend().launch(copy.launches(), copy);
       }
     }
@@ -244,7 +244,7 @@ class hierarchical_exchange : public flat_exchange<C, B> {
     all.active = {};
     for (int b = local_.size() - 1; b >= 0; --b) {
       sums_local_steps() ? exact_.encode(produce, all, sent, b)
-                         : exact_.encode_bucket(produce, no_feedback{}, all, sent, b);
+                         : exact_.encode_bucket(produce, detail::no_feedback{}, all, sent, b);
     }
     local_.all_to_all(sent, held_.exact_received.data(), bucket_bytes(f));
     const auto node = static_cast<std::uint32_t>(comm_.rank());

@@ -27,6 +27,8 @@ enum class tile_room : std::uint32_t {
 };
 static_assert(static_cast<std::uint32_t>(tile_room::work) + 1 == tile_rooms);
 
+namespace detail {
+
 /// Lanes of threads that share memory. `shared_tile(room)` returns the same pointer in all lanes;
 /// `sync()` is a barrier, after which each lane sees what the others have written.
 template <class L>
@@ -34,8 +36,6 @@ concept SharingLanes = requires(std::uint32_t room) {
   { L::shared_tile(room) } -> std::same_as<float*>;
   L::sync();
 };
-
-namespace detail {
 
 /// Buffer for the values of one tile.
 template <class L>
@@ -142,6 +142,7 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
 }
 
 }  // namespace detail
+
 // Layout of a slot:
 //
 // slot = payload (the chunk's words, or its tiles) | one fp32 scale per segment, if any | status
@@ -151,12 +152,16 @@ ONEBIT_HD void decode_tile(const C& codec, const std::byte* in, std::size_t n,
 // A view (like all that kernels read values from) is a small trivially copyable object with
 // `at<L>(tile, index)`, which gives a reader: word index within the tile -> 32 values.
 
+namespace detail {
+
 /// Status of the sending rank, in every slot.
 struct slot_status {
   std::uint32_t step = 0;    ///< 2 * step, + 1 if the rank saw a non-finite value
   std::uint32_t tag = 0;     ///< see message_tag
   std::uint32_t digest = 0;  ///< step_scalars::digest, and a mark of the rank
 };
+
+}  // namespace detail
 
 /// Offsets within a slot, in bytes, and the shape of a chunk. Trivially copyable.
 struct slot_format {
@@ -188,6 +193,8 @@ struct slot_format {
   }
 };
 
+namespace detail {
+
 /// Traits of a compressor that messages need. A word compressor provides them itself.
 template <Compressor C>
 struct codec_traits {
@@ -207,6 +214,7 @@ struct codec_traits {
     return v;
   }
 };
+
 /// A tile compressor has no scales: `scale` is 0, or NaN if a value is not finite. The exchange
 /// stores its residual in place of the compensated value.
 template <Compressor C>
@@ -223,6 +231,8 @@ struct codec_traits<C> {
     return y;
   }
 };
+
+}  // namespace detail
 
 /// Returns the slot format of a layout; fills `tile_offsets` for tile compressors.
 template <Compressor C>
@@ -246,8 +256,9 @@ template <Compressor C>
       if (offset > f.scales_at) f.scales_at = offset;
     }
   }
-  f.status_at = f.scales_at + (codec_traits<C>::scaled ? axis.slot_segments() * sizeof(float) : 0);
-  f.slot_bytes = f.status_at + sizeof(slot_status);
+  f.status_at =
+      f.scales_at + (detail::codec_traits<C>::scaled ? axis.slot_segments() * sizeof(float) : 0);
+  f.slot_bytes = f.status_at + sizeof(detail::slot_status);
   return f;
 }
 

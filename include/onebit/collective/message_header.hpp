@@ -15,6 +15,8 @@
 /// values. A few scalars a call: serial kernels.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Scale shared by `n_active` elements of a range of tiles, and its place in a slot.
 struct scale_entry {
   tile_range tiles;
@@ -26,12 +28,15 @@ struct scale_entry {
   tile_range segments{};  ///< of a group: its parts, one per chunk
 };
 
+}  // namespace detail
+
 /// Builds the scale entries of an axis: groups for the worker phase, segments for the server phase.
-[[gnu::cold]] inline void make_scale_entries(const layout& axis, std::vector<scale_entry>& groups,
-                                             std::vector<scale_entry>& segments) {
+[[gnu::cold]] inline void make_scale_entries(const layout& axis,
+                                             std::vector<detail::scale_entry>& groups,
+                                             std::vector<detail::scale_entry>& segments) {
   const auto entry = [&](tile_range r, std::uint32_t chunk, std::uint32_t place,
                          std::uint32_t group) {
-    scale_entry e{r, chunk, place, group};
+    detail::scale_entry e{r, chunk, place, group};
     for (auto i = r.begin; i < r.end; ++i) e.n_active += axis.tiles()[i].n;
     if (r.begin < r.end) {
       e.first_tensor = axis.tiles()[r.begin].tensor;
@@ -50,6 +55,8 @@ struct scale_entry {
     segments.push_back(entry(s.tiles, s.chunk, place++, s.group));
   }
 }
+
+namespace detail {
 
 /// Computes scale i from its tiles' sums, in the fixed order; raises `nonfinite` if not finite.
 template <class C>
@@ -90,12 +97,14 @@ struct scale_kernel {
   }
 };
 
+}  // namespace detail
+
 /// Computes the scale of a group and copies it into the slots of all chunks that hold parts of it.
 template <class C>
 struct group_scale_kernel {
   static constexpr bool serial = true;
-  scale_kernel<C> scale;
-  const scale_entry* segments;  ///< null: slots have no scales
+  detail::scale_kernel<C> scale;
+  const detail::scale_entry* segments;  ///< null: slots have no scales
   std::byte* slots;
   slot_format format;
 
@@ -137,14 +146,16 @@ struct status_kernel {
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
-    const slot_status status{(now->number << 1U) | now->nonfinite, format.tag(now, part),
-                             now->digest ^ detail::mark_of(now, now->rank)};
+    const detail::slot_status status{(now->number << 1U) | now->nonfinite, format.tag(now, part),
+                                     now->digest ^ detail::mark_of(now, now->rank)};
     for (auto j = L::own_index(); j < n; j += L::n_indices()) {
       *detail::status_of(format, slots, j) = status;
     }
     L::store_scalar(&now->nonfinite, std::uint32_t{0});
   }
 };
+
+namespace detail {
 
 /// Senders of received slots: n ranks in turn, `stride` apart, `slots_each` slots each. `first`
 /// grows by 1 per `slots_per_shift` slots, the bucket by 1 per `slots_per_bucket` slots.
@@ -158,6 +169,8 @@ struct slot_senders {
   }
 };
 
+}  // namespace detail
+
 /// Checks the status of n received slots: calls the step off if a rank saw a bad value or is out of
 /// step. All ranks read the same and decide alike. Zeroes the status: checkpoints hold slots.
 struct check_kernel {
@@ -169,14 +182,14 @@ struct check_kernel {
   std::uint32_t part;      ///< tag bits of the first slot
   bool propagate = false;  ///< repeats a skip in the next status, so that other nodes learn of it:
                            ///< on all levels of a hierarchy but the last
-  slot_senders ranks;
+  detail::slot_senders ranks;
 
   template <class L>
   ONEBIT_HD void operator()(L, std::size_t) const {
     std::uint32_t skip = now->skip;
     bool bad = false;
     for (auto r = L::own_index(); r < n; r += L::n_indices()) {
-      const slot_status own = expected(r), found = *detail::status_of(format, slots, r);
+      const detail::slot_status own = expected(r), found = *detail::status_of(format, slots, r);
       bad =
           bad || found.step != own.step << 1U || found.tag != own.tag || found.digest != own.digest;
     }
@@ -193,12 +206,12 @@ struct check_kernel {
 
  private:
   /// Status of a rank that is in the same step and saw no bad value.
-  [[nodiscard]] ONEBIT_HD slot_status expected(std::uint32_t r) const {
+  [[nodiscard]] ONEBIT_HD detail::slot_status expected(std::uint32_t r) const {
     return {now->number & 0x7FFFFFFFU, format.tag(now, part + r / ranks.slots_per_bucket),
             now->digest ^ detail::mark_of(now, ranks.rank(r))};
   }
   /// Returns 1 + the rank whose status this is, if it is in this step, among the first 4096; or 0.
-  [[nodiscard]] ONEBIT_HD std::uint32_t sender_of(const slot_status& found) const {
+  [[nodiscard]] ONEBIT_HD std::uint32_t sender_of(const detail::slot_status& found) const {
     for (std::uint32_t k = 0; k < 4096 && now->marks != 0; ++k) {
       if ((found.digest ^ now->digest) == detail::mark_of(now, k)) return k + 1;
     }
@@ -206,7 +219,7 @@ struct check_kernel {
   }
   template <class L>
   ONEBIT_HD void tell_mismatch(std::uint32_t r) const {
-    const slot_status own = expected(r), found = *detail::status_of(format, slots, r);
+    const detail::slot_status own = expected(r), found = *detail::status_of(format, slots, r);
     const bool same_step = found.step >> 1U == own.step, same_tag = found.tag == own.tag;
     if (same_step && same_tag && found.digest == own.digest) {
       if ((found.step & 1U) != 0 && now->bad_rank == 0)
@@ -227,6 +240,8 @@ struct check_kernel {
     L::store_scalar(&now->own_value, same_step ? own.tag : own.step);
   }
 };
+
+namespace detail {
 
 /// Calls the step off if the sum over ranks of the scales at one place is not finite.
 struct finite_scales_kernel {
@@ -259,5 +274,7 @@ struct total_active_kernel {
     L::store_scalar(&entries[i].n_active, L::sum_counts(counts + r.begin, r.end - r.begin));
   }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

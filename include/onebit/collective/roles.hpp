@@ -33,7 +33,8 @@ class encoder {
   template <class T>
   using buffer = buffer_of<B, T>;
 
-  static constexpr bool by_word = codec_traits<C>::by_word, scaled = codec_traits<C>::scaled;
+  static constexpr bool by_word = detail::codec_traits<C>::by_word,
+                        scaled = detail::codec_traits<C>::scaled;
 
   encoder(C codec, B backend, std::span<const std::size_t> sizes, int n_chunks, int n_buckets = 1);
 
@@ -43,7 +44,7 @@ class encoder {
   [[nodiscard]] const slot_format& format() const { return format_; }
   [[nodiscard]] const tile* tiles() const { return tiles_.data(); }
   [[nodiscard]] float* sums() { return sums_.data(); }
-  [[nodiscard]] const scale_entry* segments() const { return segments_.data(); }
+  [[nodiscard]] const detail::scale_entry* segments() const { return segments_.data(); }
   [[nodiscard]] std::size_t n_buckets() const {
     return static_cast<std::size_t>(axis_.n_buckets());
   }
@@ -108,14 +109,14 @@ class encoder {
                                                      true});
     std::byte* slot = slots + static_cast<std::size_t>(chunk) / f.chunks_per_bucket * f.slot_bytes;
     const tile_range parts = axis_.chunk_segments(chunk);
-    const scale_kernel<C> scale{codec_,
-                                segments_.data() + parts.begin,
-                                sums_.data(),
-                                nullptr,
-                                scaled ? slot : nullptr,
-                                f.scales_at,
-                                t.now,
-                                t.bound};
+    const detail::scale_kernel<C> scale{codec_,
+                                        segments_.data() + parts.begin,
+                                        sums_.data(),
+                                        nullptr,
+                                        scaled ? slot : nullptr,
+                                        f.scales_at,
+                                        t.now,
+                                        t.bound};
     end(calls{scale, std::size_t{parts.end - parts.begin}});
   }
   /// Mean of n slots in `received`.
@@ -138,7 +139,7 @@ class encoder {
   template <class Each>
   [[gnu::cold]] void check_then_write_status(const calls<Each>& each, const check_kernel& what,
                                              const status_kernel& last) {
-    launch_then_once(backend_, each, in_turn{completed(what), last}, n_ended());
+    launch_then_once(backend_, each, detail::in_turn{completed(what), last}, n_ended());
   }
   /// Checks the status of received slots; `what` describes the slots, except for their format.
   [[gnu::cold]] void run_check(const check_kernel& what) { backend_.launch(1, completed(what)); }
@@ -156,9 +157,10 @@ class encoder {
   /// Only the elements of `active` count in scales from now on. Reads the mask.
   [[gnu::cold]] void count_active(active_mask active) {
     backend_.launch(axis_.tiles().size(),
-                    count_active_kernel{active, tiles_.data(), counts_.data()});
+                    detail::count_active_kernel{active, tiles_.data(), counts_.data()});
     for (auto* entries : {&groups_, &segments_}) {
-      backend_.launch(entries->size(), total_active_kernel{counts_.data(), entries->data()});
+      backend_.launch(entries->size(),
+                      detail::total_active_kernel{counts_.data(), entries->data()});
     }
   }
   [[nodiscard, gnu::cold]] std::size_t work_bytes() const {
@@ -177,7 +179,7 @@ class encoder {
   buffer<tile_range> tensor_tiles_;
   buffer<float> sums_;            ///< by tile, three arrays: see step_tables
   buffer<std::uint32_t> counts_;  ///< by tile: active elements
-  buffer<scale_entry> groups_, segments_;
+  buffer<detail::scale_entry> groups_, segments_;
   buffer<std::uint32_t> n_ended_;   ///< see then_once
   double_buffer<B, float> scales_;  ///< by group; an encoder has only `next`
 
@@ -193,7 +195,7 @@ template <Compressor C, class B>
                                      int n_chunks, int n_buckets)
     : codec_(std::move(codec)),
       backend_(std::move(backend)),
-      axis_(sizes, n_chunks, codec_traits<C>::scales(codec_), n_buckets,
+      axis_(sizes, n_chunks, detail::codec_traits<C>::scales(codec_), n_buckets,
             by_word ? 0 : tile_words) {  // a tile compressor gets tiles of full length
   std::vector<std::uint64_t> offsets;
   format_ = make_slot_format(codec_, axis_, offsets);
@@ -203,7 +205,7 @@ template <Compressor C, class B>
   tiles_ = to_buffer(backend_, axis_.tiles());
   tensor_tiles_ = to_buffer(backend_, axis_.tensor_tiles());
   sums_ = backend_.template make_buffer<float>(step_tables_sums * n_tiles);
-  std::vector<scale_entry> groups, segments;
+  std::vector<detail::scale_entry> groups, segments;
   make_scale_entries(axis_, groups, segments);
   groups_ = to_buffer(backend_, groups);
   segments_ = to_buffer(backend_, segments);
@@ -236,7 +238,8 @@ class sender : public encoder<C, B> {
   template <class Produce, class Undo>
   [[gnu::cold]] void encode(const Produce& produce, const exchange_args<Undo>& t, std::byte* slots,
                             int bucket) {
-    base::encode_bucket(produce, worker_feedback<C, Undo>{residual(), saved_.data(), t.undo}, t,
+    base::encode_bucket(produce,
+                        detail::worker_feedback<C, Undo>{residual(), saved_.data(), t.undo}, t,
                         slots, bucket);
   }
   /// Completes undo_by_repeating: sets compensated = produce(residual) and runs `update`, tile by
@@ -245,7 +248,7 @@ class sender : public encoder<C, B> {
   [[gnu::cold]] void repeat(const Produce& produce, const exchange_args<Undo>& t,
                             const Update& update) {
     const auto all = accumulation(produce, t, axis_.all_tiles());
-    launch_unless_skipped(backend_, t.now, all.n, tile_by_tile{all.kernel, update});
+    launch_unless_skipped(backend_, t.now, all.n, detail::tile_by_tile{all.kernel, update});
   }
   /// Adds a message in a step without an exchange: compensated = produce(residual).
   template <class Produce, class Undo>
@@ -260,7 +263,7 @@ class sender : public encoder<C, B> {
                             tile_range tiles) {
     const auto all = accumulation(produce, t, tiles);
     launch_unless_skipped(backend_, t.now, all.n, all.kernel);
-    const copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
+    const detail::copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
     launch_unless_skipped(backend_, t.now, zero.launches(), zero);
   }
   /// Ends a step that encoded: keeps the new scales, or, if the step was called off, restores the
@@ -270,15 +273,15 @@ class sender : public encoder<C, B> {
     if constexpr (Undo::repeats) {
       launch_together(backend_, others..., scales_.commit(t.now));
     } else {
-      const take_back_kernel<Undo> back{t.undo,        tiles_.data(), compensated(),
-                                        saved_.data(), t.now,         axis_.tiles().size()};
+      const detail::take_back_kernel<Undo> back{t.undo,        tiles_.data(), compensated(),
+                                                saved_.data(), t.now,         axis_.tiles().size()};
       launch_together(backend_, others..., calls{back, back.launches()}, scales_.commit(t.now));
     }
   }
 
   /// What this rank carries, as a field: its residual, and in elements that are not active all that
   /// it would have sent.
-  [[nodiscard]] carried_field<C> residual(active_mask active) {
+  [[nodiscard]] detail::carried_field<C> residual(active_mask active) {
     return {residual(), sends_all_ ? active_mask{} : active};
   }
   /// From now on the caller encodes all elements, active or not.
@@ -286,7 +289,7 @@ class sender : public encoder<C, B> {
   /// True if the sender carries compensated values.
   [[nodiscard]] bool carries() const { return compensated_.size() > 0; }
   /// Compensated values that the sender carries.
-  [[nodiscard]] compensated_words compensated() {
+  [[nodiscard]] detail::compensated_words compensated() {
     return {compensated_.data(), first_compensated_};
   }
   /// Scales of the last exchange that was kept, by group; in the backend's memory.
@@ -298,7 +301,7 @@ class sender : public encoder<C, B> {
   [[gnu::cold]] void start_from(buffer<float>&& values, std::size_t first = 0) {
     compensated_ = std::move(values);
     first_compensated_ = first;
-    const copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
+    const detail::copy_kernel zero{nullptr, scales_.current.data(), scales_.current.size()};
     backend_.launch(zero.launches(), zero);
   }
   /// Returns compensated values for n words of the flat axis: zeros.
@@ -329,7 +332,7 @@ class sender : public encoder<C, B> {
   }
 
  private:
-  [[nodiscard]] residual_field<C> residual() {
+  [[nodiscard]] detail::residual_field<C> residual() {
     return {codec_, compensated(), scales_.current.data()};
   }
   template <class Produce, class Undo>
@@ -364,7 +367,7 @@ class server {
   template <class Mean, class Undo, class End>
   [[gnu::cold]] void average_chunk(encoder<C, B>& s, const Mean& mean, int chunk,
                                    const exchange_args<Undo>& t, std::byte* slots, const End& end) {
-    s.encode_chunk(mean, server_feedback{words(), mean.format}, chunk, t, slots, end);
+    s.encode_chunk(mean, detail::server_feedback{words(), mean.format}, chunk, t, slots, end);
   }
   /// Returns the kernel that ends a step for a chunk: residual = encoded message - received
   /// message, if the step was kept. `latest` needs no mask. One pass over the chunk.
@@ -372,7 +375,7 @@ class server {
   [[nodiscard, gnu::cold]] auto finish(encoder<C, B>& s, const Mean& mean, int chunk,
                                        const gathered_view<C>& latest,
                                        const exchange_args<Undo>& t) {
-    using kernel = server_residual_kernel<Mean, gathered_view<C>>;
+    using kernel = detail::server_residual_kernel<Mean, gathered_view<C>>;
     const tile_range own = s.axis().chunk_tiles(chunk);
     return calls{detail::unless_skipped<kernel>{
                      {mean, latest, t.active, {s.tiles(), own.begin}, mean.format, words()}, t.now},
@@ -380,7 +383,7 @@ class server {
   }
   /// Residual by element, chunk after chunk.
   [[nodiscard]] const residual_buffer& residual() const { return residual_; }
-  [[nodiscard]] compensated_words words() { return {residual_.data(), 0}; }
+  [[nodiscard]] detail::compensated_words words() { return {residual_.data(), 0}; }
   [[nodiscard]] std::size_t state_bytes() const { return residual_.bytes(); }
   /// Residual, for an archive to back up before `start`.
   [[nodiscard]] residual_buffer& mutable_residual() { return residual_; }
@@ -394,6 +397,8 @@ class server {
 };
 
 // Parts shared by exchanges.
+
+namespace detail {
 
 /// Progress of a step's buckets through the two phases of an exchange. Each rank scatters its slots
 /// to the ranks that serve them and gathers the averages. The last bucket goes first, as a backward
@@ -484,6 +489,8 @@ class two_phases {
   std::vector<request> scattered_, gathered_;
 };
 
+}  // namespace detail
+
 /// Base of exchanges: a sender, and the communicator of its messages.
 template <Compressor C, class B>
 class flat_exchange {
@@ -527,9 +534,9 @@ class flat_exchange {
 /// Scales a handed-over momentum to the share that the next message takes.
 template <Compressor C, class B>
 [[gnu::cold]] void scale_given(encoder<C, B>& s, initial_momentum<buffer_of<B, float>>& given) {
-  s.backend().launch(
-      s.axis().tiles().size(),
-      scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors, given.scalars});
+  s.backend().launch(s.axis().tiles().size(),
+                     detail::scale_in_place_kernel{given.momentum.data(), s.tiles(), given.factors,
+                                                   given.scalars});
 }
 /// Starts from an uncompressed mean momentum, or from `zeros`. The share of the momentum that the
 /// next message takes becomes the residual; the previous message is 0. Messages start from the

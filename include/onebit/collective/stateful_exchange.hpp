@@ -27,7 +27,7 @@ class stateful_exchange : public X {
   using sender_type = std::remove_reference_t<decltype(std::declval<X&>().sender())>;
   /// True if the end of a step makes the message again, so that nothing must be saved.
   static constexpr bool repeats = sender_type::by_word && X::own_messages;
-  using undo_type = std::conditional_t<repeats, undo_by_repeating, undo_in_buffer>;
+  using undo_type = std::conditional_t<repeats, detail::undo_by_repeating, undo_in_buffer>;
   using args_type = exchange_args<undo_type>;
 
   explicit stateful_exchange(X&& exchange) : X(std::move(exchange)) {}

@@ -25,6 +25,8 @@ concept Backend = requires(B backend, std::size_t n, const detail::any_kernel& k
   { backend.template make_buffer<float>(n).size() } -> std::convertible_to<std::size_t>;
 };
 
+namespace detail {
+
 /// A kernel that handles a few scalars per call, marked by `static constexpr bool serial = true`.
 /// It uses no lane values of a whole word, so the host compiles it once, not per instruction set.
 template <class Kernel>
@@ -43,6 +45,8 @@ template <class Kernel>
 concept TileKernel = requires(const Kernel& k, std::size_t i) {
   k.tile_at(i).n;
 };
+
+}  // namespace detail
 
 /// Returns p, a pointer into the memory of a backend B, if the host may use it at once. Returns
 /// null if B is deferred, since launched kernels may still be running.

@@ -107,12 +107,16 @@ ONEBIT_HD constexpr int8 to_int8(float x) {
   return {static_cast<std::int8_t>(__builtin_bit_cast(std::uint32_t, shifted) & 0xFFU)};
 }
 
+namespace detail {
+
 /// Type that lanes load and store: an element, or a number in a message.
 template <class T>
 concept Storable = Element<T> || std::same_as<T, int8>;
 
+}  // namespace detail
+
 /// Rounds a float to T.
-template <Storable T>
+template <detail::Storable T>
 ONEBIT_HD constexpr T from_float(float x) {
   if constexpr (std::same_as<T, int8>) {
     return to_int8(x);
@@ -156,7 +160,7 @@ ONEBIT_HD constexpr float stochastic_power_of_two(float x, std::uint32_t key) {
 }
 
 /// Returns x if x rounds to y, a value of T; else y. Returns y if y is NaN.
-template <Storable T>
+template <detail::Storable T>
 ONEBIT_HD constexpr float unrounded(float x, float y) {
   return to_float(from_float<T>(x)) == y ? x : y;
 }

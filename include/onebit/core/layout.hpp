@@ -65,6 +65,8 @@ struct tile_range {
   std::uint32_t end = 0;
 };
 
+namespace detail {
+
 /// Tiles of a launch that begins at tile `first`.
 struct tiles_from {
   const tile* tiles;      ///< all tiles of the axis
@@ -72,6 +74,8 @@ struct tiles_from {
   /// Returns tile i of the launch.
   [[nodiscard]] ONEBIT_HD const tile& operator[](std::size_t i) const { return tiles[first + i]; }
 };
+
+}  // namespace detail
 
 /// Tiles of one chunk that share a scale in the server phase; in the worker phase part of `group`.
 struct segment {

@@ -356,9 +356,9 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
         1, detail::momentum_scaling_kernel{at.tensor_tiles, at.tiles, at.second_sums(),
                                            at.third_sums(), layers_.size(), paper_layers_.data(),
                                            factors_.data(), options_.momentum_scaling});
-    const copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
+    const onebit::detail::copy_kernel keep_m{m_.data(), copy.data(), m_.size()};
     backend_.launch(keep_m.launches(), keep_m);
-    const copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
+    const onebit::detail::copy_kernel keep_v{v_.data(), fresh.data(), v_.size()};
     backend_.launch(keep_v.launches(), keep_v);
     backend_.launch(at.n_tiles(), detail::freeze_kernel{at.tiles, at.scalars, copy.data(),
                                                         v_.data(), active, false, true});

@@ -32,13 +32,13 @@
 /// optimizer states (ZeRO) or distribute matrices over ranks (Muon). Every rank owns one part.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Part of a vector that one rank owns: contiguous elements.
 struct vector_part {
   std::size_t first = 0;  ///< index of the first element: a multiple of 32, or the end
   std::size_t size = 0;   ///< number of elements; may be 0
 };
-
-namespace detail {
 
 /// Elements of a vector from index `first` on, as a message: base + data. Padding reads as 0, so
 /// that it never has a residual.

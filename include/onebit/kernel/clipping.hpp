@@ -22,6 +22,8 @@
 /// costs a pass over the own gradients, 4 bytes per element.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// n floats that lie `stride` bytes apart.
 struct strided_floats {
   const std::byte* first;
@@ -44,7 +46,10 @@ struct strided_floats {
     return *detail::aligned_as<const float>(first + i * stride);
   }
 };
-[[nodiscard]] inline strided_floats floats_of(const float* first, std::size_t n) {
+
+}  // namespace detail
+
+[[nodiscard]] inline detail::strided_floats floats_of(const float* first, std::size_t n) {
   return {reinterpret_cast<const std::byte*>(first), sizeof(float), static_cast<std::uint32_t>(n)};
 }
 
@@ -55,8 +60,6 @@ ONEBIT_HD float clip_factor(float norm, float largest) {
   const float factor = largest / (norm + 1e-6F);
   return factor < 1 ? factor : 1.0F;
 }
-
-}  // namespace detail
 
 /// Computes mean_norm and own_norm from sums of squares, and the factor that clips the mean.
 struct mean_norm_kernel {
@@ -142,5 +145,7 @@ struct clipped_view {
     return {mean.template at<L>(t, index), now->clip};
   }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -243,9 +243,9 @@ struct double_buffer {
   buffer_of<B, T> current, next;
 
   /// Ends the step for this buffer. Returns the kernel calls that the caller must launch, if any.
-  [[nodiscard]] calls<detail::unless_skipped<copy_kernel>> commit(const step_scalars* now) {
+  [[nodiscard]] calls<detail::unless_skipped<detail::copy_kernel>> commit(const step_scalars* now) {
     const bool both = current.size() > 0 && next.size() > 0;
-    const copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
+    const detail::copy_kernel copy{next.data(), current.data(), current.bytes() / 4};
     const step_scalars* const seen = host_view<B>(now);
     if (seen == nullptr) return {{copy, now}, both ? copy.launches() : 0};
     if (both && seen->skip == 0) std::swap(current, next);
@@ -314,6 +314,8 @@ struct step_context : step_tables<P, G> {
   }
 };
 
+namespace detail {
+
 /// Calls the step off if a value of the message `produce`, with base 0, is not finite.
 template <class Produce>
 struct finite_kernel {
@@ -344,6 +346,8 @@ concept SingleWordField = requires {
   requires Field::single_word;
 };
 
+}  // namespace detail
+
 /// The local gradient, as a field g and as a message base + g.
 template <class P, class G>
 struct gradient_message {
@@ -364,6 +368,8 @@ struct gradient_message {
   }
 };
 
+namespace detail {
+
 /// The parameters, as a field.
 template <class P, class G>
 struct parameter_field {
@@ -374,6 +380,8 @@ struct parameter_field {
     return {tensors[t.tensor], t};
   }
 };
+
+}  // namespace detail
 
 /// A buffer on the flat axis, as a field y and as a message base + y.
 struct flat_field {
@@ -443,6 +451,8 @@ struct undo_in_buffer {
   }
 };
 
+namespace detail {
+
 /// Saves nothing: the encode pass does not write the compensated values. The end of a kept step
 /// computes them a second time, from gradients that must not have changed since.
 struct undo_by_repeating {
@@ -461,6 +471,8 @@ struct undo_by_repeating {
     return {};
   }
 };
+
+}  // namespace detail
 
 /// Arguments of an exchange in the step in progress.
 template <class Undo>

@@ -15,6 +15,8 @@ namespace onebit { inline namespace v0_3 {
 // Several words at a time, for the lanes of a warp, where a word takes one register per lane. Loads
 // of all words precede the arithmetic; addresses, loops and masks are computed once for all words.
 
+namespace detail {
+
 /// Lanes for N consecutive words, made of the lanes L for one word. A loop over words steps by
 /// `words`.
 ///
@@ -123,8 +125,6 @@ struct wide_lanes {
   }
 };
 
-namespace detail {
-
 template <class L>
 struct lanes_within {
   using lanes = L;
@@ -167,9 +167,9 @@ ONEBIT_HD void add_squares(Sum& sum, const typename L::value& v) {
 /// instead, for tiles that consist of whole words, their number a multiple of `at_once`.
 template <class L, class Kernel>
 ONEBIT_HD void run_wide(const Kernel& kernel, std::size_t i) {
-  if constexpr (TileKernel<Kernel> && requires { L::at_once; }) {
+  if constexpr (detail::TileKernel<Kernel> && requires { L::at_once; }) {
     if (kernel.tile_at(i).n % (32 * L::at_once) == 0) {
-      return kernel(wide_lanes<L, L::at_once>{}, i);
+      return kernel(detail::wide_lanes<L, L::at_once>{}, i);
     }
   }
   kernel(L{}, i);
@@ -223,6 +223,8 @@ void launch_together(B& backend, const calls<Kernels>&... parts) {
   }
 }
 
+namespace detail {
+
 /// Kernel whose call i runs call i of `first`, then call i of `second`.
 template <class First, class Second>
 struct in_turn {
@@ -236,6 +238,7 @@ struct in_turn {
     second(lanes, i);
   }
 };
+
 template <class First, class Second>
 in_turn(First, Second) -> in_turn<First, Second>;
 
@@ -251,8 +254,11 @@ struct tile_by_tile {
     run_wide<L>(second, i);
   }
 };
+
 template <class First, class Second>
 tile_by_tile(First, Second) -> tile_by_tile<First, Second>;
+
+}  // namespace detail
 
 /// Kernel that runs all calls of `each`, then one call of `after`. The call of `each` that ends
 /// last runs `after`, which sees the results of all calls.

@@ -115,6 +115,8 @@ void launch_unless_skipped(B& backend, const step_scalars* now, std::size_t n,
   backend.launch(n, detail::unless_skipped<Kernel>{kernel, now});
 }
 
+namespace detail {
+
 /// Copies n 4-byte words, or zeroes them. Each call handles at most 1024 words: with larger pieces
 /// few warps would do a small copy, and each would wait for memory many times.
 struct copy_kernel {
@@ -137,6 +139,8 @@ struct copy_kernel {
     }
   }
 };
+
+}  // namespace detail
 
 /// Buffer of elements T in the memory of a backend B.
 template <class B, class T>
@@ -313,12 +317,16 @@ ONEBIT_HD moments_constants make_moments(const moments& of) {
           static_cast<float>(of.eps)};
 }
 
+namespace detail {
+
 /// Options of a tensor for one step, as the host sets them.
 struct tensor_options {
   moments of{};
   std::uint32_t rests = 0;  ///< 1: the tensor has no gradient in this step
   std::uint32_t unused = 0;
 };
+
+}  // namespace detail
 
 /// Kernel-side constants and biases of a tensor's moments.
 struct tensor_scalars {

@@ -404,7 +404,7 @@ class lamb_rule : public freezing_rule<B, Options> {
   template <class P, class G>
   [[nodiscard]] flat_field floats_beside(const step_context<B, P, G>& at, float* work) {
     const detail::refresh_floats f(work, at.axis, n_sketch_);
-    const copy_kernel copy{sketch_.data(), f.more, sketch_.size()};
+    const detail::copy_kernel copy{sketch_.data(), f.more, sketch_.size()};
     backend_.launch(copy.launches(), copy);
     return base::floats_beside(at, work, n_sketch_);
   }
@@ -428,7 +428,8 @@ class lamb_rule : public freezing_rule<B, Options> {
   template <class View, class P, class G, class Update>
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
-    at.launch(squares_kernel<parameter_field<P, G>>{{at.tensors}, at.tiles, at.sums});
+    at.launch(
+        detail::squares_kernel<detail::parameter_field<P, G>>{{at.tensors}, at.tiles, at.sums});
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
     update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), base::units(),

@@ -28,7 +28,7 @@ namespace onebit { inline namespace v0_3 {
 /// whether the base holds beta1 m or the previous mean is m.
 template <class View, class P, class G>
 struct momentum_message {
-  static constexpr bool single_word = SingleWordField<View> || requires { View::n_slots; };
+  static constexpr bool single_word = detail::SingleWordField<View> || requires { View::n_slots; };
   View momentum;
   const tensor_entry<P, G>* tensors;
   const tensor_scalars* scalars;
@@ -224,7 +224,7 @@ class following_rule : public moments_rule<B, Options> {
   template <class P, class G>
   void write_variance(const float_buffer& mean, const step_context<B, P, G>& at, float* v,
                       float* spare) {
-    const copy_kernel copy{v_.data(), v, v_.size()};
+    const detail::copy_kernel copy{v_.data(), v, v_.size()};
     backend_.launch(copy.launches(), copy);
     if (follows()) bring_up_to_date(mean, at, v, spare);
   }
@@ -337,7 +337,7 @@ class following_rule : public moments_rule<B, Options> {
   }
   /// Starts the rank's own v from v; `own` is memory of make_variance.
   void start_own(float_buffer&& own) {
-    const copy_kernel copy{v_.data(), own.data(), v_.size()};
+    const detail::copy_kernel copy{v_.data(), own.data(), v_.size()};
     own_ = std::move(own);
     backend_.launch(copy.launches(), copy);
   }

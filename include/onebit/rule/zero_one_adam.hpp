@@ -41,6 +41,8 @@ struct sum_lr_kernel {
   }
 };
 
+namespace detail {
+
 /// Writes, by tensor, the sum of learning rates since the last exchange, this step's included.
 template <class P, class G>
 struct bound_factor_kernel {
@@ -56,8 +58,6 @@ struct bound_factor_kernel {
     L::store_scalar(factors + i, static_cast<float>(sum));
   }
 };
-
-namespace detail {
 
 /// Message base + lr c (beta1 m + (1 - beta1) g), c the bias correction of m: adds a step to the
 /// sum that is exchanged. If v follows, m and g are directions.
@@ -368,8 +368,8 @@ class zero_one_rule : public following_rule<B, adam_options> {
                                           "the schedule's first step must average gradients"));
     }
     if (plan.update == update_from::exchange) {
-      backend_.launch(lr_sum_.size(), bound_factor_kernel<P, G>{lr_sum_.data(), at.tensors, lr,
-                                                                bound_factors_.data()});
+      backend_.launch(lr_sum_.size(), detail::bound_factor_kernel<P, G>{lr_sum_.data(), at.tensors,
+                                                                        lr, bound_factors_.data()});
     }
   }
   /// True until a step is kept: after a skipped first step, the next one is the first again.
@@ -470,7 +470,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
   /// Takes the parameters as they are for those of the last local step: after a load.
   template <class P, class G>
   void take_as_written(const step_context<B, P, G>& at) {
-    const copy_kernel clear{nullptr, written_tensors_.data(), written_tensors_.size()};
+    const detail::copy_kernel clear{nullptr, written_tensors_.data(), written_tensors_.size()};
     backend_.launch(clear.launches(), clear);
     compare_written(at, true);
   }

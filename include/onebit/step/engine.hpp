@@ -92,8 +92,9 @@ struct engine {
       "as in onebit/rule/zero_one_adam.hpp");
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
-  static constexpr bool scratch_gradients = mean_destination<P, G>::in_gradients;  ///< for means
-  using own_squares = squares_kernel<gradient_message<P, G>>;
+  static constexpr bool scratch_gradients =
+      detail::mean_destination<P, G>::in_gradients;  ///< for means
+  using own_squares = detail::squares_kernel<gradient_message<P, G>>;
   using refresh_type = variance_refresh<B, R, R::refreshes && S::compresses>;
   /// Memory needs of an exchange that starts from a momentum, and of one that starts from zeros.
   static constexpr exchange_memory from_momentum{
@@ -320,7 +321,7 @@ struct engine {
   }
 
   /// Destination of means in a step with this plan: the gradients, unless the step rereads them.
-  [[nodiscard]] mean_destination<P, G> mean_destination_in(const step_plan& plan) const {
+  [[nodiscard]] detail::mean_destination<P, G> mean_destination_in(const step_plan& plan) const {
     const bool once_more =
         R::local_steps ? compressed.travels() : plan.update == update_from::exchange;
     return {scratch_gradients && !once_more ? tensors.table.data() : nullptr};
@@ -377,16 +378,16 @@ struct engine {
 
   communicator comm;
   R rule;
-  tensor_table<B, P, G> tensors;
+  detail::tensor_table<B, P, G> tensors;
   S schedule;
   C policy;
-  dense_average<B, mean_destination<P, G>> average;
+  dense_average<B, detail::mean_destination<P, G>> average;
   exchange_type compressed;
   refresh_type refresh;
   buffer_of<B, step_scalars> scalars;  ///< one element: numbers of the step in progress
   static constexpr char is_final = 1, rests = 2;
-  std::vector<char> announced;          ///< by tensor, in this step: is_final, rests or 0
-  model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
+  std::vector<char> announced;                  ///< by tensor, in this step: is_final, rests or 0
+  detail::model_parallel_group<B> model_parts;  ///< the ranks with the other parts of the model
   std::function<void(const std::string& text)> warn = &detail::warn_on_stderr;
   std::uint64_t n_attempts = 0, bytes_sent = 0;  ///< in all steps, skipped or not
   std::uint32_t next_warning = 10;               ///< `watch` warns at this number of skips in a row

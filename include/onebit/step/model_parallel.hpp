@@ -16,7 +16,7 @@
 /// Model-parallel group of a rank: the ranks that hold the other parts of its replica of the model
 /// (pipeline stages, tensor-parallel ranks, experts). Each part has its own ranks, optimizer and
 /// exchange. The group skips a step together, and clips gradients by the norm of the whole model.
-namespace onebit { inline namespace v0_3 {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Message of a rank to its model-parallel group. `plan` has a bit for each operation of the step:
 /// parts with different plans would wait for different collectives.
@@ -118,5 +118,7 @@ class model_parallel_group {
   buffer_of<B, model_parallel_word> own_, all_;
   bool plans_differ_ = false;  ///< the parts have different plans in this step
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

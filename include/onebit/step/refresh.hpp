@@ -172,7 +172,7 @@ class variance_refresh {
     return x.sender().at(e.tensors.table.data(), e.tensors.scalars.data(), e.now(), e.mask());
   }
 
-  squares_average<B> average_;
+  detail::squares_average<B> average_;
   buffer_of<B, std::uint32_t> active_;  ///< in a refresh: mask after it; then: before it
 };
 

@@ -138,6 +138,8 @@ template <class T>
   return text + "}";
 }
 
+namespace detail {
+
 /// Measures bytes and times of one step on a communicator.
 class step_meter {
  public:
@@ -185,5 +187,7 @@ class step_meter {
   clock::duration before_communicated_{};
   clock::time_point communicated_{};
 };
+
+}  // namespace detail
 
 }}  // namespace onebit

@@ -235,8 +235,6 @@ template <class E>
       add_field_kernel<flat_field>{{residuals}, {s.tiles(), own.begin}, s.compensated(), 1.0F});
 }
 
-}  // namespace detail
-
 /// State of an old job with another number of ranks, read rank by rank for an engine E of this job.
 ///
 /// Moments, anchors of parameters and masks are equal on all old ranks, or are taken from one of
@@ -404,6 +402,8 @@ class old_job {
   initial_momentum<buffer_of<B, float>> given_{};
 };
 
+}  // namespace detail
+
 /// Access to the files of an old job: calls `read` with the checkpoint of rank r.
 using old_files = function_ref<void(std::size_t r, function_ref<void(std::istream&)> read)>;
 
@@ -414,12 +414,12 @@ template <class E, class Card>
 [[gnu::cold]] void load_old_job_of(E& e, std::size_t n_ranks, old_files files, const Card& card,
                                    resume_with with, const std::string& refusal) {
   std::string failure = refusal;
-  std::unique_ptr<old_job<E>> old;
+  std::unique_ptr<detail::old_job<E>> old;
   try {
     if (n_ranks == 0) throw checkpoint_error(detail::message("load_old_job: no ranks to load"));
     if (failure.empty()) {
       const auto source = static_cast<std::size_t>(e.comm.rank()) % n_ranks;
-      old = std::make_unique<old_job<E>>(e, n_ranks, source);
+      old = std::make_unique<detail::old_job<E>>(e, n_ranks, source);
       const detail::checkpoint_header here = card();
       for (std::size_t r = 0; r < n_ranks; ++r) {
         files(r, [&](std::istream& in) { old->read(in, here, with); });

@@ -365,11 +365,11 @@ class step_in_progress {
         using squares = typename E::own_squares;
         const bool alone = plan_.sends_nothing();
         e.backend().launch(at_.n_tiles(), squares{{at_.tensors, at_.now}, at_.tiles, at_.sums});
-        e.backend().launch(1, own_norm_kernel{e.now(), at_.sums, at_.n_tiles(), alone});
+        e.backend().launch(1, detail::own_norm_kernel{e.now(), at_.sums, at_.n_tiles(), alone});
         if (!alone) reduce_over_model(true);
       }
       const auto largest = static_cast<float>(largest_norm());
-      e.backend().launch(1, clip_own_kernel{e.now(), largest});
+      e.backend().launch(1, detail::clip_own_kernel{e.now(), largest});
     }
   }
   /// Combines skips with the other parts of the model, if any; with `norms` also the norms that
@@ -403,8 +403,8 @@ class step_in_progress {
   void require_finite() {
     if constexpr (LocalRule<R>) {
       using gradient = decltype(e_->rule.gradient(at_));
-      e_->backend().launch(at_.n_tiles(),
-                           finite_kernel<gradient>{e_->rule.gradient(at_), at_.tiles, e_->now()});
+      e_->backend().launch(at_.n_tiles(), detail::finite_kernel<gradient>{e_->rule.gradient(at_),
+                                                                          at_.tiles, e_->now()});
     }
   }
 
@@ -476,7 +476,7 @@ class step_in_progress {
   std::string refusal_;  ///< why the numbers cannot be used; empty: they can
   step_plan plan_;
   step_context<B, typename E::param_type, typename E::gradient_type> at_;  ///< of this step
-  step_meter meter_;
+  detail::step_meter meter_;
   std::exception_ptr veto_failure_;
   bool sent_early_ = false;
   bool running_ = false;  ///< inside `run`

@@ -174,7 +174,7 @@ template <class P, class G>
 }}}  // namespace onebit::detail
 
 /// Table of the trainer's tensors and their options, which may change between steps.
-namespace onebit { inline namespace v0_3 {
+namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Options of a group in a checkpoint. Has no padding: part of the format.
 struct saved_options {
@@ -426,6 +426,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
     return group > 0 ? flat::group_ends[group - 1] : 0;
   }
 };
+
+}  // namespace detail
 
 }}  // namespace onebit
 

@@ -100,8 +100,6 @@ template <class B>
   }
 }
 
-}  // namespace detail
-
 /// Handle of a started collective, whose buffers must not be touched until the collective is done.
 /// The destructor waits until then, at most the group's time-out, and ignores errors.
 class c10d_request {
@@ -154,6 +152,8 @@ class c10d_request {
   work_pointer work_;
   const char* call_ = "";
 };
+
+}  // namespace detail
 
 /// Transport over a c10d::ProcessGroup or c10d::Backend: a handle, cheap to copy. Splits the given
 /// group into two groups of its own, so that its messages never mix with the trainer's.
@@ -236,16 +236,16 @@ class c10d {
   /// Starts an all_to_all and does not wait. Collective: all ranks start their all_to_alls in the
   /// same order, and their all_gathers in the same order, but may interleave the two kinds
   /// differently. Leave the buffers alone until the request is done.
-  [[nodiscard]] c10d_request start_all_to_all(const void* send, void* receive,
-                                              std::size_t slot_bytes) {
+  [[nodiscard]] detail::c10d_request start_all_to_all(const void* send, void* receive,
+                                                      std::size_t slot_bytes) {
     return start("all_to_all_single", send, n_ranks() * slot_bytes, receive, n_ranks() * slot_bytes,
                  [&](at::Tensor& from, at::Tensor& to) {
                    return detail::c10d_all_to_all(*group_->scatters, to, from);
                  });
   }
   /// Starts an all_gather. See start_all_to_all.
-  [[nodiscard]] c10d_request start_all_gather(const void* send, void* receive,
-                                              std::size_t slot_bytes) {
+  [[nodiscard]] detail::c10d_request start_all_gather(const void* send, void* receive,
+                                                      std::size_t slot_bytes) {
     return start("all_gather_single", send, slot_bytes, receive, n_ranks() * slot_bytes,
                  [&](at::Tensor& from, at::Tensor& to) {
                    return detail::c10d_all_gather(*group_->gathers, to, from);
@@ -366,7 +366,7 @@ class c10d {
   }
 
   template <class Call>
-  [[nodiscard]] c10d_request start(const char* name, const Call& call) {
+  [[nodiscard]] detail::c10d_request start(const char* name, const Call& call) {
     if (!group_->broken.empty()) throw transport_error(group_->broken);
     return {group_,
             group_->guarded(name,
@@ -378,8 +378,8 @@ class c10d {
             name};
   }
   template <class Call>
-  [[nodiscard]] c10d_request start(const char* name, const void* send, std::size_t n_send,
-                                   void* receive, std::size_t n_receive, const Call& call) {
+  [[nodiscard]] detail::c10d_request start(const char* name, const void* send, std::size_t n_send,
+                                           void* receive, std::size_t n_receive, const Call& call) {
     if (n_receive == 0) return {};
     at::Tensor from = group_->view(send, n_send, at::kByte);
     at::Tensor to = group_->view(receive, n_receive, at::kByte);

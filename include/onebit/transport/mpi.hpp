@@ -29,6 +29,8 @@
 /// Ranks as MPI processes. Includes mpi.h, which no other public header does. Call MPI_Init first.
 namespace onebit { inline namespace v0_3 {
 
+namespace detail {
+
 /// Handle of a started collective. MPI owns the buffers until `wait` returns or `test` returns
 /// true. Many MPI libraries make progress only inside these calls. The destructor waits if the
 /// collective is not done, at most for the transport's time-out.
@@ -99,8 +101,6 @@ class mpi_request {
   MPI_Request request_ = MPI_REQUEST_NULL;
   const char* call_ = "";
 };
-
-namespace detail {
 
 inline void mpi_add_halves(void* from, void* to, int* n, MPI_Datatype*) {
   const auto* a = static_cast<const bf16*>(from);
@@ -198,9 +198,9 @@ class mpi {
   /// Starts an all_to_all. Collective, non-blocking. All ranks must start their all_to_alls in one
   /// order and their all_gathers in one order; the order between the two kinds is free. The buffers
   /// must not be touched until the request is done.
-  [[nodiscard]] mpi_request start_all_to_all(const void* send, void* receive,
-                                             std::size_t slot_bytes) {
-    if (slot_bytes == 0) return mpi_request(group_);
+  [[nodiscard]] detail::mpi_request start_all_to_all(const void* send, void* receive,
+                                                     std::size_t slot_bytes) {
+    if (slot_bytes == 0) return detail::mpi_request(group_);
     detail::mpi_slot slot(group_, slot_bytes);
     const int n = slot.count();
     MPI_Datatype type = slot.type();
@@ -209,9 +209,9 @@ class mpi {
     });
   }
   /// Starts an all_gather, under the conditions of start_all_to_all. Collective, non-blocking.
-  [[nodiscard]] mpi_request start_all_gather(const void* send, void* receive,
-                                             std::size_t slot_bytes) {
-    if (slot_bytes == 0) return mpi_request(group_);
+  [[nodiscard]] detail::mpi_request start_all_gather(const void* send, void* receive,
+                                                     std::size_t slot_bytes) {
+    if (slot_bytes == 0) return detail::mpi_request(group_);
     detail::mpi_slot slot(group_, slot_bytes);
     const int n = slot.count();
     MPI_Datatype type = slot.type();
@@ -303,7 +303,8 @@ class mpi {
   explicit mpi(detail::mpi_group group) : group_(std::move(group)) {}
 
   template <class Call>
-  [[nodiscard]] mpi_request start(detail::mpi_slot slot, const char* name, const Call& call) {
+  [[nodiscard]] detail::mpi_request start(detail::mpi_slot slot, const char* name,
+                                          const Call& call) {
     group_.require_usable();
     MPI_Request request = MPI_REQUEST_NULL;
     group_.require(call(&request), name);

@@ -263,8 +263,6 @@ struct nccl_member {
   std::size_t control_bytes = 0;
 };
 
-}  // namespace detail
-
 /// Handle of a collective on the side stream. No member blocks the host. Work that is enqueued on
 /// the transport's stream after wait() may use the buffers. The destructor calls wait() if needed.
 class nccl_request {
@@ -328,6 +326,8 @@ class nccl_request {
   bool captured_ = false;
 };
 
+}  // namespace detail
+
 /// Transport of device memory over an NCCL communicator: a handle, cheap to copy. Collectives are
 /// enqueued on the stream, do not block, and can be captured into a CUDA graph. Only one thread at
 /// a time may use a transport. The caller owns the communicator, which must outlive the transport.
@@ -367,14 +367,14 @@ class nccl {
 
   /// Starts an all_to_all on the side stream, after all work enqueued on the stream so far.
   /// Collective, non-blocking. All ranks must start all their collectives in the same order.
-  [[nodiscard]] nccl_request start_all_to_all(const void* send, void* receive,
-                                              std::size_t slot_bytes) {
+  [[nodiscard]] detail::nccl_request start_all_to_all(const void* send, void* receive,
+                                                      std::size_t slot_bytes) {
     return start(slot_bytes,
                  [&](cudaStream_t side) { enqueue_all_to_all(send, receive, slot_bytes, side); });
   }
   /// Starts an all_gather, as start_all_to_all does. Collective, non-blocking.
-  [[nodiscard]] nccl_request start_all_gather(const void* send, void* receive,
-                                              std::size_t slot_bytes) {
+  [[nodiscard]] detail::nccl_request start_all_gather(const void* send, void* receive,
+                                                      std::size_t slot_bytes) {
     return start(slot_bytes,
                  [&](cudaStream_t side) { enqueue_all_gather(send, receive, slot_bytes, side); });
   }
@@ -491,7 +491,7 @@ class nccl {
   }
 
   template <class Enqueue>
-  nccl_request start(std::size_t slot_bytes, const Enqueue& enqueue) {
+  detail::nccl_request start(std::size_t slot_bytes, const Enqueue& enqueue) {
     family().check_alive(member_->suffix());
     if (slot_bytes == 0) return {};
     const cudaEvent_t event = family().take();
