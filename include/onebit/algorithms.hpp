@@ -93,9 +93,9 @@ template <policy_kind Kind, class Default, class First, class... More>
 /// Throws invalid_input if there are no dense steps: LAMB's first coefficients come from them.
 [[gnu::cold]] inline void require_dense_steps(const char* name, const freeze_options& o) {
   if (o.after > 0) return;
-  throw invalid_input(message(name,
-                              ": freeze.after is 0, must be at least 1: coefficients of layers ",
-                              "come from dense steps"));
+  throw invalid_input(error_text(name,
+                                 ": freeze.after is 0, must be at least 1: coefficients of layers ",
+                                 "come from dense steps"));
 }
 
 /// Throws invalid_input if an option of compressed steps is set where there are none.
@@ -103,7 +103,7 @@ template <class Options>
 [[gnu::cold]] void refuse_options_of_exchanges(const char* name, const Options& o) {
   constexpr Options usual{};
   if (o.max_step == usual.max_step && o.keeps_squares == usual.keeps_squares) return;
-  throw invalid_input(message(
+  throw invalid_input(error_text(
       name, ": ", o.max_step == usual.max_step ? "keeps_squares" : "max_step",
       " is set, an option of compressed steps, of which ", name, " has none; leave it out"));
 }
@@ -226,8 +226,8 @@ template <class P, class G, class T, class... Policies>
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     if (!options.adam.keeps_squares && options.refreshes > 0) {
-      throw invalid_input(detail::message("one_bit_adam: keeps_squares is false and refreshes ",
-                                          options.refreshes, ": set refreshes to 0 alone"));
+      throw invalid_input(detail::error_text("one_bit_adam: keeps_squares is false and refreshes ",
+                                             options.refreshes, ": set refreshes to 0 alone"));
     }
     options.adam.keeps_squares = options.refreshes > 0;
     return std::pair(adam_rule<B>(options.adam, std::move(backend)),
@@ -292,9 +292,9 @@ template <class P, class G, class T, class... Policies>
   communicator comm(std::move(transport));
   auto [rule, schedule] = detail::collective_try(comm, [&] {
     if (options.refreshes == 0) {
-      throw invalid_input(
-          detail::message("one_bit_lamb: refreshes is 0, must be at least 1: norms of directions "
-                          "come from refreshes"));
+      throw invalid_input(detail::error_text(
+          "one_bit_lamb: refreshes is 0, must be at least 1: norms of directions "
+          "come from refreshes"));
     }
     detail::require_dense_steps("one_bit_lamb", options.freeze);
     return std::pair(lamb_rule<B>(options.lamb, std::move(backend)),

@@ -256,8 +256,9 @@ class any_optimizer {
     [[nodiscard]] const std::string& description() const override { return o.description(); }
 
     [[noreturn, gnu::cold]] void refuse(const char* call, const char* why) const {
-      throw invalid_input(detail::message("any_optimizer: ", call, ": ", why, " (", o.description(),
-                                          ")", detail::rank_suffix(o.rank(), o.size())));
+      throw invalid_input(detail::error_text("any_optimizer: ", call, ": ", why, " (",
+                                             o.description(), ")",
+                                             detail::rank_suffix(o.rank(), o.size())));
     }
 
     O o;
@@ -265,9 +266,9 @@ class any_optimizer {
 
   [[nodiscard]] erased& impl() const {
     if (impl_ == nullptr) {
-      throw invalid_input(
-          detail::message("any_optimizer: it owns no optimizer: it was moved from, or never given "
-                          "one"));
+      throw invalid_input(detail::error_text(
+          "any_optimizer: it owns no optimizer: it was moved from, or never given "
+          "one"));
     }
     return *impl_;
   }

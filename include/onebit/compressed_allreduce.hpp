@@ -95,8 +95,8 @@ struct allreduce_state {
     std::size_t left = PTRDIFF_MAX / sizeof(float);
     for (std::size_t t = 0; t < sizes.size(); ++t) {
       if (sizes[t] > left) {
-        throw invalid_input(message("compressed_allreduce: tensor ", t, " has ", sizes[t],
-                                    " elements, more than memory can hold", comm.where()));
+        throw invalid_input(error_text("compressed_allreduce: tensor ", t, " has ", sizes[t],
+                                       " elements, more than memory can hold", comm.where()));
       }
       left -= sizes[t];
     }
@@ -106,14 +106,14 @@ struct allreduce_state {
   /// other sizes, overlap or are null.
   [[nodiscard]] bool fits(std::span<const std::span<T>> data) const {
     if (data.size() != sizes.size()) {
-      throw invalid_input(message("compressed_allreduce: data of ", data.size(),
-                                  " tensors, built for ", sizes.size(), comm.where()));
+      throw invalid_input(error_text("compressed_allreduce: data of ", data.size(),
+                                     " tensors, built for ", sizes.size(), comm.where()));
     }
     bool moved = false;
     for (std::size_t t = 0; t < data.size(); ++t) {
       if (data[t].size() != sizes[t]) {
-        throw invalid_input(message("compressed_allreduce: tensor ", t, " has ", data[t].size(),
-                                    " elements, built for ", sizes[t], comm.where()));
+        throw invalid_input(error_text("compressed_allreduce: tensor ", t, " has ", data[t].size(),
+                                       " elements, built for ", sizes[t], comm.where()));
       }
       moved = moved || data[t].data() == nullptr || entries[t].params != data[t].data();
     }
@@ -244,7 +244,7 @@ class compressed_allreduce {
     state& own = between_calls("settle");
     if (own.step == 0) {
       throw invalid_input(
-          detail::message("compressed_allreduce: settle before any call", own.comm.where()));
+          detail::error_text("compressed_allreduce: settle before any call", own.comm.where()));
     }
     return fetch_outcome();
   }
@@ -291,8 +291,8 @@ class compressed_allreduce {
   [[nodiscard]] state& s() { return *state_; }
   [[nodiscard]] state& between_calls(const char* what) {
     if (!s().begun) return s();
-    throw invalid_input(detail::message("compressed_allreduce: ", what,
-                                        " between begin() and wait()", s().comm.where()));
+    throw invalid_input(detail::error_text("compressed_allreduce: ", what,
+                                           " between begin() and wait()", s().comm.where()));
   }
   [[nodiscard]] outcome fetch_outcome() {
     s().comm.wait();
@@ -365,7 +365,7 @@ void compressed_allreduce<C, T, B>::ready(std::size_t tensor) {
   const detail::standard_arithmetic arithmetic;
   state& own = s();
   if (!own.begun || tensor >= own.sizes.size() || own.announced[tensor] != 0) {
-    throw invalid_input(detail::message(
+    throw invalid_input(detail::error_text(
         "compressed_allreduce: ready(", tensor, ") of ", own.sizes.size(), " tensors ",
         own.begun ? "(once each)" : "without begin()", own.comm.where()));
   }
@@ -389,7 +389,7 @@ outcome compressed_allreduce<C, T, B>::wait() {
   state& own = s();
   if (!own.begun) {
     throw invalid_input(
-        detail::message("compressed_allreduce: wait() without begin()", own.comm.where()));
+        detail::error_text("compressed_allreduce: wait() without begin()", own.comm.where()));
   }
   try {
     if (own.has_other_ranks()) {

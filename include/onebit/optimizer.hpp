@@ -274,12 +274,12 @@ class optimizer {
   [[nodiscard]] std::vector<float> copy(const Field& field, std::size_t tensor) {
     auto& e = parts_->engine;
     if (tensor >= e.tensors.size()) {
-      throw invalid_input(
-          detail::message("optimizer: copy of tensor ", tensor, " of ", e.tensors.size(), where()));
+      throw invalid_input(detail::error_text("optimizer: copy of tensor ", tensor, " of ",
+                                             e.tensors.size(), where()));
     }
     if constexpr (requires { field.residual.compensated.values; }) {  // see sender::residual
       if (field.residual.compensated.values == nullptr) {
-        throw invalid_input(detail::message(
+        throw invalid_input(detail::error_text(
             "optimizer: copy of a residual: step ", e.step,
             " comes before the first compressed step, when there is none", where()));
       }
@@ -358,7 +358,7 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::begin(float lr, float inverse_loss_scale) {
   const detail::standard_arithmetic arithmetic;
   if (parts_->in_progress) {
-    throw invalid_input(detail::message("optimizer: begin() twice in a step", where()));
+    throw invalid_input(detail::error_text("optimizer: begin() twice in a step", where()));
   }
   rebind_if_asked();
   parts_->in_progress.emplace(parts_->engine, lr, inverse_loss_scale);
@@ -367,7 +367,8 @@ template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::ready(std::size_t tensor) {
   const detail::standard_arithmetic arithmetic;
   if (!parts_->in_progress) {
-    throw invalid_input(detail::message("optimizer: ready(", tensor, ") without begin()", where()));
+    throw invalid_input(
+        detail::error_text("optimizer: ready(", tensor, ") without begin()", where()));
   }
   parts_->in_progress->require_idle("ready()");
   const typename parts::close_after closing{*parts_};

@@ -58,7 +58,7 @@ TEST_CASE("all errors are onebit::error, and that is a runtime_error") {
   static_assert(std::is_base_of_v<onebit::error, onebit::rank_mismatch>);
   static_assert(std::is_base_of_v<onebit::error, onebit::transport_error>);
   static_assert(std::is_base_of_v<onebit::error, onebit::checkpoint_error>);
-  CHECK(onebit::detail::message("a ", 1, " b") == "onebit::a 1 b");
+  CHECK(onebit::detail::error_text("a ", 1, " b") == "onebit::a 1 b");
   CHECK(onebit::detail::rank_suffix(2, 8) == " [rank 2/8]");
 }
 

@@ -79,7 +79,7 @@ strings texts() {
           onebit::describe(0.9, " ", 0.1F, " ", 123456789),
           to_string(r),
           to_json(r),
-          onebit::detail::message("lr ", 0.01F, " of ", 1000000),
+          onebit::detail::error_text("lr ", 0.01F, " of ", 1000000),
           onebit::sign<>{}.name(),
           onebit::detail::files::manifest_of(1234, {{5678, 91011}})};
 }

@@ -30,8 +30,8 @@ namespace detail {
 inline void check_cuda(cudaError_t code, const char* call) {
   if (code == cudaSuccess) return;
   (void)cudaGetLastError();  // clears the error: the next call must not report it again
-  throw backend_error(message("cuda: ", call, " gave error ", static_cast<int>(code), " (",
-                              cudaGetErrorName(code), "): ", cudaGetErrorString(code)));
+  throw backend_error(error_text("cuda: ", call, " gave error ", static_cast<int>(code), " (",
+                                 cudaGetErrorName(code), "): ", cudaGetErrorString(code)));
 }
 
 }  // namespace detail
@@ -186,7 +186,7 @@ class cuda_graph {
   /// Enqueues the captured work. Does not wait. Throws invalid_input if nothing was captured.
   void launch(cudaStream_t stream) const {
     if (executable_ == nullptr) {
-      throw invalid_input(detail::message("cuda_graph: launched, but nothing was captured"));
+      throw invalid_input(detail::error_text("cuda_graph: launched, but nothing was captured"));
     }
     detail::check_cuda(cudaGraphLaunch(executable_.get(), stream), "cudaGraphLaunch");
   }

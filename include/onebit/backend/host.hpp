@@ -229,11 +229,11 @@ class host {
   /// host of a process looks: half a microsecond, once its code is in memory.)
   [[gnu::cold]] explicit host(int threads, isa set = best_isa()) : isa_(set) {
     if (threads < 1) {
-      throw invalid_input(detail::message("host: ", threads, " threads; must be at least 1"));
+      throw invalid_input(detail::error_text("host: ", threads, " threads; must be at least 1"));
     }
     if (set > best_isa()) {
-      throw invalid_input(detail::message("host: this machine has no ", to_string(set),
-                                          "; its best is ", to_string(best_isa())));
+      throw invalid_input(detail::error_text("host: this machine has no ", to_string(set),
+                                             "; its best is ", to_string(best_isa())));
     }
     [[maybe_unused]] static const bool strict = [this] {
       detail::require_strict_math([this](const auto& kernel) { launch(1, kernel); });

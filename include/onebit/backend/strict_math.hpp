@@ -94,7 +94,7 @@ template <class Run>
     if (found[kind] != right[kind]) wrong += (wrong.empty() ? "" : ", ") + std::string(flags[kind]);
   }
   if (wrong.empty()) return;
-  throw invalid_input(message(
+  throw invalid_input(error_text(
       "host: this program was compiled as with ", wrong,
       " (alone, or as part of -ffp-model=fast, -funsafe-math-optimizations or -ffast-math): bits "
       "differ, and bad gradients may go unseen; compile it without"));

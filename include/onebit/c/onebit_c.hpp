@@ -86,7 +86,7 @@ template <class F>
 }
 
 inline void require(const void* p, const char* function, const char* what) {
-  if (p == nullptr) throw invalid_input(message(function, ": ", what, " is NULL"));
+  if (p == nullptr) throw invalid_input(error_text(function, ": ", what, " is NULL"));
 }
 [[nodiscard]] inline any_optimizer& of(onebit_optimizer* o, const char* function) {
   require(o, function, "optimizer");
@@ -101,7 +101,7 @@ class c_transport {
     require(reinterpret_cast<const void*>(t.all_gather), "onebit_comm_callbacks", "all_gather");
     if (t.size < 1 || t.rank < 0 || t.rank >= t.size) {
       throw invalid_input(
-          message("onebit_comm_callbacks: rank ", t.rank, " of ", t.size, " ranks"));
+          error_text("onebit_comm_callbacks: rank ", t.rank, " of ", t.size, " ranks"));
     }
   }
   [[nodiscard]] int rank() const { return t_.rank; }
@@ -115,9 +115,9 @@ class c_transport {
   void all_reduce_sum(float* data, std::size_t n) {
     if (t_.all_reduce_sum == nullptr) {
       throw invalid_input(
-          message("onebit_transport: all_reduce_sum is NULL, and a sum is needed: by a ",
-                  "sum option of \"transport\", or by onebit_moments in compressed ",
-                  "steps; set it", rank_suffix(rank(), size())));
+          error_text("onebit_transport: all_reduce_sum is NULL, and a sum is needed: by a ",
+                     "sum option of \"transport\", or by onebit_moments in compressed ",
+                     "steps; set it", rank_suffix(rank(), size())));
     }
     require_ok(t_.all_reduce_sum(t_.context, data, n), "all_reduce_sum");
   }
@@ -126,7 +126,7 @@ class c_transport {
   void require_ok(int status, const char* what) const {
     if (status == 0) return;
     throw transport_error(
-        message("onebit_transport: ", what, " returned ", status, rank_suffix(rank(), size())));
+        error_text("onebit_transport: ", what, " returned ", status, rank_suffix(rank(), size())));
   }
   onebit_transport t_;
 };
@@ -138,9 +138,9 @@ class c_transport {
   std::vector<param_group<>> groups((std::max<std::size_t>)(given.size(), 1));
   for (std::size_t g = 0; g < given.size(); ++g) {
     if (given[g].lr_factor == 0) {
-      throw invalid_input(message("onebit_create: group ", g,
-                                  " has lr_factor 0; give 1, or, if it ",
-                                  "is to stand still, call onebit_set_group afterwards"));
+      throw invalid_input(error_text("onebit_create: group ", g,
+                                     " has lr_factor 0; give 1, or, if it ",
+                                     "is to stand still, call onebit_set_group afterwards"));
     }
     groups[g].lr_factor = given[g].lr_factor;
     groups[g].weight_decay = given[g].weight_decay;
@@ -148,10 +148,10 @@ class c_transport {
   for (std::size_t t = 0; t < tensors.size(); ++t) {
     const onebit_tensor& x = tensors[t];
     if (x.group >= groups.size()) {
-      throw invalid_input(message("onebit_create: tensor ", t, " is of group ", x.group,
-                                  ", but there "
-                                  "are ",
-                                  groups.size()));
+      throw invalid_input(error_text("onebit_create: tensor ", t, " is of group ", x.group,
+                                     ", but there "
+                                     "are ",
+                                     groups.size()));
     }
     groups[x.group].tensors.push_back({{x.params, x.size}, {x.grads, x.size}});
   }
@@ -181,8 +181,8 @@ class c_transport {
   static_assert(sizeof c.phase == sizeof of_phase);
   std::memcpy(&of_phase, &c.phase, sizeof of_phase);
   if (of_phase < ONEBIT_DENSE || of_phase > ONEBIT_LOCAL) {
-    throw invalid_input(message("onebit_report: phase is ", of_phase, ", must be ", +ONEBIT_DENSE,
-                                " to ", +ONEBIT_LOCAL));
+    throw invalid_input(error_text("onebit_report: phase is ", of_phase, ", must be ",
+                                   +ONEBIT_DENSE, " to ", +ONEBIT_LOCAL));
   }
   const auto known = [](float x) { return std::isnan(x) ? std::nullopt : std::optional(x); };
   report r;
@@ -277,9 +277,9 @@ ONEBIT_C onebit_status onebit_comm_mpi(int fortran_handle, double timeout_second
     onebit::detail::require(comm, "onebit_comm_mpi", "comm");
     *comm = nullptr;
     if (!(timeout_seconds >= 0 && timeout_seconds < 1e9)) {
-      throw onebit::invalid_input(onebit::detail::message("onebit_comm_mpi: timeout_seconds is ",
-                                                          timeout_seconds,
-                                                          ", must be 0 (none) or positive"));
+      throw onebit::invalid_input(onebit::detail::error_text("onebit_comm_mpi: timeout_seconds is ",
+                                                             timeout_seconds,
+                                                             ", must be 0 (none) or positive"));
     }
     const std::chrono::milliseconds timeout(static_cast<std::int64_t>(1e3 * timeout_seconds));
     *comm = new onebit_comm{onebit::communicator(
@@ -293,7 +293,7 @@ ONEBIT_C onebit_status onebit_comm_mpi_world(double timeout_seconds, onebit_comm
 ONEBIT_C onebit_status onebit_comm_mpi(int, double, onebit_comm** comm) {
   if (comm != nullptr) *comm = nullptr;
   (void)onebit::detail::c_call([] {
-    throw onebit::error(onebit::detail::message(
+    throw onebit::error(onebit::detail::error_text(
         "onebit_comm_mpi: built without MPI; define ONEBIT_C_WITH_MPI before the include of ",
         "onebit/c/onebit_c.hpp"));
   });
@@ -316,8 +316,8 @@ ONEBIT_C onebit_status onebit_run_threads(int n, int (*f)(onebit_comm*, void*), 
     onebit::run_threads(n, [&](onebit::threads link) {
       onebit_comm comm{onebit::communicator(link)};
       if (const int status = f(&comm, context); status != 0) {
-        throw onebit::error(
-            onebit::detail::message("onebit_run_threads: f returned ", status, comm.link.where()));
+        throw onebit::error(onebit::detail::error_text("onebit_run_threads: f returned ", status,
+                                                       comm.link.where()));
       }
     });
   });
@@ -348,8 +348,8 @@ ONEBIT_C onebit_status onebit_create(const char* name, const onebit_option* opti
         require(options[i].key, "onebit_create", "a key");
         require(options[i].value, "onebit_create", options[i].key);
         if (map.emplace(options[i].key, options[i].value).second) continue;
-        throw onebit::invalid_input(
-            onebit::detail::message("onebit_create: option ", options[i].key, " is given twice"));
+        throw onebit::invalid_input(onebit::detail::error_text("onebit_create: option ",
+                                                               options[i].key, " is given twice"));
       }
       for (std::size_t t = 0; t < n_tensors; ++t) {
         made->params.push_back({tensors[t].params, tensors[t].size});
@@ -411,9 +411,9 @@ ONEBIT_C onebit_status onebit_rebind(onebit_optimizer* optimizer, float* const* 
     if (n_tensors > 0) onebit::detail::require(params, "onebit_rebind", "params");
     if (n_tensors > 0) onebit::detail::require(grads, "onebit_rebind", "grads");
     if (n_tensors != optimizer->places.size()) {
-      throw onebit::invalid_input(onebit::detail::message("onebit_rebind: ", n_tensors,
-                                                          " tensors, but the optimizer has ",
-                                                          optimizer->places.size()));
+      throw onebit::invalid_input(onebit::detail::error_text("onebit_rebind: ", n_tensors,
+                                                             " tensors, but the optimizer has ",
+                                                             optimizer->places.size()));
     }
     std::vector<std::size_t> callers(n_tensors);  // inverse of places
     for (std::size_t t = 0; t < n_tensors; ++t) callers[optimizer->places[t]] = t;
@@ -515,7 +515,7 @@ ONEBIT_C onebit_status onebit_load(onebit_optimizer* optimizer, const char* path
       o.load(in);  // also without a file: load is collective, and tells the other ranks
     } catch (const onebit::checkpoint_error& e) {
       if (is_open) throw;
-      throw onebit::checkpoint_error(onebit::detail::message(
+      throw onebit::checkpoint_error(onebit::detail::error_text(
           "onebit_load: ", path == nullptr ? "NULL" : path, " cannot be opened; ", e.what()));
     }
   });

@@ -319,9 +319,9 @@ struct hierarchical : collective_defaults {
                                             std::span<const std::size_t> sizes) const {
     const int n = ranks_per_node == 0 ? w.ranks_per_node() : ranks_per_node;
     if (n < 1 || w.size() % n != 0) {
-      throw invalid_input(
-          detail::message("hierarchical: ", w.size(), " ranks in nodes of ", n,
-                          "; give the number of ranks on each node, the same on all", w.where()));
+      throw invalid_input(detail::error_text(
+          "hierarchical: ", w.size(), " ranks in nodes of ", n,
+          "; give the number of ranks on each node, the same on all", w.where()));
     }
     return {checked_compressor(codec), w, backend, sizes, n};
   }

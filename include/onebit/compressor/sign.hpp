@@ -90,7 +90,7 @@ struct sign {
   [[nodiscard]] constexpr granularity scale_granularity() const {
     if (!(factor > 0 && factor <= (std::numeric_limits<float>::max)())) {
       throw invalid_input(
-          detail::message("sign: factor is ", factor, ", must be above 0 and finite"));
+          detail::error_text("sign: factor is ", factor, ", must be above 0 and finite"));
     }
     return scales;
   }

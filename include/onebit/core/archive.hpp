@@ -156,7 +156,7 @@ class payload_reader {
       take(&byte, 1);
       if (byte > 1) {
         throw checkpoint_error(
-            message("checkpoint: damaged: a yes or no is ", byte + 0, " at offset ", at_ - 1));
+            error_text("checkpoint: damaged: a yes or no is ", byte + 0, " at offset ", at_ - 1));
       }
       x = byte == 1;
     } else {
@@ -217,9 +217,9 @@ class payload_reader {
     checksum_ = 0;
 #if !defined(FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION)  // fuzzers skip checksums
     if (written != sum) {
-      throw checkpoint_error(message("checkpoint: damaged: checksum ", sum, " instead of ", written,
-                                     " over bytes ", sealed_, " to ", end,
-                                     "; restore the file or an older one"));
+      throw checkpoint_error(error_text("checkpoint: damaged: checksum ", sum, " instead of ",
+                                        written, " over bytes ", sealed_, " to ", end,
+                                        "; restore the file or an older one"));
     }
 #endif
     sealed_ = at_;
@@ -228,8 +228,9 @@ class payload_reader {
   void finish() {
     seal();
     if (at_ == length_) return;
-    throw checkpoint_error(message("checkpoint: ", length_ - at_, " bytes after its end at offset ",
-                                   at_, "; it was written by another configuration"));
+    throw checkpoint_error(error_text("checkpoint: ", length_ - at_,
+                                      " bytes after its end at offset ", at_,
+                                      "; it was written by another configuration"));
   }
   /// Bytes of the payload, which the header tells.
   [[nodiscard]] std::uint64_t length() const { return length_; }
@@ -244,8 +245,8 @@ class payload_reader {
  private:
   void take(void* to, std::size_t n) {
     if (n > length_ - at_) {
-      throw checkpoint_error(message("checkpoint: damaged: it ends at byte ", length_, ", but ", n,
-                                     " bytes follow byte ", at_));
+      throw checkpoint_error(error_text("checkpoint: damaged: it ends at byte ", length_, ", but ",
+                                        n, " bytes follow byte ", at_));
     }
     read(to, n, "the payload");
     checksum_ = crc32c(to, n, checksum_);
@@ -255,35 +256,35 @@ class payload_reader {
     std::uint64_t bytes = 0;
     take(&bytes, sizeof bytes);
     if (bytes == n * each) return;
-    throw checkpoint_error(message("checkpoint: a section of ", bytes, " bytes at offset ", at_,
-                                   " should have ", n * each,
-                                   "; load it with the tensors and options it was saved with"));
+    throw checkpoint_error(error_text("checkpoint: a section of ", bytes, " bytes at offset ", at_,
+                                      " should have ", n * each,
+                                      "; load it with the tensors and options it was saved with"));
   }
   [[gnu::cold]] void read(void* to, std::size_t n, const char* what) {
     if (n == 0) return;
     in_->read(static_cast<char*>(to), static_cast<std::streamsize>(n));
     if (static_cast<std::size_t>(in_->gcount()) == n) return;
-    throw checkpoint_error(message("checkpoint: truncated: ", in_->gcount(), " of ", n,
-                                   " bytes of ", what, "; restore the file or an older one"));
+    throw checkpoint_error(error_text("checkpoint: truncated: ", in_->gcount(), " of ", n,
+                                      " bytes of ", what, "; restore the file or an older one"));
   }
   [[gnu::cold]] void read_header() {
     char magic[sizeof checkpoint_magic] = {};
     read(magic, sizeof magic, "the magic number");
     if (std::memcmp(magic, checkpoint_magic, sizeof magic) != 0) {
       throw checkpoint_error(
-          message("checkpoint: this is no onebit checkpoint: it does not start with "
-                  "\"onebit\\r\\n\""));
+          error_text("checkpoint: this is no onebit checkpoint: it does not start with "
+                     "\"onebit\\r\\n\""));
     }
     std::uint32_t order = 0, version = 0;
     read(&order, sizeof order, "the byte order");
     if (order != checkpoint_order) {
-      throw checkpoint_error(message("checkpoint: written on a machine of the other byte order ",
-                                     "(mark ", order, ", here ", checkpoint_order, ")"));
+      throw checkpoint_error(error_text("checkpoint: written on a machine of the other byte order ",
+                                        "(mark ", order, ", here ", checkpoint_order, ")"));
     }
     read(&version, sizeof version, "the version");
     if (version != checkpoint_version) {
-      throw checkpoint_error(message("checkpoint: format version ", version,
-                                     ", this library reads ", checkpoint_version));
+      throw checkpoint_error(error_text("checkpoint: format version ", version,
+                                        ", this library reads ", checkpoint_version));
     }
     read(&length_, sizeof length_, "the length");
   }
@@ -316,9 +317,9 @@ void write_checkpoint(std::ostream& out, const F& write) {
   writer.seal();
   out.flush();
   if (!out) {
-    throw checkpoint_error(message("checkpoint: writing ", length + 24,
-                                   " bytes failed; is the disk "
-                                   "full? The stream's content is unusable"));
+    throw checkpoint_error(error_text("checkpoint: writing ", length + 24,
+                                      " bytes failed; is the disk "
+                                      "full? The stream's content is unusable"));
   }
 }
 

@@ -118,7 +118,7 @@ class text_part {
 
 /// Returns an error message joined from parts. Called only when an error is about to be thrown.
 template <class... Parts>
-[[nodiscard, gnu::cold]] std::string message(const Parts&... parts) {
+[[nodiscard, gnu::cold]] std::string error_text(const Parts&... parts) {
   return join({"onebit::", text_part(parts)...});
 }
 

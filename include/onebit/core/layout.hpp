@@ -180,13 +180,13 @@ class layout {
                                     granularity scales, int n_buckets, std::size_t tiles)
     : n_chunks_(n_chunks) {
   if (n_chunks < 1 || n_buckets < 1) {
-    throw invalid_input(detail::message("layout: n_chunks is ", n_chunks, ", n_buckets ", n_buckets,
-                                        "; both must be at least 1"));
+    throw invalid_input(detail::error_text("layout: n_chunks is ", n_chunks, ", n_buckets ",
+                                           n_buckets, "; both must be at least 1"));
   }
   if (scales.unit == scale_per::block &&
       (scales.block_elements == 0 || scales.block_elements % word_elements != 0)) {
-    throw invalid_input(detail::message("layout: a scale per block of ", scales.block_elements,
-                                        " elements; it must be a positive multiple of 32"));
+    throw invalid_input(detail::error_text("layout: a scale per block of ", scales.block_elements,
+                                           " elements; it must be a positive multiple of 32"));
   }
   for (const std::size_t n : sizes) {
     n_elements_ += n;
@@ -245,8 +245,8 @@ class layout {
                            : by_layer                       ? new_layer
                                                             : new_segment;
     if (tiles_.size() >= (std::numeric_limits<std::uint32_t>::max)()) {
-      throw invalid_input(detail::message("layout: more than 2^32 tiles of ", tile_elements,
-                                          " elements; use several optimizers"));
+      throw invalid_input(detail::error_text("layout: more than 2^32 tiles of ", tile_elements,
+                                             " elements; use several optimizers"));
     }
     const auto at = static_cast<std::uint32_t>(tiles_.size());
     if (new_group) groups_.push_back({at, at});
@@ -285,9 +285,9 @@ inline constexpr std::size_t default_bucket_elements = std::size_t{1} << 20U;
   for (const std::size_t s : sizes) n += s;
   const std::size_t buckets = (n + bucket_elements - 1) / bucket_elements;
   if (buckets > 65536) {
-    throw invalid_input(detail::message("gather_scatter: ", n, " elements in buckets of ",
-                                        bucket_elements, " are ", buckets,
-                                        " buckets; at most 65536"));
+    throw invalid_input(detail::error_text("gather_scatter: ", n, " elements in buckets of ",
+                                           bucket_elements, " are ", buckets,
+                                           " buckets; at most 65536"));
   }
   return buckets == 0 ? 1 : static_cast<int>(buckets);
 }

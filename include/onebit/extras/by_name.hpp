@@ -153,7 +153,7 @@ class option_reader {
     }
   }
   [[noreturn, gnu::cold]] void fail(std::initializer_list<text_part> parts) const {
-    throw invalid_input(message("make_optimizer: ", algorithm_, ": ", join(parts)));
+    throw invalid_input(error_text("make_optimizer: ", algorithm_, ": ", join(parts)));
   }
 
  private:
@@ -323,7 +323,7 @@ template <class Options>
   } else if (is("zero_one_adam", "zerooneadam")) {
     o.which = algorithm::zero_one_adam;
   } else {
-    throw invalid_input(detail::message(
+    throw invalid_input(detail::error_text(
         "make_optimizer: there is no algorithm '", name,
         "'; there are adam, lamb, one_bit_adam, one_bit_lamb, zero_one_adam, and DeepSpeed's Adam, "
         "AdamW, Lamb, OneBitAdam, OneBitLamb, ZeroOneAdam"));
@@ -433,10 +433,10 @@ template <class P, class G>
   if (groups.size() == 1 && groups[0].weight_decay == 0) {
     groups[0].weight_decay = wanted;
   } else if (!is_there) {
-    throw invalid_input(message("make_optimizer: weight_decay is ", wanted, ", but none of ",
-                                groups.size(),
-                                " groups has it; the decay belongs to groups: set "
-                                "param_group::weight_decay of those that it is for"));
+    throw invalid_input(error_text("make_optimizer: weight_decay is ", wanted, ", but none of ",
+                                   groups.size(),
+                                   " groups has it; the decay belongs to groups: set "
+                                   "param_group::weight_decay of those that it is for"));
   }
   return groups;
 }
@@ -453,10 +453,10 @@ template <class P, class G>
                             zero_one ? "schedule.warmup_steps" : "freeze.after"}) {
     if (options.contains(given)) return {};
   }
-  return message("make_optimizer: ", name, " without ", key,
-                 ": the warm-up has DeepSpeed's default of 100000 steps, ",
-                 zero_one ? "which all communicate" : "which are all dense",
-                 "; a run that ends before it never leaves it; give ", key);
+  return error_text("make_optimizer: ", name, " without ", key,
+                    ": the warm-up has DeepSpeed's default of 100000 steps, ",
+                    zero_one ? "which all communicate" : "which are all dense",
+                    "; a run that ends before it never leaves it; give ", key);
 }
 
 }  // namespace detail
@@ -512,7 +512,7 @@ template <class P, class G, class T, class B = host>
       return zero_one_adam(all, comm, o.zero_one_adam, signs{codec, o.bucket_elements},
                            std::move(backend));
   }
-  throw invalid_input(detail::message("make_optimizer: no algorithm"));
+  throw invalid_input(detail::error_text("make_optimizer: no algorithm"));
 }
 
 }}  // namespace onebit

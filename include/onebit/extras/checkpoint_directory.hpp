@@ -56,7 +56,7 @@ inline constexpr const char* former_suffix = ".former";  ///< of a checkpoint be
 /// Returns the error of an operation on a path, with the text of `error` unless it is 0.
 [[nodiscard, gnu::cold]] inline checkpoint_error path_error(const char* what, const fs::path& path,
                                                             int error = errno) {
-  std::string text = message("checkpoint: ", what, " ", path.string(), " failed");
+  std::string text = error_text("checkpoint: ", what, " ", path.string(), " failed");
   if (error != 0) text += ": " + std::generic_category().message(error);
   return checkpoint_error(text + hint_of(path, error));
 }
@@ -179,7 +179,7 @@ struct file_sum {
   if (behind) in->seekg(static_cast<std::streamoff>(sizeof length + length));
   if (!*in) {
     throw checkpoint_error(
-        message("checkpoint: ", (directory / rank_name(rank)).string(), " is too short"));
+        error_text("checkpoint: ", (directory / rank_name(rank)).string(), " is too short"));
   }
   return in;
 }
@@ -190,8 +190,9 @@ struct file_sum {
   const payload_reader header(in);
   const auto payload = static_cast<std::uint64_t>(in.tellg());
   if (payload <= end && header.length() <= end - payload) return;
-  throw checkpoint_error(message("checkpoint: reading back ", path.string(), ": it ends at byte ",
-                                 end, ", but ", header.length(), " bytes follow byte ", payload));
+  throw checkpoint_error(error_text("checkpoint: reading back ", path.string(),
+                                    ": it ends at byte ", end, ", but ", header.length(),
+                                    " bytes follow byte ", payload));
 }
 [[gnu::cold]] inline void check_state(const fs::path& path) {
   std::ifstream in = open_file(path);
@@ -388,7 +389,7 @@ struct step_directory {
     later += (later.empty() ? "" : ", ") + d.path.filename().string();
   }
   if (!later.empty()) {
-    throw checkpoint_error(message(
+    throw checkpoint_error(error_text(
         "save_all: step ", step, " is not saved: under ", root.string(), " there is ", later,
         ", which this optimizer neither loaded nor saved, and which would be removed; call "
         "load_latest before the first step to go on from it, or give this job a root of its own, "
@@ -409,8 +410,8 @@ struct step_directory {
       others = !fs::is_directory(d.path) || !is_known(root, d, known);
     }
     if (!others) continue;
-    throw checkpoint_error(message("save_all: ", d.path.string(), " is in the way of step ", step,
-                                   ", and is no checkpoint of onebit; move it away"));
+    throw checkpoint_error(error_text("save_all: ", d.path.string(), " is in the way of step ",
+                                      step, ", and is no checkpoint of onebit; move it away"));
   }
 }
 

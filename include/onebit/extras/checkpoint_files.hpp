@@ -43,17 +43,17 @@ std::vector<news> tell_all(Optimizer& o, const char* what, news mine) {
   std::vector<news> all(static_cast<std::size_t>(o.size()));
   auto comm = o.transport();
   const auto odd = [&](const std::string& why) {
-    return rank_mismatch(message(what,
-                                 ": not every rank calls it now; all ranks must, at the same "
-                                 "step: ",
-                                 why, comm.where()));
+    return rank_mismatch(error_text(what,
+                                    ": not every rank calls it now; all ranks must, at the same "
+                                    "step: ",
+                                    why, comm.where()));
   };
   try {
     comm.host_all_gather(&mine, all.data(), sizeof mine, what);
   } catch (const rank_mismatch& e) {
     throw odd(e.what());
   } catch (const transport_error& e) {
-    throw transport_error(message(what, ": ", e.what()));
+    throw transport_error(error_text(what, ": ", e.what()));
   }
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].call != mine.call) throw odd(join({"rank ", r, " is in another call"}));
@@ -79,14 +79,15 @@ std::vector<news> together(Optimizer& o, const char* what, const fs::path& root,
   } catch (const invalid_input&) {
     throw;
   } catch (const fs::filesystem_error& e) {
-    throw checkpoint_error(message("checkpoint: ", e.what(), hint_of(e.path1(), e.code().value())));
+    throw checkpoint_error(
+        error_text("checkpoint: ", e.what(), hint_of(e.path1(), e.code().value())));
   } catch (const std::exception& e) {
     throw checkpoint_error(e.what());
   }
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].succeeded == 0) {
       throw peer_failed(
-          message(what, ": failed on rank ", r, ", which says why, under ", root.string()));
+          error_text(what, ": failed on rank ", r, ", which says why, under ", root.string()));
     }
   }
   return all;
@@ -94,9 +95,10 @@ std::vector<news> together(Optimizer& o, const char* what, const fs::path& root,
 /// The error of ranks that do not see the same files.
 [[nodiscard, gnu::cold]] inline checkpoint_error not_shared(const char* what, std::size_t rank,
                                                             const std::string& sees) {
-  return checkpoint_error(message(what, ": rank ", rank, sees,
-                                  ": the ranks have different directories under one name; give all "
-                                  "ranks one directory that they share"));
+  return checkpoint_error(
+      error_text(what, ": rank ", rank, sees,
+                 ": the ranks have different directories under one name; give all "
+                 "ranks one directory that they share"));
 }
 
 /// Writes the file of a rank, and reads back that both parts are where a start looks for them.
@@ -125,9 +127,9 @@ template <class Optimizer, class WriteOwn>
   if (!found) throw path_error("reading back", path);
   const auto in = open_rank(directory, rank, true);
   if (static_cast<std::uint64_t>(in->tellg()) != sizeof length + length) {
-    throw checkpoint_error(message("save_all: reading back ", path.string(), ": not ", length,
-                                   " bytes of the trainer, as written, but ",
-                                   static_cast<std::uint64_t>(in->tellg()) - sizeof length));
+    throw checkpoint_error(error_text("save_all: reading back ", path.string(), ": not ", length,
+                                      " bytes of the trainer, as written, but ",
+                                      static_cast<std::uint64_t>(in->tellg()) - sizeof length));
   }
   check_state(*in, path, found->bytes);
   return *found;
@@ -212,7 +214,7 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
   try {
     const auto begun = files::together(optimizer, what, root, [&](auto& of_step, auto&) {
       if (keep < 1) {
-        throw invalid_input(detail::message("save_all: keep is ", keep, "; must be at least 1"));
+        throw invalid_input(detail::error_text("save_all: keep is ", keep, "; must be at least 1"));
       }
       of_step = step;
       if (rank != 0) return;
@@ -224,8 +226,8 @@ void save_all(Optimizer& optimizer, const std::filesystem::path& root, const Wri
     });
     for (std::size_t r = 0; r < begun.size(); ++r) {
       if (begun[r].x == begun[0].x) continue;
-      throw rank_mismatch(detail::message("save_all: rank ", r, " is at step ", begun[r].x,
-                                          ", rank 0 at step ", begun[0].x));
+      throw rank_mismatch(detail::error_text("save_all: rank ", r, " is at step ", begun[r].x,
+                                             ", rank 0 at step ", begun[0].x));
     }
     const auto written = files::together(optimizer, what, root, [&](auto& bytes, auto& sum) {
       if (rank != 0 && !fs::is_directory(part)) return;  // told below, with what rank 0 sees
@@ -317,9 +319,10 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
         optimizer.checkpoints() = std::move(known);
         return std::nullopt;
       }
-      throw checkpoint_error(detail::message("load_latest: all checkpoints under ", root.string(),
-                                             " are damaged or incomplete: ", damaged,
-                                             "; repair one, or move them away to start anew"));
+      throw checkpoint_error(detail::error_text("load_latest: all checkpoints under ",
+                                                root.string(),
+                                                " are damaged or incomplete: ", damaged,
+                                                "; repair one, or move them away to start anew"));
     }
     const std::uint64_t step = told[0].x;
     const std::filesystem::path directory =
@@ -363,8 +366,8 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
       own->clear();  // clears eof, since only the position matters
       const auto has = in->tellg() - begin;
       if (own->tellg() - begin > has) {
-        throw checkpoint_error(detail::message("load_latest: read_own reads more than the ", has,
-                                               " bytes that write_own wrote"));
+        throw checkpoint_error(detail::error_text("load_latest: read_own reads more than the ", has,
+                                                  " bytes that write_own wrote"));
       }
       learn();
     });
@@ -374,9 +377,9 @@ std::optional<std::uint64_t> load_latest(Optimizer& optimizer, const std::filesy
       optimizer.load_old_job(
           n_files, [&](std::size_t r) { return files::open_rank(directory, r, true); }, with);
     } else {
-      throw checkpoint_error(detail::message("load_latest: the checkpoint of step ", step,
-                                             " is of ", n_files, " ranks, this job has ", n_ranks,
-                                             ", and its rule is no ResumingRule"));
+      throw checkpoint_error(detail::error_text("load_latest: the checkpoint of step ", step,
+                                                " is of ", n_files, " ranks, this job has ",
+                                                n_ranks, ", and its rule is no ResumingRule"));
     }
     optimizer.checkpoints() = std::move(known);
     return step;

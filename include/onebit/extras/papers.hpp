@@ -58,11 +58,11 @@ inline void validate(const lamb_options& o) {
   validate_range(name, "factor_min", o.factor_min, "factor_max", o.factor_max);
   if (!(o.coeff_beta >= 0 && o.coeff_beta < 1)) {
     throw invalid_input(
-        detail::message(name, ": coeff_beta is ", o.coeff_beta, ", must be in [0, 1)"));
+        detail::error_text(name, ": coeff_beta is ", o.coeff_beta, ", must be in [0, 1)"));
   }
   if (!(o.factor_threshold > 0 && o.factor_threshold < 1)) {
-    throw invalid_input(
-        detail::message(name, ": factor_threshold is ", o.factor_threshold, ", must be in (0, 1)"));
+    throw invalid_input(detail::error_text(name, ": factor_threshold is ", o.factor_threshold,
+                                           ", must be in (0, 1)"));
   }
 }
 /// Describes the options in words, for names of optimizers.

@@ -197,7 +197,7 @@ class per_tensor {
 
   template <class... Parts>
   [[noreturn, gnu::cold]] void refuse(const Parts&... parts) const {
-    throw invalid_input(detail::message("per_tensor: ", parts..., where_));
+    throw invalid_input(detail::error_text("per_tensor: ", parts..., where_));
   }
   /// Returns the index of a tensor, new in the first step. Throws if seen twice or out of order.
   [[nodiscard]] std::size_t find(const void* place, std::size_t n) const {

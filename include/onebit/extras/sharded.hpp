@@ -169,7 +169,7 @@ struct sharded_half {
   }
   template <class... Parts>
   [[gnu::cold]] void refuse_if(bool wrong, const Parts&... why) const {
-    if (wrong) throw invalid_input(message(name, ": ", why..., comm.where()));
+    if (wrong) throw invalid_input(error_text(name, ": ", why..., comm.where()));
   }
   [[nodiscard]] bool travels() const { return comm.size() > 1; }
   [[nodiscard]] std::size_t slot_bytes() const { return worker.format().slot_bytes; }

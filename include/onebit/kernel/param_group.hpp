@@ -90,7 +90,7 @@ struct memory_view : std::span<T> {
   memory_view(const C& view) : std::span<T>(view.data(), static_cast<std::size_t>(view.size())) {
     const std::string gaps = detail::gaps_of(view);
     if (!gaps.empty()) {
-      throw invalid_input(detail::message("tensor: its memory ", gaps, detail::copy_contiguous));
+      throw invalid_input(detail::error_text("tensor: its memory ", gaps, detail::copy_contiguous));
     }
   }
   /// @{

@@ -173,10 +173,11 @@ namespace detail {
 
 /// Explains that the trainer has written to a tensor where an exchange would lose it.
 [[nodiscard, gnu::cold]] inline std::string written_text(std::uint64_t step, std::size_t tensor) {
-  return message("optimizer: before step ", step, " the trainer wrote to the parameters of tensor ",
-                 tensor, " after a local step, where those of the ranks differ: the next exchange ",
-                 "would lose it; write after a step whose report.phase is not local, on all ranks ",
-                 "alike, or set max_interval to 1");
+  return error_text(
+      "optimizer: before step ", step, " the trainer wrote to the parameters of tensor ", tensor,
+      " after a local step, where those of the ranks differ: the next exchange ",
+      "would lose it; write after a step whose report.phase is not local, on all ranks ",
+      "alike, or set max_interval to 1");
 }
 [[noreturn, gnu::cold]] inline void throw_written(std::uint64_t step, std::size_t tensor,
                                                   const std::string& where) {
@@ -189,39 +190,39 @@ namespace detail {
   switch (s.mismatched_in) {
     case mismatch::part:
       if (s.their_value != s.own_value) {
-        throw rank_mismatch(message("model-parallel group: rank ", rank, " is at step ",
-                                    s.their_value, " while this rank is at step ", s.own_value,
-                                    "; all must step equally often", where));
+        throw rank_mismatch(error_text("model-parallel group: rank ", rank, " is at step ",
+                                       s.their_value, " while this rank is at step ", s.own_value,
+                                       "; all must step equally often", where));
       }
       throw rank_mismatch(
-          message("model-parallel group: rank ", rank,
-                  " averages, exchanges, clips or vetoes otherwise than ", "this rank in step ",
-                  s.number, "; give all the same options and schedules, and each part ",
-                  "of the model two ranks or more (one alone never compresses)", where));
+          error_text("model-parallel group: rank ", rank,
+                     " averages, exchanges, clips or vetoes otherwise than ", "this rank in step ",
+                     s.number, "; give all the same options and schedules, and each part ",
+                     "of the model two ranks or more (one alone never compresses)", where));
     case mismatch::tag:
-      throw rank_mismatch(message(
+      throw rank_mismatch(error_text(
           "exchange: in step ", s.number, " rank ", rank, " sent ", to_string_of_tag(s.their_value),
           " where this rank sent ", to_string_of_tag(s.own_value),
           "; all ranks must call their optimizers in the same order, and announce the same ",
           "tensors by ready() (objects are counted from 0, as rank 0 built them)", where));
     case mismatch::arguments:
-      throw rank_mismatch(message(
+      throw rank_mismatch(error_text(
           "exchange: rank ", rank, " was told other numbers for step ", s.number,
           " than this rank (lr ", s.lr, "): its lr, loss scale or group options differ, now or ",
           "in an earlier local step, or are invalid, or its trainer wrote to parameters after a ",
           "local step; give all ranks the same", where));
     case mismatch::missing:
-      throw rank_mismatch(message("exchange: in step ", s.number, " no message of rank ", rank,
-                                  " has come: its slot is empty; the transport (or your ",
-                                  "Gather) must write each rank's bytes into its slot", where));
+      throw rank_mismatch(error_text("exchange: in step ", s.number, " no message of rank ", rank,
+                                     " has come: its slot is empty; the transport (or your ",
+                                     "Gather) must write each rank's bytes into its slot", where));
     case mismatch::sender:
-      throw rank_mismatch(message(
+      throw rank_mismatch(error_text(
           "exchange: in step ", s.number, " the slot of rank ", rank, " has the message of rank ",
           s.their_value, "; the transport must write each rank's bytes into its slot", where));
     case mismatch::step:
       break;
   }
-  throw rank_mismatch(message(
+  throw rank_mismatch(error_text(
       "exchange: rank ", rank, " is at step ", s.their_value, " while this rank is at step ",
       s.own_value,
       "; all ranks must call step() or mean() equally often and load checkpoints of the same step",
@@ -278,12 +279,12 @@ inline constexpr double least_float = 0x1p-126, most_float = 0x1.fffffep127;
                                    const std::string& where = {}) {
   const auto in = [](double beta) { return beta >= 0 && beta < 1; };
   if (!in(of.beta1) || !in(of.beta2)) {
-    throw invalid_input(detail::message(options, ": beta1 is ", of.beta1, ", beta2 ", of.beta2,
-                                        "; both must be in [0, 1)", where));
+    throw invalid_input(detail::error_text(options, ": beta1 is ", of.beta1, ", beta2 ", of.beta2,
+                                           "; both must be in [0, 1)", where));
   }
   if (!(of.eps <= detail::most_float && of.eps >= detail::least_float)) {
-    throw invalid_input(detail::message(options, ": eps is ", of.eps, ", must be at least ",
-                                        detail::least_float, " and finite as a float", where));
+    throw invalid_input(detail::error_text(options, ": eps is ", of.eps, ", must be at least ",
+                                           detail::least_float, " and finite as a float", where));
   }
 }
 

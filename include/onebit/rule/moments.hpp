@@ -29,12 +29,12 @@ inline void validate_moments(const char* options, const moments& of, double max_
     return x == 0 || (x >= detail::least_float && x <= detail::most_float);
   };
   if (!is_bound(max_grad_norm)) {
-    throw invalid_input(detail::message(options, ": max_grad_norm is ", max_grad_norm,
-                                        ", must be 0 (do not clip) or positive and finite"));
+    throw invalid_input(detail::error_text(options, ": max_grad_norm is ", max_grad_norm,
+                                           ", must be 0 (do not clip) or positive and finite"));
   }
   if (!is_bound(max_step)) {
-    throw invalid_input(detail::message(options, ": max_step is ", max_step,
-                                        ", must be 0 (no bound) or positive and finite"));
+    throw invalid_input(detail::error_text(options, ": max_step is ", max_step,
+                                           ", must be 0 (no bound) or positive and finite"));
   }
 }
 
@@ -75,9 +75,9 @@ inline void validate(const adam_options& o) {
 inline void validate_range(const char* options, const char* of, double low, const char* and_of,
                            double high) {
   if (low >= detail::least_float && low <= high && high <= detail::most_float) return;
-  throw invalid_input(detail::message(options, ": ", of, " is ", low, " and ", and_of, " ", high,
-                                      "; needs ", detail::least_float,
-                                      " <= min <= max <= ", detail::most_float));
+  throw invalid_input(detail::error_text(options, ": ", of, " is ", low, " and ", and_of, " ", high,
+                                         "; needs ", detail::least_float,
+                                         " <= min <= max <= ", detail::most_float));
 }
 
 /// Returns the bound that kernels apply: max_step, or the largest float if max_step is 0.

@@ -303,13 +303,13 @@ class following_rule : public moments_rule<B, Options> {
     a.buffer(rho_, backend_, keeps ? n_tensors_ : 0);
     if (Archive::reading) {
       if ((differs || frozen_) && keeps != keeps_squares()) {
-        throw checkpoint_error(detail::message(
+        throw checkpoint_error(detail::error_text(
             "checkpoint: its v is ", keeps ? "" : "not ",
             "refreshed after the dense steps, and here it ", keeps ? "would not" : "would",
             " be: set refreshes or keeps_squares as it was saved"));
       }
       if (frozen_ && sends_directions != directions()) {
-        throw checkpoint_error(detail::message(
+        throw checkpoint_error(detail::error_text(
             "checkpoint: its ranks exchanged ", sends_directions ? "m / (sqrt(v) + eps)" : "m",
             ", and here they would exchange ", directions() ? "m / (sqrt(v) + eps)" : "m",
             ": load it with max_step and refreshes as it was saved with"));

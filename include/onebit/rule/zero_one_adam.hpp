@@ -363,9 +363,9 @@ class zero_one_rule : public following_rule<B, adam_options> {
                   const step_context<B, P, G>& at) {
     base::begin_step(plan, lr, step, at);
     if (!started_ && plan.average != averages::gradients) {
-      throw invalid_input(detail::message("zero_one_adam: step ", step,
-                                          " needs v, which no step has computed yet; "
-                                          "the schedule's first step must average gradients"));
+      throw invalid_input(detail::error_text("zero_one_adam: step ", step,
+                                             " needs v, which no step has computed yet; "
+                                             "the schedule's first step must average gradients"));
     }
     if (plan.update == update_from::exchange) {
       backend_.launch(lr_sum_.size(), detail::bound_factor_kernel<P, G>{lr_sum_.data(), at.tensors,

@@ -114,7 +114,7 @@ class freeze : public schedule_defaults {
                                     bool corrected)
     : after_(options.after), gaps_{refreshes, beta2}, corrected_(corrected) {
   if (!(beta2 >= 0 && beta2 < 1)) {
-    throw invalid_input(detail::message("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
+    throw invalid_input(detail::error_text("freeze: beta2 is ", beta2, ", must be in [0, 1)"));
   }
 }
 

@@ -48,18 +48,18 @@ class intervals : public schedule_defaults {
       : options_(o), gaps_{o.refreshes, beta2}, lacking_(corrected ? 0 : beta2) {
     if (o.max_interval == 0) {
       throw invalid_input(
-          detail::message("intervals_options: max_interval is 0, must be at least 1"));
+          detail::error_text("intervals_options: max_interval is 0, must be at least 1"));
     }
     if (o.kappa == 0 && (o.after == 0 || o.refreshes == 0)) {
-      throw invalid_input(detail::message("intervals_options: after is ", o.after, ", refreshes ",
-                                          o.refreshes,
-                                          "; both must be at least 1, or kappa, which replaces "
-                                          "them: v needs a start, and changes"));
+      throw invalid_input(detail::error_text("intervals_options: after is ", o.after,
+                                             ", refreshes ", o.refreshes,
+                                             "; both must be at least 1, or kappa, which replaces "
+                                             "them: v needs a start, and changes"));
     }
     if (o.stop_refreshing && o.warmup_steps == 0) {
-      throw invalid_input(
-          detail::message("intervals_options: stop_refreshing needs warmup_steps, at least 1: v is "
-                          "updated in the warm-up only"));
+      throw invalid_input(detail::error_text(
+          "intervals_options: stop_refreshing needs warmup_steps, at least 1: v is "
+          "updated in the warm-up only"));
     }
   }
 

@@ -149,9 +149,9 @@ struct description_items {
   std::vector<rank_fingerprint> cards;
   for (sent& one : all) {
     if (one.rank != cards.size() && !comm.echoes()) {
-      throw transport_error(message("all_gather of this transport put the bytes of rank ", one.rank,
-                                    " into the slot of rank ", cards.size(),
-                                    "; slots must be in the order of ranks", comm.where()));
+      throw transport_error(error_text("all_gather of this transport put the bytes of rank ",
+                                       one.rank, " into the slot of rank ", cards.size(),
+                                       "; slots must be in the order of ranks", comm.where()));
     }
     one.card.name[sizeof one.card.name - 1] = '\0';  // received text may lack the terminator
     cards.push_back(one.card);
@@ -255,7 +255,7 @@ inline constexpr char average_of_plan[] = "what is averaged for v";
   for (std::size_t r = 0; r < size; ++r) {
     if (cards[r].rejected == 0) continue;
     throw rank_mismatch(
-        message(who, ": rank ", r, " rejected its input; its own error says why", where));
+        error_text(who, ": rank ", r, " rejected its input; its own error says why", where));
   }
   const auto [usual, n_usual] = majority_of(cards);
   for (std::size_t r = 0; r < size; ++r) {
@@ -271,7 +271,7 @@ inline constexpr char average_of_plan[] = "what is averaged for v";
     if (text.empty()) {  // a rank has left, or has other tensors
       text = join({"rank ", r, " has tensors of other sizes than rank ", usual});
     }
-    throw rank_mismatch(message(who, ": the ranks disagree: ", text, where));
+    throw rank_mismatch(error_text(who, ": the ranks disagree: ", text, where));
   }
   return cards[0].number;
 }
@@ -304,8 +304,8 @@ template <class B>
     const auto legacy = [](std::uintptr_t s) { return s == 1 ? 0 : s; };  // cudaStreamLegacy
     if (!its || legacy(*its) == legacy(own)) return;
     throw invalid_input(
-        message("optimizer: the backend works on stream ", own, ", the transport on stream ", *its,
-                ": nothing here orders them; give both the same stream", comm.where()));
+        error_text("optimizer: the backend works on stream ", own, ", the transport on stream ",
+                   *its, ": nothing here orders them; give both the same stream", comm.where()));
   }
 }
 
@@ -317,8 +317,8 @@ template <class B>
   const auto with = std::find(all.begin(), all.end(), 1U) - all.begin();
   const auto without = std::find(all.begin(), all.end(), 0U) - all.begin();
   if (with == comm.size() || without == comm.size()) return;
-  throw rank_mismatch(message("veto_with: rank ", with, " gives a veto, rank ", without,
-                              " none; all must give one, or none may", comm.where()));
+  throw rank_mismatch(error_text("veto_with: rank ", with, " gives a veto, rank ", without,
+                                 " none; all must give one, or none may", comm.where()));
 }
 
 // Verification during training of the state that must be equal on all ranks.
@@ -365,7 +365,7 @@ struct common_digests {
     const char* what = all[r].parameters != all[usual].parameters ? "parameters"
                        : all[r].state != all[usual].state         ? "moments"
                                                                   : "previous means";
-    throw rank_mismatch(message(
+    throw rank_mismatch(error_text(
         "verify: after step ", step, " rank ", r, " has other ", what, " than rank ", usual, " (",
         n_usual, " of ", all.size(), " ranks are alike): memory that failed, a trainer ",
         "that changed them on one rank, or a policy that does something else "
@@ -378,11 +378,12 @@ struct common_digests {
 template <class E>
 [[gnu::cold]] void verify(E& e) {
   if (!e.ranks_alike()) {
-    throw invalid_input(message("verify: after ", e.step,
-                                " steps the ranks are between two exchanges, where a local step "
-                                "makes their parameters differ; call it after a step whose phase "
-                                "is compressed",
-                                e.comm.where()));
+    throw invalid_input(
+        error_text("verify: after ", e.step,
+                   " steps the ranks are between two exchanges, where a local step "
+                   "makes their parameters differ; call it after a step whose phase "
+                   "is compressed",
+                   e.comm.where()));
   }
   e.wait();
   common_digests mine;

@@ -42,13 +42,14 @@ namespace detail {
                                                            const communicator& comm) {
   const bool is_rate = lr == 0 || (lr > 0 && std::isnormal(lr));
   if (!is_rate || !std::isfinite(lr * largest_lr_factor)) {
-    return message("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
-                   largest_lr_factor, "; lr must be 0 or positive, at least 1.2e-38, and finite ",
-                   "times each factor", comm.where());
+    return error_text("optimizer: step ", step, " with lr ", lr, " and lr_factor up to ",
+                      largest_lr_factor,
+                      "; lr must be 0 or positive, at least 1.2e-38, and finite ",
+                      "times each factor", comm.where());
   }
   if (!std::isfinite(inverse_loss_scale) || !(inverse_loss_scale > 0)) {
-    return message("optimizer: step ", step, " with inverse loss scale ", inverse_loss_scale,
-                   "; must be finite and positive", comm.where());
+    return error_text("optimizer: step ", step, " with inverse loss scale ", inverse_loss_scale,
+                      "; must be finite and positive", comm.where());
   }
   return {};
 }
@@ -190,7 +191,7 @@ struct engine {
     if (now.n_equal_refreshes >= 10 && !warned_equal_gradients && comm.rank() == 0 &&
         warn != nullptr) {
       warned_equal_gradients = true;
-      warn(detail::message(
+      warn(detail::error_text(
           "optimizer: in the last 10 refreshes of v all ranks had the same gradients: if the "
           "trainer averages them, leave that out, since the optimizer does; if all ranks read the "
           "same examples, give each its own",
@@ -217,9 +218,9 @@ struct engine {
                           ", or what ", known ? "it carries" : "ranks carry",
                           " has overflowed (rates that jump do that)"});
     }
-    warn(detail::message("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
-                         now.n_skipped, " in all, the last at step ", now.number, ": ", why,
-                         comm.where()));
+    warn(detail::error_text("optimizer: ", now.n_skipped_in_row, " steps in a row were skipped, ",
+                            now.n_skipped, " in all, the last at step ", now.number, ": ", why,
+                            comm.where()));
   }
   /// Allocates state once the ranks have agreed. `number`: of the optimizer, equal on all ranks.
   [[gnu::cold]] void prepare(std::uint32_t number) {
@@ -350,7 +351,7 @@ struct engine {
                         : FreezingRule<R> ? compressed.started() == rule.frozen()
                                           : true;
       constexpr const char* what = "checkpoint: its rule and its exchange are in different phases";
-      if (S::compresses && !fits) throw checkpoint_error(detail::message(what));
+      if (S::compresses && !fits) throw checkpoint_error(detail::error_text(what));
       if (compressed.started()) compressed.allocate_undo(from_nothing);
     }
   }
@@ -434,7 +435,7 @@ struct engine {
   }
   [[noreturn, gnu::cold]] void refuse(const char* why) const {
     throw invalid_input(
-        detail::message("optimizer: the schedule's step ", step, " ", why, comm.where()));
+        detail::error_text("optimizer: the schedule's step ", step, " ", why, comm.where()));
   }
   [[gnu::cold]] void start_compressed() {
     compressed.start_from_nothing(from_nothing);

@@ -47,21 +47,22 @@ namespace detail {
                                   const std::vector<std::size_t>& sizes,
                                   std::vector<float> (&flat)[2], const std::string& where) {
   if (moments.size() != sizes.size()) {
-    throw invalid_input(
-        message("start_from: moments of ", moments.size(), " tensors for ", sizes.size(), where));
+    throw invalid_input(error_text("start_from: moments of ", moments.size(), " tensors for ",
+                                   sizes.size(), where));
   }
   std::size_t first = 0;
   for (std::size_t t = 0; t < sizes.size(); ++t) {
     const given_moments& g = moments[t];
     if (g.m.size() != sizes[t] || g.v.size() != sizes[t]) {
-      throw invalid_input(message("start_from: tensor ", t, " has ", sizes[t], " parameters, but ",
-                                  g.m.size(), " of m and ", g.v.size(), " of v", where));
+      throw invalid_input(error_text("start_from: tensor ", t, " has ", sizes[t],
+                                     " parameters, but ", g.m.size(), " of m and ", g.v.size(),
+                                     " of v", where));
     }
     for (std::size_t i = 0; i < sizes[t]; ++i) {
       if (!std::isfinite(g.m[i]) || !(g.v[i] >= 0 && std::isfinite(g.v[i]))) {
-        throw invalid_input(message("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
-                                    " and v ", g.v[i], "; both must be finite, v not negative",
-                                    where));
+        throw invalid_input(error_text("start_from: tensor ", t, " element ", i, " has m ", g.m[i],
+                                       " and v ", g.v[i], "; both must be finite, v not negative",
+                                       where));
       }
       flat[0][first + i] = g.m[i];
       flat[1][first + i] = g.v[i];
@@ -76,8 +77,9 @@ template <class E>
 [[gnu::cold]] void take_moments(E& e, const std::vector<given_moments>& moments,
                                 std::uint64_t steps, bool begun) {
   if (begun || e.step > 0) {
-    throw invalid_input(message("start_from: step ", e.step, " has begun or is done; ",
-                                "moments can be given before the first step only", e.comm.where()));
+    throw invalid_input(error_text("start_from: step ", e.step, " has begun or is done; ",
+                                   "moments can be given before the first step only",
+                                   e.comm.where()));
   }
   std::vector<float> flat[2];
   for (auto& f : flat) f.assign(e.average.axis().n_words() * word_elements, 0.0F);
@@ -152,10 +154,11 @@ template <class E, class Buffer>
 template <class E>
 [[nodiscard, gnu::cold]] std::vector<tensor_moments> moments_of(E& e) {
   if (!e.ranks_alike()) {
-    throw invalid_input(message("moments: after ", e.step,
-                                " steps the ranks are between two exchanges, where their moments "
-                                "differ; call it after a step whose phase is not local",
-                                e.comm.where()));
+    throw invalid_input(
+        error_text("moments: after ", e.step,
+                   " steps the ranks are between two exchanges, where their moments "
+                   "differ; call it after a step whose phase is not local",
+                   e.comm.where()));
   }
   e.wait();
   e.tensors.copy_changes(e.backend());  // addresses of memory that has moved

@@ -47,7 +47,7 @@ struct checkpoint_header {
   [[nodiscard, gnu::cold]] std::string difference(const checkpoint_header& here,
                                                   resume_with with) const {
     const auto differ = [](const char* what, text_part a, text_part b) {
-      return message("checkpoint: saved with ", what, a, ", loaded with ", what, b);
+      return error_text("checkpoint: saved with ", what, a, ", loaded with ", what, b);
     };
     const std::string_view its(ranks.name, strnlen(ranks.name, sizeof ranks.name));
     const std::string_view own(here.ranks.name);
@@ -69,14 +69,14 @@ struct checkpoint_header {
       return differ("parameters: ", ranks.n_elements, here.ranks.n_elements);
     }
     if (ranks.sizes_digest != here.ranks.sizes_digest) {
-      return message("checkpoint: its tensors have other sizes or another order");
+      return error_text("checkpoint: its tensors have other sizes or another order");
     }
     if (ranks.slot_bytes != here.ranks.slot_bytes) {
       return differ("messages of bytes: ", ranks.slot_bytes, here.ranks.slot_bytes);
     }
     if (ranks.parameter_digest != here.ranks.parameter_digest) {
-      return message("checkpoint: the parameters in memory are not those of step ", step,
-                     " at which it was saved; restore all of them before load()");
+      return error_text("checkpoint: the parameters in memory are not those of step ", step,
+                        " at which it was saved; restore all of them before load()");
     }
     return {};
   }
@@ -110,16 +110,17 @@ template <class E>
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].failed != 0) {
       throw peer_failed(
-          message("load: rank ", r, " could not read its checkpoint", nothing, where));
+          error_text("load: rank ", r, " could not read its checkpoint", nothing, where));
     }
     if (all[r].step != mine.step) {
-      throw checkpoint_error(message("load: rank ", r, " has a checkpoint of step ", all[r].step,
-                                     ", this rank one of step ", mine.step, nothing, where));
+      throw checkpoint_error(error_text("load: rank ", r, " has a checkpoint of step ", all[r].step,
+                                        ", this rank one of step ", mine.step, nothing, where));
     }
     if (all[r].scalars != mine.scalars) {
-      throw checkpoint_error(message("load: the checkpoint of rank ", r, " is of the same step as ",
-                                     "this rank's, but its schedule or rule state differs: load ",
-                                     "files of one save", nothing, where));
+      throw checkpoint_error(
+          error_text("load: the checkpoint of rank ", r, " is of the same step as ",
+                     "this rank's, but its schedule or rule state differs: load ",
+                     "files of one save", nothing, where));
     }
   }
 }
@@ -145,7 +146,7 @@ template <class E, class Card>
       e.archive(*payload);
       payload->finish();
       e.check_read(with);
-      if (e.step != found.step) failure = detail::message("checkpoint: of two steps");
+      if (e.step != found.step) failure = detail::error_text("checkpoint: of two steps");
     }
   } catch (const std::exception& error) {  // also from streams: the other ranks wait
     failure = error.what();
@@ -191,7 +192,7 @@ class old_rank_transport {
 
  private:
   [[noreturn]] static void refuse() {
-    throw transport_error(message("load_old_job: a rank of an old job takes no steps"));
+    throw transport_error(error_text("load_old_job: a rank of an old job takes no steps"));
   }
   int rank_, size_, node_;
   std::shared_ptr<int> n_splits_;
@@ -269,7 +270,7 @@ class old_job {
     if (n_read_ == 1) node_ = card.ranks_per_node;
     if (node_ == 0 || n_ % node_ != 0) {
       throw checkpoint_error(
-          detail::message("resume: ", n_, " ranks in nodes of ", node_, "; damaged"));
+          detail::error_text("resume: ", n_, " ranks in nodes of ", node_, "; damaged"));
     }
     old = std::make_unique<E>(detail::groups_of(e_->tensors),
                               communicator(detail::old_rank_transport(r, n_, node_)),
@@ -283,9 +284,9 @@ class old_job {
     if (n_read_ == 1) step_ = card.step;
     if (card.step != step_) throw_diverged(r, card.step);
     if (!R::local_steps && card.ranks.parameter_digest != parameters_) {
-      throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
-                                             " of the old job had different parameters at the ",
-                                             "same step; load files of one job"));
+      throw checkpoint_error(detail::error_text("resume: ranks 0 and ", r,
+                                                " of the old job had different parameters at the ",
+                                                "same step; load files of one job"));
     }
     if (r != source_rank_) wanted.ranks.parameter_digest = card.ranks.parameter_digest;
     if (const auto text = card.difference(wanted, with); !text.empty()) {
@@ -322,8 +323,9 @@ class old_job {
       }
       given_ = old.rule.resume(old.compressed.previous(old.mask()), old.at());
       if (given_.momentum.size() == 0 && e_->average.axis().n_words() > 0) {
-        throw checkpoint_error(detail::message("load_old_job: the rule's resume() returned no ",
-                                               "momentum; return zeros if the rule keeps its own"));
+        throw checkpoint_error(
+            detail::error_text("load_old_job: the rule's resume() returned no ",
+                               "momentum; return zeros if the rule keeps its own"));
       }
       space_ = e_->compressed.allocate(e_->from_momentum);
       e_->compressed.allocate_undo(e_->from_momentum);
@@ -387,9 +389,9 @@ class old_job {
     return e.backend().template make_buffer<float>(e.average.axis().n_words() * word_elements);
   }
   [[noreturn, gnu::cold]] void throw_diverged(std::size_t r, std::uint64_t step) const {
-    throw checkpoint_error(detail::message("resume: ranks 0 and ", r,
-                                           " of the old job differ, at steps ", step_, " and ",
-                                           step, "; load files of one save"));
+    throw checkpoint_error(detail::error_text("resume: ranks 0 and ", r,
+                                              " of the old job differ, at steps ", step_, " and ",
+                                              step, "; load files of one save"));
   }
   E* e_;
   std::size_t n_, source_rank_, n_read_ = 0, node_ = 1;
@@ -416,7 +418,7 @@ template <class E, class Card>
   std::string failure = refusal;
   std::unique_ptr<detail::old_job<E>> old;
   try {
-    if (n_ranks == 0) throw checkpoint_error(detail::message("load_old_job: no ranks to load"));
+    if (n_ranks == 0) throw checkpoint_error(detail::error_text("load_old_job: no ranks to load"));
     if (failure.empty()) {
       const auto source = static_cast<std::size_t>(e.comm.rank()) % n_ranks;
       old = std::make_unique<detail::old_job<E>>(e, n_ranks, source);

@@ -78,7 +78,7 @@ class step_in_progress {
   [[gnu::cold]] void require(float lr, float inverse_loss_scale) const {
     const auto same = [](float a, float b) { return std::memcmp(&a, &b, sizeof a) == 0; };  // NaN
     if (same(lr + 0.0F, lr_) && same(inverse_loss_scale, scale_)) return;
-    throw invalid_input(detail::message(
+    throw invalid_input(detail::error_text(
         "optimizer: step ", e_->step, " with lr ", lr, " and scale ", inverse_loss_scale,
         ", but begin() was told ", lr_, " and ", scale_, e_->comm.where()));
   }
@@ -87,18 +87,18 @@ class step_in_progress {
   /// trainer that a step calls.
   [[gnu::cold]] void require_idle(const char* call) const {
     if (!running_) return;
-    throw invalid_input(detail::message("optimizer: ", call, " from inside step ", e_->step,
-                                        ", which calls the veto; a veto may only answer",
-                                        e_->comm.where()));
+    throw invalid_input(detail::error_text("optimizer: ", call, " from inside step ", e_->step,
+                                           ", which calls the veto; a veto may only answer",
+                                           e_->comm.where()));
   }
   /// Marks the gradients of one tensor as final, and sends the buckets that are complete.
   [[gnu::cold]] void ready(std::size_t tensor) {
     if (tensor >= e_->announced.size()) {
-      throw invalid_input(detail::message("optimizer: ready(", tensor, ") of ",
-                                          e_->announced.size(), " tensors", e_->comm.where()));
+      throw invalid_input(detail::error_text("optimizer: ready(", tensor, ") of ",
+                                             e_->announced.size(), " tensors", e_->comm.where()));
     }
     if (e_->announced[tensor] == e_->is_final) {
-      throw invalid_input(detail::message(
+      throw invalid_input(detail::error_text(
           "optimizer: ready(", tensor, ") twice in step ", e_->step,
           ": its gradient may have been ",
           "sent already; announce a tensor once, after the last micro-batch", e_->comm.where()));
@@ -314,8 +314,8 @@ class step_in_progress {
     const std::string where = e_->comm.where();
     if (const std::string text = difference_of(found); !text.empty()) {
       throw rank_mismatch(
-          detail::message("exchange: the ranks were told different numbers for step ", e_->step,
-                          ": ", text, where));
+          detail::error_text("exchange: the ranks were told different numbers for step ", e_->step,
+                             ": ", text, where));
     }
     detail::throw_odd_rank(found, where);
   }
@@ -497,8 +497,8 @@ struct running {
   /// Explains why no other call is allowed now, without the rank; empty if no step has begun.
   [[nodiscard, gnu::cold]] std::string refusal() const {
     if (!in_progress) return {};
-    return detail::message("optimizer: step ", engine.step,
-                           " has begun; call this before begin() or after step()");
+    return detail::error_text("optimizer: step ", engine.step,
+                              " has begun; call this before begin() or after step()");
   }
 
   /// Scope guard that destroys the step if it is over.

@@ -50,9 +50,9 @@ struct memory_range {
   for (const memory_range& b : ranges) {
     const memory_range* a = b.written ? farthest : farthest_written;
     if (a != nullptr && b.first < a->end) {
-      throw invalid_input(message(who, ": tensors ", a->tensor, " (", a->n, " ", a->what, ") and ",
-                                  b.tensor, " (", b.n, " ", b.what,
-                                  ") overlap in memory; list shared parameters once", where));
+      throw invalid_input(error_text(who, ": tensors ", a->tensor, " (", a->n, " ", a->what,
+                                     ") and ", b.tensor, " (", b.n, " ", b.what,
+                                     ") overlap in memory; list shared parameters once", where));
     }
     if (farthest == nullptr || b.end > farthest->end) farthest = &b;
     if (b.written && (farthest_written == nullptr || b.end > farthest_written->end)) {
@@ -73,13 +73,13 @@ template <class Pointer>
 [[gnu::cold]] inline void check_rounding(std::size_t g, std::size_t t, element_type type,
                                          bool has_master, const std::string& where) {
   if (type == element_type::of_bf16 && !has_master) return;
-  throw invalid_input(
-      message("optimizer: group ", g,
-              " has stochastic_rounding, which is for bf16 without masters; its tensor ", t, " is ",
-              type == element_type::of_bf16   ? "bf16 with masters"
-              : type == element_type::of_fp16 ? "fp16"
-                                              : "float",
-              ": remove the option, or put the tensor into a group without it", where));
+  throw invalid_input(error_text(
+      "optimizer: group ", g,
+      " has stochastic_rounding, which is for bf16 without masters; its tensor ", t, " is ",
+      type == element_type::of_bf16   ? "bf16 with masters"
+      : type == element_type::of_fp16 ? "fp16"
+                                      : "float",
+      ": remove the option, or put the tensor into a group without it", where));
 }
 
 /// Throws invalid_input for a null or misaligned address, and for more elements than memory can
@@ -88,8 +88,8 @@ template <class Pointer>
                                       const char* who, const std::string& where) {
   const auto address = reinterpret_cast<std::uintptr_t>(r.first);
   const auto refuse = [&](text_part why, text_part what) {
-    throw invalid_input(message(who, ": tensor ", r.tensor, " has ", r.n, " ", r.what,
-                                " at address ", address, ", ", why, what, where));
+    throw invalid_input(error_text(who, ": tensor ", r.tensor, " has ", r.n, " ", r.what,
+                                   " at address ", address, ", ", why, what, where));
   };
   if (address == 0) refuse("which is null", "");
   if (address % bytes_each != 0) refuse("which is no multiple of ", bytes_each);
@@ -129,8 +129,8 @@ struct flat_tensors {
         const std::size_t n = x.params.size(), n_masters = x.master.size();
         const auto refuse_if = [&](bool wrong, std::initializer_list<text_part> what) {
           if (wrong)
-            throw invalid_input(message("optimizer: group ", g, " tensor ", t, " has ", n,
-                                        " params ", join(what), where));
+            throw invalid_input(error_text("optimizer: group ", g, " tensor ", t, " has ", n,
+                                           " params ", join(what), where));
         };
         refuse_if(n != x.grads.size(), {"but ", x.grads.size(), " grads"});
         const std::size_t bytes_each =
@@ -248,7 +248,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   [[gnu::cold]] void rest(std::size_t tensor, const std::string& where) {
     if (tensor >= size()) {
       throw invalid_input(
-          detail::message("optimizer: rest(", tensor, ") of ", size(), " tensors", where));
+          detail::error_text("optimizer: rest(", tensor, ") of ", size(), " tensors", where));
     }
     resting[tensor] = 1;
   }
@@ -328,7 +328,8 @@ struct tensor_table : detail::flat_tensors<P, G> {
     std::uint64_t n_groups = saved.size();
     a.local(n_groups);
     if (n_groups > size() + flat::options.size() + 4096) {
-      throw checkpoint_error(detail::message("checkpoint: damaged: it has ", n_groups, " groups"));
+      throw checkpoint_error(
+          detail::error_text("checkpoint: damaged: it has ", n_groups, " groups"));
     }
     a.vector(saved, n_groups);
     std::vector<tensor_scalars> n(size());
@@ -352,7 +353,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   template <class R>
   [[gnu::cold]] void check_saved(const R& rule, const std::string& where) const {
     if (saved.size() != flat::options.size()) {
-      throw checkpoint_error(detail::message(
+      throw checkpoint_error(detail::error_text(
           "checkpoint: saved with ", saved.size(), " groups, loaded with ", flat::options.size(),
           "; resume_with::other_options takes those of this optimizer"));
     }
@@ -390,9 +391,9 @@ struct tensor_table : detail::flat_tensors<P, G> {
                                                    const R& rule, const std::string& where) const {
     if (g >= flat::group_ends.size()) {
       throw invalid_input(
-          detail::message("optimizer: group ", g, " of ", flat::group_ends.size(), where));
+          detail::error_text("optimizer: group ", g, " of ", flat::group_ends.size(), where));
     }
-    const auto name = [&] { return detail::message("optimizer: group ", g); };
+    const auto name = [&] { return detail::error_text("optimizer: group ", g); };
     const auto require = [&](const char* what, float x) {
       if (std::isfinite(x) && x >= 0) return;
       throw invalid_input(
@@ -466,29 +467,29 @@ template <class Table, class P, class G>
 [[gnu::cold]] std::size_t rebind(Table& tensors, const std::vector<param_group<P, G>>& groups,
                                  const std::string& where) {
   if (groups.size() != tensors.group_ends.size()) {
-    throw invalid_input(message("rebind: ", groups.size(), " groups, but the optimizer has ",
-                                tensors.group_ends.size(), where));
+    throw invalid_input(error_text("rebind: ", groups.size(), " groups, but the optimizer has ",
+                                   tensors.group_ends.size(), where));
   }
   std::size_t n_moved = 0, t = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::size_t n_tensors = tensors.group_ends[g] - t;
     if (groups[g].tensors.size() != n_tensors) {
-      throw invalid_input(message("rebind: group ", g, " has ", groups[g].tensors.size(),
-                                  " tensors, but had ", n_tensors, where));
+      throw invalid_input(error_text("rebind: group ", g, " has ", groups[g].tensors.size(),
+                                     " tensors, but had ", n_tensors, where));
     }
     for (const tensor<P, G>& x : groups[g].tensors) {
       const tensor_entry<P, G>& was = tensors.entries[t];
       const std::size_t n_masters = was.master != nullptr ? tensors.sizes[t] : 0;
       if (x.params.size() != tensors.sizes[t] || x.master.size() != n_masters) {
-        throw invalid_input(message("rebind: tensor ", t, " has ", x.params.size(), " params and ",
-                                    x.master.size(), " masters, but had ", tensors.sizes[t],
-                                    " and ", n_masters, where));
+        throw invalid_input(error_text("rebind: tensor ", t, " has ", x.params.size(),
+                                       " params and ", x.master.size(), " masters, but had ",
+                                       tensors.sizes[t], " and ", n_masters, where));
       }
       const auto params = place_of(x.params.data()), grads = place_of(x.grads.data());
       const auto old_params = place_of(was.params), old_grads = place_of(was.grads);
       if (params.second != old_params.second || grads.second != old_grads.second) {
         throw invalid_input(
-            message("rebind: tensor ", t, " has other types of elements than it had", where));
+            error_text("rebind: tensor ", t, " has other types of elements than it had", where));
       }
       const bool same = params == old_params && grads == old_grads &&
                         x.grads.size() == x.params.size() &&

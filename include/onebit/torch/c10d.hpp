@@ -66,10 +66,10 @@ struct c10d_group {
     } catch (const error&) {
       throw;
     } catch (const std::exception& e) {
-      broken = message("c10d: ", call, " failed: ", torch_text(e),
-                       ". This transport is of no use any more: end the job, restart it from a "
-                       "checkpoint",
-                       suffix());
+      broken = error_text("c10d: ", call, " failed: ", torch_text(e),
+                          ". This transport is of no use any more: end the job, restart it from a "
+                          "checkpoint",
+                          suffix());
     }
     throw transport_error(broken);
   }
@@ -210,7 +210,7 @@ class c10d {
     two.rank = two.name = scatters->getRank();
     two.size = two.n_whole = scatters->getSize();
     if (gathers->getSize() != two.size || gathers->getRank() != two.rank || scatters == gathers) {
-      throw invalid_input(detail::message(
+      throw invalid_input(detail::error_text(
           "c10d: two groups of the same ranks are needed, but one is of ", two.size, " and one of ",
           gathers->getSize(), scatters == gathers ? ", and they are the same" : "", two.suffix()));
     }
@@ -279,8 +279,8 @@ class c10d {
     for (int r = 0; r < size(); ++r) {
       const int of = all[static_cast<std::size_t>(r)][0];
       if (of < 0) {
-        throw invalid_input(detail::message("c10d: split: a rank has color ", of,
-                                            "; must not be negative", group_->suffix()));
+        throw invalid_input(detail::error_text("c10d: split: a rank has color ", of,
+                                               "; must not be negative", group_->suffix()));
       }
       if (of == color) ranks.push_back(r);
     }
@@ -308,11 +308,11 @@ class c10d {
           std::find(hosts.begin(), hosts.begin() + static_cast<long>(first_of_run),
                     hosts[first_of_run]) != hosts.begin() + static_cast<long>(first_of_run);
       if (again || (per_node != 0 && n != per_node)) {
-        throw transport_error(
-            detail::message("c10d: ranks_per_node: ranks ", first_of_run, " to ", r - 1, " are on ",
-                            hosts[first_of_run].data(), again ? ", and others before them" : "",
-                            "; every node must have as many ranks as that of rank 0 (", per_node,
-                            "), one after the other", group_->suffix()));
+        throw transport_error(detail::error_text(
+            "c10d: ranks_per_node: ranks ", first_of_run, " to ", r - 1, " are on ",
+            hosts[first_of_run].data(), again ? ", and others before them" : "",
+            "; every node must have as many ranks as that of rank 0 (", per_node,
+            "), one after the other", group_->suffix()));
       }
       per_node = n;
       first_of_run = r;
@@ -339,12 +339,12 @@ class c10d {
                                                      const std::vector<int>& ranks,
                                                      const std::string& name) {
     if (!whole.store || !whole.scatters->supportsSplitting()) {
-      throw invalid_input(detail::message("c10d: backend ", whole.scatters->getBackendName(),
-                                          whole.store ? "" : " without a store",
-                                          " cannot be split: give two groups of the same ranks, "
-                                          "c10d::over(scatters, gathers), and no "
-                                          "hierarchy",
-                                          whole.suffix()));
+      throw invalid_input(detail::error_text("c10d: backend ", whole.scatters->getBackendName(),
+                                             whole.store ? "" : " without a store",
+                                             " cannot be split: give two groups of the same ranks, "
+                                             "c10d::over(scatters, gathers), and no "
+                                             "hierarchy",
+                                             whole.suffix()));
     }
     group_type part;
     part.store = named(name, whole.store);

@@ -117,7 +117,7 @@ struct torch_terms {
     if (beta2 != 0.999) t.own.beta2 = beta2;
     if (o.eps() != 1e-8) t.own.eps = o.eps();
     if (o.amsgrad()) {
-      throw invalid_input(message("torch: group ", group, " has amsgrad, which is not offered"));
+      throw invalid_input(error_text("torch: group ", group, " has amsgrad, which is not offered"));
     }
   };
   if (const auto* adamw = dynamic_cast<const ::torch::optim::AdamWOptions*>(&options)) {
@@ -126,17 +126,17 @@ struct torch_terms {
     take(*adam);
     if (t.weight_decay != 0) {
       throw invalid_input(
-          message("torch: group ", group, " has AdamOptions with weight_decay ", t.weight_decay,
-                  ", which torch adds to the gradient; the decay is decoupled here: "
-                  "give AdamWOptions"));
+          error_text("torch: group ", group, " has AdamOptions with weight_decay ", t.weight_decay,
+                     ", which torch adds to the gradient; the decay is decoupled here: "
+                     "give AdamWOptions"));
     }
   } else {
-    throw invalid_input(message("torch: group ", group, " has options of type ",
-                                typeid(options).name(), "; give torch::optim::AdamWOptions"));
+    throw invalid_input(error_text("torch: group ", group, " has options of type ",
+                                   typeid(options).name(), "; give torch::optim::AdamWOptions"));
   }
   if (!std::isfinite(t.lr) || t.lr < 0) {
     throw invalid_input(
-        message("torch: group ", group, " has lr ", t.lr, ", must be finite and not negative"));
+        error_text("torch: group ", group, " has lr ", t.lr, ", must be finite and not negative"));
   }
   return t;
 }
@@ -175,8 +175,8 @@ struct torch_terms {
       if (is_new) {
         params.push_back(p);
       } else if (at->second != g) {
-        throw invalid_input(message("torch: groups ", at->second, " and ", g,
-                                    " have the same tensor; list it in one of them"));
+        throw invalid_input(error_text("torch: groups ", at->second, " and ", g,
+                                       " have the same tensor; list it in one of them"));
       }
     }
     once.emplace_back(std::move(params));

@@ -70,17 +70,19 @@ class torch_tensor {
   /// invalid_input for undefined, sparse and expanded tensors, other devices and unknown types.
   [[gnu::cold]] torch_tensor(at::Tensor param, std::string name, at::Device device, bool masters)
       : param_(std::move(param)), name_(std::move(name)) {
-    if (!param_.defined()) throw invalid_input(message("torch: ", name_, " is undefined"));
+    if (!param_.defined()) throw invalid_input(error_text("torch: ", name_, " is undefined"));
     if (!element_of(param_, type_) || param_.layout() != at::kStrided) {
-      throw invalid_input(message("torch: ", name_, " is of ", at::toString(param_.scalar_type()),
-                                  param_.layout() == at::kStrided ? "" : ", and sparse",
-                                  "; parameters are dense, of Float, BFloat16 or Half: to() it"));
+      throw invalid_input(
+          error_text("torch: ", name_, " is of ", at::toString(param_.scalar_type()),
+                     param_.layout() == at::kStrided ? "" : ", and sparse",
+                     "; parameters are dense, of Float, BFloat16 or Half: to() it"));
     }
     check_device(device);
     if (at::has_internal_overlap(param_) == at::MemOverlap::Yes) {
-      throw invalid_input(message("torch: ", name_,
-                                  " is expanded: several of its elements share their memory; give "
-                                  "the tensor that was expanded"));
+      throw invalid_input(
+          error_text("torch: ", name_,
+                     " is expanded: several of its elements share their memory; give "
+                     "the tensor that was expanded"));
     }
     const at::NoGradGuard no_grad;
     const bool dense_already = param_.is_non_overlapping_and_dense();
@@ -107,9 +109,9 @@ class torch_tensor {
     check_device(device);
     element_type type{};
     if (!element_of(param_, type) || type != type_ || param_.sizes() != sizes_) {
-      throw invalid_input(message("torch: ", name_, " is ", shape_of(param_), " of ",
-                                  at::toString(param_.scalar_type()),
-                                  " now; build a new optimizer after to() and the like"));
+      throw invalid_input(error_text("torch: ", name_, " is ", shape_of(param_), " of ",
+                                     at::toString(param_.scalar_type()),
+                                     " now; build a new optimizer after to() and the like"));
     }
     const bool in_place = lies_in_order(param_, order_);  // as in the optimizer's state
     if (in_place == held_.defined()) held_ = in_place ? at::Tensor() : in_order(plain().dtype());
@@ -130,7 +132,7 @@ class torch_tensor {
       return true;
     }
     if (g.sizes() != param_.sizes()) {
-      throw invalid_input(message("torch: the gradient of ", name_, " has shape ", shape_of(g)));
+      throw invalid_input(error_text("torch: the gradient of ", name_, " has shape ", shape_of(g)));
     }
     own_slot().copy_(g);
     grad_ = slot_;
@@ -208,7 +210,7 @@ class torch_tensor {
  private:
   void check_device(at::Device device) const {
     if (param_.device() == device) return;
-    throw invalid_input(message(
+    throw invalid_input(error_text(
         "torch: ", name_, " lies on ", param_.device().str(), ", but the optimizer works on ",
         device.str(),
         "; for parameters on a device give torch_options::stream and the backend of that stream"));
@@ -267,16 +269,16 @@ class torch_tensors {
   torch_tensors(communicator comm, const torch_options& options, bool consumes)
       : comm_(std::move(comm)), options_(options), consumes_(consumes) {
     if (options_.overlap && consumes_) {
-      throw invalid_input(
-          message("torch: overlap with groups of floats may overwrite gradients between backward() "
-                  "and step(); let make take const onebit::torch_groups&, or leave overlap out",
-                  comm_.where()));
+      throw invalid_input(error_text(
+          "torch: overlap with groups of floats may overwrite gradients between backward() "
+          "and step(); let make take const onebit::torch_groups&, or leave overlap out",
+          comm_.where()));
     }
     if (options_.overlap && options_.undefined != undefined_gradient::zeros) {
       throw invalid_input(
-          message("torch: overlap begins a step before it is known which parameters get a "
-                  "gradient, so none can rest: give undefined_gradient::zeros",
-                  comm_.where()));
+          error_text("torch: overlap begins a step before it is known which parameters get a "
+                     "gradient, so none can rest: give undefined_gradient::zeros",
+                     comm_.where()));
     }
   }
 
@@ -327,11 +329,11 @@ class torch_tensors {
     for (std::size_t r = 0; r < cards.size(); ++r) {
       if (cards[r][0] == 0) continue;
       throw rank_mismatch(
-          message("torch: rank ", r, " cannot use its parameters, and says why", comm_.where()));
+          error_text("torch: rank ", r, " cannot use its parameters, and says why", comm_.where()));
     }
     for (std::size_t r = 0; r < cards.size(); ++r) {
       if (cards[r] == cards[0]) continue;
-      throw rank_mismatch(message(
+      throw rank_mismatch(error_text(
           "torch: rank ", r, " has ", cards[r][1], " parameters, rank 0 ", cards[0][1],
           ", but not of the same sizes in the same order; build one model on all", comm_.where()));
     }
@@ -386,10 +388,11 @@ class torch_tensors {
     if (options_.undefined == undefined_gradient::previous) {
       agree_on_missing();
     } else if (n_missing == all_.size() && n_missing > 0) {
-      throw invalid_input(message("torch: none of ", n_missing,
-                                  " parameters has a gradient: step() without backward(), or after "
-                                  "zero_grad()",
-                                  comm_.where()));
+      throw invalid_input(
+          error_text("torch: none of ", n_missing,
+                     " parameters has a gradient: step() without backward(), or after "
+                     "zero_grad()",
+                     comm_.where()));
     }
     for (std::size_t t = 0; t < all_.size(); ++t) {
       if (missing_[t] == 0) continue;
@@ -408,10 +411,10 @@ class torch_tensors {
     torch_tensor& x = all_[t];
     if (x.is_final) {
       throw invalid_input(
-          message("torch: ", x.name(),
-                  " got a second gradient before step(), but its first is on its way; call "
-                  "accumulate(true) before backward passes that are not the last",
-                  comm_.where()));
+          error_text("torch: ", x.name(),
+                     " got a second gradient before step(), but its first is on its way; call "
+                     "accumulate(true) before backward passes that are not the last",
+                     comm_.where()));
     }
     (void)x.follow_gradient(true);
     x.announce();
@@ -423,7 +426,7 @@ class torch_tensors {
       torch_tensor& x = all_[t];
       if (!x.param().requires_grad() || x.size() == 0) continue;
       if (x.is_final && !x.is_as_announced()) {
-        throw invalid_input(message(
+        throw invalid_input(error_text(
             "torch: the gradient of ", x.name(),
             " was changed after backward(), when it was on its way; clip by the algorithm's "
             "max_grad_norm, or leave overlap out",
@@ -478,9 +481,9 @@ class torch_tensors {
       }
       for (const listed& l : all) {
         if (rank.count(l.x.unsafeGetTensorImpl()) != 0) continue;
-        throw invalid_input(message("torch: parameter ", l.i, " of group ", l.group, ", ",
-                                    shape_of(l.x), ", is not in torch_options::order",
-                                    comm_.where()));
+        throw invalid_input(error_text("torch: parameter ", l.i, " of group ", l.group, ", ",
+                                       shape_of(l.x), ", is not in torch_options::order",
+                                       comm_.where()));
       }
       std::stable_sort(by.begin(), by.end(), [&](std::size_t a, std::size_t b) {
         return rank.at(all[a].x.unsafeGetTensorImpl()) < rank.at(all[b].x.unsafeGetTensorImpl());
@@ -500,10 +503,10 @@ class torch_tensors {
                              (x.defined() ? ", " + shape_of(x) + "," : "");
     all_.emplace_back(x, name, device(), options_.masters);
     if (consumes_ && all_.back().type() != element_type::of_float) {
-      throw invalid_input(message("torch: ", name,
-                                  " is of 2 bytes, but make takes groups of floats: let it take "
-                                  "onebit::torch_groups",
-                                  comm_.where()));
+      throw invalid_input(error_text("torch: ", name,
+                                     " is of 2 bytes, but make takes groups of floats: let it take "
+                                     "onebit::torch_groups",
+                                     comm_.where()));
     }
   }
   /// Sets missing_[t] from 1 to 2 if another rank has a gradient of tensor t. Collective.

@@ -252,10 +252,10 @@ class torch_optimizer : public ::torch::optim::Optimizer {
     if (tensors_.are_of(param_groups_)) return;
     if (is_open_ || core_.steps() > 0) {
       throw invalid_input(
-          detail::message("torch: the optimizer was given other tensors ",
-                          is_open_ ? "within step " : "after step ", core_.steps(),
-                          "; add groups before the first step, and before its backward pass",
-                          detail::rank_suffix(core_.rank(), core_.size())));
+          detail::error_text("torch: the optimizer was given other tensors ",
+                             is_open_ ? "within step " : "after step ", core_.steps(),
+                             "; add groups before the first step, and before its backward pass",
+                             detail::rank_suffix(core_.rank(), core_.size())));
     }
     build();
   }

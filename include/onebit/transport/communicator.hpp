@@ -154,9 +154,9 @@ class transport_holder final : public line {
       return std::make_shared<transport_holder>(inner_.split(color, key));
     } else {
       throw invalid_input(
-          message("communicator: this transport cannot be split: it has no split(color, "
-                  "key)",
-                  rank_suffix(rank(), size())));
+          error_text("communicator: this transport cannot be split: it has no split(color, "
+                     "key)",
+                     rank_suffix(rank(), size())));
     }
   }
   [[nodiscard]] std::shared_ptr<line> duplicate() const override {
@@ -296,9 +296,9 @@ class communicator {
   [[gnu::cold]] void require_half_sums() const {
     if (line_->sums_halves()) return;
     throw invalid_input(
-        detail::message("dense_sum::transport_in_bf16: this transport has no "
-                        "all_reduce_sum(onebit::bf16* data, std::size_t n); take in_bf16",
-                        where()));
+        detail::error_text("dense_sum::transport_in_bf16: this transport has no "
+                           "all_reduce_sum(onebit::bf16* data, std::size_t n); take in_bf16",
+                           where()));
   }
   /// all_gather of a few bytes of host memory, also on transports that carry device memory. `what`:
   /// name of the trainer's call, for errors of transports whose gathers take a call_name.

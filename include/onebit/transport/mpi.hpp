@@ -228,8 +228,8 @@ class mpi {
     group_.require(MPI_Allreduce(&color, &least, 1, MPI_INT, MPI_MIN, group_.comm(kind::gathers)),
                    "MPI_Allreduce");
     if (least < 0) {  // MPI would fail on that rank alone, or give it no communicator
-      throw invalid_input(detail::message("mpi: split: a rank has color ", least,
-                                          "; must not be negative", group_.suffix()));
+      throw invalid_input(detail::error_text("mpi: split: a rank has color ", least,
+                                             "; must not be negative", group_.suffix()));
     }
     MPI_Comm part = MPI_COMM_NULL;
     group_.require(MPI_Comm_split(group_.comm(kind::gathers), color, key, &part), "MPI_Comm_split");
@@ -318,23 +318,23 @@ class mpi {
     int initialised = 0;
     require(MPI_Initialized(&initialised), "MPI_Initialized");
     if (initialised == 0) {
-      throw transport_error(detail::message("mpi: call MPI_Init before building a transport"));
+      throw transport_error(detail::error_text("mpi: call MPI_Init before building a transport"));
     }
     int finalised = 0;
     require(MPI_Finalized(&finalised), "MPI_Finalized");
-    if (finalised != 0) throw transport_error(detail::message("mpi: MPI_Finalize was called"));
+    if (finalised != 0) throw transport_error(detail::error_text("mpi: MPI_Finalize was called"));
     if (communicator == MPI_COMM_NULL) {  // MPI itself would abort the program
-      throw transport_error(detail::message("mpi: the communicator is MPI_COMM_NULL"));
+      throw transport_error(detail::error_text("mpi: the communicator is MPI_COMM_NULL"));
     }
     int is_inter = 0;
     require(MPI_Comm_test_inter(communicator, &is_inter), "MPI_Comm_test_inter");
     if (is_inter != 0) {  // its rank and size are those of one side, its collectives go across
-      throw transport_error(detail::message("mpi: the communicator is an intercommunicator; ",
-                                            "MPI_Intercomm_merge makes one of all its ranks"));
+      throw transport_error(detail::error_text("mpi: the communicator is an intercommunicator; ",
+                                               "MPI_Intercomm_merge makes one of all its ranks"));
     }
     if (communicator != MPI_COMM_SELF) {
       const std::string wrong = detail::wrong_launcher();
-      if (!wrong.empty()) throw transport_error(detail::message("mpi: ", wrong));
+      if (!wrong.empty()) throw transport_error(detail::error_text("mpi: ", wrong));
     }
     const auto start = std::chrono::steady_clock::now();
     MPI_Request all_here = MPI_REQUEST_NULL;
@@ -342,8 +342,9 @@ class mpi {
     for (int done = 0; done == 0;) {
       require(MPI_Test(&all_here, &done, MPI_STATUS_IGNORE), "MPI_Test");
       if (done == 0 && timeout.count() > 0 && std::chrono::steady_clock::now() - start > timeout) {
-        throw transport_error(detail::message("mpi: after ", timeout.count(), " ms not all ranks ",
-                                              "of the communicator build a transport on it"));
+        throw transport_error(detail::error_text("mpi: after ", timeout.count(),
+                                                 " ms not all ranks ",
+                                                 "of the communicator build a transport on it"));
       }
       std::this_thread::yield();
     }

@@ -31,8 +31,8 @@ namespace onebit { inline namespace v0_3 { namespace detail {
   char text[MPI_MAX_ERROR_STRING] = "";
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw transport_error(message("mpi: ", call, " failed with code ", code, ": ",
-                                std::string(text, static_cast<std::size_t>(length)), suffix));
+  throw transport_error(error_text("mpi: ", call, " failed with code ", code, ": ",
+                                   std::string(text, static_cast<std::size_t>(length)), suffix));
 }
 
 /// Duplicates of a communicator, shared by copies of the group; MPI errors become exceptions. Ranks
@@ -265,7 +265,7 @@ class mpi_group {
     if (found.n_missing > n_named) {
       who += " and " + number_text(found.n_missing - n_named) + " more";
     }
-    shared_->broken = message(
+    shared_->broken = error_text(
         "mpi: gave up ", call, " after ", shared_->timeout.count(), " ms; ", who, more,
         ". This transport cannot be used any more: call MPI_Abort (MPI_Finalize may hang), and ",
         "restart from a checkpoint", suffix());
@@ -331,14 +331,14 @@ struct mpi_node {
   for (std::size_t r = 0; r < nodes.size(); ++r) {
     const mpi_node& node = nodes[r];
     if (node.size != nodes[0].size) {
-      throw transport_error(message("mpi: ranks_per_node: the node of rank 0 has ", nodes[0].size,
-                                    " ranks, the node of rank ", r, " has ", node.size,
-                                    "; must be equal", suffix));
+      throw transport_error(error_text("mpi: ranks_per_node: the node of rank 0 has ",
+                                       nodes[0].size, " ranks, the node of rank ", r, " has ",
+                                       node.size, "; must be equal", suffix));
     }
     if (node.last - node.first + 1 != node.size) {
-      throw transport_error(message("mpi: ranks_per_node: the node of rank ", r, " has ", node.size,
-                                    " of the ranks ", node.first, " to ", node.last,
-                                    "; must be contiguous (map ranks by node)", suffix));
+      throw transport_error(error_text("mpi: ranks_per_node: the node of rank ", r, " has ",
+                                       node.size, " of the ranks ", node.first, " to ", node.last,
+                                       "; must be contiguous (map ranks by node)", suffix));
     }
   }
   return nodes[0].size;

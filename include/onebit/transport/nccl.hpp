@@ -45,8 +45,8 @@ class cuda_device_scope {
 
 inline void check_cuda(cudaError_t code, const char* call, const std::string& suffix) {
   if (code == cudaSuccess) return;
-  throw transport_error(message("nccl: ", call, " failed with code ", static_cast<int>(code), ": ",
-                                cudaGetErrorString(code), suffix));
+  throw transport_error(error_text("nccl: ", call, " failed with code ", static_cast<int>(code),
+                                   ": ", cudaGetErrorString(code), suffix));
 }
 
 /// State shared by a transport and all transports split from it: the stream of the rank and a side
@@ -100,7 +100,7 @@ class nccl_family {
   /// Throws transport_error if the communicators have failed.
   void check_alive(const std::string& suffix) const {
     if (!failed_) return;
-    throw transport_error(message("nccl: the communicators have failed: ", why_, suffix));
+    throw transport_error(error_text("nccl: the communicators have failed: ", why_, suffix));
   }
 
   /// Waits for the stream. Throws transport_error on errors and on a time-out.
@@ -132,7 +132,7 @@ class nccl_family {
       if (code != ncclSuccess) abort(failure(comm, code, call), suffix);
     }
     if (code != ncclSuccess)
-      throw transport_error(message("nccl: ", failure(comm, code, call), suffix));
+      throw transport_error(error_text("nccl: ", failure(comm, code, call), suffix));
   }
 
   /// Aborts all communicators and throws if one of them has an asynchronous error.
@@ -192,7 +192,7 @@ class nccl_family {
     why_ = why;
     failed_ = true;
     if (!captured_) end();
-    throw transport_error(message(
+    throw transport_error(error_text(
         "nccl: ", why, "; the communicators were ",
         captured_ ? "not aborted, since captured graphs hold them: destroy these, then call abort()"
                   : "aborted",
@@ -414,9 +414,9 @@ class nccl {
     nccl(*this).host_all_gather(&color, colors.data(), sizeof color);
     const auto least = std::min_element(colors.begin(), colors.end());
     if (*least < 0) {
-      throw invalid_input(detail::message("nccl: split: rank ", least - colors.begin(),
-                                          " has color ", *least, "; must not be negative",
-                                          member_->suffix()));
+      throw invalid_input(detail::error_text("nccl: split: rank ", least - colors.begin(),
+                                             " has color ", *least, "; must not be negative",
+                                             member_->suffix()));
     }
     ncclComm_t part = nullptr;
     member_->require(ncclCommSplit(member_->comm, color, key, &part, nullptr), "ncclCommSplit");
@@ -431,14 +431,14 @@ class nccl {
                                                           cudaStream_t stream,
                                                           nccl_options options) {
     if (communicator == nullptr) {
-      throw transport_error(detail::message("nccl: the communicator is null"));
+      throw transport_error(detail::error_text("nccl: the communicator is null"));
     }
     int device = 0;
     const ncclResult_t code = ncclCommCuDevice(communicator, &device);
     if (code != ncclSuccess) {
-      throw transport_error(detail::message("nccl: ncclCommCuDevice failed with code ",
-                                            static_cast<int>(code), ": ",
-                                            ncclGetErrorString(code)));
+      throw transport_error(detail::error_text("nccl: ncclCommCuDevice failed with code ",
+                                               static_cast<int>(code), ": ",
+                                               ncclGetErrorString(code)));
     }
     return std::make_shared<detail::nccl_family>(device, stream, options);
   }

@@ -59,10 +59,10 @@ class thread_hub {
       if (std::strcmp(of(r).what, first.what) == 0 && of(r).bytes == first.bytes) continue;
       const call_scope last{*this, rank};  // no rank may call again while others still compare
       throw rank_mismatch(
-          message("threads: rank 0 calls ", first.what, " of ", first.bytes, " bytes while rank ",
-                  r, " calls ", of(r).what, " of ", of(r).bytes,
-                  " bytes; every rank must make the same calls (step, save, load, verify)",
-                  rank_suffix(rank, size())));
+          error_text("threads: rank 0 calls ", first.what, " of ", first.bytes,
+                     " bytes while rank ", r, " calls ", of(r).what, " of ", of(r).bytes,
+                     " bytes; every rank must make the same calls (step, save, load, verify)",
+                     rank_suffix(rank, size())));
     }
   }
 
@@ -114,8 +114,8 @@ class thread_hub {
     for (int r = 0; r < size(); ++r) {
       const int its = cards[static_cast<std::size_t>(r)].color;
       if (its < 0) {
-        throw invalid_input(message("threads: split: rank ", r, " has color ", its,
-                                    "; must not be negative", rank_suffix(rank, size())));
+        throw invalid_input(error_text("threads: split: rank ", r, " has color ", its,
+                                       "; must not be negative", rank_suffix(rank, size())));
       }
       if (its == color) ranks.push_back(r);
     }
@@ -201,7 +201,7 @@ class thread_hub {
       }
       inside = 0;
     }
-    throw transport_error(message("threads: ", why_, rank_suffix(rank, size())));
+    throw transport_error(error_text("threads: ", why_, rank_suffix(rank, size())));
   }
 
   /// Creates a child hub: an abort of this hub also aborts the child.
@@ -372,7 +372,8 @@ template <Memory M, class F>
 [[gnu::cold]] void run_threads(std::vector<M> memories, F f,
                                std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
   const int n = static_cast<int>(memories.size());
-  if (n < 1) throw invalid_input(detail::message("run_threads: ", n, " ranks; must be at least 1"));
+  if (n < 1)
+    throw invalid_input(detail::error_text("run_threads: ", n, " ranks; must be at least 1"));
   const auto hub = std::make_shared<detail::thread_hub>(n, timeout);
   std::mutex mutex;
   std::exception_ptr first;
@@ -421,7 +422,8 @@ template <Memory M, class F>
 template <class F>
 [[gnu::cold]] void run_threads(int n, F f,
                                std::chrono::milliseconds timeout = std::chrono::minutes(10)) {
-  if (n < 1) throw invalid_input(detail::message("run_threads: ", n, " ranks; must be at least 1"));
+  if (n < 1)
+    throw invalid_input(detail::error_text("run_threads: ", n, " ranks; must be at least 1"));
   run_threads(std::vector<host_memory>(static_cast<std::size_t>(n)), std::move(f), timeout);
 }
 
