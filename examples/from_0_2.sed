@@ -30,3 +30,4 @@ s:onebit/checkpoint_directory/checkpoint_files\.hpp:onebit/extras/checkpoint_fil
 # policies come in any order, each found by its type: no {} in place of a collective
 s/, \{\}, (device|backend|onebit::cuda\(|onebit::host[({])/, \1/
 s/\((groups|[a-z_.]+\(\)), ([a-z_]+), (device|onebit::cuda\(|onebit::host[({])/(\1, \2, {}, \3/
+s/\bfollowing_rule\b/refreshing_rule/g

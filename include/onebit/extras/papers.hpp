@@ -372,7 +372,7 @@ class lamb_rule : public onebit::lamb_rule<B, lamb_options> {
     base::thaw(detail::unscaled_view<View>{previous, paper_layers_.data()}, at);
     fresh_ = {};
   }
-  /// As in following_rule, without the scaling of momenta.
+  /// As in refreshing_rule, without the scaling of momenta.
   template <class View, class At>
   void write_moments(const View& mean, const At& at, float* m, float* v) {
     base::write_moments(detail::unscaled_view<View>{mean, paper_layers_.data()}, at, m, v);

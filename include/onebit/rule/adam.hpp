@@ -92,7 +92,7 @@ struct adam_update_kernel {
 
 /// Adam, and 1-bit Adam after its dense steps. The rule only computes: collectives communicate.
 ///
-/// State: m and v, 8 bytes per element, in dense steps; then the state of following_rule.
+/// State: m and v, 8 bytes per element, in dense steps; then the state of refreshing_rule.
 /// Source: 1-bit Adam, algorithm 1; eps outside the root and decoupled weight decay, as in the
 /// authors' code. The refresh of v is this library's own.
 template <Backend B>

@@ -348,7 +348,7 @@ inline void validate(const lamb_options& o) { detail::validate_lamb("lamb_option
 /// ||x||; the first step after a refresh has no such bound. Empty tensors and layers of zeros are
 /// valid input: c = 1 if a norm is 0.
 ///
-/// State: m and v, 8 bytes per element in dense steps; then the state of following_rule and 64
+/// State: m and v, 8 bytes per element in dense steps; then the state of refreshing_rule and 64
 /// floats per tile; always 32 bytes per tensor. Source: LAMB (arXiv 1904.00962), algorithm 2; eps
 /// outside the root as in the code of 1-bit LAMB's authors. The sketch is this library's own.
 template <Backend B, class Options = lamb_options>
@@ -373,11 +373,11 @@ class lamb_rule : public freezing_rule<B, Options> {
                                   options_.min_coeff, options_.max_coeff});
     at.launch(detail::lamb_dense_update_kernel<P, G>{at, m_.data(), v_.data(), layers_.data()});
   }
-  /// As in following_rule, plus the sketch of directions: 64 floats per tile.
+  /// As in refreshing_rule, plus the sketch of directions: 64 floats per tile.
   [[nodiscard]] static std::size_t n_floats_beside(const layout& axis) {
     return base::n_floats_beside(axis) + n_sketch(axis);
   }
-  /// As in following_rule; the sketch starts anew, since tiles depend on the number of ranks.
+  /// As in refreshing_rule; the sketch starts anew, since tiles depend on the number of ranks.
   void prepare_refreshes(const layout& axis, int n_ranks) {
     base::prepare_refreshes(axis, n_ranks);
     n_sketch_ = n_sketch(axis);
@@ -400,7 +400,7 @@ class lamb_rule : public freezing_rule<B, Options> {
     base::thaw(previous, at);
     sketch_ = {};
   }
-  /// As in following_rule; the sketch travels too.
+  /// As in refreshing_rule; the sketch travels too.
   template <class P, class G>
   [[nodiscard]] flat_field floats_beside(const step_context<B, P, G>& at, float* work) {
     const detail::refresh_floats f(work, at.axis, n_sketch_);
@@ -408,13 +408,13 @@ class lamb_rule : public freezing_rule<B, Options> {
     backend_.launch(copy.launches(), copy);
     return base::floats_beside(at, work, n_sketch_);
   }
-  /// As in following_rule.
+  /// As in refreshing_rule.
   template <class View, class P, class G>
   void take_floats_beside(const View& mean, const step_context<B, P, G>& its,
                           const step_context<B, P, G>& at, step_scalars* now, float* work) {
     base::take_floats_beside(mean, its, at, now, work, n_sketch_);
   }
-  /// As in following_rule; also computes the norms of directions.
+  /// As in refreshing_rule; also computes the norms of directions.
   template <class View, class P, class G>
   void refresh_variance(const View& mean, const step_context<B, P, G>& its,
                         const step_context<B, P, G>& at, std::uint32_t* active, float* work) {

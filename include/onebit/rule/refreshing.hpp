@@ -165,7 +165,7 @@ ONEBIT_HD void update_variance(float* variance, const direction_units& units, co
 /// keeps_squares. State after the freeze: v, and the rank's own, 8 bytes per element; without
 /// keeps_squares 1 / (sqrt(v) + eps), which is constant, 4 bytes.
 template <Backend B, class Options>
-class following_rule : public moments_rule<B, Options> {
+class refreshing_rule : public moments_rule<B, Options> {
   using base = moments_rule<B, Options>;
 
  public:
@@ -325,7 +325,7 @@ class following_rule : public moments_rule<B, Options> {
   }
 
  protected:
-  following_rule(Options options, B backend) : base(options, std::move(backend)) {}
+  refreshing_rule(Options options, B backend) : base(options, std::move(backend)) {}
   using base::backend_, base::m_, base::make_floats, base::n_floats, base::options_, base::v_;
   /// True if each rank has a v of its own.
   [[nodiscard]] bool follows() const { return frozen_ && keeps_squares(); }
@@ -376,8 +376,8 @@ class following_rule : public moments_rule<B, Options> {
 /// Base of rules that freeze v after their dense steps, and then exchange directions, or momenta if
 /// `directions` is false: 1-bit Adam and 1-bit LAMB.
 template <Backend B, class Options>
-class freezing_rule : public following_rule<B, Options> {
-  using base = following_rule<B, Options>;
+class freezing_rule : public refreshing_rule<B, Options> {
+  using base = refreshing_rule<B, Options>;
 
  public:
   using typename base::float_buffer;

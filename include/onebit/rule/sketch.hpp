@@ -14,7 +14,7 @@
 
 /// Sketches of gradients. A sketch has one sum for 128 elements. The ranks average their sketches,
 /// which are small, and compute from the mean the squared norm of the mean gradient. Its ratio to
-/// the mean of the ranks' own squared norms is rho (see following_rule).
+/// the mean of the ranks' own squared norms is rho (see refreshing_rule).
 namespace onebit { inline namespace v0_3 { namespace detail {
 
 /// Returns random signs, a bit per element of a word, equal on all ranks. Without `step` they are
@@ -135,7 +135,8 @@ struct take_sums_kernel {
   }
 };
 
-/// Computes rho of the whole model (see following_rule), and with it the norm of the mean gradient.
+/// Computes rho of the whole model (see refreshing_rule), and with it the norm of the mean
+/// gradient.
 struct mean_ratio_kernel {
   static constexpr bool serial = true;
   const float *own, *left, *total;  ///< by tensor, by tile, of all

@@ -310,8 +310,8 @@ struct zero_one_sync_kernel {
 /// lines (the printed old m would exclude the gradient if every step exchanges); eps outside the
 /// root.
 template <Backend B>
-class zero_one_rule : public following_rule<B, adam_options> {
-  using base = following_rule<B, adam_options>;
+class zero_one_rule : public refreshing_rule<B, adam_options> {
+  using base = refreshing_rule<B, adam_options>;
   using base::backend_, base::frozen_, base::m_, base::n_floats, base::options_, base::v_;
 
  public:
@@ -328,7 +328,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     written_tensors_ = backend_.template make_buffer<std::uint32_t>(n + 1);
     bound_factors_ = backend_.template make_buffer<float>(n);
   }
-  /// As in following_rule; makes room for the digests of tiles.
+  /// As in refreshing_rule; makes room for the digests of tiles.
   void prepare_refreshes(const layout& axis, int n_ranks) {
     base::prepare_refreshes(axis, n_ranks);
     digests_ = backend_.template make_buffer<float>(32 * axis.tiles().size());
@@ -338,7 +338,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     return {options_.bias_correction, true,
             plan.average == averages::gradients || options_.keeps_squares};
   }
-  /// As in following_rule, times the sum of learning rates, since messages are sums of steps.
+  /// As in refreshing_rule, times the sum of learning rates, since messages are sums of steps.
   [[nodiscard]] scale_bound bound() const { return {base::bound().most, bound_factors_.data()}; }
   /// If v follows, the steps up to the first one without an average are dense; that one freezes v,
   /// and later averages are refreshes. Else averages are of gradients, beside an exchange or a
@@ -445,7 +445,7 @@ class zero_one_rule : public following_rule<B, adam_options> {
     moved_ = plan.update == update_from::own_gradient && (moved_ || lr > 0);
   }
 
-  /// As in following_rule, with the momentum of the last exchange.
+  /// As in refreshing_rule, with the momentum of the last exchange.
   template <class View, class At>
   void write_moments(const View&, const At& at, float* m, float* v) {
     base::write_moments(flat_field{m_.data()}, at, m, v);

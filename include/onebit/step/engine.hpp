@@ -89,7 +89,7 @@ struct engine {
       "compressed_update(latest, previous, at, update)");
   static_assert(
       !R::refreshes || RefreshingRule<R>,
-      "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from following_rule, "
+      "onebit: this rule says `refreshes`, but is no RefreshingRule: derive from refreshing_rule, "
       "as in onebit/rule/zero_one_adam.hpp");
   using exchange_type = stateful_exchange<typename C::template exchange<B>>;
   using mask_buffer = typename exchange_type::mask_buffer;
