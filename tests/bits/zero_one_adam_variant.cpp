@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../../examples/deepspeed_zero_one.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 #include "grid.hpp"
 
 using namespace onebit_test::bits;

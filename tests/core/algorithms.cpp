@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "../examples/deepspeed_zero_one.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 #include "support/training.hpp"
 
 using onebit_test::contains;

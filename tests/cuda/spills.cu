@@ -10,7 +10,7 @@
 #include <onebit/onebit.hpp>
 #include <vector>
 
-#include "../../examples/deepspeed_zero_one.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 
 namespace {
 

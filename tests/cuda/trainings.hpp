@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/deepspeed_zero_one.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 #include "support/echo.hpp"
 #include "support/training.hpp"
 

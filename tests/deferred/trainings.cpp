@@ -25,8 +25,8 @@
 #include <utility>
 #include <vector>
 
-#include "../../examples/deepspeed_zero_one.hpp"
 #include "../compiled/emulated.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 #include "../support/echo.hpp"
 #include "../support/emulated.hpp"
 #include "../support/training.hpp"

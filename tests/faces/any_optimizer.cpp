@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/deepspeed_zero_one.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 #include "support/ranks.hpp"
 #include "support/scratch.hpp"
 

@@ -4,7 +4,7 @@
 // The recorded 1-bit LAMB and 0/1 Adam trajectories through the library: the cases whose chunks are
 // multiples of 32 and that need no momentum mask. LAMB was recorded with all tensors in one
 // exchange, 0/1 Adam with an exchange per tensor, so here with one optimizer per tensor, by the
-// rule and the schedule of examples/deepspeed_zero_one.hpp.
+// rule and the schedule of tests/golden/deepspeed_zero_one.hpp.
 
 #include <doctest/doctest.h>
 
@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/deepspeed_zero_one.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 #include "../support/golden_compare.hpp"
 
 namespace golden = onebit_test::golden;

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/deepspeed_zero_one.hpp"
 #include "../conformance/rule.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 
 using namespace onebit_test;
 

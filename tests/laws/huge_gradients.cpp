@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "../../examples/deepspeed_zero_one.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 #include "../support/training.hpp"
 
 using namespace onebit_test;

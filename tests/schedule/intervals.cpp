@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 The onebit authors
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../../examples/deepspeed_zero_one.hpp"
 #include "../conformance/schedule.hpp"
+#include "../golden/deepspeed_zero_one.hpp"
 
 using namespace onebit_test;
 

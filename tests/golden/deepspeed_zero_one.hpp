@@ -5,8 +5,8 @@
 // library. For trajectories recorded from DeepSpeed (tests/golden), and for users who come from
 // DeepSpeed. New work should use onebit::zero_one_adam, the paper's algorithm.
 
-#ifndef ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP
-#define ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP
+#ifndef ONEBIT_TESTS_GOLDEN_DEEPSPEED_ZERO_ONE_HPP
+#define ONEBIT_TESTS_GOLDEN_DEEPSPEED_ZERO_ONE_HPP
 
 #include <algorithm>
 #include <cstddef>
@@ -353,4 +353,4 @@ template <class P, class G, class T, class B = onebit::host,
 
 }  // namespace deepspeed
 
-#endif  // ONEBIT_EXAMPLES_DEEPSPEED_ZERO_ONE_HPP
+#endif  // ONEBIT_TESTS_GOLDEN_DEEPSPEED_ZERO_ONE_HPP
