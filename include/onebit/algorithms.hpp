@@ -315,15 +315,15 @@ struct zero_one_adam_options {
   dense_sum refresh_sum = dense_sum::automatic;  ///< summation and wire format of averages
 };
 
-/// 0/1 Adam: refreshes of v and exchanges at growing intervals, in 2 bits, local steps between
-/// them. Collective over the transport in steps that communicate.
+/// 0/1 Adam: refreshes of v and exchanges at growing intervals, in four levels (3 bits on the
+/// wire), local steps between them. Collective over the transport in steps that communicate.
 ///
 /// The steps up to the first one without an average are Adam's; after these v follows as in
 /// one_bit_adam (adam_options::keeps_squares). Where ranks see data of different kinds, local
 /// steps cost loss: set schedule.max_interval to 1, or use one_bit_adam.
 ///
 /// After every exchange all ranks hold the same parameters, bit for bit; between two exchanges
-/// parameters differ. Cost per exchange: as one_bit_adam, at 3 bits per parameter in place of 1;
+/// parameters differ. Cost per exchange: as one_bit_adam, at 3 bits per parameter for its 1;
 /// per refresh: as one_bit_adam; per local step: no communication. State 20.25 + 4/W bytes per
 /// parameter, 16.25 + 4/W without keeps_squares. If a gradient is not finite
 /// in a step that communicates, all ranks skip; in a local step only its rank leaves the gradient

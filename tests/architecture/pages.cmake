@@ -10,6 +10,7 @@
 # - Blocks of CMake and of the shell name targets, options and files that there are.
 # - What faults.md quotes in its table of messages stands in the headers.
 # - Relative links lead to a file, and to a heading in it; `tests/a/path.cpp` is there, too.
+# - Headers that a page names exist.
 # - README.md links the guide's index, and the index links each page beside it.
 
 cmake_minimum_required(VERSION 3.25)
@@ -181,6 +182,28 @@ function(check_links page prose result)
   set(${result} "${linked}" PARENT_SCOPE)
 endfunction()
 
+# Headers that a page names in backquotes, `folder/name.hpp`, exist: beside the page, in the source, or
+# under include/. (The changelog speaks of those that were.)
+function(check_headers page text)
+  if(page STREQUAL "CHANGELOG.md")
+    return()
+  endif()
+  get_filename_component(folder "${page}" DIRECTORY)
+  string(REGEX MATCHALL "`([a-z0-9_]+/)+[a-z0-9_]+\\.(hpp|cuh|h)`" named "${text}")
+  foreach(name IN LISTS named)
+    string(REPLACE "`" "" name "${name}")
+    set(found FALSE)
+    foreach(place IN ITEMS "${folder}" "" include include/onebit)
+      if(EXISTS "${SOURCE_DIR}/${place}/${name}")
+        set(found TRUE)
+      endif()
+    endforeach()
+    if(NOT found)
+      breach("${page}: there is no ${name}")
+    endif()
+  endforeach()
+endfunction()
+
 # -- the pages -----------------------------------------------------------------------------------
 
 file(GLOB_RECURSE pages RELATIVE "${SOURCE_DIR}" "${SOURCE_DIR}/*.md")
@@ -190,6 +213,7 @@ foreach(page IN LISTS pages)
   file(READ "${SOURCE_DIR}/${page}" text)
   check_blocks("${page}" "${text}" prose)
   check_links("${page}" "${prose}" links_of_${page})
+  check_headers("${page}" "${text}")
   flat("${text}" text)
   string(APPEND page_text "${text}\n")
 endforeach()

@@ -233,8 +233,8 @@ class sender : public encoder<C, B> {
   }
 
   /// Encodes produce(residual) of one bucket. One pass: for `sign` it reads 12 bytes per element
-  /// (compensated value, gradient, inverse denominator) and writes the bits; with undo_in_buffer it
-  /// also writes the new and the old compensated value.
+  /// (compensated value, gradient, this rank's v or its inverse) and writes the bits; with
+  /// undo_in_buffer it also writes the new and the old compensated value.
   template <class Produce, class Undo>
   [[gnu::cold]] void encode(const Produce& produce, const exchange_args<Undo>& t, std::byte* slots,
                             int bucket) {

@@ -55,7 +55,7 @@ enum class averages : std::uint8_t {
 struct step_plan {
   update_from update = update_from::mean_gradient;  ///< of the parameters
   averages average = averages::gradients;           ///< for v
-  bool freezes = false;             ///< v is frozen from this step on, if it was not before
+  bool freezes = false;  ///< the rule freezes before this step, unless it has: dense steps end
   bool next_needs_outcome = false;  ///< as in `due`
   bool frees_averages = false;      ///< as in `due`
 

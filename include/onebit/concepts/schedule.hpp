@@ -23,7 +23,8 @@ struct schedule_defaults {
   void archive(Archive&) {}
 };
 
-/// Decides which steps average or exchange. Not asked with one rank (in a hierarchy: one node).
+/// Decides which steps average or exchange. Steps count from 0. Not asked with one rank (in a
+/// hierarchy: one node).
 template <class S>
 concept Schedule = requires(S s, const S fixed, std::uint64_t step, float lr,
                             detail::any_archive a) {

@@ -296,14 +296,22 @@ struct zero_one_sync_kernel {
 
 }  // namespace detail
 
-/// 0/1 Adam. Between exchanges each rank takes its own Adam steps, and the compensated buffer sums
-/// u = residual + sum of lr c m, c the bias correction of m. An exchange averages u; then
-/// x = anchor - u / (sqrt(v c_v) + eps) and m = u / (c sum of lr). All ranks get equal bits, since
-/// the anchor holds the parameters before the local steps. If v follows, m
-/// is an average of directions, g / (sqrt(v c_v) + eps): the mean u moves x directly, and m = u /
-/// (c sum of lr). Elements without variance do not move: if v follows, they are carried until they
-/// have one; if it does not, messages contain them. Decoupled weight decay acts on the anchor, with
-/// the summed learning rate. A group's lr_factor is not part of u: it scales only the steps of x.
+/// 0/1 Adam. Between exchanges each rank takes its own Adam steps. The compensated buffer sums
+/// them:
+///
+///     u = residual + sum of lr c m        c: bias correction of m
+///
+/// An exchange averages u. All ranks get equal bits, since the anchor holds the parameters before
+/// the local steps.
+///
+///     v follows (the default):     x = anchor - u
+///     v is equal on all ranks:     x = anchor - u / (sqrt(v c_v) + eps)
+///     in both:                     m = u / (c sum of lr)
+///
+/// If v follows, m is of directions, g / (sqrt(v_r c_v) + eps), v_r the rank's own v.
+/// Elements without variance do not move: if v follows, they are carried until they have one; if it
+/// does not, messages contain them. Decoupled weight decay acts on the anchor, with the summed
+/// learning rate. A group's lr_factor is not part of u: it scales only the steps of x.
 ///
 /// State: m, v and anchor, 12 bytes per element (the exchange holds u); 4 more for the rank's own v
 /// if v follows. Source: 0/1 Adam (arXiv 2202.06009), algorithm 1, with the updated m in its middle
@@ -345,16 +353,16 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   /// local step, as in the paper. While the learning rates sum to 0 nothing has moved, and an
   /// exchange that is due is a local step.
   [[nodiscard]] step_plan plan(const due& now, std::uint64_t, float lr) const {
-    const bool follows = options_.keeps_squares;
-    step_plan made{.freezes = follows && !now.average,
+    const bool refreshes_v = options_.keeps_squares;
+    step_plan made{.freezes = refreshes_v && !now.average,
                    .next_needs_outcome = now.next_needs_outcome,
                    .frees_averages = now.frees_averages};
-    if (follows && !frozen_ && now.average) return made;  // dense
+    if (refreshes_v && !frozen_ && now.average) return made;  // dense
     const bool moves = moved_ || lr > 0;
     made.update = now.exchange && moves ? update_from::exchange : update_from::own_gradient;
-    made.average = !now.average         ? averages::nothing
-                   : follows && frozen_ ? averages::squares
-                                        : averages::gradients;
+    made.average = !now.average             ? averages::nothing
+                   : refreshes_v && frozen_ ? averages::squares
+                                            : averages::gradients;
     return made;
   }
   /// Throws invalid_input if the first step does not average gradients.

@@ -22,7 +22,7 @@ struct intervals_options {
   /// T_v of the paper, in place of `after` and `refreshes`: averages, from which v is updated, are
   /// in step 0 and then after gaps of 2^floor(j / kappa) steps, j = 0, 1, ... 0: as above.
   std::uint64_t kappa = 0;
-  /// Number of steps at the start that all exchange (or average).
+  /// Number of steps at the start, the paper's warm-up, that all exchange (or average).
   std::uint64_t warmup_steps = 0;
   /// T_u, the interval between exchanges after the warm-up, doubles each time this number of steps
   /// has passed. 0: it doubles each time the learning rate has halved, as in the paper.
@@ -35,8 +35,14 @@ struct intervals_options {
   bool stop_refreshing = false;
 };
 
-/// Averages gradients, to update v, and exchanges messages, both at growing intervals. A step
-/// exchanges if its number is a multiple of the current interval, which is 1 in the warm-up.
+/// Says when ranks average for v, and when they exchange, both at growing intervals. A step
+/// exchanges if its number is a multiple of the current interval. By default:
+///
+///     step       0 to 4   5        6, 8, 10, 13, 17 ...   16 to 31     32 to 47     48 on
+///     average    all      none     refreshes of v
+///     exchange                                            every 2nd    every 4th    every 8th
+///
+/// Steps 0 to 4 are dense; with kappa or without keeps_squares averages are of gradients.
 /// Source: 0/1 Adam (arXiv 2202.06009), section 5 (T_v, T_u); doubling_steps is DeepSpeed's
 /// local_step_scaler.
 class intervals : public schedule_defaults {
