@@ -109,7 +109,9 @@ struct as_optimizer {
 
 }  // namespace
 
-TEST_CASE("compressed_allreduce: all ranks get the same mean; what it leaves out is owed") {
+TEST_CASE(
+    "compressed_allreduce: all ranks get the same mean; what it leaves out is owed "
+    "[compressed_allreduce]") {
   with_collectives([](const auto& collective) {
     CAPTURE(collective.name());
     constexpr std::uint64_t calls = 12;
@@ -170,7 +172,9 @@ TEST_CASE_TEMPLATE("compressed_allreduce: without compression it is the mean, in
   for (const auto& means : all) CHECK(means[0] == expected);
 }
 
-TEST_CASE("compressed_allreduce: bad data are skipped by all ranks, and change nothing") {
+TEST_CASE(
+    "compressed_allreduce: bad data are skipped by all ranks, and change nothing "
+    "[compressed_allreduce]") {
   with_collectives([](const auto& collective) {
     CAPTURE(collective.name());
     for (const float bad : {std::numeric_limits<float>::quiet_NaN(), 1e38F}) {
@@ -191,7 +195,9 @@ TEST_CASE("compressed_allreduce: bad data are skipped by all ranks, and change n
   });
 }
 
-TEST_CASE("compressed_allreduce: in parts, in any order that all take, the same bits") {
+TEST_CASE(
+    "compressed_allreduce: in parts, in any order that all take, the same bits "
+    "[compressed_allreduce]") {
   with_collectives([](const auto& collective) {
     CAPTURE(collective.name());
     on_ranks(4, [&](onebit::threads t) {
@@ -217,7 +223,8 @@ TEST_CASE("compressed_allreduce: in parts, in any order that all take, the same 
 }
 
 TEST_CASE(
-    "compressed_allreduce: saved and loaded it goes on as if never stopped; reset it is new") {
+    "compressed_allreduce: saved and loaded it goes on as if never stopped; reset it is new "
+    "[compressed_allreduce]") {
   with_collectives([](const auto& collective) {
     CAPTURE(collective.name());
     on_ranks(4, [&](onebit::threads t) {
@@ -247,7 +254,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("compressed_allreduce: a network that fails changes nothing") {
+TEST_CASE("compressed_allreduce: a network that fails changes nothing [compressed_allreduce]") {
   with_collectives([](const auto& collective) {
     CAPTURE(collective.name());
     onebit::run_threads(4, [&](onebit::threads t) {
@@ -275,7 +282,8 @@ TEST_CASE("compressed_allreduce: a network that fails changes nothing") {
   });
 }
 
-TEST_CASE("compressed_allreduce: what does not fit is said, with its numbers") {
+TEST_CASE(
+    "compressed_allreduce: what does not fit is said, with its numbers [compressed_allreduce]") {
   const auto message_of = [](const auto& f) {
     try {
       f();
@@ -339,7 +347,9 @@ TEST_CASE("compressed_allreduce: what does not fit is said, with its numbers") {
   CHECK(data == std::vector<float>{1, 2, 3});
 }
 
-TEST_CASE("compressed_allreduce: two at a time, and moved while they are in a call") {
+TEST_CASE(
+    "compressed_allreduce: two at a time, and moved while they are in a call "
+    "[compressed_allreduce]") {
   onebit::run_threads(2, [](onebit::threads t) {
     const std::size_t n = 5000;
     const onebit::gather_scatter buckets{onebit::identity{}, 4096};
@@ -358,7 +368,9 @@ TEST_CASE("compressed_allreduce: two at a time, and moved while they are in a ca
   });
 }
 
-TEST_CASE("compressed_allreduce: a mean that fp16 cannot hold is its largest, on all ranks") {
+TEST_CASE(
+    "compressed_allreduce: a mean that fp16 cannot hold is its largest, on all ranks "
+    "[compressed_allreduce]") {
   onebit::run_threads(2, [](onebit::threads t) {
     onebit::compressed_allreduce<onebit::gather_scatter<onebit::sign<>>, onebit::fp16> mean(t,
                                                                                             {4096});

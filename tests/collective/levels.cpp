@@ -257,13 +257,15 @@ void check_skips(int n, const Make& make, Collective collective) {
 
 }  // namespace
 
-TEST_CASE("buckets that overlap, or start early, give the bits of buckets one after the other") {
+TEST_CASE(
+    "buckets that overlap, or start early, give the bits of buckets one after the other "
+    "[hierarchical]") {
   SUBCASE("1-bit Adam") { check_overlap(one_bit_adam_maker{}); }
   SUBCASE("1-bit LAMB") { check_overlap(one_bit_lamb_maker{}, true); }
   SUBCASE("0/1 Adam") { check_overlap(zero_one_maker{}); }
 }
 
-TEST_CASE("buckets hold no element back: dense averages do not depend on them") {
+TEST_CASE("buckets hold no element back: dense averages do not depend on them [hierarchical]") {
   const auto train_adam = [](auto collective) {
     return on_ranks(3, [&](onebit::threads t) {
       training<> data;
@@ -278,7 +280,7 @@ TEST_CASE("buckets hold no element back: dense averages do not depend on them") 
   CHECK(train_adam(onebit::gather_scatter{onebit::sign<>{}, 96}) == whole);
 }
 
-TEST_CASE("ready and begin say what is wrong") {
+TEST_CASE("ready and begin say what is wrong [hierarchical]") {
   training<> data;
   onebit::run_threads(1, [&](onebit::threads t) {
     auto o = onebit::adam(data.groups(), t);
@@ -294,13 +296,16 @@ TEST_CASE("ready and begin say what is wrong") {
   });
 }
 
-TEST_CASE("two levels: all ranks the same bits, and those of the flat exchange where they meet") {
+TEST_CASE(
+    "two levels: all ranks the same bits, and those of the flat exchange where they meet "
+    "[hierarchical]") {
   SUBCASE("1-bit Adam") { check_levels(one_bit_adam_maker{}); }
   SUBCASE("1-bit LAMB") { check_levels(one_bit_lamb_maker{}); }
   SUBCASE("0/1 Adam") { check_levels(zero_one_maker{}); }
 }
 
-TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the same") {
+TEST_CASE(
+    "two levels == flat over the nodes, where the ranks of a node say the same [hierarchical]") {
   const std::vector<std::size_t> sizes = {5000, 33, 0, 700};
   const auto value = [](int node, std::size_t step, std::size_t i) {
     return onebit_test::noise(static_cast<std::uint64_t>(node) * 7919 + step * 104729 + i);
@@ -348,7 +353,7 @@ TEST_CASE("two levels == flat over the nodes, where the ranks of a node say the 
   for (const auto& rank : two) CHECK(rank == flat_ranks[0]);
 }
 
-TEST_CASE("two levels and buckets: a bad gradient anywhere is skipped everywhere") {
+TEST_CASE("two levels and buckets: a bad gradient anywhere is skipped everywhere [hierarchical]") {
   const onebit::hierarchical levels{onebit::sign<>{}, 2};
   const onebit::gather_scatter buckets{onebit::sign<>{}, 1000};
   SUBCASE("1-bit Adam") {
@@ -361,7 +366,7 @@ TEST_CASE("two levels and buckets: a bad gradient anywhere is skipped everywhere
   }
 }
 
-TEST_CASE("two levels: sizes of nodes that cannot be, in words") {
+TEST_CASE("two levels: sizes of nodes that cannot be, in words [hierarchical]") {
   const auto say = [](int n, int per_node) {
     return on_ranks(n, [&](onebit::threads t) {
       training<> data;
@@ -376,7 +381,8 @@ TEST_CASE("two levels: sizes of nodes that cannot be, in words") {
   CHECK(say(2, 0) == contains{"2 ranks in nodes of 0"});
 }
 
-TEST_CASE("0/1 Adam: a local step that one rank leaves out does not part the ranks") {
+TEST_CASE(
+    "0/1 Adam: a local step that one rank leaves out does not part the ranks [hierarchical]") {
   const auto digests = on_ranks(3, [&](onebit::threads t) {
     training<> data;
     auto o = zero_one_maker{}(data.groups(), t, onebit::gather_scatter<onebit::sign<>>{});

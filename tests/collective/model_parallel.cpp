@@ -54,7 +54,8 @@ void each_algorithm(const F& f) {
 
 }  // namespace
 
-TEST_CASE("model-parallel group: a step that one skips all skip, in every phase") {
+TEST_CASE(
+    "model-parallel group: a step that one skips all skip, in every phase [join_model_parallel]") {
   each_algorithm([](const std::string& name, const auto& make) {
     CAPTURE(name);
     for (const double norm : {0.0, 3.0}) {
@@ -85,7 +86,9 @@ TEST_CASE("model-parallel group: a step that one skips all skip, in every phase"
   });
 }
 
-TEST_CASE("model-parallel group: ten thousand bad gradients keep two groups in step") {
+TEST_CASE(
+    "model-parallel group: ten thousand bad gradients keep two groups in step "
+    "[join_model_parallel]") {
   const auto ends = on_ranks(4, [](onebit::threads all) {
     place at(all);
     training<> data(sizes_of_shard[at.shard]);
@@ -114,7 +117,9 @@ TEST_CASE("model-parallel group: ten thousand bad gradients keep two groups in s
   CHECK(ends[0][0] == ends[2][0]);
 }
 
-TEST_CASE("model-parallel group: gradients are clipped by the norm of the whole model") {
+TEST_CASE(
+    "model-parallel group: gradients are clipped by the norm of the whole model "
+    "[join_model_parallel]") {
   // The same model whole: its first two tensors are shard 0, the others shard 1.
   const std::vector<std::size_t> sizes = {33, 40, 100, 1, 7};
   const auto fill = [](std::vector<float>& g, std::size_t tensor, int replica, std::uint64_t step) {
@@ -169,7 +174,7 @@ TEST_CASE("model-parallel group: gradients are clipped by the norm of the whole 
 
 TEST_CASE(
     "model-parallel group: norms of the whole in steps that average and exchange, or only "
-    "exchange") {
+    "exchange [join_model_parallel]") {
   // Equal gradients of 1 everywhere: 1000 elements in each of two shards.
   const double whole = std::sqrt(2000.0);
   each_algorithm([&](const std::string& name, const auto& make) {
@@ -192,7 +197,9 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("model-parallel group: other plans are found in the step in which they part") {
+TEST_CASE(
+    "model-parallel group: other plans are found in the step in which they part "
+    "[join_model_parallel]") {
   (void)on_ranks(4, [](onebit::threads all) {
     place at(all);
     training<> data({100});
@@ -219,7 +226,8 @@ TEST_CASE("model-parallel group: other plans are found in the step in which they
 }
 
 TEST_CASE(
-    "model-parallel group: where one would meet twice in a step, and another once, all are told") {
+    "model-parallel group: where one would meet twice in a step, and another once, all are told "
+    "[join_model_parallel]") {
   const auto check = [](const auto& options) {
     const auto texts = on_ranks(4, [&](onebit::threads all) {
       place at(all);
@@ -248,7 +256,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "model-parallel group: one that is at another step is found, and not in the middle of a step") {
+    "model-parallel group: one that is at another step is found, and not in the middle of a step "
+    "[join_model_parallel]") {
   onebit::run_threads(2, [](onebit::threads all) {
     training<> data({40});
     auto alone = all.split(all.rank(), 0);

@@ -70,7 +70,7 @@ static_assert(std::is_constructible_v<memory_view<float>, matrix_view>);
 
 }  // namespace
 
-TEST_CASE("memory_view: a tensor takes the memory of any library, without a cast") {
+TEST_CASE("memory_view: a tensor takes the memory of any library, without a cast [tensor]") {
   owner x{std::vector<float>(100, 1)}, g{std::vector<float>(100, 2)};
   std::vector<float> y(10), h(10);
   std::array<float, 4> z{}, i{};

@@ -91,7 +91,7 @@ bool says(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("a name gives the bits and the identity of the call in C++") {
+TEST_CASE("a name gives the bits and the identity of the call in C++ [any_optimizer]") {
   for (const std::string name : names) {
     run_threads(2, [&](threads comm) {
       model a, b;
@@ -121,7 +121,7 @@ TEST_CASE("a name gives the bits and the identity of the call in C++") {
   }
 }
 
-TEST_CASE("one that was moved goes on; an empty one says so") {
+TEST_CASE("one that was moved goes on; an empty one says so [any_optimizer]") {
   run_threads(2, [](threads comm) {
     model a;
     any_optimizer first = make_optimizer("adam", {{"lr", "0.5"}}, a.groups(), comm), second;
@@ -138,7 +138,7 @@ TEST_CASE("one that was moved goes on; an empty one says so") {
   });
 }
 
-TEST_CASE("calls around a step reach the optimizer") {
+TEST_CASE("calls around a step reach the optimizer [any_optimizer]") {
   run_threads(2, [](threads comm) {
     model a, b;
     any_optimizer x = make_optimizer("one_bit_adam", {{"after", "2"}}, a.groups(), comm);
@@ -179,7 +179,7 @@ TEST_CASE("calls around a step reach the optimizer") {
   });
 }
 
-TEST_CASE("what the policies cannot do is said") {
+TEST_CASE("what the policies cannot do is said [any_optimizer]") {
   run_threads(1, [](threads comm) {
     model a;
     any_optimizer y = make_optimizer("lamb", {}, a.groups(), comm);
@@ -187,7 +187,7 @@ TEST_CASE("what the policies cannot do is said") {
   });
 }
 
-TEST_CASE("a rule from outside of the library") {
+TEST_CASE("a rule from outside of the library [any_optimizer]") {
   run_threads(2, [](threads comm) {
     model a, b;
     any_optimizer x = deepspeed::zero_one_adam(a.groups(), comm, {});
@@ -204,7 +204,7 @@ TEST_CASE("a rule from outside of the library") {
   });
 }
 
-TEST_CASE("moments from elsewhere, and shards") {
+TEST_CASE("moments from elsewhere, and shards [any_optimizer]") {
   run_threads(2, [](threads comm) {
     model a, b;
     any_optimizer x = make_optimizer("adam", {}, a.groups(), comm);
@@ -232,7 +232,7 @@ TEST_CASE("moments from elsewhere, and shards") {
   });
 }
 
-TEST_CASE("saved and loaded, also with other ranks") {
+TEST_CASE("saved and loaded, also with other ranks [any_optimizer]") {
   const onebit_test::scratch scratch;
   for (const std::string name : names) {
     const auto root = scratch.path / name;
@@ -287,7 +287,7 @@ TEST_CASE("saved and loaded, also with other ranks") {
   }
 }
 
-TEST_CASE("what every rank says, over the optimizer's transport") {
+TEST_CASE("what every rank says, over the optimizer's transport [any_optimizer]") {
   run_threads(3, [](threads comm) {
     model a;
     any_optimizer x = make_optimizer("adam", {}, a.groups(), comm);
@@ -307,7 +307,7 @@ TEST_CASE("what every rank says, over the optimizer's transport") {
   });
 }
 
-TEST_CASE("ranks that are told other names or options hear of it") {
+TEST_CASE("ranks that are told other names or options hear of it [any_optimizer]") {
   const auto both = [](const auto& make) {
     std::string errors[2];
     run_threads(2, [&](threads comm) {
@@ -335,7 +335,7 @@ TEST_CASE("ranks that are told other names or options hear of it") {
   CHECK(says(f, "beta2"));
 }
 
-TEST_CASE("weight_decay goes to one group, or is that of some") {
+TEST_CASE("weight_decay goes to one group, or is that of some [any_optimizer]") {
   run_threads(1, [](threads comm) {
     std::vector<float> x(10, 1.0F), g(10, 0.0F), x2(10, 1.0F), g2(10, 0.0F);
     std::vector<param_group<>> one(1), two(2);
@@ -361,7 +361,7 @@ TEST_CASE("weight_decay goes to one group, or is that of some") {
   });
 }
 
-TEST_CASE("what the algorithm refuses it refuses by name too") {
+TEST_CASE("what the algorithm refuses it refuses by name too [any_optimizer]") {
   run_threads(1, [](threads comm) {
     model a;
     const auto why = [&](const char* name, const option_map& o) {

@@ -128,7 +128,7 @@ void trains_alike(const std::string& name, const option_map& options) {
 
 }  // namespace
 
-TEST_CASE("trainings whose memory moves have the bits of those whose memory stays") {
+TEST_CASE("trainings whose memory moves have the bits of those whose memory stays [rebind]") {
   const option_map freezing{{"after", "3"}, {"beta2", "0.99"}};
   const option_map local{{"warmup_steps", "3"}, {"doubling_steps", "2"}};
   trains_alike<float, float>("adam", {});
@@ -140,7 +140,7 @@ TEST_CASE("trainings whose memory moves have the bits of those whose memory stay
   trains_alike<bf16, bf16>("zero_one_adam", local);
 }
 
-TEST_CASE("what is not the same tensors is refused, and changes nothing") {
+TEST_CASE("what is not the same tensors is refused, and changes nothing [rebind]") {
   run_threads(1, [](threads comm) {
     moving<float, float> a, other;
     auto o = adam(a.groups(), comm);
@@ -181,7 +181,7 @@ TEST_CASE("what is not the same tensors is refused, and changes nothing") {
   });
 }
 
-TEST_CASE("options of groups stay what they are") {
+TEST_CASE("options of groups stay what they are [rebind]") {
   run_threads(1, [](threads comm) {
     std::vector<float> x(8, 1.0F), g(8, 1.0F), moved(8, 1.0F);
     std::vector<param_group<>> groups(1);
@@ -197,7 +197,7 @@ TEST_CASE("options of groups stay what they are") {
   });
 }
 
-TEST_CASE("tensors of several element types") {
+TEST_CASE("tensors of several element types [rebind]") {
   run_threads(1, [](threads comm) {
     std::vector<float> x(8, 1.0F), g(8, 1.0F), moved(8, 1.0F);
     std::vector<bf16> y(8, to_bf16(1.0F)), h(8, to_bf16(1.0F)), moved_y(8, to_bf16(1.0F));

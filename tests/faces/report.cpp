@@ -25,7 +25,7 @@ std::string value_of(const std::string& json, const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("a line for logs") {
+TEST_CASE("a line for logs [report]") {
   report r;
   r.step = 12;
   r.phase = phase::compressed;
@@ -59,7 +59,7 @@ TEST_CASE("a line for logs") {
   CHECK(to_string(r).ends_with("gradient norm inf"));
 }
 
-TEST_CASE("a line of JSON") {
+TEST_CASE("a line of JSON [report]") {
   report r;
   CHECK(
       to_json(r) ==
@@ -86,7 +86,7 @@ TEST_CASE("a line of JSON") {
   CHECK(value_of(to_json(r), "update_seconds") == "null");
 }
 
-TEST_CASE("numbers of JSON are read back as they were") {
+TEST_CASE("numbers of JSON are read back as they were [report]") {
   std::mt19937 random(1);
   std::uniform_real_distribution<double> digits(-1, 1);
   std::uniform_int_distribution<int> size(-30, 30);

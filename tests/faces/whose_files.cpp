@@ -120,7 +120,8 @@ strings told(int n, const std::function<void(trainer&, int)>& f) {
 
 }  // namespace
 
-TEST_CASE("a job that forgets load_latest removes nothing of the job before, and is told") {
+TEST_CASE(
+    "a job that forgets load_latest removes nothing of the job before, and is told [save_all]") {
   const scratch root;
   save_up_to(root.path, 6);  // 5 and 6 are left
   const auto before = tree(root.path);
@@ -161,7 +162,8 @@ TEST_CASE("a job that forgets load_latest removes nothing of the job before, and
   });
 }
 
-TEST_CASE("folders of the trainer with the name of a step stay; one in the way is named") {
+TEST_CASE(
+    "folders of the trainer with the name of a step stay; one in the way is named [save_all]") {
   const scratch root;
   write(root.path / "step-2" / "weights", "the trainer's");
   write(root.path / "step-3" / "manifest", "{}");
@@ -195,7 +197,8 @@ TEST_CASE("folders of the trainer with the name of a step stay; one in the way i
   CHECK(now == kept);
 }
 
-TEST_CASE("what a trainer puts into a checkpoint's folder stays when the checkpoint goes") {
+TEST_CASE(
+    "what a trainer puts into a checkpoint's folder stays when the checkpoint goes [save_all]") {
   const scratch root;
   on_ranks(1, [&](onebit::threads t) {
     trainer own(t);
@@ -210,7 +213,9 @@ TEST_CASE("what a trainer puts into a checkpoint's folder stays when the checkpo
   CHECK(names_in(root.path / "step-3") == strings{"config.json", "manifest", "rank-0"});
 }
 
-TEST_CASE("a checkpoint that was moved to another disk, with a link in its place: only links go") {
+TEST_CASE(
+    "a checkpoint that was moved to another disk, with a link in its place: only links go "
+    "[save_all]") {
   const scratch root, disk;
   save_up_to(root.path, 1);
   fs::copy(root.path / "step-1", disk.path / "whole", fs::copy_options::recursive);
@@ -243,7 +248,9 @@ TEST_CASE("a checkpoint that was moved to another disk, with a link in its place
   CHECK(tree(disk.path) == before);
 }
 
-TEST_CASE("a writer that goes back to its start to write its header finds its own bytes there") {
+TEST_CASE(
+    "a writer that goes back to its start to write its header finds its own bytes there "
+    "[save_all]") {
   const scratch root;
   on_ranks(2, [&](onebit::threads t) {
     trainer own(t);
@@ -290,7 +297,7 @@ TEST_CASE("a writer that goes back to its start to write its header finds its ow
   CHECK(names_in(root.path) == strings{"step-1"});
 }
 
-TEST_CASE("nothing is replaced or removed before what replaces it was found whole") {
+TEST_CASE("nothing is replaced or removed before what replaces it was found whole [save_all]") {
   for (const bool same_step : {false, true}) {
     const scratch root;
     onebit::run_threads(2, [&](onebit::threads t) {
@@ -313,7 +320,8 @@ TEST_CASE("nothing is replaced or removed before what replaces it was found whol
   }
 }
 
-TEST_CASE("a replaced checkpoint is kept where its replacement is damaged, and is loaded") {
+TEST_CASE(
+    "a replaced checkpoint is kept where its replacement is damaged, and is loaded [save_all]") {
   const scratch root;
   save_up_to(root.path, 2);
   fs::copy(root.path / "step-2", root.path / "step-2.former");
@@ -330,7 +338,7 @@ TEST_CASE("a replaced checkpoint is kept where its replacement is damaged, and i
   });
 }
 
-TEST_CASE("save_all and load_latest on some ranks alone are named, on all ranks") {
+TEST_CASE("save_all and load_latest on some ranks alone are named, on all ranks [save_all]") {
   const scratch root;
   const auto alone = [&](int n, bool loads) {
     return told(n, [&](trainer& own, int rank) {
@@ -359,7 +367,7 @@ TEST_CASE("save_all and load_latest on some ranks alone are named, on all ranks"
   CHECK(late[0] == contains{"onebit::save_all: "});
 }
 
-TEST_CASE("ranks that see other directories are told so: no shared disk") {
+TEST_CASE("ranks that see other directories are told so: no shared disk [save_all]") {
   const scratch base;
   const auto node = [&](int rank) { return base.path / (rank < 2 ? "a" : "b"); };
   constexpr const char* what = "the ranks have different directories under one name";

@@ -125,7 +125,8 @@ by_element base_of_next(int n, const Make& make, const std::vector<left_behind>*
 
 }  // namespace
 
-TEST_CASE("another number of ranks: what was agreed and what is owed is kept on average") {
+TEST_CASE(
+    "another number of ranks: what was agreed and what is owed is kept on average [load_old_job]") {
   const auto check = [](const auto& make, double beta1, int steps, int node = 1) {
     for (const int from : {2, 4}) {
       if (from % node != 0 || from / node < 2) continue;
@@ -162,7 +163,8 @@ TEST_CASE("another number of ranks: what was agreed and what is owed is kept on 
   }
 }
 
-TEST_CASE("another number of ranks, at any step: the new ranks agree, step after step") {
+TEST_CASE(
+    "another number of ranks, at any step: the new ranks agree, step after step [load_old_job]") {
   const auto check = [](const auto& make, bool local_steps) {
     for (const int from : {1, 2, 4}) {
       for (const int steps : {1, 3, 4, 10}) {  // after 10, 0/1 Adam is between two exchanges
@@ -201,7 +203,7 @@ TEST_CASE("another number of ranks, at any step: the new ranks agree, step after
   SUBCASE("0/1 Adam") { check(with_local_steps, true); }
 }
 
-TEST_CASE("another node shape: the new ranks agree, step after step") {
+TEST_CASE("another node shape: the new ranks agree, step after step [load_old_job]") {
   const auto of = [](int node) {
     return [node](auto& data, auto t) {
       return onebit::one_bit_adam(data.groups(), t, frozen_after(3),
@@ -242,7 +244,9 @@ TEST_CASE("another node shape: the new ranks agree, step after step") {
   SUBCASE("0/1 Adam") { check(local_of, true); }
 }
 
-TEST_CASE("0/1 Adam from nodes to one node, or the other way: no way is lost, none is kept") {
+TEST_CASE(
+    "0/1 Adam from nodes to one node, or the other way: no way is lost, none is kept "
+    "[load_old_job]") {
   const auto go_on = [&](const std::vector<left_behind>& old, int ranks, int node) {
     return on_ranks(ranks, [&](onebit::threads t) {
       training<> data;
@@ -275,7 +279,7 @@ TEST_CASE("0/1 Adam from nodes to one node, or the other way: no way is lost, no
   CHECK(from_one[0].second > 0.1);  // so far it was from where all began
 }
 
-TEST_CASE("other options on resume, when the user says so") {
+TEST_CASE("other options on resume, when the user says so [load_old_job]") {
   for (const int to : {2, 3}) {
     const auto old = job(2, 6, scattered);
     const auto other = [](auto& data, auto t) {
@@ -322,7 +326,7 @@ TEST_CASE("other options on resume, when the user says so") {
   });
 }
 
-TEST_CASE("Adam with another number of ranks is Adam that never stopped") {
+TEST_CASE("Adam with another number of ranks is Adam that never stopped [load_old_job]") {
   // Its state has nothing of the ranks: with the same mean gradient the bits are the same.
   const auto run = [](training<>& data, auto& o, int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -352,7 +356,7 @@ TEST_CASE("Adam with another number of ranks is Adam that never stopped") {
   for (const auto d : resumed) CHECK(d == whole[0]);
 }
 
-TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
+TEST_CASE("what is no old job is refused on all ranks, with nothing changed [load_old_job]") {
   const auto old = job(2, 6, scattered);
   const auto refused = [&](const auto& make, std::vector<left_behind> given, std::size_t n) {
     return on_ranks(3, [&](onebit::threads t) {
@@ -402,7 +406,8 @@ TEST_CASE("what is no old job is refused on all ranks, with nothing changed") {
   }
 }
 
-TEST_CASE("another number of ranks with gradients that are only read, or of 2 bytes") {
+TEST_CASE(
+    "another number of ranks with gradients that are only read, or of 2 bytes [load_old_job]") {
   const auto old = on_ranks(2, [](onebit::threads t) {
     training<const float> data;
     auto o = scattered(data, t);
@@ -425,7 +430,8 @@ TEST_CASE("another number of ranks with gradients that are only read, or of 2 by
 }
 
 TEST_CASE(
-    "1-bit LAMB that has not made a compressed step keeps m, and 0/1 Adam's rates start anew") {
+    "1-bit LAMB that has not made a compressed step keeps m, and 0/1 Adam's rates start anew "
+    "[load_old_job]") {
   // Over a number of ranks and back without a step, m is still what it was.
   const auto first = job(3, 6, layered_as_printed);
   const auto through = [](int n, const auto& make, const std::vector<left_behind>& from) {
@@ -478,7 +484,8 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a job of one rank goes on in an optimizer that had frozen as in a new one") {
+TEST_CASE(
+    "a job of one rank goes on in an optimizer that had frozen as in a new one [load_old_job]") {
   const auto alone = job(1, 1, with_local_steps);
   const auto digests = [&](bool used) {
     return on_ranks(2, [&](onebit::threads t) {
@@ -501,7 +508,8 @@ TEST_CASE("a job of one rank goes on in an optimizer that had frozen as in a new
   CHECK(digests(true) == digests(false));
 }
 
-TEST_CASE("another number of ranks: 1-bit LAMB's sketch has the tiles of the new ranks") {
+TEST_CASE(
+    "another number of ranks: 1-bit LAMB's sketch has the tiles of the new ranks [load_old_job]") {
   struct jobs {
     int from, to, steps;
   };

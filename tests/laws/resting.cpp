@@ -94,7 +94,7 @@ void with_rest(int n, std::uint64_t first, const Make& make, const F& f) {
 
 }  // namespace
 
-TEST_CASE("a tensor that rests is trained as if alone, in its own steps") {
+TEST_CASE("a tensor that rests is trained as if alone, in its own steps [rest]") {
   for (const int n : {1, 2, 3}) {
     CAPTURE(n);
     expect_as_if_alone(n, [](auto groups, auto t) { return onebit::adam(groups, t); });
@@ -113,7 +113,7 @@ TEST_CASE("a tensor that rests is trained as if alone, in its own steps") {
   expect_as_if_alone(1, [](auto groups, auto t) { return onebit::lamb(groups, t); });
 }
 
-TEST_CASE("parameters that rest stay as they are in every phase and composition") {
+TEST_CASE("parameters that rest stay as they are in every phase and composition [rest]") {
   for (const std::uint64_t first : {1, 3, 5}) {
     CAPTURE(first);
     const auto stays = [](const auto&, auto&, const training<>& data, const auto& before) {
@@ -135,7 +135,8 @@ TEST_CASE("parameters that rest stay as they are in every phase and composition"
   }
 }
 
-TEST_CASE("compressed, m of a tensor that rests and what is owed of it stay the same in sum") {
+TEST_CASE(
+    "compressed, m of a tensor that rests and what is owed of it stay the same in sum [rest]") {
   using optimizer =
       decltype(scattered(std::declval<training<>&>(), std::declval<onebit::threads>()));
   constexpr std::size_t n = 3;
@@ -180,7 +181,8 @@ TEST_CASE("compressed, m of a tensor that rests and what is owed of it stay the 
   CHECK(error < 5 * 4 * 1e-7 * largest);  // five steps, a handful of roundings in each
 }
 
-TEST_CASE("0/1 Adam: a tensor that rests since the last exchange stays; before, it has moved") {
+TEST_CASE(
+    "0/1 Adam: a tensor that rests since the last exchange stays; before, it has moved [rest]") {
   for (const int n : {2, 3}) {
     on_ranks(n, [&](onebit::threads t) {
       training<> data(sizes);
@@ -216,7 +218,7 @@ TEST_CASE("0/1 Adam: a tensor that rests since the last exchange stays; before, 
   }
 }
 
-TEST_CASE("a group of its own betas and eps is trained as if they were the options'") {
+TEST_CASE("a group of its own betas and eps is trained as if they were the options' [rest]") {
   on_ranks(2, [&](onebit::threads t) {
     training<> both(sizes), alone(sizes);
     auto groups = both.groups();
@@ -276,7 +278,7 @@ TEST_CASE("a group of its own betas and eps is trained as if they were the optio
   });
 }
 
-TEST_CASE("a group rests until it is told otherwise, and needs no ready()") {
+TEST_CASE("a group rests until it is told otherwise, and needs no ready() [rest]") {
   on_ranks(2, [&](onebit::threads t) {
     training<> data(sizes);
     auto groups = data.groups();
@@ -300,7 +302,7 @@ TEST_CASE("a group rests until it is told otherwise, and needs no ready()") {
   });
 }
 
-TEST_CASE("what a checkpoint has of tensors that rested") {
+TEST_CASE("what a checkpoint has of tensors that rested [rest]") {
   for (const int steps : {2, 5}) {
     const auto run = [&](bool reload) {
       return on_ranks(2, [&](onebit::threads t) {
@@ -324,7 +326,7 @@ TEST_CASE("what a checkpoint has of tensors that rested") {
   }
 }
 
-TEST_CASE("ranks of which one lets a tensor rest part, and are told") {
+TEST_CASE("ranks of which one lets a tensor rest part, and are told [rest]") {
   for (const int before : {1, 4}) {
     const auto told = on_ranks(3, [&](onebit::threads t) {
       training<> data(sizes);
@@ -346,7 +348,7 @@ TEST_CASE("ranks of which one lets a tensor rest part, and are told") {
   }
 }
 
-TEST_CASE("moments of groups that cannot be are refused") {
+TEST_CASE("moments of groups that cannot be are refused [rest]") {
   on_ranks(2, [&](onebit::threads t) {
     training<> data(sizes);
     auto groups = data.groups();
@@ -368,7 +370,8 @@ TEST_CASE("moments of groups that cannot be are refused") {
 }
 
 TEST_CASE(
-    "a tensor that rests in a step that is skipped leaves no trace, in the first compressed one") {
+    "a tensor that rests in a step that is skipped leaves no trace, in the first compressed one "
+    "[rest]") {
   const auto run = [&](bool disturbed, bool rest) {
     return on_ranks(2, [&](onebit::threads t) {
       training<> data(sizes);
@@ -390,7 +393,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "other rates of a group leave what it has of its own, and a refused step a rest, as it is") {
+    "other rates of a group leave what it has of its own, and a refused step a rest, as it is "
+    "[rest]") {
   on_ranks(1, [&](onebit::threads t) {
     training<> data(sizes);
     auto groups = data.groups();

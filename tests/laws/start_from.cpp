@@ -16,7 +16,7 @@
 
 using namespace onebit_test;
 
-TEST_CASE("start_from: moments of another Adam, and its step number") {
+TEST_CASE("start_from: moments of another Adam, and its step number [start_from]") {
   constexpr std::uint64_t at = 20;
   const auto whole = [](int n_ranks, const auto& make, bool handed) {
     return on_ranks(n_ranks, [&](onebit::threads t) {
@@ -141,7 +141,9 @@ std::vector<std::vector<std::vector<float>>> in_two(const Make& make, from what,
 
 }  // namespace
 
-TEST_CASE("moments: of Adam and LAMB they are its own; from them another goes on bit for bit") {
+TEST_CASE(
+    "moments: of Adam and LAMB they are its own; from them another goes on bit for bit "
+    "[start_from]") {
   const auto check = [](const auto& make) {
     for (const int n : {1, 2}) {
       const auto whole = in_two(make, from::itself, n), parts = in_two(make, from::moments, n);
@@ -153,7 +155,8 @@ TEST_CASE("moments: of Adam and LAMB they are its own; from them another goes on
   check([](const auto& g, auto t, std::uint64_t) { return onebit::lamb(g, t); });
 }
 
-TEST_CASE("moments: of compressed steps; from them another goes on near to not stopping") {
+TEST_CASE(
+    "moments: of compressed steps; from them another goes on near to not stopping [start_from]") {
   // by the way of these 60 steps; `anew`: from moments of nothing
   const auto check = [](const auto& make, double most, double least_anew) {
     const auto whole = in_two(make, from::itself), parts = in_two(make, from::moments),
@@ -184,7 +187,8 @@ TEST_CASE("moments: of compressed steps; from them another goes on near to not s
 }
 
 TEST_CASE(
-    "moments: of noise without compression v is Adam's, and m is the mean gradient's average") {
+    "moments: of noise without compression v is Adam's, and m is the mean gradient's average "
+    "[start_from]") {
   // the exact messages of identity: what remains is that ranks divide before they average
   const auto run = [](const auto& make) {
     return on_ranks(4, [&](onebit::threads t) {
@@ -229,7 +233,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("moments: refused between begin() and step(), and after a local step") {
+TEST_CASE("moments: refused between begin() and step(), and after a local step [start_from]") {
   (void)on_ranks(2, [](onebit::threads t) {
     training<> data;
     auto o = onebit::zero_one_adam(data.groups(), t, {});
@@ -243,7 +247,8 @@ TEST_CASE("moments: refused between begin() and step(), and after a local step")
   });
 }
 
-TEST_CASE("start_from: the count is of the squares in v, not of the steps of the old job") {
+TEST_CASE(
+    "start_from: the count is of the squares in v, not of the steps of the old job [start_from]") {
   // Gradients of 1 in DeepSpeed's 1-bit Adam with freeze_step 40, at its step 60: its first step
   // learns nothing, so v has averaged 39 squares and m 59 gradients. Adam's step is one rate.
   constexpr int squares = 39, gradients = 59;
@@ -268,7 +273,7 @@ TEST_CASE("start_from: the count is of the squares in v, not of the steps of the
   CHECK(std::fabs(first_step(60) - 1.23F) < 0.02F);   // what the wrong count does
 }
 
-TEST_CASE("start_from: dense steps that follow are told, once, by rank 0") {
+TEST_CASE("start_from: dense steps that follow are told, once, by rank 0 [start_from]") {
   static std::vector<std::string> told;
   const auto start = [](int n_ranks, const auto& make) {
     told.clear();

@@ -122,7 +122,7 @@ void see_all(per_tensor& all, model<T>& m, std::vector<G>& buffer, int step, int
 
 }  // namespace
 
-TEST_CASE("the bits of the optimizer over all tensors") {
+TEST_CASE("the bits of the optimizer over all tensors [per_tensor]") {
   for (const bool exchanges_rarely : {false, true}) {
     run_threads(2, [&](threads comm) {
       const auto make = [&](const auto& groups, auto c) {
@@ -164,7 +164,7 @@ TEST_CASE("the bits of the optimizer over all tensors") {
   }
 }
 
-TEST_CASE("options that change reach the optimizer") {
+TEST_CASE("options that change reach the optimizer [per_tensor]") {
   run_threads(2, [](threads comm) {
     direct whole(comm, one_bit, false);
     model<float> m;
@@ -183,7 +183,7 @@ TEST_CASE("options that change reach the optimizer") {
   });
 }
 
-TEST_CASE("doubles are masters") {
+TEST_CASE("doubles are masters [per_tensor]") {
   for (const bool exchanges_rarely : {false, true}) {
     run_threads(2, [&](threads comm) {
       const auto make = [&](const auto& groups, auto c) {
@@ -221,7 +221,9 @@ TEST_CASE("doubles are masters") {
   }
 }
 
-TEST_CASE("what a step does not change keeps its double: skipped, resting, small and own changes") {
+TEST_CASE(
+    "what a step does not change keeps its double: skipped, resting, small and own changes "
+    "[per_tensor]") {
   run_threads(2, [](threads comm) {
     model<double> m;
     std::vector<double> buffer(4099);
@@ -258,7 +260,7 @@ TEST_CASE("what a step does not change keeps its double: skipped, resting, small
   });
 }
 
-TEST_CASE("a double's sum that rounds to another float becomes the step's float") {
+TEST_CASE("a double's sum that rounds to another float becomes the step's float [per_tensor]") {
   run_threads(1, [](threads comm) {
     // Below 1 a float is half as far from the next one as above: the step to 0.9 cannot carry along
     // what 1 could.
@@ -279,7 +281,7 @@ TEST_CASE("a double's sum that rounds to another float becomes the step's float"
   });
 }
 
-TEST_CASE("memory that moves") {
+TEST_CASE("memory that moves [per_tensor]") {
   run_threads(2, [](threads comm) {
     direct whole(comm, one_bit, false);
     model<float> m;
@@ -314,7 +316,7 @@ TEST_CASE("memory that moves") {
   });
 }
 
-TEST_CASE("a tensor that is not seen rests, where that is said") {
+TEST_CASE("a tensor that is not seen rests, where that is said [per_tensor]") {
   run_threads(2, [](threads comm) {
     direct whole(comm, one_bit, false);
     model<float> m;
@@ -335,7 +337,7 @@ TEST_CASE("a tensor that is not seen rests, where that is said") {
   });
 }
 
-TEST_CASE("saved and loaded: as never stopped") {
+TEST_CASE("saved and loaded: as never stopped [per_tensor]") {
   for (const bool exchanges_rarely : {false, true}) {
     run_threads(2, [&](threads comm) {
       const auto make = [&](const auto& groups, auto c) {
@@ -383,7 +385,7 @@ TEST_CASE("saved and loaded: as never stopped") {
   }
 }
 
-TEST_CASE("a checkpoint that cannot be loaded is not passed over") {
+TEST_CASE("a checkpoint that cannot be loaded is not passed over [per_tensor]") {
   run_threads(2, [](threads comm) {
     model<float> m;
     std::vector<float> buffer(4099);
@@ -411,7 +413,7 @@ TEST_CASE("a checkpoint that cannot be loaded is not passed over") {
   });
 }
 
-TEST_CASE("errors name the tensor and the numbers, and the step can be done again") {
+TEST_CASE("errors name the tensor and the numbers, and the step can be done again [per_tensor]") {
   run_threads(2, [](threads comm) {
     direct whole(comm, one_bit, false);
     model<float> m;
@@ -471,7 +473,7 @@ TEST_CASE("errors name the tensor and the numbers, and the step can be done agai
   });
 }
 
-TEST_CASE("errors where the order is all that is known") {
+TEST_CASE("errors where the order is all that is known [per_tensor]") {
   run_threads(2, [](threads comm) {
     model<float> m;
     std::vector<float> buffer(4099), other(8);
@@ -489,7 +491,8 @@ TEST_CASE("errors where the order is all that is known") {
   });
 }
 
-TEST_CASE("ranks that see other tensors are told by the optimizer, and can begin anew") {
+TEST_CASE(
+    "ranks that see other tensors are told by the optimizer, and can begin anew [per_tensor]") {
   run_threads(2, [](threads comm) {
     model<float> m;
     std::vector<float> g(4099), buffer(4099);
@@ -504,7 +507,7 @@ TEST_CASE("ranks that see other tensors are told by the optimizer, and can begin
   });
 }
 
-TEST_CASE("it moves") {
+TEST_CASE("it moves [per_tensor]") {
   run_threads(1, [](threads comm) {
     model<float> a, b;
     std::vector<float> buffer(4099);

@@ -108,7 +108,9 @@ void check_exact(int n_ranks, double largest, const Make& make) {
 
 }  // namespace
 
-TEST_CASE("adam is torch's AdamW, clipped by clip_grad_norm_ or not: a reference in double") {
+TEST_CASE(
+    "adam is torch's AdamW, clipped by clip_grad_norm_ or not: a reference in double "
+    "[max_grad_norm]") {
   for (const int n_ranks : {1, 2, 3}) {
     CAPTURE(n_ranks);
     // the norms are 23 to 120: some steps are clipped, or all
@@ -199,7 +201,8 @@ double distance(const trained& a, const trained& b) {
 
 }  // namespace
 
-TEST_CASE("clipping: a norm that is never reached changes not a bit, announced or not") {
+TEST_CASE(
+    "clipping: a norm that is never reached changes not a bit, announced or not [max_grad_norm]") {
   std::vector<std::vector<float>> plain;
   each_algorithm(
       0, [&](const auto& make) { plain.push_back(train_spiked(make, 1, 0, false)[0].params); });
@@ -213,7 +216,8 @@ TEST_CASE("clipping: a norm that is never reached changes not a bit, announced o
   }
 }
 
-TEST_CASE("clipping: an estimate of the mean's norm where the ranks do not average") {
+TEST_CASE(
+    "clipping: an estimate of the mean's norm where the ranks do not average [max_grad_norm]") {
   // The gradients of these trainings keep their size: noise of 0.57 in 5798 elements, most of it of
   // one rank only, and an ever smaller part that all have.
   each_algorithm(1e6, [&](const auto& make) {
@@ -226,7 +230,9 @@ TEST_CASE("clipping: an estimate of the mean's norm where the ranks do not avera
   });
 }
 
-TEST_CASE("clipping: a spike of one rank, in an average, a message, a local step, costs little") {
+TEST_CASE(
+    "clipping: a spike of one rank, in an average, a message, a local step, costs little "
+    "[max_grad_norm]") {
   for (const std::uint64_t when : {3, 12, 25, 27}) {
     CAPTURE(when);
     each_algorithm(40, [&](const auto& make) {
@@ -244,7 +250,7 @@ TEST_CASE("clipping: a spike of one rank, in an average, a message, a local step
   }
 }
 
-TEST_CASE("clipping: norms out of range are refused") {
+TEST_CASE("clipping: norms out of range are refused [max_grad_norm]") {
   training<> data;
   onebit::run_threads(1, [&](onebit::threads t) {
     for (const double bad : {-1.0, static_cast<double>(INFINITY), std::nan("")}) {
