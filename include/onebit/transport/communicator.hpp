@@ -34,14 +34,14 @@ namespace detail {
 enum class collective_call : std::uint8_t { all_to_all, all_gather };
 
 /// Interface of a type-erased transport. A started collective has a ticket, valid until `finish`.
-class line {
+class transport_interface {
  public:
-  static constexpr int over = -1;  ///< ticket of a collective that was done when `start` returned
+  static constexpr int done = -1;  ///< ticket of a collective that was done when `start` returned
 
-  line() = default;
-  line(const line&) = delete;
-  line& operator=(const line&) = delete;
-  virtual ~line() = default;
+  transport_interface() = default;
+  transport_interface(const transport_interface&) = delete;
+  transport_interface& operator=(const transport_interface&) = delete;
+  virtual ~transport_interface() = default;
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   virtual void call(collective_call, const void* send, void* receive, std::size_t slot_bytes) = 0;
@@ -56,9 +56,9 @@ class line {
   [[nodiscard]] virtual bool is_done(int ticket) = 0;
   virtual void finish(int ticket) noexcept = 0;
   virtual void wait() = 0;
-  [[nodiscard]] virtual std::shared_ptr<line> split(int color, int key) const = 0;
+  [[nodiscard]] virtual std::shared_ptr<transport_interface> split(int color, int key) const = 0;
   /// Returns null if the transport needs no duplicate.
-  [[nodiscard]] virtual std::shared_ptr<line> duplicate() const = 0;
+  [[nodiscard]] virtual std::shared_ptr<transport_interface> duplicate() const = 0;
   [[nodiscard]] virtual int ranks_per_node() const = 0;
   [[nodiscard]] virtual bool echoes() const = 0;
   [[nodiscard]] virtual std::optional<std::uintptr_t> stream() const = 0;
@@ -74,9 +74,10 @@ struct request_of<T> {
   using type = decltype(std::declval<T&>().start_all_gather(nullptr, nullptr, 0));
 };
 
-/// Implements `line` on a transport T. Optional operations that T lacks fall back; split throws.
+/// Implements transport_interface on a transport T. Optional operations that T lacks fall back;
+/// split throws.
 template <Transport T>
-class transport_holder final : public line {
+class transport_holder final : public transport_interface {
   static constexpr bool starts = StartingTransport<T>;
 
  public:
@@ -122,7 +123,7 @@ class transport_holder final : public line {
       return static_cast<int>(place);
     } else {
       call(c, send, receive, bytes);
-      return over;
+      return done;
     }
   }
   void wait_for([[maybe_unused]] int ticket) override {
@@ -148,8 +149,8 @@ class transport_holder final : public line {
       return std::nullopt;
     }
   }
-  [[nodiscard]] std::shared_ptr<line> split([[maybe_unused]] int color,
-                                            [[maybe_unused]] int key) const override {
+  [[nodiscard]] std::shared_ptr<transport_interface> split(
+      [[maybe_unused]] int color, [[maybe_unused]] int key) const override {
     if constexpr (SplittingTransport<T>) {
       return std::make_shared<transport_holder>(inner_.split(color, key));
     } else {
@@ -159,7 +160,7 @@ class transport_holder final : public line {
                      rank_suffix(rank(), size())));
     }
   }
-  [[nodiscard]] std::shared_ptr<line> duplicate() const override {
+  [[nodiscard]] std::shared_ptr<transport_interface> duplicate() const override {
     if constexpr (DuplicatingTransport<T>) {
       return std::make_shared<transport_holder>(inner_.duplicate());
     }
@@ -217,45 +218,45 @@ class traffic_timer {
 class request {
  public:
   request() = default;
-  request(std::shared_ptr<detail::line> line, std::shared_ptr<detail::traffic_ledger> ledger,
-          int ticket)
-      : line_(std::move(line)), ledger_(std::move(ledger)), ticket_(ticket) {}
+  request(std::shared_ptr<detail::transport_interface> transport,
+          std::shared_ptr<detail::traffic_ledger> ledger, int ticket)
+      : transport_(std::move(transport)), ledger_(std::move(ledger)), ticket_(ticket) {}
   request(request&& other) noexcept
-      : line_(std::move(other.line_)),
+      : transport_(std::move(other.transport_)),
         ledger_(std::move(other.ledger_)),
-        ticket_(std::exchange(other.ticket_, detail::line::over)) {}
+        ticket_(std::exchange(other.ticket_, detail::transport_interface::done)) {}
   request& operator=(request&& other) noexcept {
     if (this != &other) {
       finish();
-      line_ = std::move(other.line_);
+      transport_ = std::move(other.transport_);
       ledger_ = std::move(other.ledger_);
-      ticket_ = std::exchange(other.ticket_, detail::line::over);
+      ticket_ = std::exchange(other.ticket_, detail::transport_interface::done);
     }
     return *this;
   }
   ~request() { finish(); }
 
   void wait() {
-    if (ticket_ == detail::line::over) return;
+    if (ticket_ == detail::transport_interface::done) return;
     const detail::traffic_timer time(*ledger_);
-    line_->wait_for(ticket_);
+    transport_->wait_for(ticket_);
   }
   [[nodiscard]] bool test() {
-    if (ticket_ == detail::line::over) return true;
+    if (ticket_ == detail::transport_interface::done) return true;
     const detail::traffic_timer time(*ledger_);
-    return line_->is_done(ticket_);
+    return transport_->is_done(ticket_);
   }
 
  private:
   [[gnu::cold, gnu::noinline]] void finish() noexcept {
-    if (ticket_ == detail::line::over) return;
+    if (ticket_ == detail::transport_interface::done) return;
     const detail::traffic_timer time(*ledger_);
-    line_->finish(std::exchange(ticket_, detail::line::over));
+    transport_->finish(std::exchange(ticket_, detail::transport_interface::done));
   }
 
-  std::shared_ptr<detail::line> line_;
+  std::shared_ptr<detail::transport_interface> transport_;
   std::shared_ptr<detail::traffic_ledger> ledger_;
-  int ticket_ = detail::line::over;
+  int ticket_ = detail::transport_interface::done;
 };
 
 /// Type-erased Transport. A handle, cheap to copy: copies share the transport and the counts. An
@@ -270,19 +271,19 @@ class communicator {
       : communicator(std::make_shared<detail::transport_holder<T>>(std::move(transport)), nullptr) {
   }
 
-  [[nodiscard]] int rank() const { return line_->rank(); }
-  [[nodiscard]] int size() const { return line_->size(); }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] int size() const { return size_; }
   /// Returns ` [rank r/W]`, for error messages.
   [[nodiscard]] std::string where() const { return detail::rank_suffix(rank(), size()); }
   [[nodiscard]] const traffic& sent() const { return ledger_->sent; }
 
   void all_to_all(const void* send, void* receive, std::size_t slot_bytes) {
     const timer time(*ledger_, others() * slot_bytes);
-    line_->call(call::all_to_all, send, receive, slot_bytes);
+    transport_->call(call::all_to_all, send, receive, slot_bytes);
   }
   void all_gather(const void* send, void* receive, std::size_t slot_bytes) {
     const timer time(*ledger_, others() * slot_bytes);
-    line_->call(call::all_gather, send, receive, slot_bytes);
+    transport_->call(call::all_gather, send, receive, slot_bytes);
   }
   /// Sums floats or bf16. For bf16, throws invalid_input without a HalfSummingTransport.
   template <class T>
@@ -290,11 +291,11 @@ class communicator {
     if constexpr (std::same_as<T, bf16>)
       require_half_sums();  // at run time: communicator has this overload on any transport
     const timer time(*ledger_, 2 * others() * n * sizeof(T) / (others() + 1));
-    line_->all_reduce_sum(data, n);
+    transport_->all_reduce_sum(data, n);
   }
   /// Throws invalid_input unless the transport is a HalfSummingTransport.
   [[gnu::cold]] void require_half_sums() const {
-    if (line_->sums_halves()) return;
+    if (transport_->sums_halves()) return;
     throw invalid_input(
         detail::error_text("dense_sum::transport_in_bf16: this transport has no "
                            "all_reduce_sum(onebit::bf16* data, std::size_t n); take in_bf16",
@@ -305,7 +306,7 @@ class communicator {
   void host_all_gather(const void* send, void* receive, std::size_t slot_bytes,
                        const char* what = "all_gather") {
     const timer time(*ledger_, others() * slot_bytes);
-    line_->host_all_gather(send, receive, slot_bytes, {what});
+    transport_->host_all_gather(send, receive, slot_bytes, {what});
   }
 
   /// Starts a collective, which is done on return if the transport is no StartingTransport.
@@ -318,47 +319,51 @@ class communicator {
   /// Waits until all collectives are done. Does nothing without a WaitingTransport.
   void wait() {
     const timer time(*ledger_);
-    line_->wait();
+    transport_->wait();
   }
 
   /// Splits by color. Collective; counts no traffic. Traffic of the new communicator counts in
   /// both. Throws invalid_input if the transport is no SplittingTransport.
   [[nodiscard]] communicator split(int color, int key) const {
-    return communicator(line_->split(color, key), ledger_);
+    return communicator(transport_->split(color, key), ledger_);
   }
   /// Returns a communicator for one optimizer: of a duplicate of the transport, or a copy if this
   /// is no DuplicatingTransport. Collective; counts like `split`.
   [[nodiscard, gnu::cold]] communicator duplicate() const {
-    auto own = line_->duplicate();
+    auto own = transport_->duplicate();
     return own ? communicator(std::move(own), ledger_) : *this;
   }
   /// Returns the number of ranks per node, 0 if unknown. Collective; not counted as traffic.
-  [[nodiscard]] int ranks_per_node() const { return line_->ranks_per_node(); }
+  [[nodiscard]] int ranks_per_node() const { return transport_->ranks_per_node(); }
   /// True if the transport says `static constexpr bool echoes = true`: it stands for several ranks,
   /// in tests and benchmarks, and hears itself from each. Then nobody checks who has sent what.
-  [[nodiscard]] bool echoes() const { return line_->echoes(); }
+  [[nodiscard]] bool echoes() const { return transport_->echoes(); }
   /// Returns the device stream on which collectives are enqueued, if the transport has one.
-  [[nodiscard]] std::optional<std::uintptr_t> stream() const { return line_->stream(); }
+  [[nodiscard]] std::optional<std::uintptr_t> stream() const { return transport_->stream(); }
 
  private:
   using timer = detail::traffic_timer;
   using call = detail::collective_call;
 
-  [[gnu::cold]] communicator(std::shared_ptr<detail::line> line,
+  [[gnu::cold]] communicator(std::shared_ptr<detail::transport_interface> transport,
                              std::shared_ptr<detail::traffic_ledger> parent)
-      : line_(std::move(line)), ledger_(std::make_shared<detail::traffic_ledger>()) {
+      : transport_(std::move(transport)),
+        ledger_(std::make_shared<detail::traffic_ledger>()),
+        rank_(transport_->rank()),
+        size_(transport_->size()) {
     ledger_->parent = std::move(parent);
   }
 
   [[nodiscard, gnu::cold]] request start(call c, const void* send, void* receive,
                                          std::size_t slot_bytes) {
     const timer time(*ledger_, others() * slot_bytes);
-    return {line_, ledger_, line_->start(c, send, receive, slot_bytes)};
+    return {transport_, ledger_, transport_->start(c, send, receive, slot_bytes)};
   }
   [[nodiscard]] std::size_t others() const { return static_cast<std::size_t>(size()) - 1; }
 
-  std::shared_ptr<detail::line> line_;
+  std::shared_ptr<detail::transport_interface> transport_;
   std::shared_ptr<detail::traffic_ledger> ledger_;
+  int rank_, size_;
 };
 
 static_assert(StartingTransport<communicator> && SplittingTransport<communicator> &&
