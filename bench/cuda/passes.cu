@@ -160,13 +160,13 @@ class serve_pass {
     const onebit::tile_range segments = s_.own.axis().chunk_segments(0);
     s_.backend.launch(segments.end - segments.begin,
                       onebit::detail::scale_kernel<codec>{codec{},
-                                                  s_.own.segments() + segments.begin,
-                                                  s_.own.sums(),
-                                                  nullptr,
-                                                  served_.data(),
-                                                  s_.own.format().scales_at,
-                                                  s_.now.data(),
-                                                  {2}});
+                                                          s_.own.segments() + segments.begin,
+                                                          s_.own.sums(),
+                                                          nullptr,
+                                                          served_.data(),
+                                                          s_.own.format().scales_at,
+                                                          s_.now.data(),
+                                                          {2}});
   }
 
  protected:
@@ -184,13 +184,13 @@ class serve_commit_pass : public serve_pass {
   using serve_pass::serve_pass;
   void run() {
     const onebit::tile_range own = s_.own.axis().chunk_tiles(0);
-    s_.backend.launch(own.end - own.begin,
-                      onebit::detail::server_residual_kernel<mean, view>{average(),
-                                                                 s_.latest(served_),
-                                                                 s_.mask(),
-                                                                 {s_.own.tiles(), own.begin},
-                                                                 s_.own.format(),
-                                                                 {residual_.data()}});
+    s_.backend.launch(own.end - own.begin, onebit::detail::server_residual_kernel<mean, view>{
+                                               average(),
+                                               s_.latest(served_),
+                                               s_.mask(),
+                                               {s_.own.tiles(), own.begin},
+                                               s_.own.format(),
+                                               {residual_.data()}});
   }
 };
 

@@ -141,7 +141,7 @@ class optimizer {
   /// read, but may be scratch from begin() on. Parameters, m, v and bias corrections stay, but
   /// residuals, m in the first compressed step (a gradient of 0) and earlier local steps of 0/1
   /// Adam still take effect. All ranks must do so; otherwise all throw rank_mismatch.
-  void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, where()); }
+  void rest(std::size_t tensor) { between_steps().tensors.rest(tensor, comm()); }
   /// Takes the addresses of all tensors from `groups`, from the next step on, on this rank: for
   /// memory that moved with its values. Returns the number of tensors that moved; 0 costs next to
   /// nothing. Throws invalid_input for other sizes.
@@ -303,7 +303,8 @@ class optimizer {
   [[nodiscard, gnu::cold]] std::vector<tensor_moments> read_moments();
   [[gnu::cold]] void read_old_job(std::size_t n_ranks, old_files files, resume_with with);
   [[nodiscard]] step_scalars now() { return parts_->engine.fetch(); }
-  [[nodiscard]] std::string where() const { return parts_->engine.comm.where(); }
+  [[nodiscard]] const communicator& comm() const { return parts_->engine.comm; }
+  [[nodiscard]] std::string where() const { return comm().where(); }
   [[nodiscard]] engine_type& between_steps() { return parts_->between_steps(); }
   [[nodiscard]] detail::checkpoint_header card() {
     rebind_if_asked();
@@ -311,7 +312,7 @@ class optimizer {
   }
   /// Rebinds to the groups of `rebind_with`, if a function is set.
   void rebind_if_asked() {
-    if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), where());
+    if (groups_) (void)detail::rebind(parts_->engine.tensors, groups_(), comm());
   }
 
   std::unique_ptr<parts> parts_;  ///< on the heap: stay in place when the optimizer moves
@@ -385,15 +386,15 @@ outcome optimizer<R, S, C, P, G>::settle() {
 
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::set_group(std::size_t group, const group_options& options) {
-  between_steps().tensors.set_group(group, options, rule(), where());
+  between_steps().tensors.set_group(group, options, rule(), comm());
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::set_group(std::size_t group, float lr_factor, float weight_decay) {
-  between_steps().tensors.set_group(group, lr_factor, weight_decay, rule(), where());
+  between_steps().tensors.set_group(group, lr_factor, weight_decay, rule(), comm());
 }
 template <class R, class S, class C, class P, class G>
 std::size_t optimizer<R, S, C, P, G>::rebind(const std::vector<param_group<P, G>>& groups) {
-  return detail::rebind(between_steps().tensors, groups, where());
+  return detail::rebind(between_steps().tensors, groups, comm());
 }
 template <class R, class S, class C, class P, class G>
 void optimizer<R, S, C, P, G>::join_model(communicator transport) {

@@ -85,18 +85,18 @@ const algorithm algorithms[] = {
      }},
     {"one_bit_adam", false,
      [](const groups& g, onebit::threads t, onebit::host on) -> onebit::any_optimizer {
-       return onebit::one_bit_adam(g, t, frozen_after(3), {}, on);
+       return onebit::one_bit_adam(g, t, frozen_after(3), on);
      }},
     {"one_bit_lamb", false,
      [](const groups& g, onebit::threads t, onebit::host on) -> onebit::any_optimizer {
-       return onebit::one_bit_lamb(g, t, {.freeze = {.after = 3}, .refreshes = 4}, {}, on);
+       return onebit::one_bit_lamb(g, t, {.freeze = {.after = 3}, .refreshes = 4}, on);
      }},
     {"zero_one_adam", true,
      [](const groups& g, onebit::threads t, onebit::host on) -> onebit::any_optimizer {
        return onebit::zero_one_adam(
            g, t,
            {.schedule = {.kappa = 2, .warmup_steps = 4, .doubling_steps = 2, .max_interval = 4}},
-           {}, on);
+           on);
      }},
 };
 

@@ -668,3 +668,44 @@ TEST_CASE(
                                        : "the gradient of tensor 4, element 40, is "});
   }
 }
+
+TEST_CASE("deferred: after a skipped exchange 0/1 Adam refuses what it refuses on the host") {
+  const auto train = [](auto t, auto b) {
+    tensors<> data;
+    auto o = make("zero_one_adam", data, t, in_two_phases{}, b);
+    bool local = false;  // the last step
+    for (std::uint64_t call = 0; call < 40; ++call) {
+      data.fill(t.rank(), call);
+      const bool is_bad = call >= 12 && local && t.rank() == 1;
+      if (is_bad) data.grads[2][7] = std::numeric_limits<float>::infinity();
+      local = o.step(0.01F).phase == onebit::phase::local;
+      if (o.settle() == onebit::outcome::kept || local) continue;
+      // the exchange has not ended the local step: the ranks differ
+      CHECK(thrown<onebit::invalid_input>([&] { (void)o.moments(); }) ==
+            contains{"the ranks are between two exchanges"});
+      CHECK(thrown<onebit::invalid_input>([&] { o.verify(); }) ==
+            contains{"the ranks are between two exchanges"});
+      const std::string file = onebit_test::saved(o);
+      const auto good = data.params;
+      data.params[4][9] = 7;
+      CHECK(thrown<onebit::invalid_input>([&] { (void)onebit_test::saved(o); }) ==
+            contains{"the trainer wrote to the parameters of tensor 4 after a local step"});
+      data.params = good;
+      std::istringstream in(file);
+      o.load(in);
+      // the next exchange ends it
+      do {
+        data.fill(t.rank(), ++call);
+        local = o.step(0.01F).phase == onebit::phase::local;
+        CHECK(o.settle() == onebit::outcome::kept);
+      } while (local);
+      o.verify();
+      (void)o.moments();
+      return data.digest();
+    }
+    FAIL("no exchange was skipped");
+    return std::uint64_t{0};
+  };
+  // a skipped step counts for the schedule of a device alone
+  for (const auto& ranks : {on_device(2, train), on_host(2, train)}) CHECK(ranks[0] == ranks[1]);
+}

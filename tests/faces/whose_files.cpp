@@ -213,9 +213,74 @@ TEST_CASE(
   CHECK(names_in(root.path / "step-3") == strings{"config.json", "manifest", "rank-0"});
 }
 
-TEST_CASE(
-    "a checkpoint that was moved to another disk, with a link in its place: only links go "
-    "[save_all]") {
+TEST_CASE("what a trainer puts beside a checkpoint stays when the same step is saved again") {
+  const scratch root;
+  const fs::path whole = root.path / "step-1";
+  on_ranks(1, [&](onebit::threads t) {
+    trainer own(t);
+    own.run(1);
+    own.save(root.path);
+    write(whole / "config.json", "{}");
+    write(whole / "weights" / "0.bin", "w0");
+    const auto files = names_in(whole);
+    for (int i = 0; i < 3; ++i) {
+      own.save(root.path);
+      CHECK(names_in(root.path) == strings{"step-1"});
+      CHECK(names_in(whole) == files);
+    }
+    auto kept = tree(whole);
+    CHECK(kept["config.json"] == "{}");
+    CHECK(kept["weights/0.bin"] == "w0");
+    return 0;
+  });
+}
+
+TEST_CASE("what a trainer puts beside a checkpoint stays when a save of the same step is killed") {
+  const scratch root;
+  const fs::path whole = root.path / "step-1", former = root.path / "step-1.former";
+  // after the replacement is in place, and before the replaced one goes
+  const auto kill = [&] {
+    fs::rename(whole, former);
+    fs::create_directory(whole);
+    for (const char* name : {"manifest", "rank-0"}) fs::copy_file(former / name, whole / name);
+  };
+  on_ranks(1, [&](onebit::threads t) {
+    trainer own(t);
+    own.run(1);
+    own.save(root.path);
+    write(whole / "config.json", "{}");
+    write(whole / "weights" / "0.bin", "w0");
+    auto kept = tree(whole);
+    kill();
+    own.save(root.path);
+    CHECK(names_in(root.path) == strings{"step-1"});
+    CHECK(tree(whole) == kept);
+    // the next job saves another step; what it finds under one name in both stays in both
+    kill();
+    write(whole / "config.json", "{1}");
+    kept["config.json"] = "{1}";
+    trainer next(t);
+    CHECK(next.load(root.path) == 1);
+    next.run(1);
+    next.save(root.path);
+    CHECK(tree(whole) == kept);
+    CHECK(names_in(root.path / "step-2") == strings{"manifest", "rank-0"});
+    CHECK(tree(former) == std::map<std::string, std::string>{{"config.json", "{}"}});
+    // a replacement that is damaged goes, and what lies beside it stays
+    fs::remove_all(former);
+    kill();
+    fs::resize_file(whole / "rank-0", 100);
+    write(whole / "log", "of the second");
+    kept["log"] = "of the second";
+    next.run(1);
+    next.save(root.path, 3);
+    CHECK(tree(whole) == kept);
+    CHECK_FALSE(fs::exists(former));
+    return 0;
+  });
+}
+
+TEST_CASE("a checkpoint that was moved to another disk, with a link in its place: only links go") {
   const scratch root, disk;
   save_up_to(root.path, 1);
   fs::copy(root.path / "step-1", disk.path / "whole", fs::copy_options::recursive);
@@ -338,7 +403,31 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("save_all and load_latest on some ranks alone are named, on all ranks [save_all]") {
+TEST_CASE("a checkpoint without a manifest that can be read does not count as one that is kept") {
+  const auto run = [](bool garbage) {
+    CAPTURE(garbage);
+    const scratch root;
+    save_up_to(root.path, 3, 3);
+    const fs::path manifest = root.path / "step-2" / "manifest";
+    fs::remove(manifest);
+    if (garbage) write(manifest, "onebit checkpoint 2\ngarbage\n");
+    on_ranks(1, [&](onebit::threads t) {
+      trainer own(t);
+      CHECK(own.load(root.path) == 3);
+      own.run(1);
+      own.save(root.path, 3);
+      CHECK(names_in(root.path) == strings{"step-1", "step-3", "step-4"});
+      own.run(1);
+      own.save(root.path, 3);
+      CHECK(names_in(root.path) == strings{"step-3", "step-4", "step-5"});
+      return 0;
+    });
+  };
+  run(false);
+  run(true);
+}
+
+TEST_CASE("save_all and load_latest on some ranks alone are named, on all ranks") {
   const scratch root;
   const auto alone = [&](int n, bool loads) {
     return told(n, [&](trainer& own, int rank) {

@@ -299,3 +299,84 @@ TEST_CASE("start_from: dense steps that follow are told, once, by rank 0 [start_
   CHECK(start(1, one_bit(40)).empty());  // a single rank compresses nothing
   CHECK(start(2, [](const auto& g, auto t) { return onebit::adam(g, t); }).empty());
 }
+
+TEST_CASE("moments: after a freeze that came early, m is Adam's, also where it exceeds sqrt(v)") {
+  // Constant gradients without bias correction: v of 40 steps is 0.04 of a square, m after 60 steps
+  // nearly the gradient.
+  const auto after_60 = [](const auto& make) {
+    return on_ranks(2, [&](onebit::threads t) {
+      std::vector<float> x(256, 1.0F), g(256);
+      std::vector<onebit::param_group<>> groups(1);
+      groups[0].tensors.push_back({x, g});
+      auto o = make(groups, t);
+      o.warn_with(nullptr);  // of the short warm-up
+      for (int step = 0; step < 60; ++step) {
+        for (std::size_t i = 0; i < g.size(); ++i) {
+          g[i] = (i % 2 == 0 ? 1.0F : -1.0F) * (t.rank() == 0 ? 1.5F : 0.5F);
+        }
+        CHECK_FALSE(o.step(0.001F).skipped);
+      }
+      return o.moments();
+    });
+  };
+  const auto adam = after_60(
+      [](const auto& g, auto t) { return onebit::adam(g, t, {.bias_correction = false}); });
+  const onebit::gather_scatter exact{onebit::sign<>{onebit::granularity::layer(), 1}};
+  const auto check = [&](double max_step) {
+    CAPTURE(max_step);
+    const auto frozen = after_60([&](const auto& g, auto t) {
+      auto options = frozen_after(40);
+      options.adam.bias_correction = false;
+      options.adam.max_step = max_step;
+      return onebit::one_bit_adam(g, t, options, exact);
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      for (std::size_t i = 0; i < 256; ++i) {
+        const float m = frozen[rank][0].m[i];
+        REQUIRE(std::fabs(m - adam[rank][0].m[i]) < 0.01F);
+        REQUIRE(std::fabs(m) > 4 * std::sqrt(frozen[rank][0].v[i]));
+      }
+    }
+  };
+  check(0);    // messages are momenta
+  check(100);  // they are directions, here of 5
+}
+
+TEST_CASE("moments: right after a refresh, m of the elements that it woke is Adam's") {
+  // Element 7 has its first gradients, which nearly cancel over the ranks, after the warm-up's
+  // start: until the refresh nothing is sent for it.
+  const auto at_refresh = on_ranks(2, [](onebit::threads t) {
+    std::vector<float> x(64, 1.0F), g(64);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, g});
+    auto o = onebit::one_bit_adam(groups, t, {});
+    double m = 0;  // the average of the mean gradient's
+    for (int step = 0; step < 40; ++step) {
+      for (int i = 0; i < 64; ++i) {
+        g[static_cast<std::size_t>(i)] = static_cast<float>(i % 2 == 0 ? -1 : 1) *
+                                             (0.5F + 0.02F * static_cast<float>(i)) *
+                                             (1 + 0.3F * static_cast<float>(t.rank())) +
+                                         0.05F * static_cast<float>((step * 7 + i * 3) % 5);
+      }
+      g[7] = step < 5 ? 0.0F : (step + t.rank()) % 2 == 0 ? -0.1F : 0.11F;
+      m = 0.9 * m + (step < 5 ? 0 : 0.1 * 0.005);
+      if (!o.step(0.001F).refreshed || step < 5) continue;
+      const auto woken = o.moments()[0];
+      g.assign(64, 0.0F);
+      (void)o.step(0.001F);
+      const auto next = o.moments()[0];
+      return std::vector<double>{m, static_cast<double>(woken.m[7]), static_cast<double>(next.m[7]),
+                                 static_cast<double>(woken.v[7])};
+    }
+    FAIL("no refresh");
+    return std::vector<double>{};
+  });
+  CHECK(at_refresh[0] == at_refresh[1]);
+  const double adam = at_refresh[0][0], m = at_refresh[0][1], next = at_refresh[0][2];
+  CHECK(at_refresh[0][3] > 0);
+  CAPTURE(adam);
+  CAPTURE(m);
+  CHECK(std::fabs(m / adam - 1) < 0.1);
+  CAPTURE(next);
+  CHECK(std::fabs(next / (0.9 * m) - 1) < 0.1);  // a step without gradients
+}

@@ -28,6 +28,7 @@
 
 #include "conformance/transport.hpp"
 #include "support/ranks.hpp"
+#include "support/training.hpp"
 
 using onebit::torch_groups;
 using onebit::torch_optimizer;
@@ -715,6 +716,82 @@ TEST_CASE("c10d carries what a transport must, on Gloo") {
       for (const std::string& f : of_rank) FAIL_CHECK(f);
     }
   }
+}
+
+TEST_CASE("a duplicate of c10d conforms, and needs no common order with the transport") {
+  const auto failures = over_gloo(2, [](onebit::c10d comm) {
+    onebit::c10d other = comm.duplicate(), third = other.duplicate();
+    auto all = onebit_test::transport_failures(other);
+    for (const auto& f : onebit_test::split_failures(third)) all.push_back(f);
+    std::vector<int> few(2), many(16);
+    const std::vector<int> mine(8, 7 + comm.rank());
+    const auto of_comm = [&] { return comm.start_all_gather(mine.data(), few.data(), 4); };
+    const auto of_other = [&] { return other.start_all_gather(mine.data(), many.data(), 32); };
+    if (comm.rank() == 0) {
+      auto a = of_comm(), b = of_other();
+      a.wait();
+      b.wait();
+    } else {
+      auto b = of_other(), a = of_comm();
+      b.wait();
+      a.wait();
+    }
+    if (few != std::vector<int>{7, 8} || many[7] != 7 || many[8] != 8) all.push_back("gathers");
+    return all;
+  });
+  for (const auto& of_rank : failures) {
+    for (const std::string& f : of_rank) FAIL_CHECK(f);
+  }
+}
+
+TEST_CASE("two optimizers over one c10d: announced in different orders on the ranks; over() too") {
+  const auto digests = [](const auto& transport, bool swap) {
+    const auto stores =
+        std::pair(c10::make_intrusive<c10d::HashStore>(), c10::make_intrusive<c10d::HashStore>());
+    return on_ranks(2, [&](onebit::threads self) {
+      const auto gloo = [&](const auto& store) {
+        auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(60));
+        options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+        return c10::make_intrusive<c10d::ProcessGroupGloo>(store, self.rank(), 2, options);
+      };
+      const onebit::c10d comm = transport(gloo(stores.first), gloo(stores.second), stores.first);
+      onebit_test::training<> data_a, data_b({900, 3100, 40});
+      const auto make = [&](auto& data) {
+        return onebit::one_bit_adam(data.groups(), comm, onebit_test::frozen_after(2),
+                                    onebit::gather_scatter{onebit::sign<>{}, 1000});
+      };
+      auto a = make(data_a), b = make(data_b);
+      const auto announce = [](auto& optimizer, const auto& data) {
+        for (std::size_t t = data.params.size(); t-- > 0;) optimizer.ready(t);
+      };
+      for (int step = 0; step < 6; ++step) {
+        data_a.compute_gradients(comm.rank(), a.steps());
+        data_b.compute_gradients(comm.rank(), b.steps());
+        if (step >= 2) {
+          a.begin(0.01F);
+          b.begin(0.01F);
+          const bool swapped = swap && comm.rank() == 1;
+          if (swapped) announce(b, data_b);
+          announce(a, data_a);
+          if (!swapped) announce(b, data_b);
+        }
+        CHECK_FALSE(a.step(0.01F).skipped);
+        CHECK_FALSE(b.step(0.01F).skipped);
+      }
+      a.verify();
+      b.verify();
+      return std::pair(data_a.digest(), data_b.digest());
+    });
+  };
+  const auto split = [](const auto& first, const auto&, const auto& store) {
+    return onebit::c10d(first, store);
+  };
+  const auto over = [](const auto& first, const auto& second, const auto&) {
+    return onebit::c10d::over(first, second);
+  };
+  const auto expected = digests(split, false);
+  CHECK(digests(split, true) == expected);
+  CHECK(digests(over, false) == expected);
 }
 
 TEST_CASE("a rank that does not come is an error of the others, which name themselves") {

@@ -17,6 +17,7 @@
 #include <onebit/kernel/context.hpp>
 #include <onebit/kernel/param_group.hpp>
 #include <onebit/kernel/scalars.hpp>
+#include <onebit/transport/communicator.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -25,6 +26,23 @@
 
 /// The trainer's tensors in one order: checks of their memory.
 namespace onebit { inline namespace v0_3 { namespace detail {
+
+/// End of an error message, which says where the error is: a text, or the one that a communicator
+/// has, which is made only when there is an error. Refers to what it was made from.
+class error_place {
+ public:
+  error_place() = default;
+  error_place(const std::string& text) : text_(&text) {}
+  error_place(const communicator& comm) : comm_(&comm) {}
+  [[nodiscard, gnu::cold]] std::string operator()() const {
+    if (comm_ != nullptr) return comm_->where();
+    return text_ != nullptr ? *text_ : std::string();
+  }
+
+ private:
+  const std::string* text_ = nullptr;
+  const communicator* comm_ = nullptr;
+};
 
 /// Address range of the parameters, gradients or masters of one tensor.
 struct memory_range {
@@ -38,7 +56,7 @@ struct memory_range {
 /// Throws invalid_input if a range that is written overlaps another one: parameters given twice
 /// would be updated twice, and gradients among parameters would be overwritten. `who` checks.
 [[gnu::cold]] inline void check_overlap(std::vector<memory_range> ranges, const char* who,
-                                        const std::string& where) {
+                                        error_place where) {
   const auto by_address = [](const void* a, const void* b) {
     const auto first = [](const void* p) { return static_cast<const memory_range*>(p)->first; };
     return first(a) < first(b) ? -1 : first(a) > first(b) ? 1 : 0;
@@ -52,7 +70,7 @@ struct memory_range {
     if (a != nullptr && b.first < a->end) {
       throw invalid_input(error_text(who, ": tensors ", a->tensor, " (", a->n, " ", a->what,
                                      ") and ", b.tensor, " (", b.n, " ", b.what,
-                                     ") overlap in memory; list shared parameters once", where));
+                                     ") overlap in memory; list shared parameters once", where()));
     }
     if (farthest == nullptr || b.end > farthest->end) farthest = &b;
     if (b.written && (farthest_written == nullptr || b.end > farthest_written->end)) {
@@ -71,7 +89,7 @@ template <class Pointer>
 
 /// Throws invalid_input unless tensor t of group g can be rounded stochastically: bf16, no masters.
 [[gnu::cold]] inline void check_rounding(std::size_t g, std::size_t t, element_type type,
-                                         bool has_master, const std::string& where) {
+                                         bool has_master, error_place where) {
   if (type == element_type::of_bf16 && !has_master) return;
   throw invalid_input(error_text(
       "optimizer: group ", g,
@@ -79,17 +97,17 @@ template <class Pointer>
       type == element_type::of_bf16   ? "bf16 with masters"
       : type == element_type::of_fp16 ? "fp16"
                                       : "float",
-      ": remove the option, or put the tensor into a group without it", where));
+      ": remove the option, or put the tensor into a group without it", where()));
 }
 
 /// Throws invalid_input for a null or misaligned address, and for more elements than memory can
 /// hold, as when a negative number was converted to a size. `who` checks.
 [[gnu::cold]] inline void check_range(const memory_range& r, std::size_t bytes_each,
-                                      const char* who, const std::string& where) {
+                                      const char* who, error_place where) {
   const auto address = reinterpret_cast<std::uintptr_t>(r.first);
   const auto refuse = [&](text_part why, text_part what) {
     throw invalid_input(error_text(who, ": tensor ", r.tensor, " has ", r.n, " ", r.what,
-                                   " at address ", address, ", ", why, what, where));
+                                   " at address ", address, ", ", why, what, where()));
   };
   if (address == 0) refuse("which is null", "");
   if (address % bytes_each != 0) refuse("which is no multiple of ", bytes_each);
@@ -108,8 +126,7 @@ struct flat_tensors {
   std::vector<group_options> options;   ///< by group
 
   /// Lists and checks the tensors. Throws invalid_input; `where` names the rank in the message.
-  [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups,
-                             const std::string& where) {
+  [[gnu::cold]] flat_tensors(const std::vector<param_group<P, G>>& groups, error_place where) {
     std::vector<memory_range> ranges;
     const auto add = [&](const auto& values, const char* what, bool written) {
       if (values.empty()) return;
@@ -130,7 +147,7 @@ struct flat_tensors {
         const auto refuse_if = [&](bool wrong, std::initializer_list<text_part> what) {
           if (wrong)
             throw invalid_input(error_text("optimizer: group ", g, " tensor ", t, " has ", n,
-                                           " params ", join(what), where));
+                                           " params ", join(what), where()));
         };
         refuse_if(n != x.grads.size(), {"but ", x.grads.size(), " grads"});
         const std::size_t bytes_each =
@@ -224,7 +241,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   /// Throws invalid_input.
   template <class R>
   [[gnu::cold]] void set_group(std::size_t g, const group_options& o, const R& rule,
-                               const std::string& where) {
+                               detail::error_place where) {
     const moments of = checked_options(g, o, rule, where);
     for (std::size_t t = first_of(g); t < flat::group_ends[g]; ++t) {
       flat::entries[t].lr_factor = o.lr_factor;
@@ -238,17 +255,17 @@ struct tensor_table : detail::flat_tensors<P, G> {
   /// Sets the rates of a group; its other options stay.
   template <class R>
   [[gnu::cold]] void set_group(std::size_t g, float lr_factor, float weight_decay, const R& rule,
-                               const std::string& where) {
+                               detail::error_place where) {
     group_options o = g < flat::options.size() ? flat::options[g] : group_options{};
     o.lr_factor = lr_factor;
     o.weight_decay = weight_decay;
     set_group(g, o, rule, where);
   }
   /// Marks a tensor as without a gradient in the next step.
-  [[gnu::cold]] void rest(std::size_t tensor, const std::string& where) {
+  [[gnu::cold]] void rest(std::size_t tensor, detail::error_place where) {
     if (tensor >= size()) {
       throw invalid_input(
-          detail::error_text("optimizer: rest(", tensor, ") of ", size(), " tensors", where));
+          detail::error_text("optimizer: rest(", tensor, ") of ", size(), " tensors", where()));
     }
     resting[tensor] = 1;
   }
@@ -351,7 +368,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
   }
   /// Throws invalid_input or checkpoint_error if the options in `saved` cannot be used.
   template <class R>
-  [[gnu::cold]] void check_saved(const R& rule, const std::string& where) const {
+  [[gnu::cold]] void check_saved(const R& rule, detail::error_place where) const {
     if (saved.size() != flat::options.size()) {
       throw checkpoint_error(detail::error_text(
           "checkpoint: saved with ", saved.size(), " groups, loaded with ", flat::options.size(),
@@ -388,28 +405,34 @@ struct tensor_table : detail::flat_tensors<P, G> {
   /// Checks options, and returns the betas and eps of a group with them. Throws invalid_input.
   template <class R>
   [[nodiscard, gnu::cold]] moments checked_options(std::size_t g, const group_options& o,
-                                                   const R& rule, const std::string& where) const {
+                                                   const R& rule, detail::error_place where) const {
     if (g >= flat::group_ends.size()) {
       throw invalid_input(
-          detail::error_text("optimizer: group ", g, " of ", flat::group_ends.size(), where));
+          detail::error_text("optimizer: group ", g, " of ", flat::group_ends.size(), where()));
     }
     const auto name = [&] { return detail::error_text("optimizer: group ", g); };
     const auto require = [&](const char* what, float x) {
       if (std::isfinite(x) && x >= 0) return;
       throw invalid_input(
           name() + detail::join({" has ", what, " ", x, ", must be finite and not negative"}) +
-          where);
+          where());
     };
     require("lr_factor", o.lr_factor);
     require("weight_decay", o.weight_decay);
     moments of = rule.own_moments();
     if (o.own.any() && !R::has_moments) {
       throw invalid_input(name() + " has betas or eps of its own, which this rule does not know" +
-                          where);
+                          where());
     }
     of = {o.own.beta1.value_or(of.beta1), o.own.beta2.value_or(of.beta2),
           o.own.eps.value_or(of.eps)};
-    if (o.own.any()) validate(name().c_str(), of, where);
+    if (o.own.any()) {
+      try {
+        validate(name().c_str(), of);
+      } catch (const invalid_input& e) {
+        throw invalid_input(e.what() + where());
+      }
+    }
     const std::size_t first = first_of(g), end = flat::group_ends[g];
     for (std::size_t t = first; t < end && o.stochastic_rounding; ++t) {
       const auto& x = flat::entries[t];
@@ -419,7 +442,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
     if (built && first < end && of.eps != host_options[first].of.eps) {
       throw invalid_input(name() +
                           " gets another eps, which is fixed at construction (a frozen v " +
-                          "contains it); set it in the param_group that you build with" + where);
+                          "contains it); set it in the param_group that you build with" + where());
     }
     return of;
   }
@@ -465,17 +488,17 @@ template <class Table, class B>
 /// invalid_input; then nothing has changed.
 template <class Table, class P, class G>
 [[gnu::cold]] std::size_t rebind(Table& tensors, const std::vector<param_group<P, G>>& groups,
-                                 const std::string& where) {
+                                 error_place where) {
   if (groups.size() != tensors.group_ends.size()) {
     throw invalid_input(error_text("rebind: ", groups.size(), " groups, but the optimizer has ",
-                                   tensors.group_ends.size(), where));
+                                   tensors.group_ends.size(), where()));
   }
   std::size_t n_moved = 0, t = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const std::size_t n_tensors = tensors.group_ends[g] - t;
     if (groups[g].tensors.size() != n_tensors) {
       throw invalid_input(error_text("rebind: group ", g, " has ", groups[g].tensors.size(),
-                                     " tensors, but had ", n_tensors, where));
+                                     " tensors, but had ", n_tensors, where()));
     }
     for (const tensor<P, G>& x : groups[g].tensors) {
       const tensor_entry<P, G>& was = tensors.entries[t];
@@ -483,13 +506,13 @@ template <class Table, class P, class G>
       if (x.params.size() != tensors.sizes[t] || x.master.size() != n_masters) {
         throw invalid_input(error_text("rebind: tensor ", t, " has ", x.params.size(),
                                        " params and ", x.master.size(), " masters, but had ",
-                                       tensors.sizes[t], " and ", n_masters, where));
+                                       tensors.sizes[t], " and ", n_masters, where()));
       }
       const auto params = place_of(x.params.data()), grads = place_of(x.grads.data());
       const auto old_params = place_of(was.params), old_grads = place_of(was.grads);
       if (params.second != old_params.second || grads.second != old_grads.second) {
         throw invalid_input(
-            error_text("rebind: tensor ", t, " has other types of elements than it had", where));
+            error_text("rebind: tensor ", t, " has other types of elements than it had", where()));
       }
       const bool same = params == old_params && grads == old_grads &&
                         x.grads.size() == x.params.size() &&

@@ -156,7 +156,8 @@ class c10d_request {
 }  // namespace detail
 
 /// Transport over a c10d::ProcessGroup or c10d::Backend: a handle, cheap to copy. Splits the given
-/// group into two groups of its own, so that its messages never mix with the trainer's.
+/// group into two groups of its own, so that its messages never mix with the trainer's. Each
+/// optimizer that is built from it takes two of its own (`duplicate`).
 ///
 /// Collectives cost as much as the backend's all_to_all_single, all_gather_single and allreduce.
 /// The allreduce does not sum in rank order. The group's time-outs apply. Throws transport_error
@@ -188,9 +189,7 @@ class c10d {
       const std::int64_t before = store->add("onebit/transports", 1) - 1;
       return named("onebit/" + detail::number_text(before / whole.size), store);
     });
-    std::vector<int> all(static_cast<std::size_t>(whole.size));
-    for (std::size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int>(r);
-    *group_ = part_of(whole, all, "whole");
+    *group_ = part_of(whole, all_of(whole), "whole");
   }
   /// Splits the group's backend for the stream's device (without a stream: the CPU). Uses the
   /// group's store. Collective over the group; blocks.
@@ -292,6 +291,16 @@ class c10d {
                 detail::number_text(group_->n_splits++) + "/" + detail::number_text(color)));
   }
 
+  /// Returns a transport of the same ranks, over two groups of its own: the order of calls between
+  /// it and this one is free. Returns this one again if its groups cannot be split (`over`), and
+  /// with a stream, which orders the calls, and whose groups cost device memory. Collective;
+  /// blocks.
+  [[nodiscard]] c10d duplicate() const {
+    if (group_->stream || !can_be_split(*group_)) return *this;
+    return c10d(
+        part_of(*group_, all_of(*group_), detail::number_text(group_->n_splits++) + "/duplicate"));
+  }
+
   /// Returns the number of ranks of each node; ranks with equal host names are on one node.
   /// Collective over all ranks; blocks. Throws transport_error, on all ranks, if nodes have
   /// different numbers of ranks or the ranks of a node are not contiguous.
@@ -334,11 +343,20 @@ class c10d {
   [[nodiscard]] static store_pointer named(const std::string& name, const store_pointer& store) {
     return ::c10::make_intrusive<::c10d::PrefixStore>(name, store);
   }
+  [[nodiscard]] static bool can_be_split(const group_type& group) {
+    return group.store && group.scatters->supportsSplitting();
+  }
+  /// Returns the numbers of all ranks of a group.
+  [[nodiscard]] static std::vector<int> all_of(const group_type& group) {
+    std::vector<int> all(static_cast<std::size_t>(group.size));
+    for (std::size_t r = 0; r < all.size(); ++r) all[r] = static_cast<int>(r);
+    return all;
+  }
   /// Splits two groups of `ranks` off `whole`. Throws invalid_input if `whole` cannot be split.
   [[nodiscard, gnu::cold]] static group_type part_of(group_type& whole,
                                                      const std::vector<int>& ranks,
                                                      const std::string& name) {
-    if (!whole.store || !whole.scatters->supportsSplitting()) {
+    if (!can_be_split(whole)) {
       throw invalid_input(detail::error_text("c10d: backend ", whole.scatters->getBackendName(),
                                              whole.store ? "" : " without a store",
                                              " cannot be split: give two groups of the same ranks, "
@@ -390,6 +408,6 @@ class c10d {
 };
 
 static_assert(StartingTransport<c10d> && SplittingTransport<c10d> && NodeAwareTransport<c10d> &&
-              HostGatheringTransport<c10d> && WaitingTransport<c10d>);
+              DuplicatingTransport<c10d> && HostGatheringTransport<c10d> && WaitingTransport<c10d>);
 
 }}  // namespace onebit
