@@ -253,7 +253,8 @@ TEST_CASE("an error of a started call is told by wait or test, once") {
     char out[16] = "", in[16] = "";
     MPI_Request receive = MPI_REQUEST_NULL, send = MPI_REQUEST_NULL;
     MPI_Irecv(in, 4, MPI_BYTE, left, 1, comm, &receive);
-    onebit::detail::mpi_request request(group, onebit::detail::mpi_slot(group, 4), receive, "MPI_Irecv");
+    onebit::detail::mpi_request request(group, onebit::detail::mpi_slot(group, 4), receive,
+                                        "MPI_Irecv");
     MPI_Isend(out, 16, MPI_BYTE, right, 1, comm, &send);
     const auto text = thrown<onebit::transport_error>([&] {
       if (waits) request.wait();
