@@ -6,7 +6,9 @@
 #
 #   tests/run.sh [ctest argument...]            for example: tests/run.sh -L golden --verbose
 #   tests/run.sh --all [ctest argument...]      all element types, recorded bits, examples, headers ... too
-#   tests/run.sh -R NAME                        one test (rule, core, laws ...), and builds only that
+#   tests/run.sh -R NAME                        one test, and builds only that: allocations backend collective
+#                                               compressor core faces golden laws laws_long mpi per_tensor rule
+#                                               schedule sharded transport
 #
 # ONEBIT_CMAKE_ARGS   more arguments for cmake, separated by spaces
 # ONEBIT_BUILD_DIR    where to build, instead of build/tests

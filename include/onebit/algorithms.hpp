@@ -68,7 +68,7 @@ consteval void check_policies() {
   static_assert(all_known || A != policy_kind::collective,
                 "onebit: after the options come a collective (gather_scatter, all_gather, "
                 "hierarchical) and a backend (host, cuda), in any order; the sum of averages is an "
-                "option");
+                "option; a schedule or rule of your own goes into onebit::optimizer");
   static_assert(all_known || A == policy_kind::collective,
                 "onebit: after the options come a backend (host, cuda) and a dense_sum, in any "
                 "order");

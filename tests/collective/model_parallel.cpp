@@ -189,7 +189,7 @@ TEST_CASE(
         const auto done = o.step(1e-4F);
         if (done.phase == onebit::phase::local) continue;
         REQUIRE(done.gradient_norm.has_value());
-        // in a refresh the squares and their sketch travel as roots in bf16
+        // in a refresh the the sketch of gradients travels as roots in bf16
         CHECK(static_cast<double>(*done.gradient_norm) == doctest::Approx(whole).epsilon(0x1p-8));
       }
       return 0;

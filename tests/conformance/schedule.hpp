@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Conformance suite of schedules. A model has make(), which returns equal new schedules; `local`,
-// true if some steps do not communicate; optionally rate(step), the learning rate (default 0.1).
+// true if some steps do not communicate; optionally rate(step), the learning rate (default 0.1),
+// and steps, how many are looked at (default 60).
 
 #ifndef ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
 #define ONEBIT_TESTS_CONFORMANCE_SCHEDULE_HPP
@@ -35,7 +36,10 @@ std::string written(Schedule& s) {
 TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
   using namespace onebit_test;
   using namespace onebit_test::schedule_suite;
-  constexpr std::size_t steps = 60;
+  constexpr std::size_t steps = [] {
+    if constexpr (requires { Model::steps; }) return std::size_t{Model::steps};
+    return std::size_t{60};
+  }();
   auto first = Model::make();
   using schedule = decltype(first);
 
@@ -57,6 +61,7 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
     advance<Model>(second, step);
     // Only a step with next_needs_outcome may be the last dense one.
     if (!Model::local && !plan.next_needs_outcome) {
+      INFO("the last dense step must set next_needs_outcome");
       CHECK(first.due_in(step + 1, rate_of<Model>(step + 1)).exchange == plan.exchange);
     }
   }

@@ -13,6 +13,25 @@
 #include "c_program.h"
 #include "support/scratch.hpp"
 
+TEST_CASE("a report, to C and back: every member is the same [onebit_report]") {
+  const onebit::report r{.step = 1,
+                         .phase = onebit::phase::local,
+                         .refreshed = true,
+                         .skipped = true,
+                         .gradient_norm = 2,
+                         .skipped_share = 3,
+                         .sent_of_dense = 4,
+                         .bytes_sent = 5,
+                         .bytes_between_nodes = 6,
+                         .collectives = 7,
+                         .encode_seconds = 8,
+                         .communicate_seconds = 9,
+                         .update_seconds = 10};
+  const onebit::report back = onebit::detail::of_c(onebit::detail::to_c(r));
+  CHECK(to_json(back) == to_json(r));
+  CHECK(to_json(back).find(":0") == std::string::npos);  // no member is left out above
+}
+
 TEST_CASE("a C program goes through all of it") {
   const onebit_test::scratch scratch;
   CHECK(c_program(scratch.path.c_str()) == 0);

@@ -519,7 +519,7 @@ class squares_average {
   /// that do not, and the bucket size of dense averages. Not collective.
   squares_average(const communicator& w, const B& backend, std::span<const std::size_t> sizes,
                   std::size_t n_beside, std::size_t n_at_home, std::size_t bucket_elements)
-      : squares_(rounded::to_powers_of_two(), w, backend, sizes,
+      : squares_(rounded::to_powers_of_two(), w, backend, sizes,  // 6 bits an element on the wire
                  buckets_of_means(sizes, bucket_elements)),
         beside_(rounded::to_roots(), w, backend, std::span(&n_beside, 1), 1),
         n_work_(n_beside + n_at_home) {}

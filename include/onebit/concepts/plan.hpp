@@ -21,7 +21,8 @@ struct due {
   bool exchange = false;  ///< a compressed exchange
   /// What is due in the next step depends on whether this one is kept: the host waits to know.
   bool next_needs_outcome = false;
-  bool frees_averages = false;  ///< the next average is far: its memory is freed after this step
+  /// The next average is far: its memory is freed after this step. Saves memory, changes no bits.
+  bool frees_averages = false;
   /// True if neither an average nor an exchange is due.
   [[nodiscard]] constexpr bool nothing() const { return !average && !exchange; }
   friend bool operator==(const due&, const due&) = default;

@@ -285,7 +285,7 @@ struct engine {
         if (exchanges == (plan.average == averages::gradients)) {
           refuse(
               "neither averages nor exchanges, or does both; for this rule due_in() must set just "
-              "one");
+              "one (both is a refresh of v, which needs refreshes or keeps_squares)");
         }
         if (!exchanges && compressed.started()) {
           refuse("averages gradients without an exchange, after the warm-up has ended");

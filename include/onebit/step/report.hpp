@@ -29,7 +29,7 @@ enum class phase : std::uint8_t {
   return p == phase::dense ? "dense" : p == phase::local ? "local" : "compressed";
 }
 
-/// Report of one step on this rank.
+/// Report of one step on this rank. (A new member also goes into c/onebit.h and c/onebit_c.hpp.)
 struct report {
   std::uint64_t step = 0;              ///< from 0; used again after a step that all ranks skipped
   onebit::phase phase = phase::dense;  ///< what the step made of the ranks' gradients
