@@ -428,7 +428,7 @@ struct tensor_table : detail::flat_tensors<P, G> {
           o.own.eps.value_or(of.eps)};
     if (o.own.any()) {
       try {
-        validate(name().c_str(), of);
+        validate(detail::join({"optimizer: group ", g}).c_str(), of);
       } catch (const invalid_input& e) {
         throw invalid_input(e.what() + where());
       }
