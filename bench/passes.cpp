@@ -107,7 +107,7 @@ struct scene {
   [[nodiscard]] onebit::momentum_message<view, float, float> message() const {
     return {latest(), &tensor, &numbers, &now, units()};
   }
-  [[nodiscard]] onebit::direction_units units() const { return {variances.data(), &rho, nullptr}; }
+  [[nodiscard]] onebit::direction_units units() const { return {variances.data(), &rho}; }
   [[nodiscard]] view latest() const {
     return {codec{}, own.format(), agreed.data(), {active.data()}};
   }
@@ -144,10 +144,16 @@ class update_pass {
     s_.own.finish(s_.args());
   }
   void run() {
+    const auto at = s_.own.at(&s_.tensor, &s_.numbers, &s_.now, {});
     s_.own.repeat(s_.message(), s_.args(),
                   onebit::detail::adam_update_kernel<view, float, float>{
-                      s_.latest(), s_.own.at(&s_.tensor, &s_.numbers, &s_.now, {}), nullptr,
-                      s_.variances.data(), s_.units()});
+                      s_.latest(),
+                      at,
+                      nullptr,
+                      s_.variances.data(),
+                      s_.units(),
+                      nullptr,
+                      {at.second_sums(), at.third_sums()}});
   }
   void run_axpy(const host& backend) {
     axpy(backend, s_.own.compensated().values, s_.params.data(), s_.n);

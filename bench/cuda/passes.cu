@@ -122,9 +122,7 @@ class encode_pass {
     return {s_.latest(agreed_), tensor_.data(), s_.numbers.data(), s_.now.data(), units()};
   }
   /// The rank's own v.
-  [[nodiscard]] onebit::direction_units units() const {
-    return {variances_.data(), rho_.data(), nullptr};
-  }
+  [[nodiscard]] onebit::direction_units units() const { return {variances_.data(), rho_.data()}; }
   [[nodiscard]] onebit::exchange_args<onebit::detail::undo_by_repeating> args() {
     return {s_.now.data(), s_.mask(), {}, {2}};
   }
@@ -201,11 +199,16 @@ class update_pass : public encode_pass {
 
   update_pass(cudaStream_t stream, std::size_t n) : encode_pass(stream, n) {}
   void run() {
-    s_.own.repeat(
-        message(), args(),
-        onebit::detail::adam_update_kernel<view, float, float>{
-            s_.latest(slots_), s_.own.at(tensor_.data(), s_.numbers.data(), s_.now.data(), {}),
-            nullptr, variances_.data(), units()});
+    const auto at = s_.own.at(tensor_.data(), s_.numbers.data(), s_.now.data(), {});
+    s_.own.repeat(message(), args(),
+                  onebit::detail::adam_update_kernel<view, float, float>{
+                      s_.latest(slots_),
+                      at,
+                      nullptr,
+                      variances_.data(),
+                      units(),
+                      nullptr,
+                      {at.second_sums(), at.third_sums()}});
   }
 };
 

@@ -146,6 +146,56 @@ TEST_CASE("v follows: directions are bounded from the first compressed step on")
   }
 }
 
+namespace {
+
+/// The weight with which this rank's v takes in the squares of steps 161 to 168, between two
+/// refreshes, of 4 ranks with independent noise; the first `n_larger` of 4096 elements are larger
+/// by ten from step 160 on.
+double weight_of_own_squares(std::size_t n_larger) {
+  constexpr std::size_t n = 4096;
+  constexpr double beta2 = 0.999;
+  const auto of_ranks = on_ranks(4, [&](onebit::threads t) {
+    std::vector<float> x(n), own(n);
+    std::vector<onebit::param_group<>> groups(1);
+    groups[0].tensors.push_back({x, own});
+    auto o = onebit::one_bit_adam(groups, t, {});
+    const auto sum_of_v = [&] {
+      double sum = 0;
+      for (const float v : o.copy(onebit::flat_field{o.rule().own_variance()}, 0)) {
+        sum += static_cast<double>(v);
+      }
+      return sum;
+    };
+    double before = 0, squares = 0;
+    for (std::uint64_t step = 0; step <= 168; ++step) {
+      if (step == 161) before = sum_of_v();
+      before *= step < 161 ? 1 : beta2;
+      squares *= beta2;
+      for (std::size_t i = 0; i < n; ++i) {
+        const auto seed = (step * 16 + static_cast<std::uint64_t>(t.rank())) * 8192 + i;
+        own[i] = noise(seed) * (step >= 160 && i < n_larger ? 10.0F : 1.0F);
+        if (step >= 161) squares += (1 - beta2) * static_cast<double>(own[i]) * own[i];
+      }
+      const onebit::report r = o.step(1e-3F);
+      CHECK_FALSE(r.skipped);
+      if (step >= 160) CHECK_FALSE(r.refreshed);
+    }
+    return (sum_of_v() - before) / squares;
+  });
+  return of_ranks[1];
+}
+
+}  // namespace
+
+TEST_CASE("v follows: a rank's squares weigh rho where its gradients grow at once, else rho^2") {
+  const double usual = weight_of_own_squares(0);
+  CHECK(usual > 0.045);  // rho is about 1/4
+  CHECK(usual < 0.085);
+  CHECK(weight_of_own_squares(4096) == doctest::Approx(std::sqrt(usual)).epsilon(0.01));
+  // some rows that grow do not show in the tensor
+  CHECK(weight_of_own_squares(64) == doctest::Approx(usual).epsilon(0.01));
+}
+
 TEST_CASE("v follows: elements that first get a gradient after the dense steps") {
   const auto moved = on_ranks(2, [](onebit::threads t) {
     std::vector<float> x(n_shown), own(n_shown);

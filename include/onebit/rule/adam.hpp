@@ -68,6 +68,7 @@ struct adam_update_kernel {
   float* variance = nullptr;      ///< this rank's own v, or null
   direction_units units{};        ///< of `variance`
   const Layer* layers = nullptr;  ///< by tensor; unused without a `Layer` type
+  growth_sums growth{};           ///< of `variance`
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -84,7 +85,7 @@ struct adam_update_kernel {
       if (inverses != nullptr) u = L::mul(u, L::load(inverses + (t.word + k) * 32));
       params.move(k, rate, tensor.weight_decay, u);
     }
-    if (variance != nullptr) update_variance<L>(variance, units, t, tables);
+    if (variance != nullptr) update_variance<L>(variance, units, growth, i, t, tables);
   }
 };
 
@@ -115,7 +116,9 @@ class adam_rule : public freezing_rule<B, adam_options> {
   void compressed_update(const View& latest, const View&, const step_context<B, P, G>& at,
                          const Update& update) {
     update(detail::adam_update_kernel<View, P, G>{
-        latest, at, base::directions() ? nullptr : v_.data(), base::own(), base::units()});
+        latest, at, base::directions() ? nullptr : v_.data(), base::own(), base::units(), nullptr,
+        base::growth_sums(at)});
+    base::note_growth(at);
   }
 };
 

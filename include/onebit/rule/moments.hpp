@@ -90,7 +90,17 @@ inline void validate_range(const char* options, const char* of, double low, cons
 struct direction_units {
   const float* variance = nullptr;  ///< this rank's v, before this step, on the flat axis; or null
   const float* rho = nullptr;       ///< by tensor: own squares have the weight rho^2
+  const float* growth = nullptr;    ///< by tensor: above `sudden` the weight is rho; or null
   const float* inverse = nullptr;   ///< constant 1 / (sqrt(v) + eps); both null: momenta are sent
+
+  /// Squared norm of a gradient, over the one that v expects, from which on it has grown at once.
+  static constexpr float sudden = 10;
+
+  /// Weight of a tensor's own squares.
+  [[nodiscard]] ONEBIT_HD float weight_of(std::size_t tensor) const {
+    const float r = rho[tensor] < 0 ? -rho[tensor] : rho[tensor];
+    return growth != nullptr && growth[tensor] > sudden ? r : r * r;
+  }
 
   /// Reader of one tile.
   template <class L>
@@ -98,7 +108,7 @@ struct direction_units {
     const float *variance, *inverse;  ///< of the tile
     float beta2, weight, correction, eps;
 
-    /// Returns v after a gradient: beta2 v + rho^2 (1 - beta2) g^2.
+    /// Returns v after a gradient: beta2 v + weight g^2.
     ONEBIT_HD typename L::value next_variance(const typename L::value& v,
                                               const typename L::value& g) const {
       return L::fma(L::mul(g, L::set(weight)), g, L::mul(v, L::set(beta2)));
@@ -119,8 +129,7 @@ struct direction_units {
   /// Returns the reader of a tile.
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, const tensor_scalars& of) const {
-    const float weight =
-        variance != nullptr ? rho[t.tensor] * rho[t.tensor] * of.c.one_minus_beta2 : 0.0F;
+    const float weight = variance != nullptr ? weight_of(t.tensor) * of.c.one_minus_beta2 : 0.0F;
     return {variance == nullptr ? nullptr : variance + t.word * 32,
             inverse == nullptr ? nullptr : inverse + t.word * 32,
             of.c.beta2,

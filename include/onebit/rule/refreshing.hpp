@@ -69,19 +69,21 @@ struct swap_rho_kernel {
   }
 };
 
-/// What this rank's own v has taken in since the last refresh: own - beta2^k v, not below 0. Its
-/// mean over the ranks is rho^2 times the mean of their squares.
+/// What this rank's own v has taken in since the last refresh: own - beta2^k v, not below 0. What
+/// it has taken in by more than rho^2 counts rho^2: the mean over the ranks is rho^2 times the mean
+/// of their squares.
 struct own_squares_field {
   const float *own, *variance;
   const tensor_scalars* scalars;
+  const float *taken, *due;  ///< see growth_state
 
   template <class L>
   struct reader {
     const float *own, *variance;
-    float decay;
+    float decay, part;
     ONEBIT_HD typename L::value operator()(std::uint32_t k) const {
       const auto old = L::mul(L::load(variance + 32 * k), L::set(decay));
-      return (L::max)(L::sub(L::load(own + 32 * k), old), L::set(0.0F));
+      return L::mul((L::max)(L::sub(L::load(own + 32 * k), old), L::set(0.0F)), L::set(part));
     }
     ONEBIT_HD typename L::value operator()(std::uint32_t k, const typename L::value& base) const {
       return L::add(base, (*this)(k));
@@ -89,7 +91,10 @@ struct own_squares_field {
   };
   template <class L>
   ONEBIT_HD reader<L> at(const tile& t, std::size_t) const {
-    return {own + t.word * 32, variance + t.word * 32, static_cast<float>(scalars[t.tensor].since)};
+    // sums that overflow say nothing
+    const float all = taken[t.tensor], part = all > 0 ? due[t.tensor] / all : 1.0F;
+    return {own + t.word * 32, variance + t.word * 32, static_cast<float>(scalars[t.tensor].since),
+            part < 1 ? part : 1.0F};
   }
 };
 
@@ -136,16 +141,79 @@ struct refresh_variance_kernel {
   }
 };
 
-/// Updates this rank's v with the gradients of a tile.
+/// Sums by tile of a rank's squares and of its v before them, from which its growth comes.
+struct growth_sums {
+  float *squares = nullptr, *variances = nullptr;
+
+  template <class L>
+  struct of_tile {
+    using one = one_word<L>;
+    typename one::value squares = one::set(0.0F), variances = one::set(0.0F);
+    ONEBIT_HD void add(const typename L::value& g, const typename L::value& v) {
+      add_squares<L>(squares, g);
+      add_words<L>(variances, v);
+    }
+  };
+  template <class L>
+  ONEBIT_HD void store(std::size_t i, const of_tile<L>& sums) const {
+    L::store_scalar(squares + i, one_word<L>::fold(sums.squares));
+    L::store_scalar(variances + i, one_word<L>::fold(sums.variances));
+  }
+};
+
+/// Updates this rank's v with the gradients of tile i.
 template <class L, class P, class G>
-ONEBIT_HD void update_variance(float* variance, const direction_units& units, const tile& t,
+ONEBIT_HD void update_variance(float* variance, const direction_units& units,
+                               const growth_sums& growth, std::size_t i, const tile& t,
                                const step_tables<P, G>& of) {
   const gradients_of<L, G> gradient(of.tensors[t.tensor], t, of.now);
   const auto in_units = units.at<L>(t, of.scalars[t.tensor]);
+  growth_sums::of_tile<L> sums;
   for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
-    L::store(variance + (t.word + k) * 32, in_units.next_variance(k, gradient.load(k)));
+    float* const place = variance + (t.word + k) * 32;
+    const auto g = gradient.load(k), v = L::load(place);
+    sums.add(g, v);
+    L::store(place, in_units.next_variance(v, g));
   }
+  growth.store<L>(i, sums);
 }
+
+/// What a rank knows of a tensor's growth, from its own gradients: arrays by tensor.
+struct growth_state {
+  float* growth;  ///< squared norm over what v expected, in the last step without a refresh
+  float* taken;   ///< squares that the rank's v has taken in since the last refresh, weighted
+  float* due;     ///< the same squares, all with the weight rho^2
+
+  growth_state(float* of, std::size_t n) : growth(of), taken(of + n), due(of + 2 * n) {}
+};
+
+/// Brings growth_state up to date after a step. v expects v / rho of a rank's squares.
+struct growth_kernel {
+  static constexpr bool serial = true;
+  const tile_range* tensor_tiles;
+  const tensor_scalars* scalars;
+  growth_sums sums;
+  direction_units units;
+  growth_state state;
+
+  template <class L>
+  ONEBIT_HD void operator()(L, std::size_t i) const {
+    const tile_range r = tensor_tiles[i];
+    const std::size_t n = r.end - r.begin;
+    const double squares = L::sum(sums.squares + r.begin, n),
+                 v = product(L::sum(sums.variances + r.begin, n), scalars[i].v_correction);
+    const float rho = L::abs_scalar(units.rho[i]), beta2 = scalars[i].c.beta2;
+    const auto by = [&](float sum, float weight) {
+      return fmaf(weight, static_cast<float>(squares), product_of(beta2, sum));
+    };
+    L::store_scalar(state.taken + i, by(state.taken[i], units.weight_of(i)));
+    L::store_scalar(state.due + i, by(state.due[i], rho * rho));
+    const double found = squares > 0 && v > 0 ? product(squares, rho) / v : 0;
+    L::store_scalar(state.growth + i, static_cast<float>(found));
+  }
+  /// Returns a b, never contracted.
+  ONEBIT_HD static float product_of(float a, float b) { return fmaf(a, b, 0.0F); }
+};
 
 }  // namespace detail
 
@@ -160,6 +228,12 @@ ONEBIT_HD void update_variance(float* variance, const direction_units& units, co
 /// from sketches. In v its weight is rho. In a rank's own v it is rho^2: one rank alone may have
 /// the gradients of an element that v does not know yet, and its share of the mean, 1/W, makes a
 /// first step as long as Adam's only if its squares count 1/W^2.
+///
+/// Where a rank's squares of a whole tensor exceed what its v expects tenfold, its gradients have
+/// grown at once. From the next step on its squares count rho, as in v, until its v has caught up:
+/// with rho^2 all steps up to the refresh would be up to 1 / sqrt(rho) too long. The refresh counts
+/// them rho^2, as all others. Each rank decides from its own gradients, which costs no traffic.
+/// Rare rows do not show in the sum over a tensor.
 ///
 /// `Options` has the members that moments_rule requires, bias_correction, max_step and
 /// keeps_squares. State after the freeze: v, and the rank's own, 8 bytes per element; without
@@ -176,6 +250,7 @@ class refreshing_rule : public moments_rule<B, Options> {
     base::prepare(axis);
     n_tensors_ = axis.tensor_tiles().size();
     rho_ = make_rho(keeps_squares());
+    growth_ = to_buffer(backend_, std::vector<float>(keeps_squares() ? 3 * n_tensors_ : 0));
   }
   [[nodiscard]] bool frozen() const { return frozen_; }
   /// An average beside an exchange is a refresh, if v follows.
@@ -203,7 +278,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   [[nodiscard]] const float* own_variance() const { return own_.data(); }
   /// Returns the field that a refresh averages.
   [[nodiscard]] detail::own_squares_field own_squares(const tensor_scalars* scalars) const {
-    return {own_.data(), v_.data(), scalars};
+    const float* const sums = growth_.data() + n_tensors_;  // see growth_state
+    return {own_.data(), v_.data(), scalars, sums, sums + n_tensors_};
   }
   /// Takes the layout of messages and the number of ranks. rho starts anew.
   void prepare_refreshes(const layout&, int n_ranks) {
@@ -216,7 +292,9 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// launches. `since` of all tensors starts anew.
   template <class P, class G>
   void take_squares(const float_buffer& mean, const step_context<B, P, G>& at) {
-    if (follows()) bring_up_to_date(mean, at, v_.data(), own_.data());
+    if (!follows()) return;
+    bring_up_to_date(mean, at, v_.data(), own_.data());
+    backend_.launch(forget_taken().launches(), forget_taken());
   }
 
   /// Writes v to `v`, as a refresh by `mean`, the mean over the ranks of `own_squares`, would bring
@@ -282,9 +360,12 @@ class refreshing_rule : public moments_rule<B, Options> {
                         std::size_t n_more = 0) {
     const detail::refresh_floats f(work, at.axis, n_more);
     at.launch(n_tensors_, detail::swap_rho_kernel{f.rho, rho_.data()});
+    direction_units started = units();
+    started.growth = nullptr;  // no step has noted the squares of this one
     its.launch(detail::refresh_variance_kernel<View, P, G>{mean, its.tiles, its.tensors,
                                                            its.scalars, its.now, its.active, active,
-                                                           f.rho, units(), v_.data(), own_.data()});
+                                                           f.rho, started, v_.data(), own_.data()});
+    at.launch(forget_taken().launches(), forget_taken());
   }
   /// Returns the message of the compressed phase.
   template <class View, class P, class G>
@@ -322,6 +403,7 @@ class refreshing_rule : public moments_rule<B, Options> {
   template <class Archive>
   void archive_own(Archive& a) {
     a.buffer(own_, backend_, follows() ? n_floats() : 0);
+    if (follows()) a.buffer(growth_, backend_);
   }
 
  protected:
@@ -332,24 +414,46 @@ class refreshing_rule : public moments_rule<B, Options> {
   /// The rank's own v, for the update of a step: null in a refresh, which computes it.
   [[nodiscard]] float* own() { return refreshing_ ? nullptr : own_.data(); }
   [[nodiscard]] direction_units units() const {
-    if (follows()) return {own_.data(), rho_.data(), nullptr};
-    return {nullptr, nullptr, directions() ? v_.data() : nullptr};
+    if (follows()) return {own_.data(), rho_.data(), growth_.data(), nullptr};
+    return {nullptr, nullptr, nullptr, directions() ? v_.data() : nullptr};
+  }
+  /// Memory for the sums of a step's tiles.
+  template <class P, class G>
+  [[nodiscard]] static detail::growth_sums growth_sums(const step_context<B, P, G>& at) {
+    return {at.second_sums(), at.third_sums()};
+  }
+  /// Notes how this rank's gradients have grown, after an update of its own v. A refresh keeps the
+  /// growth that the step before it has noted.
+  template <class P, class G>
+  void note_growth(const step_context<B, P, G>& at) {
+    if (!follows() || refreshing_) return;
+    at.launch(
+        n_tensors_,
+        detail::growth_kernel{
+            at.tensor_tiles, at.scalars, growth_sums(at), units(), {growth_.data(), n_tensors_}});
   }
   /// Starts the rank's own v from v; `own` is memory of make_variance.
   void start_own(float_buffer&& own) {
     const detail::copy_kernel copy{v_.data(), own.data(), v_.size()};
     own_ = std::move(own);
     backend_.launch(copy.launches(), copy);
+    const detail::copy_kernel clear{nullptr, growth_.data(), growth_.size()};
+    backend_.launch(clear.launches(), clear);
   }
   void forget_own() noexcept { own_ = {}; }
 
   bool frozen_ = false;
   bool refreshing_ = false;  ///< the step in progress is a refresh
   std::size_t n_tensors_ = 0;
-  float_buffer rho_;  ///< by tensor, of the last refresh; before the first: -first_rho_
-  float_buffer own_;  ///< the rank's own v, while v follows
+  float_buffer rho_;     ///< by tensor, of the last refresh; before the first: -first_rho_
+  float_buffer own_;     ///< the rank's own v, while v follows
+  float_buffer growth_;  ///< see detail::growth_state
 
  private:
+  /// Restarts what growth_state sums up between refreshes.
+  [[nodiscard]] detail::copy_kernel forget_taken() {
+    return {nullptr, growth_.data() + n_tensors_, 2 * n_tensors_};
+  }
   /// Refreshes `v` by the mean of `own_squares`, without this step's gradient; copies it to `own`.
   template <class P, class G>
   void bring_up_to_date(const float_buffer& mean, const step_context<B, P, G>& at, float* v,
@@ -412,7 +516,8 @@ class freezing_rule : public refreshing_rule<B, Options> {
     return {std::move(m), nullptr, at.scalars};
   }
   [[nodiscard]] std::size_t state_bytes() const {
-    return m_.bytes() + v_.bytes() + base::own_.bytes() + base::rho_.bytes();
+    return m_.bytes() + v_.bytes() + base::own_.bytes() + base::rho_.bytes() +
+           base::growth_.bytes();
   }
   template <class Archive>
   void archive(Archive& a) {
