@@ -199,7 +199,6 @@ struct lamb_update_kernel {
   const lamb_layer* layers;
   direction_units units;
   float *variance, *sketch;  ///< null variance: a refresh computes it
-  growth_sums growth;
 
   [[nodiscard]] ONEBIT_HD const tile& tile_at(std::size_t i) const { return tables.tiles[i]; }
   template <class L>
@@ -222,23 +221,17 @@ struct lamb_update_kernel {
     const gradients_of<L, G> gradient(tensor, t, tables.now);
     const auto in_units = units.at<L>(t, of);
     auto even = one::set(0.0F), odd = one::set(0.0F);
-    growth_sums::of_tile<L> grown;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       const auto g = gradient.load(k);
       const auto own = tables.active.template keep<L>(word, in_units(k, g));
-      if (variance != nullptr) {
-        const auto v = L::load(variance + word * 32);
-        grown.add(g, v);
-        L::store(variance + word * 32, in_units.next_variance(v, g));
-      }
+      if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
       for (unsigned j = 0; j < L::words; ++j) {
         const std::uint32_t signs = sketch_signs(word + j);
         auto& sum = (k + j) % 2 == 0 ? even : odd;
         sum = one::add(sum, one::with_sign(one::load_bits(&signs), word_of<L>(own, j)));
       }
     }
-    growth.store<L>(i, grown);
     float* const place = sketch + i * direction_sums;
     one::store(place, of.c.template next_momentum<one>(one::load(place), even));
     one::store(place + 32, of.c.template next_momentum<one>(one::load(place + 32), odd));
@@ -440,11 +433,9 @@ class lamb_rule : public freezing_rule<B, Options> {
     at.launch(layers_.size(), detail::followed_coefficient_kernel<P, G>{
                                   at, layers_.data(), options_.min_coeff, options_.max_coeff});
     update(detail::lamb_update_kernel<View, P, G>{latest, at, layers_.data(), base::units(),
-                                                  base::own(), sketch_.data(),
-                                                  base::growth_sums(at)});
+                                                  base::own(), sketch_.data()});
     at.launch(layers_.size(),
               detail::direction_growth_kernel{at.tensor_tiles, at.sums, layers_.data()});
-    base::note_growth(at);
   }
 
   /// Returns the state of each layer, with the coefficient of the last step.

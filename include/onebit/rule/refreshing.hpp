@@ -180,8 +180,8 @@ ONEBIT_HD void update_variance(float* variance, const direction_units& units,
 
 /// What a rank knows of a tensor's growth, from its own gradients: arrays by tensor.
 struct growth_state {
-  float* growth;  ///< squared norm over what v expected, in the last step without a refresh
-  float* taken;   ///< squares that the rank's v has taken in since the last refresh, weighted
+  float* growth;  ///< squared norm over what v expected, in the last step that noted it
+  float* taken;   ///< squares of the steps that noted it since the last refresh, weighted
   float* due;     ///< the same squares, all with the weight rho^2
 
   growth_state(float* of, std::size_t n) : growth(of), taken(of + n), due(of + 2 * n) {}
@@ -233,7 +233,8 @@ struct growth_kernel {
 /// grown at once. From the next step on its squares count rho, as in v, until its v has caught up:
 /// with rho^2 all steps up to the refresh would be up to 1 / sqrt(rho) too long. The refresh counts
 /// them rho^2, as all others. Each rank decides from its own gradients, which costs no traffic.
-/// Rare rows do not show in the sum over a tensor.
+/// Rare rows do not show in the sum over a tensor. 1-bit LAMB notes no growth: its coefficient
+/// shortens such steps, so it gained nothing.
 ///
 /// `Options` has the members that moments_rule requires, bias_correction, max_step and
 /// keeps_squares. State after the freeze: v, and the rank's own, 8 bytes per element; without
@@ -422,8 +423,8 @@ class refreshing_rule : public moments_rule<B, Options> {
   [[nodiscard]] static detail::growth_sums growth_sums(const step_context<B, P, G>& at) {
     return {at.second_sums(), at.third_sums()};
   }
-  /// Notes how this rank's gradients have grown, after an update of its own v. A refresh keeps the
-  /// growth that the step before it has noted.
+  /// Notes how this rank's gradients have grown, after an update of its own v. Steps with a
+  /// refresh, and local ones, keep the growth that was noted before.
   template <class P, class G>
   void note_growth(const step_context<B, P, G>& at) {
     if (!follows() || refreshing_) return;

@@ -174,7 +174,6 @@ struct zero_one_step_kernel {
   const float* v;         ///< null if v follows: m then is a direction
   direction_units units;  ///< of this rank's own v, if v follows
   float* variance;        ///< this rank's own v, or null
-  growth_sums growth;     ///< of `variance`
   float most;             ///< bound of directions: adam_options::max_step
   float* anchor;
   const double* lr_before;  ///< by tensor: sum of lr since the last exchange, without this step's
@@ -194,7 +193,6 @@ struct zero_one_step_kernel {
     using one = one_word<L>;
     [[maybe_unused]] auto found = one::set(0.0F), left = one::set(0.0F);
     const bool starts = Local && !(lr_before[t.tensor] > 0);
-    growth_sums::of_tile<L> grown;
     for (std::uint32_t k = 0; k < t.n_words(); k += L::words) {
       const std::size_t word = t.word + k;
       float* const m_word = m + word * 32;
@@ -208,18 +206,13 @@ struct zero_one_step_kernel {
         const auto m_corrected = L::mul(m_new, L::set(of.m_correction));
         direction = L::div(m_corrected, of.c.template denominator<L>(v_k, of.v_correction));
       }
-      if (variance != nullptr) {
-        const auto own = L::load(variance + word * 32);
-        grown.add(g, own);
-        L::store(variance + word * 32, in_units.next_variance(own, g));
-      }
+      if (variance != nullptr) L::store(variance + word * 32, in_units.next_variance(k, g));
       if constexpr (Local) add_to_digest<L>(found, params.load(k));
       if (starts) L::store(anchor + word * 32, params.exact(k, anchor + word * 32));
       L::store(m_word, m_new);
       params.move(k, rate, tensor.weight_decay, L::bound(direction, most));
       if constexpr (Local) add_to_digest<L>(left, params.load(k));
     }
-    if (variance != nullptr) growth.store<L>(i, grown);
     if constexpr (Local) {
       if (!starts) written.compare<one>(i, t, n_tensors, found);
       one::store(written.digests + 32 * i, left);
@@ -439,7 +432,6 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <class P, class G>
   void local_step(const step_plan& plan, const step_context<B, P, G>& at) {
     step<true>(base::gradient(at), at, bound_of(options_.max_step));
-    base::note_growth(at);
     const auto add = sum_of_rates(at, false);
     if (plan.sends_nothing()) {
       at.backend.launch(at.n_tiles(), detail::start_without_step_kernel<P, G>{
@@ -539,8 +531,8 @@ class zero_one_rule : public refreshing_rule<B, adam_options> {
   template <bool Local, class Field, class P, class G>
   void step(const Field& gradient, const step_context<B, P, G>& at, float most) {
     at.launch(detail::zero_one_step_kernel<Field, P, G, Local>{
-        gradient, at, m_.data(), shared(), base::units(), base::own(), base::growth_sums(at), most,
-        anchor_.data(), lr_sum_.data(), written_memory(), n_tensors()});
+        gradient, at, m_.data(), shared(), base::units(), base::own(), most, anchor_.data(),
+        lr_sum_.data(), written_memory(), n_tensors()});
   }
   /// v, if all ranks have the same: null if v follows.
   [[nodiscard]] const float* shared() const { return base::follows() ? nullptr : v_.data(); }
