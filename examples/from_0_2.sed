@@ -34,6 +34,5 @@ s:onebit/sharded/reduce_scatter_all_gather\.hpp:onebit/extras/sharded.hpp:
 s:onebit/checkpoint_directory/checkpoint_files\.hpp:onebit/extras/checkpoint_files.hpp:
 
 # policies come in any order, each found by its type: no {} in place of a collective
-s/, \{\}, (device|backend|onebit::cuda\(|onebit::host[({])/, \1/
-s/\((groups|[a-z_.]+\(\)), ([a-z_]+), (device|onebit::cuda\(|onebit::host[({])/(\1, \2, {}, \3/
+/\b(adam|lamb)\(/!s/, \{\}, (device|backend|onebit::cuda\(|onebit::host[({])/, \1/
 s/\bfollowing_rule\b/refreshing_rule/g

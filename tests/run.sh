@@ -25,7 +25,7 @@ fi
 only=()
 if [[ "${1:-}" == -R && "${2:-}" =~ ^[a-z_]+$ ]]; then
   only=(--target "test_$2")
-  build=build/tests-one time="a minute or two"
+  build=build/tests-one time="two to five minutes"
   ONEBIT_CMAKE_ARGS="-DONEBIT_TESTS_COMPILED=OFF -DONEBIT_CUDA=OFF ${ONEBIT_CMAKE_ARGS:-}"
   set -- -R "^$2(\\.[0-9]+)?\$" "${@:3}"
 fi

@@ -49,7 +49,7 @@ TEST_CASE_TEMPLATE_DEFINE("schedule", Model, schedule_conformance) {
     CAPTURE(step);
     const float rate = rate_of<Model>(step);
     const onebit::due plan = first.due_in(step, rate);
-    CHECK(plan == first.due_in(step, rate));   // plan() has no side effects
+    CHECK(plan == first.due_in(step, rate));   // due_in() has no side effects
     CHECK(plan == second.due_in(step, rate));  // ranks get equal plans
     if (!Model::local) CHECK_FALSE(plan.nothing());
     if (!schedule::compresses) CHECK_FALSE(plan.exchange);

@@ -35,8 +35,9 @@
 /// are onebit's own. Nothing here communicates.
 ///
 /// Only these names are ever written or removed: step-<n>, step-<n>.part and step-<n>.former, and
-/// in them `manifest` and rank-<r>. A directory with anything else in it stays, without them. A
-/// link is removed itself; what it leads to stays.
+/// in them `manifest` and rank-<r>. What others have put into step-<n> stays there, also if its
+/// checkpoint is replaced; without one, the directory stays. A link is removed itself; what it
+/// leads to stays.
 namespace onebit { inline namespace v0_3 { namespace detail { namespace files {
 
 namespace fs = std::filesystem;
@@ -447,7 +448,8 @@ struct step_directory {
   for (const fs::path& entry : all) {
     const fs::path to = whole / entry.filename();
     const bool is_own = std::find(own.begin(), own.end(), entry) != own.end();
-    if (!is_own && !fs::exists(fs::symlink_status(to))) fs::rename(entry, to);
+    std::error_code failed;  // what cannot be moved stays
+    if (!is_own && !fs::exists(fs::symlink_status(to))) fs::rename(entry, to, failed);
   }
 }
 /// Clears what saves that failed or were killed have left: removes what they wrote, and of a

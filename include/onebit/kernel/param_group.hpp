@@ -133,8 +133,8 @@ struct memory_view : std::span<T> {
 /// update the master, and `params` receives the rounded master. Without masters each step rounds. A
 /// master that does not round to its parameter (still 0, or other weights were loaded) is ignored:
 /// the next step starts from the parameter and writes the master. Set masters to 0 at first:
-/// uninitialized memory may round to a parameter by chance, on one rank. (Exchanges of 0/1 Adam
-/// start from an anchor, the parameters of the last exchange: weights written since then are lost.)
+/// uninitialized memory may round to a parameter by chance, on one rank. (After a local step
+/// of 0/1 Adam parameters must not be written: the next exchange throws on all ranks.)
 template <class P = float, class G = P>
 struct tensor {
   std::conditional_t<is_any<P>, any_span, memory_view<P>> params;  ///< updated by each step

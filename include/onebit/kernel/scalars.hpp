@@ -56,7 +56,8 @@ struct step_scalars {
   std::uint32_t n_skipped_in_row = 0;  ///< skipped steps in a row, up to the last step
   std::uint32_t differs = 0;  ///< 1: this refresh found that gradients differ between ranks
   std::uint32_t n_equal_refreshes =
-      0;  ///< refreshes in a row that found equal gradients on all ranks
+      0;                        ///< refreshes in a row that found equal gradients on all ranks
+  std::uint32_t refreshed = 0;  ///< 1: the last step that was kept refreshed v
 };
 
 /// Modulus of the step number in a status: 31 bits.
@@ -450,6 +451,7 @@ struct end_step_kernel {
     if (now->skip != 0) L::store_scalar(&now->n_skipped, now->n_skipped + 1);
     L::store_scalar(&now->n_skipped_in_row, now->skip != 0 ? now->n_skipped_in_row + 1 : 0U);
     if (!is_done) return;
+    L::store_scalar(&now->refreshed, std::uint32_t{refreshes ? 1U : 0U});
     if (refreshes)
       L::store_scalar(&now->n_equal_refreshes, now->differs == 0 ? now->n_equal_refreshes + 1 : 0U);
     L::store_scalar(&now->bias, tensors.next(now->bias, tensors.of, false));

@@ -281,8 +281,18 @@ struct engine {
   [[gnu::cold]] void enter_phase([[maybe_unused]] const step_plan& plan) {
     if constexpr (S::compresses) {
       const bool exchanges = plan.update == update_from::exchange;
-      if constexpr (!LocalRule<R>) {
-        if (exchanges == (plan.average == averages::gradients)) {
+      const bool averages_gradients = plan.average == averages::gradients;
+      if constexpr (LocalRule<R>) {
+        if (plan.update == update_from::mean_gradient && !averages_gradients) {
+          refuse(
+              "is dense, by the rule's plan(), and averages no gradients; a rule with local steps "
+              "writes plan() itself");
+        }
+      } else {
+        if (plan.update == update_from::own_gradient) {
+          refuse("is local, by the rule's plan(), and the rule is no LocalRule");
+        }
+        if (exchanges == averages_gradients) {
           refuse(
               "neither averages nor exchanges, or does both; for this rule due_in() must set just "
               "one (both is a refresh of v, which needs refreshes or keeps_squares)");

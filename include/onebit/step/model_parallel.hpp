@@ -18,8 +18,8 @@
 /// exchange. The group skips a step together, and clips gradients by the norm of the whole model.
 namespace onebit { inline namespace v0_3 { namespace detail {
 
-/// Message of a rank to its model-parallel group. `plan` has a bit for each operation of the step:
-/// parts with different plans would wait for different collectives.
+/// Message of a rank to its model-parallel group. `plan` says what the step does: parts with
+/// different plans would wait for different collectives.
 struct model_parallel_word {
   std::uint32_t number = 0, plan = 0, skip = 0;
   float mean_norm = -1, own_norm = -1;

@@ -142,7 +142,7 @@ template <class E, class Buffer>
     e.comm.all_reduce_sum(sum.data(), sum.size());
     const auto previous = e.compressed.previous(e.mask());
     using field = taken_up_field<std::remove_const_t<decltype(previous)>>;
-    const active_mask before = e.refreshed ? e.refresh.before() : active_mask{};
+    const active_mask before = e.fetch().refreshed != 0 ? e.refresh.before() : active_mask{};
     e.backend().launch(
         at.n_tiles(),
         add_field_kernel<field>{{previous, before, at.scalars}, {at.tiles}, {sum.data()}, 1.0F});

@@ -84,8 +84,8 @@ struct unchanged_message {
 ///
 /// Cost: 2 collectives per bucket and 2 for the floats beside; 2 (W-1)/W bytes times 0.75 per
 /// element and 0.02 (LAMB: 0.05 to 0.14) beside. Passes: 8 bytes per element to encode, 12 for v, 8
-/// for what is carried, and the gradients twice. Memory while in use: see squares_average, and a
-/// bit per element.
+/// for what is carried, and the gradients twice. Memory while in use: see squares_average; a bit
+/// per element from the first refresh on.
 template <class B, class R, bool Follows>
 class variance_refresh {
  public:
