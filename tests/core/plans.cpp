@@ -67,6 +67,21 @@ void check_refused(const MakeRule& rule, const std::vector<due>& plans, const st
   }
 }
 
+/// A rule with local steps that inherits plan().
+struct without_plan : onebit::zero_one_rule<onebit::host> {
+  using onebit::zero_one_rule<onebit::host>::zero_one_rule;
+  [[nodiscard]] onebit::step_plan plan(const due& now, std::uint64_t step, float lr) const {
+    return onebit::rule_defaults().plan(now, step, lr);
+  }
+};
+/// A rule without local steps that plans one.
+struct local_without_step : onebit::adam_rule<onebit::host> {
+  using onebit::adam_rule<onebit::host>::adam_rule;
+  [[nodiscard]] onebit::step_plan plan(const due&, std::uint64_t, float) const {
+    return {.update = onebit::update_from::own_gradient};
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a user's schedule: the plans of freeze give the bits of freeze") {
@@ -135,4 +150,12 @@ TEST_CASE("0/1 Adam has a step for every plan but a first without an average") {
     for (int i = 0; i < 7; ++i) phases += to_string(train(o, data).phase)[0];
     CHECK(phases == "dlcclll");  // a local step that averages gradients for v is local
   });
+}
+
+TEST_CASE("a rule's own plan that it has no step for is refused in words") {
+  const onebit::adam_options options{.keeps_squares = false};
+  check_refused([&] { return without_plan(options, onebit::host{}); }, {dense, local},
+                "is dense, by the rule's plan(), and averages no gradients");
+  check_refused([&] { return local_without_step(options, onebit::host{}); }, {dense},
+                "is local, by the rule's plan(), and the rule is no LocalRule");
 }

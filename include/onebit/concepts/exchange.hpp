@@ -116,6 +116,7 @@ consteval void check_collective() {
                   "exchange<B> and bind, as in onebit/collective/all_gather.hpp");
   }
 }
+/// Checks a collective over a transport.
 template <class C, class T>
 consteval void check_split() {
   check_collective<C>();

@@ -34,8 +34,8 @@
 /// The files of a directory of checkpoints: how they are written and read back, and which of them
 /// are onebit's own. Nothing here communicates.
 ///
-/// Only these names are ever written or removed: step-<n>, step-<n>.part and step-<n>.former, and
-/// in them `manifest` and rank-<r>. What others have put into step-<n> stays there, also if its
+/// Only these names are ever written or removed: step-N, step-N.part and step-N.former, and
+/// in them `manifest` and rank-R. What others have put into step-N stays there, also if its
 /// checkpoint is replaced; without one, the directory stays. A link is removed itself; what it
 /// leads to stays.
 namespace onebit { inline namespace v0_3 { namespace detail { namespace files {
