@@ -201,14 +201,15 @@ struct growth_kernel {
     const tile_range r = tensor_tiles[i];
     const std::size_t n = r.end - r.begin;
     const double squares = L::sum(sums.squares + r.begin, n),
-                 v = product(L::sum(sums.variances + r.begin, n), scalars[i].v_correction);
+                 v = product(L::sum(sums.variances + r.begin, n),
+                             static_cast<double>(scalars[i].v_correction));
     const float rho = L::abs_scalar(units.rho[i]), beta2 = scalars[i].c.beta2;
     const auto by = [&](float sum, float weight) {
       return fmaf(weight, static_cast<float>(squares), product_of(beta2, sum));
     };
     L::store_scalar(state.taken + i, by(state.taken[i], units.weight_of(i)));
     L::store_scalar(state.due + i, by(state.due[i], rho * rho));
-    const double found = squares > 0 && v > 0 ? product(squares, rho) / v : 0;
+    const double found = squares > 0 && v > 0 ? product(squares, static_cast<double>(rho)) / v : 0;
     L::store_scalar(state.growth + i, static_cast<float>(found));
   }
   /// Returns a b, never contracted.
