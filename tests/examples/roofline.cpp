@@ -113,9 +113,11 @@ double more_for_buckets(const std::string& step, const roofline::counts& c) {
 }
 
 /// 1-bit LAMB has three kernels of its layers beside those of 1-bit Adam: the norms of the
-/// parameters, the coefficients, the growth of the directions.
+/// parameters, the coefficients, the growth of the directions. 0/1 Adam has two that look whether
+/// the trainer has written to parameters, and two of its sums of rates.
 double most_launches(const std::string& step, const roofline::counts& c) {
-  return (step == "one_bit_lamb" ? 12 : 11) + more_for_buckets(step, c);
+  const double own = step == "zero_one_adam" ? 14 : step == "one_bit_lamb" ? 12 : 11;
+  return own + more_for_buckets(step, c);
 }
 
 void check_counts(const roofline::counts& c) {
